@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use gpuheap_driver::{CUprocessState, DriverError, LibCuda, checkpoint};
+use gpuheap_driver::CUprocessState;
+pub use gpuheap_driver::checkpoint::Checkpoints;
 use gpuheap_text::{hanging, mib};
 use serde::{Deserialize, Serialize};
 
@@ -39,66 +40,6 @@ pub struct Share {
     pub gpu: u32,
     /// The memory, bytes.
     pub bytes: u64,
-}
-
-/// Calls of the driver that move a process's memory.
-pub trait Checkpoints {
-    /// Returns the state of a process.
-    ///
-    /// # Errors
-    ///
-    /// Returns the driver's error.
-    fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
-
-    /// Locks the process: its calls of CUDA wait until it is unlocked.
-    ///
-    /// # Errors
-    ///
-    /// Returns the driver's error.
-    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError>;
-
-    /// Moves the memory of a locked process to the host.
-    ///
-    /// # Errors
-    ///
-    /// Returns the driver's error.
-    fn checkpoint(&self, pid: u32) -> Result<(), DriverError>;
-
-    /// Moves the memory of a checkpointed process back.
-    ///
-    /// # Errors
-    ///
-    /// Returns the driver's error.
-    fn restore(&self, pid: u32) -> Result<(), DriverError>;
-
-    /// Unblocks the process's calls of CUDA.
-    ///
-    /// # Errors
-    ///
-    /// Returns the driver's error.
-    fn unlock(&self, pid: u32) -> Result<(), DriverError>;
-}
-
-impl Checkpoints for LibCuda {
-    fn state(&self, pid: u32) -> Result<CUprocessState, DriverError> {
-        checkpoint::state(self, pid)
-    }
-
-    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError> {
-        checkpoint::lock(self, pid, limit)
-    }
-
-    fn checkpoint(&self, pid: u32) -> Result<(), DriverError> {
-        checkpoint::checkpoint(self, pid)
-    }
-
-    fn restore(&self, pid: u32) -> Result<(), DriverError> {
-        checkpoint::restore(self, pid)
-    }
-
-    fn unlock(&self, pid: u32) -> Result<(), DriverError> {
-        checkpoint::unlock(self, pid)
-    }
 }
 
 impl Pause {

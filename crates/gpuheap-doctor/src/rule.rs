@@ -15,8 +15,6 @@ pub struct Rule {
     pub severity: Severity,
     /// The rule's subject, a noun phrase.
     pub title: &'static str,
-    /// Long text of `gpuheap explain ID`.
-    pub explanation: &'static str,
     #[serde(skip)]
     pub(crate) check: fn(&Machine) -> Vec<Finding>,
 }
@@ -63,7 +61,26 @@ pub struct Finding {
     pub bytes: u64,
 }
 
+/// Page with a section for each rule, whose heading begins with the rule's id.
+const PAGE: &str = include_str!("../rules.md");
+
 impl Rule {
+    pub(crate) const fn new(
+        id: &'static str,
+        severity: Severity,
+        title: &'static str,
+        check: fn(&Machine) -> Vec<Finding>,
+    ) -> Rule {
+        Rule { id, severity, title, check }
+    }
+
+    /// Returns the long text of `gpuheap explain ID`: the rule's section of `rules.md`.
+    pub fn explanation(&self) -> String {
+        let section = PAGE.split("\n## ").find(|section| section.starts_with(self.id));
+        let lines = section.unwrap_or_default().lines().skip(2);
+        lines.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+    }
+
     /// Returns the rule's findings on a machine.
     pub fn check(&self, machine: &Machine) -> Vec<Finding> {
         (self.check)(machine)
@@ -72,13 +89,19 @@ impl Rule {
     /// Renders the rule with its explanation for `width` columns.
     pub fn render(&self, width: usize) -> String {
         let mut text = format!("{}: {} ({})\n", self.id, self.title, self.severity.name());
-        hanging(&mut text, "", "", self.explanation, width);
+        hanging(&mut text, "", "", &self.explanation(), width);
         text
     }
 
     /// Renders the rule with its explanation as JSON, by `docs/explain.schema.json`.
     pub fn to_json(&self) -> String {
-        crate::json(self)
+        #[derive(Serialize)]
+        struct Explained<'r> {
+            #[serde(flatten)]
+            rule: &'r Rule,
+            explanation: String,
+        }
+        crate::json(&Explained { rule: self, explanation: self.explanation() })
     }
 
     pub(crate) fn finding(

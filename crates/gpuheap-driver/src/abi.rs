@@ -1,9 +1,10 @@
 //! Support for C functions that this workspace exports: types of arguments, codes to return, and
 //! the macro `export!`.
 //!
-//! Values of [`Out`], [`In`] and [`Handle`] come only from a C caller. The contract of the called
-//! function requires that each is null, or valid for the function's accesses until the function
-//! returns. So the methods check only for null, and are safe to call within that function.
+//! Values of [`Out`] and [`In`] come only from a C caller: as arguments of an exported function, or
+//! by [`Arg::typed`]. The contract of the called function requires that each is null, or valid for
+//! the function's accesses until the function returns. [`Handle`]s are made by [`Handle::new`] too.
+//! So the methods check only for null, and are safe to call within that function.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -157,21 +158,18 @@ impl<T, E> Out<T, E> {
     /// Null pointer, for a result that the caller does not take.
     pub const NULL: Self = Self(std::ptr::null_mut(), PhantomData);
 
-    /// Calls `call` with a pointer to `value`. Returns the result of `call` and the value after the
-    /// call.
-    pub fn local<R>(mut value: T, call: impl FnOnce(Self) -> R) -> (R, T) {
-        let result = call(Self(&mut value, PhantomData));
-        (result, value)
-    }
-
     /// Returns the pointer to the `index`-th element of an array.
     pub fn at(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index), PhantomData)
     }
 
-    /// Returns the same pointer for a result of another type, as an attribute or version that the C
-    /// caller passed requires.
-    pub fn cast<U>(self) -> Out<U, E> {
+    /// Returns the same pointer for a result of another type.
+    ///
+    /// # Safety
+    ///
+    /// The contract of the called function makes the pointer one to a `U`, as for an attribute or a
+    /// version that the C caller passed.
+    pub unsafe fn cast<U>(self) -> Out<U, E> {
         Out(self.0.cast(), PhantomData)
     }
 
@@ -228,9 +226,13 @@ impl<T, E> In<T, E> {
         Self(self.0.wrapping_add(index), PhantomData)
     }
 
-    /// Returns the same pointer for an argument of another type, as an attribute or version that
-    /// the C caller passed requires.
-    pub fn cast<U>(self) -> In<U, E> {
+    /// Returns the same pointer for an argument of another type.
+    ///
+    /// # Safety
+    ///
+    /// The contract of the called function makes the pointer one to a `U`, as for an attribute or a
+    /// version that the C caller passed.
+    pub unsafe fn cast<U>(self) -> In<U, E> {
         In(self.0.cast(), PhantomData)
     }
 
@@ -327,7 +329,7 @@ pub trait Arg {
     /// # Safety
     ///
     /// If the argument is a pointer, it is null, or valid for the called function's accesses until
-    /// that function returns.
+    /// that function returns: of one element, or of as many as the function takes.
     unsafe fn typed(self) -> Self::Typed;
 }
 
@@ -402,6 +404,7 @@ unchanged! {
     [T] *mut T => *mut T, pointer: pointer;
     [T] *const T => *const T, pointer: pointer;
     [T] &T => *const T, value: value;
+    [T] &mut T => *mut T, value: value;
     [] crate::CUstream => crate::CUstream, stream: stream;
 }
 
@@ -447,8 +450,10 @@ mod tests {
     fn null_pointer_is_refused() {
         assert_eq!(Out::<u8, CUresult>::NULL.write(1), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(Out::<u8, CUresult>::NULL.write_if_wanted(1), Ok(()));
-        let (written, value) = Out::<u8, CUresult>::local(1, |place| place.write(2));
-        assert_eq!((written, value), (Ok(()), 2));
+        let mut value = 1_u8;
+        // SAFETY: the pointer is valid until the end of the test.
+        let place = unsafe { (&raw mut value).typed() };
+        assert_eq!((place.write(2), place.get()), (Ok(()), Ok(2)));
     }
 
     #[test]

@@ -100,10 +100,10 @@ impl LibraryChecks {
             room: 0,
             stream: CUstream::NULL,
         };
-        (checks.tell(BlockEvent::Ask, &nothing) == 1).then_some(checks)
+        (checks.report(BlockEvent::Ask, &nothing) == 1).then_some(checks)
     }
 
-    fn tell(&self, event: BlockEvent, block: &BlockNote) -> c_int {
+    fn report(&self, event: BlockEvent, block: &BlockNote) -> c_int {
         let BlockNote { context, address, bytes, room, stream } = *block;
         // SAFETY: the function takes numbers, and handles that it does not dereference. The
         // contract of `new` keeps the function's library loaded.
@@ -113,19 +113,19 @@ impl LibraryChecks {
 
 impl BlockChecks for LibraryChecks {
     fn allocated(&self, block: &BlockNote) {
-        self.tell(BlockEvent::Allocated, block);
+        self.report(BlockEvent::Allocated, block);
     }
 
     fn resized(&self, block: &BlockNote) {
-        self.tell(BlockEvent::Resized, block);
+        self.report(BlockEvent::Resized, block);
     }
 
     fn divided(&self, part: &BlockNote) {
-        self.tell(BlockEvent::Divided, part);
+        self.report(BlockEvent::Divided, part);
     }
 
     fn freed(&self, block: &BlockNote, zeroed: bool) {
         let event = if zeroed { BlockEvent::FreedZeroed } else { BlockEvent::Freed };
-        self.tell(event, block);
+        self.report(event, block);
     }
 }

@@ -12,75 +12,82 @@ use std::time::Duration;
 use crate::types::*;
 use crate::{CUresult, Driver, DriverError, check};
 
-/// Returns the state of a process. Does not block.
-///
-/// # Errors
-///
-/// The driver's error: the driver is too old, or the process does not use CUDA.
-pub fn state(driver: &dyn Driver, pid: u32) -> Result<CUprocessState, DriverError> {
-    const NAME: &str = "cuCheckpointProcessGetState";
-    let mut state = CUprocessState::RUNNING;
-    let pid = number(NAME, pid)?;
-    // SAFETY: the pointer is valid for a write.
-    check(NAME, unsafe { driver.cuCheckpointProcessGetState(pid, &mut state) })?;
-    Ok(state)
+/// Driver calls that move the device memory of another process.
+pub trait Checkpoints {
+    /// Returns the state of a process. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error: the driver is too old, or the process does not use CUDA.
+    fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
+
+    /// Locks a running process: from here on, its calls to CUDA wait. Blocks until the process's
+    /// work has completed, but for `limit` at most.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error: the process is not in the state [`CUprocessState::RUNNING`], or its work
+    /// takes longer than `limit`.
+    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError>;
+
+    /// Moves the device memory of a locked process to the host. Blocks until the memory is moved.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error: the process is not locked, or host memory is too small.
+    fn checkpoint(&self, pid: u32) -> Result<(), DriverError>;
+
+    /// Moves the memory of a checkpointed process back to the device. Blocks until the memory is
+    /// moved. The process stays locked.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error: the process is not checkpointed, or the device lacks memory. If memory
+    /// is lacking, some drivers leave the process in a state that no call ends.
+    fn restore(&self, pid: u32) -> Result<(), DriverError>;
+
+    /// Unlocks a locked process: its calls to CUDA continue. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error: the process is not locked.
+    fn unlock(&self, pid: u32) -> Result<(), DriverError>;
 }
 
-/// Locks a running process: from here on, its calls to CUDA wait. Blocks until the process's work
-/// has completed, but for `limit` at most.
-///
-/// # Errors
-///
-/// The driver's error: the process is not in the state [`CUprocessState::RUNNING`], or its work
-/// takes longer than `limit`.
-pub fn lock(driver: &dyn Driver, pid: u32, limit: Duration) -> Result<(), DriverError> {
-    const NAME: &str = "cuCheckpointProcessLock";
-    // For the driver, a timeout of 0 means no limit.
-    let timeout_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1);
-    let mut arguments = CUcheckpointLockArgs { timeoutMs: timeout_ms, ..Default::default() };
-    let pid = number(NAME, pid)?;
-    // SAFETY: the arguments live during the call.
-    check(NAME, unsafe { driver.cuCheckpointProcessLock(pid, &mut arguments) })
+/// Calls a function for a process. The error names the function.
+macro_rules! call {
+    ($driver:expr, $function:ident($pid:expr, $argument:expr)) => {{
+        let function = stringify!($function);
+        let invalid = || DriverError::new(function, CUresult::ERROR_INVALID_VALUE);
+        let pid = c_int::try_from($pid).map_err(|_| invalid())?;
+        // SAFETY: the pointer is null for no arguments, or points to a local of the caller's frame.
+        check(function, unsafe { $driver.$function(pid, $argument) })
+    }};
 }
 
-/// Moves the device memory of a locked process to the host. Blocks until the memory is moved.
-///
-/// # Errors
-///
-/// The driver's error: the process is not locked, or host memory is too small.
-pub fn checkpoint(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
-    const NAME: &str = "cuCheckpointProcessCheckpoint";
-    let pid = number(NAME, pid)?;
-    // SAFETY: the driver takes null as no arguments.
-    check(NAME, unsafe { driver.cuCheckpointProcessCheckpoint(pid, null_mut()) })
-}
+impl<D: Driver> Checkpoints for D {
+    fn state(&self, pid: u32) -> Result<CUprocessState, DriverError> {
+        let mut state = CUprocessState::RUNNING;
+        call!(self, cuCheckpointProcessGetState(pid, &mut state))?;
+        Ok(state)
+    }
 
-/// Moves the memory of a checkpointed process back to the device. Blocks until the memory is moved.
-/// The process stays locked.
-///
-/// # Errors
-///
-/// The driver's error: the process is not checkpointed, or the device lacks memory. If memory is
-/// lacking, some drivers leave the process in a state that no call ends.
-pub fn restore(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
-    const NAME: &str = "cuCheckpointProcessRestore";
-    let pid = number(NAME, pid)?;
-    // SAFETY: the driver takes null as no arguments.
-    check(NAME, unsafe { driver.cuCheckpointProcessRestore(pid, null_mut()) })
-}
+    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError> {
+        // For the driver, a timeout of 0 means no limit.
+        let timeout_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1);
+        let mut arguments = CUcheckpointLockArgs { timeoutMs: timeout_ms, ..Default::default() };
+        call!(self, cuCheckpointProcessLock(pid, &mut arguments))
+    }
 
-/// Unlocks a locked process: its calls to CUDA continue. Does not block.
-///
-/// # Errors
-///
-/// The driver's error: the process is not locked.
-pub fn unlock(driver: &dyn Driver, pid: u32) -> Result<(), DriverError> {
-    const NAME: &str = "cuCheckpointProcessUnlock";
-    let pid = number(NAME, pid)?;
-    // SAFETY: the driver takes null as no arguments.
-    check(NAME, unsafe { driver.cuCheckpointProcessUnlock(pid, null_mut()) })
-}
+    fn checkpoint(&self, pid: u32) -> Result<(), DriverError> {
+        call!(self, cuCheckpointProcessCheckpoint(pid, null_mut()))
+    }
 
-fn number(function: &'static str, pid: u32) -> Result<c_int, DriverError> {
-    c_int::try_from(pid).map_err(|_| DriverError::new(function, CUresult::ERROR_INVALID_VALUE))
+    fn restore(&self, pid: u32) -> Result<(), DriverError> {
+        call!(self, cuCheckpointProcessRestore(pid, null_mut()))
+    }
+
+    fn unlock(&self, pid: u32) -> Result<(), DriverError> {
+        call!(self, cuCheckpointProcessUnlock(pid, null_mut()))
+    }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap_driver::{CUcontext, LibCuda};
+use gpuheap_driver::CUcontext;
 
-use crate::error::{Out, Outcome, call};
+use crate::error::{Outcome, call};
 
 /// Primary contexts that the runtime retains, keyed by device ordinal.
 static PRIMARY: Mutex<Option<HashMap<c_int, CUcontext>>> = Mutex::new(None);
@@ -19,66 +19,63 @@ thread_local! {
 }
 
 /// If the thread has no current context, makes the primary context of the thread's device current.
-pub(crate) fn enter(driver: &LibCuda) -> Outcome {
-    if current(driver)?.is_null() { make_current(driver, DEVICE.get()) } else { Ok(()) }
+pub(crate) fn enter() -> Outcome {
+    if current()?.is_null() { make_current(DEVICE.get()) } else { Ok(()) }
 }
 
 /// Returns the thread's device: that of the current context if there is one, else the device that
 /// the thread chose.
-pub(crate) fn device(driver: &LibCuda) -> Outcome<c_int> {
-    if current(driver)?.is_null() {
-        return Ok(DEVICE.get());
+pub(crate) fn device() -> Outcome<c_int> {
+    let mut device = DEVICE.get();
+    if !current()?.is_null() {
+        call!(cuCtxGetDevice(&mut device))?;
     }
-    let (outcome, device) = Out::local(0, |device| call!(driver, cuCtxGetDevice(device)));
-    outcome.map(|()| device)
+    Ok(device)
 }
 
 /// Sets the thread's device and makes its primary context current.
-pub(crate) fn set_device(driver: &LibCuda, device: c_int) -> Outcome {
-    make_current(driver, device)?;
+pub(crate) fn set_device(device: c_int) -> Outcome {
+    make_current(device)?;
     DEVICE.set(device);
     Ok(())
 }
 
 /// Returns the primary context of a device. At the first call for a device, retains the context,
 /// and creates it if necessary.
-pub(crate) fn primary(driver: &LibCuda, device: c_int) -> Outcome<CUcontext> {
+pub(crate) fn primary(device: c_int) -> Outcome<CUcontext> {
     let mut held = lock();
     let held = held.get_or_insert_default();
     if let Some(context) = held.get(&device) {
         return Ok(*context);
     }
-    let (outcome, context) = Out::local(CUcontext::NULL, |context| {
-        call!(driver, cuDevicePrimaryCtxRetain(context, device))
-    });
-    outcome?;
+    let mut context = CUcontext::NULL;
+    call!(cuDevicePrimaryCtxRetain(&mut context, device))?;
     held.insert(device, context);
     Ok(context)
 }
 
 /// Destroys all objects in the primary context of the thread's device. Returns the device's
 /// ordinal.
-pub(crate) fn reset(driver: &LibCuda) -> Outcome<c_int> {
-    let device = device(driver)?;
+pub(crate) fn reset() -> Outcome<c_int> {
+    let device = device()?;
     let held = lock().get_or_insert_default().remove(&device);
-    call!(driver, cuDevicePrimaryCtxReset_v2(device))?;
+    call!(cuDevicePrimaryCtxReset_v2(device))?;
     if held.is_some() {
-        call!(driver, cuDevicePrimaryCtxRelease_v2(device))?;
+        call!(cuDevicePrimaryCtxRelease_v2(device))?;
     }
-    call!(driver, cuCtxSetCurrent(CUcontext::NULL))?;
+    call!(cuCtxSetCurrent(CUcontext::NULL))?;
     DEVICE.set(device);
     Ok(device)
 }
 
-fn make_current(driver: &LibCuda, device: c_int) -> Outcome {
-    let context = primary(driver, device)?;
-    call!(driver, cuCtxSetCurrent(context))
+fn make_current(device: c_int) -> Outcome {
+    call!(cuCtxSetCurrent(primary(device)?))
 }
 
-fn current(driver: &LibCuda) -> Outcome<CUcontext> {
-    let (outcome, context) =
-        Out::local(CUcontext::NULL, |context| call!(driver, cuCtxGetCurrent(context)));
-    outcome.map(|()| context)
+fn current() -> Outcome<CUcontext> {
+    let mut context = CUcontext::NULL;
+    call!(cuCtxGetCurrent(&mut context))?;
+    Ok(context)
 }
 
 fn lock() -> MutexGuard<'static, Option<HashMap<c_int, CUcontext>>> {

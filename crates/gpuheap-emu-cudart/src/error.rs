@@ -1,12 +1,12 @@
-//! Codes of the runtime, and calls to the driver that return an [`Outcome`]. Each code of the
-//! driver is also a code of the runtime, with the same number.
+//! Codes of the runtime, the process's driver, and calls to the driver that return an [`Outcome`].
+//! Each code of the driver is also a code of the runtime, with the same number.
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
-use gpuheap_driver::{CUresult, abi};
+use gpuheap_driver::{CUresult, LibCuda, OpenError, abi};
 
 /// Outcome of a call: a value, or the code of the failure.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
@@ -59,24 +59,41 @@ pub(crate) fn check(code: CUresult) -> Outcome {
     }
 }
 
+/// Returns the process's driver. The first call finds and initialises the driver.
+pub(crate) fn driver() -> Outcome<&'static LibCuda> {
+    static DRIVER: OnceLock<Result<LibCuda, CUresult>> = OnceLock::new();
+    let driver = DRIVER.get_or_init(|| {
+        LibCuda::open().map_err(|error| match error {
+            OpenError::Initialise { code, .. } => code,
+            _ => INSUFFICIENT_DRIVER,
+        })
+    });
+    driver.as_ref().map_err(|code| *code)
+}
+
 /// Calls a function of the driver with arguments of the program, and returns the outcome.
 macro_rules! call {
-    ($driver:expr, $function:ident($($arg:expr),* $(,)?)) => {{
-        let driver: &::gpuheap_driver::LibCuda = $driver;
-        // SAFETY: each argument is from the program's call, or points to a local of the right type.
-        // The program called a function with the same contract as the driver's function.
-        let code = unsafe {
-            ::gpuheap_driver::Driver::$function(driver, $(::gpuheap_driver::abi::Raw::raw($arg)),*)
-        };
-        $crate::error::check(code)
-    }};
+    ($function:ident($($arg:expr),* $(,)?)) => {
+        match $crate::error::driver() {
+            Ok(driver) => {
+                // SAFETY: each argument is from the program's call, or points to a local of the
+                // right type. The program called a function with the same contract as the driver's
+                // function.
+                let code = unsafe {
+                    ::gpuheap_driver::Driver::$function(driver, $(::gpuheap_driver::abi::Raw::raw($arg)),*)
+                };
+                $crate::error::check(code)
+            }
+            Err(code) => Err(code),
+        }
+    };
 }
 pub(crate) use call;
 
 /// Returns the name of a code as a static C string.
 pub(crate) fn name(code: CUresult) -> *const c_char {
     let found = CODES.iter().find(|(number, _)| *number == code.0);
-    found.map_or(c"unrecognized error code", |(_, name)| *name).as_ptr()
+    found.map_or("unrecognized error code\0", |(_, name)| *name).as_ptr().cast()
 }
 
 /// Returns the text of a code as a static C string. Uses the driver's text, if the driver has the
@@ -105,140 +122,69 @@ const TEXTS_OF_RUNTIME: &[(i32, &str)] = &[
     (INVALID_DEVICE_FUNCTION.0, "invalid device function"),
 ];
 
-/// Number and name of each code.
-#[rustfmt::skip]
-const CODES: &[(i32, &CStr)] = &[
-    (0, c"cudaSuccess"),
-    (1, c"cudaErrorInvalidValue"),
-    (2, c"cudaErrorMemoryAllocation"),
-    (3, c"cudaErrorInitializationError"),
-    (4, c"cudaErrorCudartUnloading"),
-    (5, c"cudaErrorProfilerDisabled"),
-    (6, c"cudaErrorProfilerNotInitialized"),
-    (7, c"cudaErrorProfilerAlreadyStarted"),
-    (8, c"cudaErrorProfilerAlreadyStopped"),
-    (9, c"cudaErrorInvalidConfiguration"),
-    (12, c"cudaErrorInvalidPitchValue"),
-    (13, c"cudaErrorInvalidSymbol"),
-    (16, c"cudaErrorInvalidHostPointer"),
-    (17, c"cudaErrorInvalidDevicePointer"),
-    (18, c"cudaErrorInvalidTexture"),
-    (19, c"cudaErrorInvalidTextureBinding"),
-    (20, c"cudaErrorInvalidChannelDescriptor"),
-    (21, c"cudaErrorInvalidMemcpyDirection"),
-    (22, c"cudaErrorAddressOfConstant"),
-    (23, c"cudaErrorTextureFetchFailed"),
-    (24, c"cudaErrorTextureNotBound"),
-    (25, c"cudaErrorSynchronizationError"),
-    (26, c"cudaErrorInvalidFilterSetting"),
-    (27, c"cudaErrorInvalidNormSetting"),
-    (28, c"cudaErrorMixedDeviceExecution"),
-    (31, c"cudaErrorNotYetImplemented"),
-    (32, c"cudaErrorMemoryValueTooLarge"),
-    (34, c"cudaErrorStubLibrary"),
-    (35, c"cudaErrorInsufficientDriver"),
-    (36, c"cudaErrorCallRequiresNewerDriver"),
-    (37, c"cudaErrorInvalidSurface"),
-    (43, c"cudaErrorDuplicateVariableName"),
-    (44, c"cudaErrorDuplicateTextureName"),
-    (45, c"cudaErrorDuplicateSurfaceName"),
-    (46, c"cudaErrorDevicesUnavailable"),
-    (49, c"cudaErrorIncompatibleDriverContext"),
-    (52, c"cudaErrorMissingConfiguration"),
-    (53, c"cudaErrorPriorLaunchFailure"),
-    (65, c"cudaErrorLaunchMaxDepthExceeded"),
-    (66, c"cudaErrorLaunchFileScopedTex"),
-    (67, c"cudaErrorLaunchFileScopedSurf"),
-    (68, c"cudaErrorSyncDepthExceeded"),
-    (69, c"cudaErrorLaunchPendingCountExceeded"),
-    (98, c"cudaErrorInvalidDeviceFunction"),
-    (100, c"cudaErrorNoDevice"),
-    (101, c"cudaErrorInvalidDevice"),
-    (102, c"cudaErrorDeviceNotLicensed"),
-    (103, c"cudaErrorSoftwareValidityNotEstablished"),
-    (127, c"cudaErrorStartupFailure"),
-    (200, c"cudaErrorInvalidKernelImage"),
-    (201, c"cudaErrorDeviceUninitialized"),
-    (205, c"cudaErrorMapBufferObjectFailed"),
-    (206, c"cudaErrorUnmapBufferObjectFailed"),
-    (207, c"cudaErrorArrayIsMapped"),
-    (208, c"cudaErrorAlreadyMapped"),
-    (209, c"cudaErrorNoKernelImageForDevice"),
-    (210, c"cudaErrorAlreadyAcquired"),
-    (211, c"cudaErrorNotMapped"),
-    (212, c"cudaErrorNotMappedAsArray"),
-    (213, c"cudaErrorNotMappedAsPointer"),
-    (214, c"cudaErrorECCUncorrectable"),
-    (215, c"cudaErrorUnsupportedLimit"),
-    (216, c"cudaErrorDeviceAlreadyInUse"),
-    (217, c"cudaErrorPeerAccessUnsupported"),
-    (218, c"cudaErrorInvalidPtx"),
-    (219, c"cudaErrorInvalidGraphicsContext"),
-    (220, c"cudaErrorNvlinkUncorrectable"),
-    (221, c"cudaErrorJitCompilerNotFound"),
-    (222, c"cudaErrorUnsupportedPtxVersion"),
-    (223, c"cudaErrorJitCompilationDisabled"),
-    (224, c"cudaErrorUnsupportedExecAffinity"),
-    (225, c"cudaErrorUnsupportedDevSideSync"),
-    (226, c"cudaErrorContained"),
-    (300, c"cudaErrorInvalidSource"),
-    (301, c"cudaErrorFileNotFound"),
-    (302, c"cudaErrorSharedObjectSymbolNotFound"),
-    (303, c"cudaErrorSharedObjectInitFailed"),
-    (304, c"cudaErrorOperatingSystem"),
-    (400, c"cudaErrorInvalidResourceHandle"),
-    (401, c"cudaErrorIllegalState"),
-    (402, c"cudaErrorLossyQuery"),
-    (500, c"cudaErrorSymbolNotFound"),
-    (600, c"cudaErrorNotReady"),
-    (700, c"cudaErrorIllegalAddress"),
-    (701, c"cudaErrorLaunchOutOfResources"),
-    (702, c"cudaErrorLaunchTimeout"),
-    (703, c"cudaErrorLaunchIncompatibleTexturing"),
-    (704, c"cudaErrorPeerAccessAlreadyEnabled"),
-    (705, c"cudaErrorPeerAccessNotEnabled"),
-    (708, c"cudaErrorSetOnActiveProcess"),
-    (709, c"cudaErrorContextIsDestroyed"),
-    (710, c"cudaErrorAssert"),
-    (711, c"cudaErrorTooManyPeers"),
-    (712, c"cudaErrorHostMemoryAlreadyRegistered"),
-    (713, c"cudaErrorHostMemoryNotRegistered"),
-    (714, c"cudaErrorHardwareStackError"),
-    (715, c"cudaErrorIllegalInstruction"),
-    (716, c"cudaErrorMisalignedAddress"),
-    (717, c"cudaErrorInvalidAddressSpace"),
-    (718, c"cudaErrorInvalidPc"),
-    (719, c"cudaErrorLaunchFailure"),
-    (720, c"cudaErrorCooperativeLaunchTooLarge"),
-    (721, c"cudaErrorTensorMemoryLeak"),
-    (800, c"cudaErrorNotPermitted"),
-    (801, c"cudaErrorNotSupported"),
-    (802, c"cudaErrorSystemNotReady"),
-    (803, c"cudaErrorSystemDriverMismatch"),
-    (804, c"cudaErrorCompatNotSupportedOnDevice"),
-    (805, c"cudaErrorMpsConnectionFailed"),
-    (806, c"cudaErrorMpsRpcFailure"),
-    (807, c"cudaErrorMpsServerNotReady"),
-    (808, c"cudaErrorMpsMaxClientsReached"),
-    (809, c"cudaErrorMpsMaxConnectionsReached"),
-    (810, c"cudaErrorMpsClientTerminated"),
-    (811, c"cudaErrorCdpNotSupported"),
-    (812, c"cudaErrorCdpVersionMismatch"),
-    (900, c"cudaErrorStreamCaptureUnsupported"),
-    (901, c"cudaErrorStreamCaptureInvalidated"),
-    (902, c"cudaErrorStreamCaptureMerge"),
-    (903, c"cudaErrorStreamCaptureUnmatched"),
-    (904, c"cudaErrorStreamCaptureUnjoined"),
-    (905, c"cudaErrorStreamCaptureIsolation"),
-    (906, c"cudaErrorStreamCaptureImplicit"),
-    (907, c"cudaErrorCapturedEvent"),
-    (908, c"cudaErrorStreamCaptureWrongThread"),
-    (909, c"cudaErrorTimeout"),
-    (910, c"cudaErrorGraphExecUpdateFailure"),
-    (911, c"cudaErrorExternalDevice"),
-    (912, c"cudaErrorInvalidClusterSize"),
-    (913, c"cudaErrorFunctionNotLoaded"),
-    (914, c"cudaErrorInvalidResourceType"),
-    (915, c"cudaErrorInvalidResourceConfiguration"),
-    (999, c"cudaErrorUnknown"),
-];
+macro_rules! codes {
+    ($($number:literal $name:ident,)*) => {
+        /// Number and name of each code.
+        const CODES: &[(i32, &str)] = &[$(($number, concat!(stringify!($name), "\0"))),*];
+    };
+}
+
+codes! {
+    0 cudaSuccess, 1 cudaErrorInvalidValue, 2 cudaErrorMemoryAllocation,
+    3 cudaErrorInitializationError, 4 cudaErrorCudartUnloading, 5 cudaErrorProfilerDisabled,
+    6 cudaErrorProfilerNotInitialized, 7 cudaErrorProfilerAlreadyStarted,
+    8 cudaErrorProfilerAlreadyStopped, 9 cudaErrorInvalidConfiguration,
+    12 cudaErrorInvalidPitchValue, 13 cudaErrorInvalidSymbol, 16 cudaErrorInvalidHostPointer,
+    17 cudaErrorInvalidDevicePointer, 18 cudaErrorInvalidTexture, 19 cudaErrorInvalidTextureBinding,
+    20 cudaErrorInvalidChannelDescriptor, 21 cudaErrorInvalidMemcpyDirection,
+    22 cudaErrorAddressOfConstant, 23 cudaErrorTextureFetchFailed, 24 cudaErrorTextureNotBound,
+    25 cudaErrorSynchronizationError, 26 cudaErrorInvalidFilterSetting,
+    27 cudaErrorInvalidNormSetting, 28 cudaErrorMixedDeviceExecution, 31 cudaErrorNotYetImplemented,
+    32 cudaErrorMemoryValueTooLarge, 34 cudaErrorStubLibrary, 35 cudaErrorInsufficientDriver,
+    36 cudaErrorCallRequiresNewerDriver, 37 cudaErrorInvalidSurface,
+    43 cudaErrorDuplicateVariableName, 44 cudaErrorDuplicateTextureName,
+    45 cudaErrorDuplicateSurfaceName, 46 cudaErrorDevicesUnavailable,
+    49 cudaErrorIncompatibleDriverContext, 52 cudaErrorMissingConfiguration,
+    53 cudaErrorPriorLaunchFailure, 65 cudaErrorLaunchMaxDepthExceeded,
+    66 cudaErrorLaunchFileScopedTex, 67 cudaErrorLaunchFileScopedSurf,
+    68 cudaErrorSyncDepthExceeded, 69 cudaErrorLaunchPendingCountExceeded,
+    98 cudaErrorInvalidDeviceFunction, 100 cudaErrorNoDevice, 101 cudaErrorInvalidDevice,
+    102 cudaErrorDeviceNotLicensed, 103 cudaErrorSoftwareValidityNotEstablished,
+    127 cudaErrorStartupFailure, 200 cudaErrorInvalidKernelImage, 201 cudaErrorDeviceUninitialized,
+    205 cudaErrorMapBufferObjectFailed, 206 cudaErrorUnmapBufferObjectFailed,
+    207 cudaErrorArrayIsMapped, 208 cudaErrorAlreadyMapped, 209 cudaErrorNoKernelImageForDevice,
+    210 cudaErrorAlreadyAcquired, 211 cudaErrorNotMapped, 212 cudaErrorNotMappedAsArray,
+    213 cudaErrorNotMappedAsPointer, 214 cudaErrorECCUncorrectable, 215 cudaErrorUnsupportedLimit,
+    216 cudaErrorDeviceAlreadyInUse, 217 cudaErrorPeerAccessUnsupported, 218 cudaErrorInvalidPtx,
+    219 cudaErrorInvalidGraphicsContext, 220 cudaErrorNvlinkUncorrectable,
+    221 cudaErrorJitCompilerNotFound, 222 cudaErrorUnsupportedPtxVersion,
+    223 cudaErrorJitCompilationDisabled, 224 cudaErrorUnsupportedExecAffinity,
+    225 cudaErrorUnsupportedDevSideSync, 226 cudaErrorContained, 300 cudaErrorInvalidSource,
+    301 cudaErrorFileNotFound, 302 cudaErrorSharedObjectSymbolNotFound,
+    303 cudaErrorSharedObjectInitFailed, 304 cudaErrorOperatingSystem,
+    400 cudaErrorInvalidResourceHandle, 401 cudaErrorIllegalState, 402 cudaErrorLossyQuery,
+    500 cudaErrorSymbolNotFound, 600 cudaErrorNotReady, 700 cudaErrorIllegalAddress,
+    701 cudaErrorLaunchOutOfResources, 702 cudaErrorLaunchTimeout,
+    703 cudaErrorLaunchIncompatibleTexturing, 704 cudaErrorPeerAccessAlreadyEnabled,
+    705 cudaErrorPeerAccessNotEnabled, 708 cudaErrorSetOnActiveProcess,
+    709 cudaErrorContextIsDestroyed, 710 cudaErrorAssert, 711 cudaErrorTooManyPeers,
+    712 cudaErrorHostMemoryAlreadyRegistered, 713 cudaErrorHostMemoryNotRegistered,
+    714 cudaErrorHardwareStackError, 715 cudaErrorIllegalInstruction,
+    716 cudaErrorMisalignedAddress, 717 cudaErrorInvalidAddressSpace, 718 cudaErrorInvalidPc,
+    719 cudaErrorLaunchFailure, 720 cudaErrorCooperativeLaunchTooLarge,
+    721 cudaErrorTensorMemoryLeak, 800 cudaErrorNotPermitted, 801 cudaErrorNotSupported,
+    802 cudaErrorSystemNotReady, 803 cudaErrorSystemDriverMismatch,
+    804 cudaErrorCompatNotSupportedOnDevice, 805 cudaErrorMpsConnectionFailed,
+    806 cudaErrorMpsRpcFailure, 807 cudaErrorMpsServerNotReady, 808 cudaErrorMpsMaxClientsReached,
+    809 cudaErrorMpsMaxConnectionsReached, 810 cudaErrorMpsClientTerminated,
+    811 cudaErrorCdpNotSupported, 812 cudaErrorCdpVersionMismatch,
+    900 cudaErrorStreamCaptureUnsupported, 901 cudaErrorStreamCaptureInvalidated,
+    902 cudaErrorStreamCaptureMerge, 903 cudaErrorStreamCaptureUnmatched,
+    904 cudaErrorStreamCaptureUnjoined, 905 cudaErrorStreamCaptureIsolation,
+    906 cudaErrorStreamCaptureImplicit, 907 cudaErrorCapturedEvent,
+    908 cudaErrorStreamCaptureWrongThread, 909 cudaErrorTimeout,
+    910 cudaErrorGraphExecUpdateFailure, 911 cudaErrorExternalDevice,
+    912 cudaErrorInvalidClusterSize, 913 cudaErrorFunctionNotLoaded,
+    914 cudaErrorInvalidResourceType, 915 cudaErrorInvalidResourceConfiguration,
+    999 cudaErrorUnknown,
+}

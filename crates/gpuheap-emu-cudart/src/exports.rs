@@ -3,36 +3,37 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::abi::PerThread;
-use gpuheap_driver::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUgraph, CUgraphExec, CUgraphMem_attribute, CUgraphNode, CUhostFn,
-    CUkernel, CUlibrary, CUmemAccessDesc, CUmemLocation, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUresult, CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
-    CUuuid, export,
-};
+use gpuheap_driver::*;
 
 use crate::call::{guarded, in_context};
-use crate::error::{In, Out, Text, call};
-use crate::functions;
+use crate::error::{In, Out, Text, call, driver};
+use crate::functions::*;
 use crate::types::{Dim3, FunctionAttributes, LaunchConfig, PointerAttributes};
+use crate::{context, functions, kernels, version};
 
 macro_rules! exports {
-    ($($(#[$doc:meta])* $name:ident [$($driver:ident)?, $($twin:ident)?] ($($arg:ident: $type:ty),*);)*) => {
+    ($($(#[$doc:meta])* $name:ident $(| $twin:ident)? [$($how:tt)*] ($($arg:ident: $type:ty),*);)*) => {
         $(
             export! {
                 $(#[$doc])*
                 fn $name($($arg: $type),*) -> CUresult {
-                    exports!(@call [$($driver)?] $name ($($arg),*))
+                    exports!(@run [$($how)*] $name ($($arg),*))
                 }
             }
 
             exports!(@twin [$($twin)?] $name ($($arg: $type),*));
         )*
     };
-    (@call [] $name:ident $arguments:tt) => { guarded(|| functions::$name $arguments) };
-    (@call [$driver:ident] $name:ident ($($arg:ident),*)) => {
-        in_context(|driver| call!(driver, $driver($($arg),*)))
+    (@run [no_context $($how:tt)*] $name:ident $arguments:tt) => {
+        guarded(|| exports!(@call [$($how)*] $name $arguments))
     };
+    (@run $how:tt $name:ident $arguments:tt) => {
+        in_context(|| exports!(@call $how $name $arguments))
+    };
+    (@call [] $name:ident $arguments:tt) => { functions::$name($arguments) };
+    (@call [= $outcome:expr] $name:ident $arguments:tt) => { $outcome };
+    (@call [$driver:ident] $name:ident $arguments:tt) => { call!($driver $arguments) };
+    (@call [$driver:ident $arguments:tt] $name:ident $own:tt) => { call!($driver $arguments) };
     (@twin [] $name:ident $arguments:tt) => {};
     (@twin [$twin:ident] $name:ident ($($arg:ident: $type:ty),*)) => {
         export! {

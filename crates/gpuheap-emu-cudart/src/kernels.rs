@@ -6,10 +6,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap_driver::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUstream, LibCuda};
+use gpuheap_driver::{CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUstream};
 
 use crate::error::{
-    INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, In, MISSING_CONFIGURATION, Out, Outcome, call,
+    INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, In, MISSING_CONFIGURATION, Outcome, call,
 };
 use crate::types::Dim3;
 
@@ -80,7 +80,7 @@ pub(crate) fn register_variable(host: In<c_void>, bytes: usize) {
 }
 
 /// Returns the kernel that is registered for a host function. Loads the kernel if necessary.
-pub(crate) fn kernel(driver: &LibCuda, host: In<c_void>) -> Outcome<CUkernel> {
+pub(crate) fn kernel(host: In<c_void>) -> Outcome<CUkernel> {
     let mut registered = lock();
     let Registered { images, kernels, .. } = registered.get_or_insert_default();
     let found = kernels.get_mut(&host.address()).ok_or(INVALID_DEVICE_FUNCTION)?;
@@ -88,19 +88,17 @@ pub(crate) fn kernel(driver: &LibCuda, host: In<c_void>) -> Outcome<CUkernel> {
         return Ok(loaded);
     }
     let image = images.get_mut(found.image).ok_or(INVALID_DEVICE_FUNCTION)?;
-    let library = image.load(driver)?;
+    let library = image.load()?;
     let name: *const c_char = ptr::with_exposed_provenance(found.name);
-    let (outcome, kernel) = Out::local(CUkernel::NULL, |kernel| {
-        call!(driver, cuLibraryGetKernel(kernel, library, name))
-    });
-    outcome?;
+    let mut kernel = CUkernel::NULL;
+    call!(cuLibraryGetKernel(&mut kernel, library, name))?;
     Ok(*found.loaded.insert(kernel))
 }
 
 /// Returns the driver's handle to launch the kernel that is registered for a host function.
-pub(crate) fn function(driver: &LibCuda, host: In<c_void>) -> Outcome<CUfunction> {
+pub(crate) fn function(host: In<c_void>) -> Outcome<CUfunction> {
     // Driver functions that take a function handle also take a kernel handle.
-    kernel(driver, host).map(|kernel| CUfunction(kernel.0))
+    kernel(host).map(|kernel| CUfunction(kernel.0))
 }
 
 /// Returns the name of the kernel that is registered for a host function.
@@ -113,21 +111,16 @@ pub(crate) fn name(host: In<c_void>) -> Outcome<*const c_char> {
 
 /// Returns the address and the size of a variable on `device`, the current context's device. The
 /// first use allocates the variable's memory, filled with zeros.
-pub(crate) fn variable(
-    driver: &LibCuda,
-    device: c_int,
-    host: In<c_void>,
-) -> Outcome<(CUdeviceptr, usize)> {
+pub(crate) fn variable(device: c_int, host: In<c_void>) -> Outcome<(CUdeviceptr, usize)> {
     let mut registered = lock();
     let variables = &mut registered.get_or_insert_default().variables;
     let found = variables.get_mut(&host.address()).ok_or(INVALID_SYMBOL)?;
     if let Some(address) = found.at.get(&device) {
         return Ok((*address, found.bytes));
     }
-    let (outcome, address) =
-        Out::local(0, |address| call!(driver, cuMemAlloc_v2(address, found.bytes)));
-    outcome?;
-    call!(driver, cuMemsetD8_v2(address, 0_u8, found.bytes))?;
+    let mut address = 0;
+    call!(cuMemAlloc_v2(&mut address, found.bytes))?;
+    call!(cuMemsetD8_v2(address, 0_u8, found.bytes))?;
     found.at.insert(device, address);
     Ok((address, found.bytes))
 }
@@ -157,20 +150,23 @@ pub(crate) fn pop_configuration() -> Outcome<Configuration> {
 }
 
 impl Image {
-    fn load(&mut self, driver: &LibCuda) -> Outcome<CUlibrary> {
+    fn load(&mut self) -> Outcome<CUlibrary> {
         if let Some(library) = self.library {
             return Ok(library);
         }
         let (none, no_values) = (ptr::null_mut::<c_int>(), ptr::null_mut::<*mut c_void>());
-        let count = 0_u32;
         let data: *const c_void = ptr::with_exposed_provenance(self.data);
-        let (outcome, library) = Out::local(CUlibrary::NULL, |library| {
-            call!(
-                driver,
-                cuLibraryLoadData(library, data, none, no_values, count, none, no_values, count)
-            )
-        });
-        outcome?;
+        let mut library = CUlibrary::NULL;
+        call!(cuLibraryLoadData(
+            &mut library,
+            data,
+            none,
+            no_values,
+            0_u32,
+            none,
+            no_values,
+            0_u32
+        ))?;
         Ok(*self.library.insert(library))
     }
 }

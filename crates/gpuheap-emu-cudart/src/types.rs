@@ -17,6 +17,12 @@ pub(crate) struct Dim3 {
     pub(crate) z: c_uint,
 }
 
+impl Dim3 {
+    pub(crate) fn sizes(self) -> [c_uint; 3] {
+        [self.x, self.y, self.z]
+    }
+}
+
 impl PerThread for Dim3 {
     fn per_thread(self) -> Dim3 {
         self

@@ -4,6 +4,15 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
+/// Versions of the runtime that this library reports to programs of CUDA 12 and of CUDA 13, as 1000
+/// × major + 10 × minor.
+const VERSIONS: [c_int; 2] = [12_090, 13_000];
+
+/// Returns the version of the runtime that the program was built for.
+pub(crate) fn runtime() -> c_int {
+    VERSIONS[usize::from(major() == 13)]
+}
+
 /// Tags in an object's dynamic section: the end, a needed library, and the string table.
 const END: i64 = 0;
 const NEEDED: i64 = 1;
@@ -15,8 +24,8 @@ pub(crate) fn major() -> c_int {
     static MAJOR: OnceLock<c_int> = OnceLock::new();
     *MAJOR.get_or_init(|| {
         let mut found = Needed::default();
-        // SAFETY: `look` is called only during this call, with a pointer to `found`.
-        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+        // SAFETY: `find_needed` is called only during this call, with a pointer to `found`.
+        unsafe { libc::dl_iterate_phdr(Some(find_needed), (&raw mut found).cast()) };
         if found.twelve && !found.thirteen { 12 } else { 13 }
     })
 }
@@ -39,7 +48,11 @@ struct Entry {
 /// # Safety
 ///
 /// `info` describes a loaded object, and `data` is a [`Needed`].
-unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+unsafe extern "C" fn find_needed(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    data: *mut c_void,
+) -> c_int {
     // SAFETY: the caller guarantees both arguments. A loaded object's dynamic section ends with a
     // zero entry, and refers to a table of C strings.
     unsafe {

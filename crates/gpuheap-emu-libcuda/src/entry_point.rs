@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use gpuheap_driver::abi::{Out, Text};
+use gpuheap_driver::abi::{Arg, Out, Text};
 use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lookup, lookup};
 
 use crate::process;
@@ -35,11 +35,10 @@ pub(crate) fn find(
     version: c_int,
     flags: u64,
 ) -> CUresult {
-    let ((code, status), found) = Out::local(ptr::null_mut(), |found| {
-        Out::local(FOUND, |status| {
-            find_with_status(address_of, symbol, found, version, flags, status)
-        })
-    });
+    let (mut found, mut status) = (ptr::null_mut::<c_void>(), FOUND);
+    // SAFETY: the pointers are valid until the call returns.
+    let (place, place_of_status) = unsafe { ((&raw mut found).typed(), (&raw mut status).typed()) };
+    let code = find_with_status(address_of, symbol, place, version, flags, place_of_status);
     match (code, function.require()) {
         (_, Err(code)) => code,
         (CUresult::SUCCESS, _) if status != FOUND => CUresult::ERROR_NOT_FOUND,

@@ -3,16 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::abi::Arg;
-use gpuheap_driver::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUcheckpointLockArgs, CUcontext, CUdevice,
-    CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUgraphMem_attribute, CUgraphNode, CUgreenCtx, CUhostFn, CUkernel, CUlaunchConfig,
-    CUlibrary, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUoccupancyB2DSize,
-    CUpointer_attribute, CUprocessState, CUstream, CUstreamCallback, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuserObject, CUuuid,
-};
-use gpuheap_driver::{CUresult, Driver, cuda_functions, export};
+use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, with_per_thread_default_stream};
 
 use crate::{entry_point, process, report};

@@ -58,7 +58,7 @@ export! {
         stream: CUstream,
     ) -> c_int {
         let mut are_on = false;
-        let _ = process::call(|device| {
+        process::report(|device| {
             if let Some(checks) = device.block_checks() {
                 are_on = true;
                 let block = BlockNote { context, address, bytes, room, stream };
@@ -71,26 +71,19 @@ export! {
                     Some(BlockEvent::FreedZeroed) => checks.freed(&block, true),
                 }
             }
-            CUresult::SUCCESS
         });
         c_int::from(are_on)
     }
 
     /// Marks a range of device memory as never written.
     fn gpuheap_emulated_handed_out(address: CUdeviceptr, bytes: u64) -> () {
-        let _ = process::call(|device| {
-            device.handed_out(address, bytes);
-            CUresult::SUCCESS
-        });
+        process::report(|device| device.handed_out(address, bytes));
     }
 
     /// Marks a range of device memory as never written, unless the program has written all of the
     /// range since its last launch.
     fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
-        let _ = process::call(|device| {
-            device.changed(address, bytes);
-            CUresult::SUCCESS
-        });
+        process::report(|device| device.changed(address, bytes));
     }
 
     /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`. They
@@ -102,7 +95,7 @@ export! {
         line: Text<CUresult>,
         is_granted: c_int,
     ) -> () {
-        let _ = process::call(|device| {
+        process::report(|device| {
             let line = line.text().ok();
             let function = if line.is_some() { HEAP_REQUEST } else { "gpuheap_allocate" };
             let options = device.options();
@@ -112,16 +105,12 @@ export! {
             request.free_bytes = total.saturating_sub(device.usage(0).in_use());
             requests::put_line(line);
             put_request(request);
-            CUresult::SUCCESS
         });
     }
 
     /// Records that the program completed another step after the requests that a heap refused.
     fn gpuheap_emulated_step_done() -> () {
-        let _ = process::call(|_| {
-            requests::note_step();
-            CUresult::SUCCESS
-        });
+        process::report(|_| requests::note_step());
     }
 }
 

@@ -116,6 +116,15 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     })
 }
 
+/// Calls the process's driver with a report that has no result.
+pub(crate) fn report(body: impl FnOnce(&Emulator)) {
+    // Ignores the code of a panic: the panic hook reports it.
+    let _ = call(|device| {
+        body(device);
+        CUresult::SUCCESS
+    });
+}
+
 /// Returns the code of `body`, or `ERROR_UNKNOWN` if it panics: no panic reaches the program.
 pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
     // A panic may leave the emulator's state wrong. The library can only continue; its panic hook

@@ -44,8 +44,8 @@ impl Machine {
         let driver_version = loaded.first().map(|device| device.driver_version);
         let devices = match settings.description.devices.take() {
             Some(described) => described,
-            None if loaded.is_empty() => settings.profiles.iter().map(of_profile).collect(),
-            None => loaded.iter().map(of_driver).collect(),
+            None if loaded.is_empty() => settings.profiles.iter().map(from_profile).collect(),
+            None => loaded.iter().map(from_driver).collect(),
         };
         let devices =
             devices.into_iter().enumerate().map(|(index, device)| complete(index, device));
@@ -97,7 +97,7 @@ impl Machine {
     }
 }
 
-fn of_profile(profile: &Profile) -> Device {
+fn from_profile(profile: &Profile) -> Device {
     let max_clocks = clocks(profile.clock_khz, profile.memory_clock_khz);
     let mut device = Device {
         name: Some(profile.name.clone()),
@@ -109,7 +109,7 @@ fn of_profile(profile: &Profile) -> Device {
     device
 }
 
-fn of_driver(found: &EmulatedDevice) -> Device {
+fn from_driver(found: &EmulatedDevice) -> Device {
     let [major, minor] = found.compute_capability;
     let mut device = Device {
         name: Some(driver::name(found)),
@@ -139,7 +139,7 @@ fn complete(index: usize, mut device: Device) -> Result<Device, String> {
                 "profile {text:?} is not one of {names}, or bytes as 16GiB"
             )));
         };
-        let base = of_profile(profile);
+        let base = from_profile(profile);
         device.name = device.name.or(base.name);
         device.compute_capability = device.compute_capability.or(base.compute_capability);
         let max = &mut device.max_clocks;

@@ -25,14 +25,25 @@ macro_rules! dispatch {
                     Ok(mut call) => {
                         // SAFETY: the caller keeps the contract of the C function, as `Driver`
                         // requires.
-                        let outcome = call.$symbol($(unsafe { $arg.typed() }),*);
+                        let outcome = dispatch!(@call call.$symbol($(unsafe { $arg.typed() }),*));
                         call.end(Symbol::$symbol as usize, outcome)
                     }
                     Err(code) => code,
                 }
             })*
         }
+
+        /// Types of the arguments of each driver function, from the table: a tuple, unless the
+        /// function has one argument.
+        #[allow(non_camel_case_types, dead_code, unused_parens, reason = "one type for each symbol")]
+        pub(crate) mod args {
+            use super::*;
+
+            $(pub(crate) type $symbol = ($(<$type as Arg>::Typed),*);)*
+        }
     };
+    (@call $call:ident.$symbol:ident($($one:expr)?)) => { $call.$symbol($($one)?) };
+    (@call $call:ident.$symbol:ident($($several:expr),*)) => { $call.$symbol(($($several),*)) };
 }
 
 cuda_functions!(dispatch);

@@ -27,7 +27,7 @@ impl State {
 
     /// Returns the work that a wait for a stream waits for: the stream's last work. For the legacy
     /// default stream, also returns the last work of each blocking stream.
-    pub(crate) fn tail_of(&self, stream: u32) -> Vec<OpRef> {
+    pub(crate) fn last_work(&self, stream: u32) -> Vec<OpRef> {
         if self.pending == 0 {
             return Vec::new();
         }
@@ -334,7 +334,7 @@ impl Call<'_> {
         found.running = true;
         let context = found.context;
         let status = self.state.contexts.at(context).and_then(|context| context.error);
-        self.host_learns(callback.clock.as_deref());
+        self.order_host_after(callback.clock.as_deref());
         self.run_unlocked(|| callback.run(status.unwrap_or(CUresult::SUCCESS)));
         if let Some(found) = self.state.streams.at_mut(stream) {
             found.running = false;

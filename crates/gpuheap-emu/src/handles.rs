@@ -100,6 +100,16 @@ impl<T> Handles<T> {
         self.remove_at(index)
     }
 
+    /// Removes all objects that `is_gone` selects, and returns their indices.
+    pub(crate) fn remove_all(&mut self, is_gone: impl Fn(&T) -> bool) -> Vec<u32> {
+        let gone: Vec<u32> =
+            self.iter().filter(|(_, value)| is_gone(value)).map(|(index, _)| index).collect();
+        for index in &gone {
+            self.remove_at(*index);
+        }
+        gone
+    }
+
     /// Removes an object and reserves its handle for [`revive`](Handles::revive).
     pub(crate) fn suspend(&mut self, handle: usize) -> Option<T> {
         let index = self.index(handle)?;

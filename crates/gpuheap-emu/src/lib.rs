@@ -73,6 +73,15 @@ pub use state::device::Usage;
 /// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;
 
+/// Code for an argument that is out of its range.
+pub(crate) const INVALID_VALUE: gpuheap_driver::CUresult =
+    gpuheap_driver::CUresult::ERROR_INVALID_VALUE;
+
+/// Returns the failure `code` if the condition is true.
+pub(crate) fn fail_if(condition: bool, code: gpuheap_driver::CUresult) -> Outcome {
+    if condition { Err(code) } else { Ok(()) }
+}
+
 // Pointer arguments of a driver call: results and inputs. `dispatch` converts each C pointer to one
 // of these types under the contract of `Driver`. The rest of the emulator then reads and writes
 // through them in safe code.

@@ -21,16 +21,16 @@ impl Messages {
     /// The hook belongs to the caller's copy of the standard library. A `cdylib` has its own copy
     /// and leaves the hook of the program alone.
     pub fn say_panics(self) {
-        std::panic::set_hook(Box::new(move |panic| self.say(&line_of(panic))));
+        std::panic::set_hook(Box::new(move |panic| self.say(&describe(panic))));
     }
 }
 
-fn line_of(panic: &PanicHookInfo<'_>) -> String {
+fn describe(panic: &PanicHookInfo<'_>) -> String {
     let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-    format!("a panic{place}, which is a bug of gpuheap's: {}", text_of(panic.payload()))
+    format!("a panic{place}, which is a bug of gpuheap's: {}", payload_text(panic.payload()))
 }
 
-fn text_of(payload: &(dyn Any + Send)) -> &str {
+fn payload_text(payload: &(dyn Any + Send)) -> &str {
     let owned = || payload.downcast_ref::<String>().map(String::as_str);
     payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no text")
 }

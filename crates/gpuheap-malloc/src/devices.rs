@@ -13,7 +13,6 @@ use gpuheap_capi::{LiveStream, Open};
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
 use crate::figures::{Marks, PlainBytes};
-use crate::table::Out;
 use crate::{messages, real, resets, settings};
 
 /// Maximum number of heaps that a process opens: one for each device, and one more after each reset
@@ -34,14 +33,14 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// device.
 pub(crate) struct Served {
     context: CUcontext,
-    device: Device,
-    heap: Heap,
+    pub(crate) device: Device,
+    pub(crate) heap: Heap,
     /// Allocations in the order of a stream, by `cuMemAllocAsync`.
     in_order: Open,
     /// Allocations in no stream's order, by `cuMemAlloc`.
     in_no_order: Open,
     /// Stream of the allocations that are in no stream's order.
-    plain: Stream,
+    pub(crate) plain: Stream,
     /// `true` if an allocation on `plain` may get memory that work still uses. The heap orders
     /// `plain` after that work by an event.
     pub(crate) plain_may_wait: AtomicBool,
@@ -50,22 +49,10 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub(crate) fn heap(&self) -> &Heap {
-        &self.heap
-    }
-
     /// Returns the table of allocations. If `is_plain`, they are the allocations in no stream's
     /// order, else the allocations in the order of a stream.
     pub(crate) fn table(&self, is_plain: bool) -> &Open {
         if is_plain { &self.in_no_order } else { &self.in_order }
-    }
-
-    pub(crate) fn plain(&self) -> &Stream {
-        &self.plain
     }
 
     /// Returns the live allocation of the heap that begins at an address. Searches first the table
@@ -106,15 +93,16 @@ pub(crate) fn heap_of_stream(stream: CUstream) -> Option<&'static Served> {
     if [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&stream) {
         return current_heap();
     }
-    let (code, context) =
-        Out::local(CUcontext::NULL, |context| real::cuStreamGetCtx(stream, context));
+    let mut context = CUcontext::NULL;
+    let code = real::cuStreamGetCtx(stream, &mut context);
     if code.is_success() { heap_of(context) } else { None }
 }
 
 /// Returns the calling thread's context, if it has one.
 #[inline]
 pub(crate) fn current_context() -> Option<CUcontext> {
-    let (code, context) = Out::local(CUcontext::NULL, real::cuCtxGetCurrent);
+    let mut context = CUcontext::NULL;
+    let code = real::cuCtxGetCurrent(&mut context);
     (code.is_success() && context != CUcontext::NULL).then_some(context)
 }
 
@@ -145,10 +133,7 @@ pub(crate) fn reset(device: CUdevice) {
 
 #[inline]
 fn heap_of(context: CUcontext) -> Option<&'static Served> {
-    match all().find(|served| served.context == context) {
-        Some(served) => Some(served),
-        None => open(context),
-    }
+    all().find(|served| served.context == context).or_else(|| open(context))
 }
 
 #[cold]
@@ -185,13 +170,10 @@ fn open(context: CUcontext) -> Option<&'static Served> {
 /// Returns the device of a context, if the context is primary. `context` is current to the calling
 /// thread.
 fn primary_of(context: CUcontext) -> Option<CUdevice> {
-    let (code, device) = Out::local(0, real::cuCtxGetDevice);
-    if !code.is_success() {
-        return None;
-    }
-    let (code, primary) =
-        Out::local(CUcontext::NULL, |context| real::cuDevicePrimaryCtxRetain(context, device));
-    if !code.is_success() {
+    let (mut device, mut primary) = (0, CUcontext::NULL);
+    if !real::cuCtxGetDevice(&mut device).is_success()
+        || !real::cuDevicePrimaryCtxRetain(&mut primary, device).is_success()
+    {
         return None;
     }
     // Releasing this reference does not end the context, because it is current and so has another.

@@ -3,9 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::abi::PerThread;
-use gpuheap_driver::{
-    CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, export,
-};
+use gpuheap_driver::*;
 
 use crate::table::{In, Out, Text};
 use crate::unserved::{Foreign, IpcHandle, counted};

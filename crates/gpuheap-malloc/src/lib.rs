@@ -15,6 +15,8 @@ mod table;
 
 mod counts;
 mod devices;
+#[cfg(target_arch = "x86_64")]
+mod dlsym;
 mod driver_api;
 mod exports;
 mod figures;

@@ -25,7 +25,8 @@ pub(crate) fn add_to_figure(pool: CUmemoryPool, attribute: Attribute, value: Out
         _ => return,
     };
     let Some(Ok(figures)) = served(pool).map(figures) else { return };
-    let value = value.cast::<u64>();
+    // SAFETY: the program passes a pointer to a `u64` for each of these attributes.
+    let value = unsafe { value.cast::<u64>() };
     let _ = value.get().and_then(|bytes| value.write(bytes.saturating_add(figure(&figures))));
 }
 
@@ -35,12 +36,13 @@ pub(crate) fn add_to_figure(pool: CUmemoryPool, attribute: Attribute, value: Out
 /// read the attribute from `value`.
 pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
     let Some(served) = served(pool) else { return };
-    let (heap, marks) = (served.heap(), &served.marks);
+    let (heap, marks) = (&served.heap, &served.marks);
     match attribute {
         Attribute::USED_MEM_HIGH => marks.reset_used(heap),
         Attribute::RESERVED_MEM_HIGH => marks.reset_reserved(heap),
         Attribute::RELEASE_THRESHOLD => {
-            let Ok(threshold) = value.cast::<u64>().get() else { return };
+            // SAFETY: the program passes a pointer to a `u64` for this attribute.
+            let Ok(threshold) = (unsafe { value.cast::<u64>() }).get() else { return };
             // The driver has accepted the threshold, so the program's call succeeds even if the
             // heap cannot give back memory.
             let _ = heap.set_limits(marks.limits(heap, threshold));
@@ -54,10 +56,10 @@ pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: Attribute, value: Out
 pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
     let Some(served) = served(pool) else { return CUresult::SUCCESS };
     let trimmed = match keep as u64 {
-        0 => served.heap().reclaim_all(),
+        0 => served.heap.reclaim_all(),
         keep => figures(served).and_then(|figures| match figures.reserved.saturating_sub(keep) {
             0 => Ok(0),
-            above => served.heap().reclaim(above),
+            above => served.heap.reclaim(above),
         }),
     };
     if keep == 0 {
@@ -72,13 +74,12 @@ pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
 /// Returns the heap that replaces a pool; `None` if the pool is not the current pool of its device.
 fn served(pool: CUmemoryPool) -> Option<&'static Served> {
     devices::all().find(|served| {
-        let (code, current) = Out::local(CUmemoryPool::NULL, |current| {
-            real::cuDeviceGetMemPool(current, served.device().ordinal())
-        });
+        let mut current = CUmemoryPool::NULL;
+        let code = real::cuDeviceGetMemPool(&mut current, served.device.ordinal());
         code.is_success() && current == pool
     })
 }
 
 fn figures(served: &Served) -> Result<Figures, Error> {
-    Figures::read(served.heap(), &served.plain_bytes, &served.marks)
+    Figures::read(&served.heap, &served.plain_bytes, &served.marks)
 }

@@ -10,10 +10,7 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gpuheap_driver::{
-    CUcontext, CUdevice, CUdeviceptr, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult,
-    CUstream, CUstreamCaptureStatus,
-};
+use gpuheap_driver::*;
 
 use crate::loader;
 use crate::table::{In, Out, Text};
@@ -113,15 +110,15 @@ macro_rules! cells {
 macro_rules! called_functions {
     ($callback:path) => {
         $callback! {
-        driver_api [] cuCtxGetCurrent (context: Out<CUcontext>);
-        driver_api [] cuCtxGetDevice (device: Out<CUdevice>);
-        driver_api [] cuDeviceGetMemPool (pool: Out<CUmemoryPool>, device: CUdevice);
-        driver_api [] cuDevicePrimaryCtxRetain (context: Out<CUcontext>, device: CUdevice);
+        driver_api [] cuCtxGetCurrent (context: &mut CUcontext);
+        driver_api [] cuCtxGetDevice (device: &mut CUdevice);
+        driver_api [] cuDeviceGetMemPool (pool: &mut CUmemoryPool, device: CUdevice);
+        driver_api [] cuDevicePrimaryCtxRetain (context: &mut CUcontext, device: CUdevice);
         driver_api [] cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
-        driver_api [] cuStreamGetCtx (stream: CUstream, context: Out<CUcontext>);
+        driver_api [] cuStreamGetCtx (stream: CUstream, context: &mut CUcontext);
         driver_api [] cuStreamQuery (stream: CUstream);
-        driver_api [] cuStreamIsCapturing (stream: CUstream, status: Out<CUstreamCaptureStatus>);
-        runtime_api [] cudaGetDevice (device: Out<c_int>);
+        driver_api [] cuStreamIsCapturing (stream: CUstream, status: &mut CUstreamCaptureStatus);
+        runtime_api [] cudaGetDevice (device: &mut c_int);
         }
     };
 }
@@ -147,10 +144,10 @@ mod own {
                 $(fn $symbol($($arg: $type),*) -> CUresult;)*
             }
 
-            /// Returns the function of this library that replaces `symbol`.
-            pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
+            /// Returns the function of this library that replaces `symbol`, and the real function.
+            pub(super) fn find(symbol: &str) -> Option<(*mut c_void, &'static Real)> {
                 match symbol {
-                    $(stringify!($symbol) => Some($symbol as *mut c_void),)*
+                    $(stringify!($symbol) => Some(($symbol as *mut c_void, &reals::$symbol)),)*
                     _ => None,
                 }
             }
@@ -160,36 +157,22 @@ mod own {
     interposed_functions!(addresses);
 }
 
-pub(crate) use own::address as own_address;
-
-macro_rules! note {
-    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-        /// Records the address of a real function that the program's own search found.
-        pub(crate) fn note(symbol: &str, address: *mut c_void) {
-            if Some(address) == own_address(symbol) {
-                return;
-            }
-            match symbol {
-                $(stringify!($symbol) => reals::$symbol.note(address),)*
-                _ => {}
-            }
-        }
-    };
+/// Returns the function of this library that replaces `symbol`.
+pub(crate) fn own_address(symbol: &str) -> Option<*mut c_void> {
+    own::find(symbol).map(|(own, _)| own)
 }
 
-interposed_functions!(note);
-
-macro_rules! is_loaded {
-    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
-        /// Returns `true` if a loaded library of CUDA contains the real function `symbol`.
-        #[cfg(target_arch = "x86_64")]
-        pub(crate) fn is_loaded(symbol: &str) -> bool {
-            match symbol {
-                $(stringify!($symbol) => reals::$symbol.address().is_some(),)*
-                _ => false,
-            }
-        }
-    };
+/// Records the address of a real function that the program's own search found.
+pub(crate) fn note(symbol: &str, address: *mut c_void) {
+    if let Some((own, real)) = own::find(symbol)
+        && own != address
+    {
+        real.note(address);
+    }
 }
 
-interposed_functions!(is_loaded);
+/// Returns `true` if a loaded library of CUDA contains the real function `symbol`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_loaded(symbol: &str) -> bool {
+    own::find(symbol).is_some_and(|(_, real)| real.address().is_some())
+}

@@ -37,11 +37,11 @@ extern "C" fn at_exit() {
         if (is_used || is_served)
             && let Some(settings) = settings::get()
         {
-            let served = devices::all().map(|served| served.device().ordinal());
+            let served = devices::all().map(|served| served.device.ordinal());
             let ended = past.iter().filter(|(_, past)| past.heaps > 0).map(|(device, _)| *device);
             let ordinals: BTreeSet<_> = served.chain(ended).collect();
             for &ordinal in &ordinals {
-                let served = devices::all().find(|served| served.device().ordinal() == ordinal);
+                let served = devices::all().find(|served| served.device.ordinal() == ordinal);
                 let past = past.get(&ordinal).cloned().unwrap_or_default();
                 account(&format!("cuda:{ordinal}"), served, &past, settings.report);
             }
@@ -59,7 +59,7 @@ extern "C" fn at_exit() {
 /// Writes the account of a device: of its heap, if the device has one, and of the heaps that ended
 /// with resets.
 fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
-    let usage = served.and_then(|served| served.heap().usage().ok());
+    let usage = served.and_then(|served| served.heap.usage().ok());
     let stats = usage.as_ref().map(|usage| usage.stats).unwrap_or_default();
     let live = stats.live_allocations;
     if report == Report::Off || (report == Report::Leaks && live == 0 && past.lost == 0) {
@@ -92,8 +92,8 @@ fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
     if !Account::is_empty() {
         let _ = write!(text, "\n  beside the heap, by all of the process: {Account}");
     }
-    let tracked = served.filter(|served| served.heap().tracking() == Tracking::Backtraces);
-    let leaks = tracked.filter(|_| live > 0).and_then(|served| served.heap().leaks().ok());
+    let tracked = served.filter(|served| served.heap.tracking() == Tracking::Backtraces);
+    let leaks = tracked.filter(|_| live > 0).and_then(|served| served.heap.leaks().ok());
     if let Some(leaks) = &leaks {
         let _ = write!(text, "\n{leaks}");
     }

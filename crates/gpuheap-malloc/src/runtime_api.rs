@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 
+use gpuheap_driver::abi::Arg;
 use gpuheap_driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream};
 
 use crate::serve::{self, Order};
@@ -133,8 +134,8 @@ pub(crate) fn cudaStreamDestroy(stream: CUstream) -> CUresult {
 }
 
 pub(crate) fn cudaDeviceReset() -> CUresult {
-    let (found, device) = Out::local(0, real::cudaGetDevice);
-    if found.is_success() {
+    let mut device = 0;
+    if real::cudaGetDevice(&mut device).is_success() {
         devices::reset(device);
     }
     pass_on(real::cudaDeviceReset)
@@ -159,7 +160,10 @@ fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
 
 /// Makes the runtime fail for lack of memory, with a request larger than the memory of any device.
 fn fail_for_memory() -> CUresult {
-    let _ = pass_on(|| Out::local(0, |place| real::cudaMalloc(place, usize::MAX / 2)).0);
+    let mut address: CUdeviceptr = 0;
+    // SAFETY: the pointer is valid until the call returns.
+    let place = unsafe { (&raw mut address).typed() };
+    let _ = pass_on(|| real::cudaMalloc(place, usize::MAX / 2));
     CUresult::ERROR_OUT_OF_MEMORY
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
     let (served, stream) = match order {
         Order::Plain => {
             let served = devices::current_heap()?;
-            (served, served.plain().raw())
+            (served, served.plain.raw())
         }
         // In a capture, an allocation becomes a node of the graph, so the driver makes it.
         Order::Stream(stream) if is_capturing(stream) => return None,
@@ -80,7 +80,7 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
 fn is_out_of_memory(failure: &Failure, bytes: usize, served: &Served) -> bool {
     match failure.status() {
         Status::OutOfMemory => true,
-        Status::Refused => bytes as u64 > served.device().total_memory(),
+        Status::Refused => bytes as u64 > served.device.total_memory(),
         _ => false,
     }
 }
@@ -94,9 +94,9 @@ impl Served {
         is_plain: bool,
         place: Out<CUdeviceptr>,
     ) -> Result<u64, Failure> {
-        self.heap().check_alive()?;
+        self.heap.check_alive()?;
         let allocated = self.table(is_plain).allocate(bytes, live(stream));
-        reported(self.heap(), bytes, place.raw().cast(), allocated)
+        reported(&self.heap, bytes, place.raw().cast(), allocated)
     }
 }
 
@@ -107,10 +107,10 @@ fn at(address: CUdeviceptr) -> *mut c_void {
 /// Waits until no earlier work uses the memory that was just allocated in no stream's order.
 fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     let is_done = match CAPTURES.load(Ordering::Relaxed) {
-        true => served.plain().is_done()?,
-        false => real::cuStreamQuery(served.plain().raw()).is_success(),
+        true => served.plain.is_done()?,
+        false => real::cuStreamQuery(served.plain.raw()).is_success(),
     };
-    if is_done { Ok(()) } else { served.plain().synchronize() }
+    if is_done { Ok(()) } else { served.plain.synchronize() }
 }
 
 /// Frees memory; `None` if the memory is not from a heap. The call is then passed on. The program
@@ -125,7 +125,7 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
     let Some((served, allocation)) = found else {
         // If `address` is an allocation of the driver that a heap holds, a free by the driver would
         // free memory of the heap.
-        let is_heaps = devices::all().any(|served| served.heap().holds(address));
+        let is_heaps = devices::all().any(|served| served.heap.holds(address));
         return is_heaps.then(|| {
             counts::count_refused_free();
             CUresult::ERROR_INVALID_VALUE
@@ -139,7 +139,7 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
                 return Some(waited);
             }
             // SAFETY: all work of the device is done, so no work on the memory is left.
-            unsafe { table.free_on_live(pointer, live(served.plain().raw())) }
+            unsafe { table.free_on_live(pointer, live(served.plain.raw())) }
         }
         Order::Plain => table.free(pointer),
         Order::Stream(stream) if is_capturing(stream) => {
@@ -171,14 +171,14 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
 /// Waits for all work of a device, as the driver's own free does.
 fn wait_for_device(served: &Served) -> CUresult {
     if !CAPTURES.load(Ordering::Relaxed) {
-        return match served.device().synchronize() {
+        return match served.device.synchronize() {
             Ok(()) => CUresult::SUCCESS,
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
     // A wait for the context would break a capture on another stream. A free by the driver waits
     // too, and obeys the capture's mode.
-    let freed = served.device().with_current(|driver| {
+    let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
         unsafe {
@@ -198,18 +198,18 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
     if free.is_null() || total.is_null() {
         return None;
     }
-    let ((code, of_device), device_free) =
-        Out::local(0, |free| Out::local(0, |total| real::cuMemGetInfo_v2(free, total)));
-    let usage = served.heap().usage().ok()?;
+    let code = real::cuMemGetInfo_v2(free, total);
+    let usage = served.heap.usage().ok()?;
     if !code.is_success() {
         return Some(code);
     }
-    let limit = served.heap().limits().hard.unwrap_or(u64::MAX);
+    let limit = served.heap.limits().hard.unwrap_or(u64::MAX);
     let cached = usage.reserved.saturating_sub(usage.live_blocks);
     let room = limit.saturating_sub(usage.live_blocks);
-    let written = free
-        .write((device_free as u64 + cached).min(room) as usize)
-        .and_then(|()| total.write((of_device as u64).min(limit) as usize));
+    let change = |place: Out<usize>, more: u64, most: u64| {
+        place.get().and_then(|bytes| place.write((bytes as u64 + more).min(most) as usize))
+    };
+    let written = change(free, cached, room).and_then(|()| change(total, 0, limit));
     Some(written.err().unwrap_or(CUresult::SUCCESS))
 }
 
@@ -218,14 +218,14 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
 pub(crate) fn announce_end(stream: CUstream) -> bool {
     devices::all().all(|served| {
         let announce = || {
-            served.heap().check_alive().is_ok()
+            served.heap.check_alive().is_ok()
                 && [false, true]
                     .into_iter()
                     .all(|is_plain| served.table(is_plain).stream_ended(raw(stream)).is_ok())
         };
         // The end of a capturing stream cannot be announced. If work on the stream failed, the
         // first attempt may fail.
-        announce() || (served.heap().retire_all().is_ok() && announce())
+        announce() || (served.heap.retire_all().is_ok() && announce())
     })
 }
 
@@ -239,7 +239,7 @@ fn is_capturing(stream: CUstream) -> bool {
     if !CAPTURES.load(Ordering::Relaxed) {
         return false;
     }
-    let (code, status) =
-        Out::local(CUstreamCaptureStatus::NONE, |status| real::cuStreamIsCapturing(stream, status));
+    let mut status = CUstreamCaptureStatus::NONE;
+    let code = real::cuStreamIsCapturing(stream, &mut status);
     !code.is_success() || status != CUstreamCaptureStatus::NONE
 }

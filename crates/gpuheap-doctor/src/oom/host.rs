@@ -9,7 +9,7 @@ use super::sizes::after;
 pub(super) fn numpy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let at = text.find("Unable to allocate ")?;
     let text = &text[at..];
-    let exact = of_shape(text);
+    let exact = shape_bytes(text);
     let requested = exact.or_else(|| after(text, "Unable to allocate "))?;
     let found = explanation(
         "NumPy",
@@ -26,7 +26,7 @@ pub(super) fn numpy(text: &str, on_wsl2: bool) -> Option<Explanation> {
 }
 
 /// Returns the bytes of an array, computed from its shape and type as NumPy prints them.
-fn of_shape(text: &str) -> Option<u64> {
+fn shape_bytes(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("shape (")?;
     let (shape, rest) = rest.split_once(')')?;
     let kind = rest.strip_prefix(" and data type ")?;
@@ -123,10 +123,10 @@ mod tests {
     fn shape_gives_the_exact_size() {
         let text = "Unable to allocate 12.0 GiB for an array with shape (40000, 40000) and data type \
                     float64";
-        assert_eq!(of_shape(text), Some(12_800_000_000));
-        assert_eq!(of_shape("shape (3,) and data type complex128"), Some(48));
-        assert_eq!(of_shape("shape (3, x) and data type int8"), None);
-        assert_eq!(of_shape("shape (4294967296, 4294967296, 2) and data type int8"), None);
-        assert_eq!(of_shape("shape (3,) and data type <U12"), None);
+        assert_eq!(shape_bytes(text), Some(12_800_000_000));
+        assert_eq!(shape_bytes("shape (3,) and data type complex128"), Some(48));
+        assert_eq!(shape_bytes("shape (3, x) and data type int8"), None);
+        assert_eq!(shape_bytes("shape (4294967296, 4294967296, 2) and data type int8"), None);
+        assert_eq!(shape_bytes("shape (3,) and data type <U12"), None);
     }
 }

@@ -6,15 +6,7 @@ use crate::evidence::{accounts, with_memory};
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
 
-pub(super) const P15: Rule = Rule {
-    id: "P15",
-    severity: Severity::Info,
-    title: "hidden processes",
-    explanation: "With hidepid, /proc shows you your own processes alone. A process that is not \
-        shown cannot be distinguished from one that has ended, so the rules about ended processes \
-        report nothing.",
-    check: hidden_processes,
-};
+pub(super) const P15: Rule = Rule::new("P15", Severity::Info, "hidden processes", hidden_processes);
 
 /// Returns a finding if `/proc` hides processes of other users.
 fn hidden_processes(machine: &Machine) -> Vec<Finding> {
@@ -29,14 +21,8 @@ fn hidden_processes(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-pub(super) const P16: Rule = Rule {
-    id: "P16",
-    severity: Severity::Warning,
-    title: "container that sees no processes",
-    explanation: "The driver lists the processes that your PID namespace can see. In a container \
-        these are the container's own, while memory in use is the whole device's.",
-    check: unlisted_outside,
-};
+pub(super) const P16: Rule =
+    Rule::new("P16", Severity::Warning, "container that sees no processes", unlisted_outside);
 
 /// Returns a finding for each device that is in use although this container sees no process on it.
 fn unlisted_outside(machine: &Machine) -> Vec<Finding> {
@@ -59,14 +45,8 @@ fn unlisted_outside(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P17: Rule = Rule {
-    id: "P17",
-    severity: Severity::Warning,
-    title: "process of a removed container",
-    explanation: "docker rm -f and a crash of the container's runtime can leave processes running. \
-        They keep their memory.",
-    check: removed_containers,
-};
+pub(super) const P17: Rule =
+    Rule::new("P17", Severity::Warning, "process of a removed container", removed_containers);
 
 /// Returns a finding for each process whose container does not run.
 fn removed_containers(machine: &Machine) -> Vec<Finding> {
@@ -86,14 +66,8 @@ fn removed_containers(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P20: Rule = Rule {
-    id: "P20",
-    severity: Severity::Warning,
-    title: "process of a job that has ended",
-    explanation: "A scheduler's job can end while a step of it lives on, with its memory. The \
-        process names its Slurm job in its control group; squeue does not list that job.",
-    check: ended_jobs,
-};
+pub(super) const P20: Rule =
+    Rule::new("P20", Severity::Warning, "process of a job that has ended", ended_jobs);
 
 /// Returns a finding for each process whose job the scheduler does not list.
 fn ended_jobs(machine: &Machine) -> Vec<Finding> {

@@ -13,15 +13,8 @@ fn for_devices(machine: &Machine, finding: impl Fn(&Gpu) -> Option<Finding>) -> 
     machine.devices().iter().filter_map(finding).collect()
 }
 
-pub(super) const G04: Rule = Rule {
-    id: "G04",
-    severity: Severity::Info,
-    title: "error correction that takes memory",
-    explanation: "Cards with GDDR memory keep the bits for error correction in the same memory, \
-        some 6 % of it. Cards with HBM have separate room for them. Without correction, a flipped \
-        bit goes unnoticed.",
-    check: error_correction,
-};
+pub(super) const G04: Rule =
+    Rule::new("G04", Severity::Info, "error correction that takes memory", error_correction);
 
 /// Returns a finding for each device whose error correction takes some of its memory.
 fn error_correction(machine: &Machine) -> Vec<Finding> {
@@ -40,16 +33,8 @@ fn error_correction(machine: &Machine) -> Vec<Finding> {
     })
 }
 
-pub(super) const G05: Rule = Rule {
-    id: "G05",
-    severity: Severity::Warning,
-    title: "exhausted BAR1 window",
-    explanation: "Other devices and the processor reach the memory of a GPU through a window, \
-        BAR1. Mappings for GPUDirect, peers and RDMA take room in it. If the window is full, a \
-        mapping fails although memory of the device is free. Resizable BAR makes the window as \
-        large as the memory.",
-    check: full_windows,
-};
+pub(super) const G05: Rule =
+    Rule::new("G05", Severity::Warning, "exhausted BAR1 window", full_windows);
 
 /// Returns a finding for each device whose BAR1 window is nearly full.
 fn full_windows(machine: &Machine) -> Vec<Finding> {
@@ -65,16 +50,8 @@ fn full_windows(machine: &Machine) -> Vec<Finding> {
     })
 }
 
-pub(super) const G07: Rule = Rule {
-    id: "G07",
-    severity: Severity::Fail,
-    title: "driver that does not answer",
-    explanation: "NVML fails with a number. 9: the kernel module is not loaded. 15: the device \
-        fell off the bus. 16: the device needs a reset. 18: the library is of another version than \
-        the module, as after an upgrade without a reboot. 999: unknown to the driver too; the \
-        kernel's log may have the reason.",
-    check: failures_of_nvml,
-};
+pub(super) const G07: Rule =
+    Rule::new("G07", Severity::Fail, "driver that does not answer", failures_of_nvml);
 
 /// Returns a finding if NVML gives no answer, or gives no answer about a device.
 fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
@@ -112,16 +89,8 @@ fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-pub(super) const G08: Rule = Rule {
-    id: "G08",
-    severity: Severity::Warning,
-    title: "reset that holders would prevent",
-    explanation: "A reset is refused while anything has the device open: programs, and services \
-        such as DCGM, the fabric manager, the persistence daemon and a display. They are stopped \
-        first, in this order: programs, DCGM, display, fabric manager, persistence mode. This rule \
-        shows only if a reset is due.",
-    check: refused_resets,
-};
+pub(super) const G08: Rule =
+    Rule::new("G08", Severity::Warning, "reset that holders would prevent", refused_resets);
 
 /// Returns a finding for each device that needs a reset but is held by processes.
 fn refused_resets(machine: &Machine) -> Vec<Finding> {
@@ -151,14 +120,8 @@ fn refused_resets(machine: &Machine) -> Vec<Finding> {
     })
 }
 
-pub(super) const G09: Rule = Rule {
-    id: "G09",
-    severity: Severity::Info,
-    title: "memory that is retired at the next reset",
-    explanation: "Pages of memory that had errors are taken out of use at the next reset. Until \
-        then a program may meet them.",
-    check: pending_pages,
-};
+pub(super) const G09: Rule =
+    Rule::new("G09", Severity::Info, "memory that is retired at the next reset", pending_pages);
 
 /// Returns a finding for each device with pages to be retired.
 fn pending_pages(machine: &Machine) -> Vec<Finding> {
@@ -174,14 +137,8 @@ fn pending_pages(machine: &Machine) -> Vec<Finding> {
     })
 }
 
-pub(super) const G12: Rule = Rule {
-    id: "G12",
-    severity: Severity::Info,
-    title: "device divided into instances",
-    explanation: "With MIG, processes belong to an instance of the device. The device as a whole \
-        lists them only for root, so its memory seems to belong to no process.",
-    check: instances,
-};
+pub(super) const G12: Rule =
+    Rule::new("G12", Severity::Info, "device divided into instances", instances);
 
 /// Returns a finding for each device that is divided into instances.
 fn instances(machine: &Machine) -> Vec<Finding> {
@@ -196,14 +153,7 @@ fn instances(machine: &Machine) -> Vec<Finding> {
     })
 }
 
-pub(super) const G13: Rule = Rule {
-    id: "G13",
-    severity: Severity::Info,
-    title: "virtual GPU",
-    explanation: "A virtual GPU has a fixed part of the card's memory. The parts of other machines \
-        cannot be seen from here.",
-    check: virtual_gpus,
-};
+pub(super) const G13: Rule = Rule::new("G13", Severity::Info, "virtual GPU", virtual_gpus);
 
 /// Returns a finding for each device that is shared with virtual machines.
 fn virtual_gpus(machine: &Machine) -> Vec<Finding> {
@@ -218,14 +168,8 @@ fn virtual_gpus(machine: &Machine) -> Vec<Finding> {
     })
 }
 
-pub(super) const G14: Rule = Rule {
-    id: "G14",
-    severity: Severity::Warning,
-    title: "confidential computing",
-    explanation: "With confidential computing a part of the device's memory is set aside, and \
-        copies go through separate buffers. Memory that is missing then is not leaked.",
-    check: confidential_devices,
-};
+pub(super) const G14: Rule =
+    Rule::new("G14", Severity::Warning, "confidential computing", confidential_devices);
 
 /// Returns a finding for each device in confidential mode whose memory does not add up.
 fn confidential_devices(machine: &Machine) -> Vec<Finding> {
@@ -243,17 +187,8 @@ fn confidential_devices(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const G16: Rule = Rule {
-    id: "G16",
-    severity: Severity::Fail,
-    title: "CUDA that fails although the driver answers",
-    explanation: "gpuheap doctor --probe-cuda takes a little of each kind of memory in a process \
-        of its own, and gives it back. No context: programs cannot use the device; look at the \
-        container's options, at CUDA_VISIBLE_DEVICES and at the device's compute mode. No answer \
-        in 30 s: the driver blocks, often after a fault. Pinned memory that is refused early: a \
-        limit of WSL2 or of the host.",
-    check: failed_probes,
-};
+pub(super) const G16: Rule =
+    Rule::new("G16", Severity::Fail, "CUDA that fails although the driver answers", failed_probes);
 
 /// Returns a finding for each probe that failed.
 fn failed_probes(machine: &Machine) -> Vec<Finding> {

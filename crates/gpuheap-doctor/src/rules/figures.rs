@@ -7,18 +7,8 @@ use crate::machine::{Kind, Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
 use crate::status::{Account, Place, Row};
 
-pub(super) const G01: Rule = Rule {
-    id: "G01",
-    severity: Severity::Warning,
-    title: "memory of no listed process",
-    explanation: "The driver reports how much memory of a device is in use, and which process has \
-        how much. If the sum of the processes is far below the memory in use, something holds \
-        memory that the driver lists under no process you can see: a process in another namespace, \
-        a process whose descriptor a child inherited, or the kernel's own clients. A few hundred \
-        MiB are normal. The limit is 512 MiB or 1 % of the device, whichever is more, in each of \
-        three samples.",
-    check: unaccounted_memory,
-};
+pub(super) const G01: Rule =
+    Rule::new("G01", Severity::Warning, "memory of no listed process", unaccounted_memory);
 
 /// Returns a finding for each device whose memory in use is much more than the memory of its
 /// processes.
@@ -61,15 +51,12 @@ fn unaccounted_memory(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-pub(super) const G02: Rule = Rule {
-    id: "G02",
-    severity: Severity::Info,
-    title: "a little memory in use on an idle device",
-    explanation: "Driver, firmware and kernel clients keep some memory of a device for themselves, \
-        from a few to several hundred MiB by card and driver. It is no leak, and nothing gives it \
-        back.",
-    check: memory_of_idle_devices,
-};
+pub(super) const G02: Rule = Rule::new(
+    "G02",
+    Severity::Info,
+    "a little memory in use on an idle device",
+    memory_of_idle_devices,
+);
 
 /// Returns a finding for each idle device with a little memory in use.
 fn memory_of_idle_devices(machine: &Machine) -> Vec<Finding> {
@@ -88,16 +75,8 @@ fn memory_of_idle_devices(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const G03: Rule = Rule {
-    id: "G03",
-    severity: Severity::Info,
-    title: "monitors that differ by a constant",
-    explanation: "NVML has two calls for a device's memory. The older one counts memory reserved \
-        by driver and firmware as in use, the newer one keeps it apart. Monitors that use the \
-        older call show more memory in use, by the same amount at all times. gpuheap uses the \
-        newer call.",
-    check: reserved_memory,
-};
+pub(super) const G03: Rule =
+    Rule::new("G03", Severity::Info, "monitors that differ by a constant", reserved_memory);
 
 /// Returns a finding for each device with memory that the driver reserves.
 fn reserved_memory(machine: &Machine) -> Vec<Finding> {
@@ -115,14 +94,8 @@ fn reserved_memory(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const G11: Rule = Rule {
-    id: "G11",
-    severity: Severity::Warning,
-    title: "page cache in a device's memory",
-    explanation: "On Grace systems the device's memory is a NUMA node of the host. The kernel may \
-        put its page cache there, where it counts as used after the process has ended.",
-    check: page_cache,
-};
+pub(super) const G11: Rule =
+    Rule::new("G11", Severity::Warning, "page cache in a device's memory", page_cache);
 
 /// Returns a finding for each device whose memory is a NUMA node that holds cached files.
 fn page_cache(machine: &Machine) -> Vec<Finding> {
@@ -140,15 +113,8 @@ fn page_cache(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P08: Rule = Rule {
-    id: "P08",
-    severity: Severity::Info,
-    title: "memory that PyTorch may keep",
-    explanation: "PyTorch keeps freed blocks for its next request. From outside one cannot see how \
-        much of a process's memory that is. Only the process can give it back: \
-        torch.cuda.empty_cache().",
-    check: pytorch_caches,
-};
+pub(super) const P08: Rule =
+    Rule::new("P08", Severity::Info, "memory that PyTorch may keep", pytorch_caches);
 
 /// Returns a finding for each process of PyTorch with much memory.
 fn pytorch_caches(machine: &Machine) -> Vec<Finding> {
@@ -166,14 +132,7 @@ fn pytorch_caches(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P11: Rule = Rule {
-    id: "P11",
-    severity: Severity::Warning,
-    title: "many contexts",
-    explanation: "Each process that touches a device pays for a context of some 200 to 700 MiB, \
-        even if it computes elsewhere. Workers that forget to choose a device all open device 0.",
-    check: contexts,
-};
+pub(super) const P11: Rule = Rule::new("P11", Severity::Warning, "many contexts", contexts);
 
 /// Returns the findings on processes that hold little more than a context, and on processes with
 /// several contexts.
@@ -223,14 +182,7 @@ fn small_processes(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P13: Rule = Rule {
-    id: "P13",
-    severity: Severity::Info,
-    title: "display",
-    explanation: "A compositor, browsers and editors keep textures on the device that draws the \
-        screen. A processor's own graphics can draw it instead.",
-    check: displays,
-};
+pub(super) const P13: Rule = Rule::new("P13", Severity::Info, "display", displays);
 
 /// Returns a finding for each device that a display uses.
 fn displays(machine: &Machine) -> Vec<Finding> {
@@ -247,14 +199,8 @@ fn displays(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P14: Rule = Rule {
-    id: "P14",
-    severity: Severity::Warning,
-    title: "memory of other users",
-    explanation: "Memory of another user's processes is not yours to take. If they hold more than \
-        half of a device, look for another one, or write to them.",
-    check: other_users,
-};
+pub(super) const P14: Rule =
+    Rule::new("P14", Severity::Warning, "memory of other users", other_users);
 
 /// Returns a finding for each device on which other users have memory. The finding is a warning if
 /// these users have more than half of the device.
@@ -290,17 +236,7 @@ fn selected(account: &Account, is_of_kind: impl Fn(&Row) -> bool) -> Option<(Vec
     (!rows.is_empty()).then_some((rows, sum))
 }
 
-pub(super) const P24: Rule = Rule {
-    id: "P24",
-    severity: Severity::Info,
-    title: "much pinned memory",
-    explanation: "Pinned memory is memory of the host that a device copies from and to by itself. \
-        The kernel cannot swap it out or move it, and counts its pages (nr_foll_pin_acquired in \
-        /proc/vmstat). Programs pin buffers for copies, and mostly keep them until they end. With \
-        driver 580, memory of cuMemHostAlloc is mapped as shared anonymous memory, and the finding \
-        names the process that maps the most of it.",
-    check: pinned_memory,
-};
+pub(super) const P24: Rule = Rule::new("P24", Severity::Info, "much pinned memory", pinned_memory);
 
 /// Smallest amount of pinned memory that is reported, bytes.
 const NOTED: u64 = 1 << 30;

@@ -5,18 +5,8 @@ use gpuheap_text::age;
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
 
-pub(super) const G06: Rule = Rule {
-    id: "G06",
-    severity: Severity::Fail,
-    title: "errors that the driver logged",
-    explanation: "The driver logs a failure of a GPU as an Xid with a number. Numbers 13, 31, 43 \
-        and 45 are mistakes of a program: its context is lost, and its memory comes back when the \
-        process ends. They are shown if they are at most an hour old. 48, 63, 64, 94, 95, 140, 171 \
-        and 172 are of the memory, 74, 121 and 173 of the link, 79, 119, 120, 143 and 158 of a \
-        device or firmware that does not answer: these need a reset, and until then memory may \
-        stay in use.",
-    check: logged_errors,
-};
+pub(super) const G06: Rule =
+    Rule::new("G06", Severity::Fail, "errors that the driver logged", logged_errors);
 
 /// Returns a finding for each kind of Xid in the kernel's log.
 fn logged_errors(machine: &Machine) -> Vec<Finding> {
@@ -64,16 +54,12 @@ pub(super) fn xid(message: &str) -> Option<(u32, &str)> {
     Some((rest[..digits].parse().ok()?, device))
 }
 
-pub(super) const G15: Rule = Rule {
-    id: "G15",
-    severity: Severity::Info,
-    title: "device memory lost in the machine's sleep",
-    explanation: "With NVreg_PreserveVideoMemoryAllocations=0 the driver does not save device \
-        memory while the machine sleeps. Programs that ran before it find their contexts broken, \
-        and new ones may fail with error 999 until nvidia_uvm is loaded again. With 1, and the \
-        services nvidia-suspend and nvidia-resume, the memory is saved.",
-    check: memory_lost_in_sleep,
-};
+pub(super) const G15: Rule = Rule::new(
+    "G15",
+    Severity::Info,
+    "device memory lost in the machine's sleep",
+    memory_lost_in_sleep,
+);
 
 /// Returns a finding if the machine slept since its start, and the driver does not save memory.
 fn memory_lost_in_sleep(machine: &Machine) -> Vec<Finding> {

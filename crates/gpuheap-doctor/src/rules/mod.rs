@@ -2,7 +2,7 @@
 //!
 //! The folder `tests/rules` has one folder of fixtures for each rule. On the machines
 //! `fires*.machine` the rule has findings, and on `quiet*.machine` it has none. A new rule needs a
-//! constant, such a folder, and its name in the list below.
+//! constant, such a folder, a section of `rules.md`, and its name in the list below.
 
 mod containers;
 mod device;

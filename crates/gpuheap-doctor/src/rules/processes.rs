@@ -7,19 +7,8 @@ use crate::machine::{Gpu, Kind, Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
 use crate::status::{Row, is_hidden};
 
-pub(super) const P01: Rule = Rule {
-    id: "P01",
-    severity: Severity::Fail,
-    title: "memory of a process that has ended",
-    explanation: "The driver frees memory when the last descriptor of its device file is closed, \
-        and lists it under the process that opened it. A child inherits the descriptor when its \
-        parent forks: workers of a data loader or of multiprocessing do. If the parent dies and a \
-        child lives on, the memory stays, under the pid of a process that does not exist. Ending \
-        the children frees it. Programs avoid it by starting workers with spawn in place of fork. \
-        In a container, a driver older than 535.113 also lists processes outside of it; there the \
-        rule says \"may have ended\".",
-    check: ended_processes,
-};
+pub(super) const P01: Rule =
+    Rule::new("P01", Severity::Fail, "memory of a process that has ended", ended_processes);
 
 /// Returns a finding for each process that is listed with memory and has ended.
 fn ended_processes(machine: &Machine) -> Vec<Finding> {
@@ -83,15 +72,8 @@ fn listed(gpu: &Gpu, row: &Row) -> String {
     format!("{gpu}: {size} is listed under pid {}", row.pid)
 }
 
-pub(super) const P02: Rule = Rule {
-    id: "P02",
-    severity: Severity::Fail,
-    title: "workers whose program has ended",
-    explanation: "Workers of multiprocessing and of data loaders wait for their parent. If it is \
-        killed, they may wait for ever, with the device open. The session that they belong to has \
-        no leader, and their parent is the first process of the machine.",
-    check: workers_without_program,
-};
+pub(super) const P02: Rule =
+    Rule::new("P02", Severity::Fail, "workers whose program has ended", workers_without_program);
 
 /// Returns a finding for each worker process that lives on after its program.
 fn workers_without_program(machine: &Machine) -> Vec<Finding> {
@@ -118,15 +100,8 @@ fn workers_without_program(machine: &Machine) -> Vec<Finding> {
     machine.processes.iter().filter(is_worker).map(finding).collect()
 }
 
-pub(super) const P03: Rule = Rule {
-    id: "P03",
-    severity: Severity::Fail,
-    title: "process that cannot be ended",
-    explanation: "A thread that waits inside the kernel, for a file server that does not answer or \
-        for the driver, cannot be ended, not even by SIGKILL. Its memory stays until the wait \
-        ends. Each of three samples over two seconds found the thread in this state.",
-    check: stuck_processes,
-};
+pub(super) const P03: Rule =
+    Rule::new("P03", Severity::Fail, "process that cannot be ended", stuck_processes);
 
 /// Returns a finding for each process that sleeps uninterruptibly.
 fn stuck_processes(machine: &Machine) -> Vec<Finding> {
@@ -144,14 +119,8 @@ fn stuck_processes(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P04: Rule = Rule {
-    id: "P04",
-    severity: Severity::Warning,
-    title: "ended main thread, living others",
-    explanation: "A process shows as a zombie once its main thread has ended. If other threads run \
-        on, it keeps all of its memory.",
-    check: zombies_with_threads,
-};
+pub(super) const P04: Rule =
+    Rule::new("P04", Severity::Warning, "ended main thread, living others", zombies_with_threads);
 
 /// Returns a finding for each process whose main thread has ended and whose other threads live.
 fn zombies_with_threads(machine: &Machine) -> Vec<Finding> {
@@ -168,14 +137,7 @@ fn zombies_with_threads(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P05: Rule = Rule {
-    id: "P05",
-    severity: Severity::Info,
-    title: "zombie without memory",
-    explanation: "A zombie of one thread has closed all of its files already. It holds no memory \
-        of a device; its parent has only not read its exit code.",
-    check: zombies,
-};
+pub(super) const P05: Rule = Rule::new("P05", Severity::Info, "zombie without memory", zombies);
 
 /// Returns a finding for each ended process that its parent has not waited for.
 fn zombies(machine: &Machine) -> Vec<Finding> {
@@ -191,14 +153,8 @@ fn zombies(machine: &Machine) -> Vec<Finding> {
     machine.processes.iter().filter(is_zombie).map(finding).collect()
 }
 
-pub(super) const P06: Rule = Rule {
-    id: "P06",
-    severity: Severity::Warning,
-    title: "stopped process",
-    explanation: "A process that Ctrl-Z, SIGSTOP or a debugger stopped keeps its memory. It goes \
-        on with SIGCONT, or when the debugger detaches.",
-    check: stopped_processes,
-};
+pub(super) const P06: Rule =
+    Rule::new("P06", Severity::Warning, "stopped process", stopped_processes);
 
 /// Returns a finding for each process with memory that is stopped.
 fn stopped_processes(machine: &Machine) -> Vec<Finding> {
@@ -223,15 +179,7 @@ fn stopped_processes(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P07: Rule = Rule {
-    id: "P07",
-    severity: Severity::Info,
-    title: "idle notebook",
-    explanation: "A notebook's kernel keeps every object that a variable names, and the last \
-        results and traceback too (Out, _, sys.last_traceback). It was idle for one second when \
-        the doctor sampled it.",
-    check: idle_notebooks,
-};
+pub(super) const P07: Rule = Rule::new("P07", Severity::Info, "idle notebook", idle_notebooks);
 
 /// Returns a finding for each kernel of a notebook that holds memory and does nothing.
 fn idle_notebooks(machine: &Machine) -> Vec<Finding> {
@@ -247,14 +195,7 @@ fn idle_notebooks(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P19: Rule = Rule {
-    id: "P19",
-    severity: Severity::Info,
-    title: "attached profiler",
-    explanation: "Profilers and checkers keep buffers of their own on the device. They count as \
-        the process's memory.",
-    check: profilers,
-};
+pub(super) const P19: Rule = Rule::new("P19", Severity::Info, "attached profiler", profilers);
 
 /// Returns a finding for each process to which a profiler or debugger is attached.
 fn profilers(machine: &Machine) -> Vec<Finding> {
@@ -277,15 +218,7 @@ fn profilers(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P21: Rule = Rule {
-    id: "P21",
-    severity: Severity::Info,
-    title: "forgotten job",
-    explanation: "A process of tmux, nohup or a user's service can be forgotten. This one is older \
-        than a day, has no terminal, and no kernel ran on its device in the driver's last sample. \
-        It may only be waiting.",
-    check: forgotten_jobs,
-};
+pub(super) const P21: Rule = Rule::new("P21", Severity::Info, "forgotten job", forgotten_jobs);
 
 /// Returns a finding for each old process without a terminal on an idle device.
 fn forgotten_jobs(machine: &Machine) -> Vec<Finding> {
@@ -309,18 +242,12 @@ fn forgotten_jobs(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-pub(super) const P22: Rule = Rule {
-    id: "P22",
-    severity: Severity::Warning,
-    title: "memory shared with an ended process",
-    explanation: "A tensor of a device that one process sends to another stays in use until the \
-        receiver closes it, and its memory then counts for the receiver. PyTorch marks such \
-        tensors by files torch_PID_… in /dev/shm, of the sender; it marks tensors of the host in \
-        the same way, so the file alone proves nothing. The warning is shown if the receiver is \
-        listed with more memory than the device has accounted; else it only informs. del and \
-        torch.cuda.ipc_collect() in the receiver free it.",
-    check: memory_of_ended_senders,
-};
+pub(super) const P22: Rule = Rule::new(
+    "P22",
+    Severity::Warning,
+    "memory shared with an ended process",
+    memory_of_ended_senders,
+);
 
 /// Shared memory from which on a device counts as listed twice, bytes.
 const NOISE: i64 = 64 << 20;
@@ -349,16 +276,8 @@ fn memory_of_ended_senders(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P23: Rule = Rule {
-    id: "P23",
-    severity: Severity::Info,
-    title: "checkpointed process",
-    explanation: "A checkpoint (gpuheap pause, cuda-checkpoint) moves all memory of a process from \
-        the device to the host, and the process waits in its next call of CUDA. It has no device \
-        open then. A restore needs as much free memory of the device as was saved; one that fails \
-        leaves the process as it is.",
-    check: checkpointed_processes,
-};
+pub(super) const P23: Rule =
+    Rule::new("P23", Severity::Info, "checkpointed process", checkpointed_processes);
 
 /// Returns a finding for each process whose memory a checkpoint moved to the host.
 fn checkpointed_processes(machine: &Machine) -> Vec<Finding> {

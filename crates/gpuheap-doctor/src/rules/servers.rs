@@ -6,14 +6,12 @@ use crate::evidence::{self, accounts, with_memory};
 use crate::machine::{Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
 
-pub(super) const G10: Rule = Rule {
-    id: "G10",
-    severity: Severity::Info,
-    title: "persistence mode, which holds no memory",
-    explanation: "Persistence mode keeps the driver initialised while no program runs. It keeps no \
-        memory of programs, although the daemon has the device open and monitors name it.",
-    check: persistence_daemons,
-};
+pub(super) const G10: Rule = Rule::new(
+    "G10",
+    Severity::Info,
+    "persistence mode, which holds no memory",
+    persistence_daemons,
+);
 
 /// Returns a finding if the persistence daemon has devices open.
 fn persistence_daemons(machine: &Machine) -> Vec<Finding> {
@@ -31,16 +29,8 @@ fn persistence_daemons(machine: &Machine) -> Vec<Finding> {
     machine.processes.iter().filter(is_daemon).map(finding).collect()
 }
 
-pub(super) const P09: Rule = Rule {
-    id: "P09",
-    severity: Severity::Info,
-    title: "memory taken ahead by design",
-    explanation: "JAX takes 75 % of a device when it begins, TensorFlow nearly all, vLLM the share \
-        in gpu_memory_utilization (90 %). None of it comes back before the process ends. \
-        XLA_PYTHON_CLIENT_PREALLOCATE=false, TF_FORCE_GPU_ALLOW_GROWTH=true and a smaller \
-        gpu_memory_utilization change that.",
-    check: preallocations,
-};
+pub(super) const P09: Rule =
+    Rule::new("P09", Severity::Info, "memory taken ahead by design", preallocations);
 
 /// Returns a finding for each process that took a fixed share of the device at its start.
 fn preallocations(machine: &Machine) -> Vec<Finding> {
@@ -87,14 +77,8 @@ fn preallocation(process: &Process, share: f64) -> Option<(&'static str, &'stati
     }
 }
 
-pub(super) const P10: Rule = Rule {
-    id: "P10",
-    severity: Severity::Info,
-    title: "server that keeps its model loaded",
-    explanation: "Ollama keeps a model for five minutes after the last request \
-        (OLLAMA_KEEP_ALIVE); llama.cpp's server and ComfyUI keep it until they end.",
-    check: model_servers,
-};
+pub(super) const P10: Rule =
+    Rule::new("P10", Severity::Info, "server that keeps its model loaded", model_servers);
 
 /// Returns a finding for each server that keeps a model in memory between requests.
 fn model_servers(machine: &Machine) -> Vec<Finding> {
@@ -113,15 +97,8 @@ fn model_servers(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P12: Rule = Rule {
-    id: "P12",
-    severity: Severity::Warning,
-    title: "Multi-Process Service",
-    explanation: "With MPS, programs compute through a server, which has the context, and its \
-        memory shows as the server's. If a client dies in a fault, the server may keep a part \
-        until it is restarted.",
-    check: mps_servers,
-};
+pub(super) const P12: Rule =
+    Rule::new("P12", Severity::Warning, "Multi-Process Service", mps_servers);
 
 /// Returns a finding for each server of the Multi-Process Service.
 fn mps_servers(machine: &Machine) -> Vec<Finding> {
@@ -141,14 +118,8 @@ fn mps_servers(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P18: Rule = Rule {
-    id: "P18",
-    severity: Severity::Info,
-    title: "monitor, which uses no memory",
-    explanation: "Monitors open device files to query the driver. They have no context and use no \
-        memory of a device.",
-    check: monitors,
-};
+pub(super) const P18: Rule =
+    Rule::new("P18", Severity::Info, "monitor, which uses no memory", monitors);
 
 /// Returns a finding for each process that only watches devices.
 fn monitors(machine: &Machine) -> Vec<Finding> {

@@ -8,15 +8,7 @@ use crate::evidence::{accounts, with_memory};
 use crate::machine::{Machine, Process, Windows};
 use crate::rule::{Finding, Rule, Severity};
 
-pub(super) const W01: Rule = Rule {
-    id: "W01",
-    severity: Severity::Fail,
-    title: "WSL2 without a GPU",
-    explanation: "WSL2 offers the GPU as /dev/dxg. It is missing if gpuSupport=false or \
-        safeMode=true stands in .wslconfig, if enabled=false stands under [gpu] in /etc/wsl.conf, \
-        or if WSL or the Windows driver is too old.",
-    check: missing_gpu,
-};
+pub(super) const W01: Rule = Rule::new("W01", Severity::Fail, "WSL2 without a GPU", missing_gpu);
 
 /// Returns a finding if WSL2 offers no GPU.
 fn missing_gpu(machine: &Machine) -> Vec<Finding> {
@@ -30,15 +22,8 @@ fn missing_gpu(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-pub(super) const W02: Rule = Rule {
-    id: "W02",
-    severity: Severity::Fail,
-    title: "Linux driver inside WSL2",
-    explanation: "Under WSL2 the driver is Windows' own, and its library lies in /usr/lib/wsl/lib. \
-        A driver package for Linux brings another libcuda.so.1, which finds no device. Install \
-        cuda-toolkit packages only, never cuda, cuda-drivers or nvidia-driver.",
-    check: linux_drivers,
-};
+pub(super) const W02: Rule =
+    Rule::new("W02", Severity::Fail, "Linux driver inside WSL2", linux_drivers);
 
 /// Returns a finding if the library of a Linux driver hides Windows' own.
 fn linux_drivers(machine: &Machine) -> Vec<Finding> {
@@ -51,16 +36,8 @@ fn linux_drivers(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-pub(super) const W03: Rule = Rule {
-    id: "W03",
-    severity: Severity::Warning,
-    title: "memory that Windows holds",
-    explanation: "The figure of the device is of the whole card, Windows included. If no process \
-        in this distribution has /dev/dxg open, Windows programs, another distribution or Docker \
-        Desktop hold the memory. Nothing inside WSL2 can free it. Task Manager shows it by \
-        process, as \"Dedicated GPU memory\".",
-    check: memory_of_windows,
-};
+pub(super) const W03: Rule =
+    Rule::new("W03", Severity::Warning, "memory that Windows holds", memory_of_windows);
 
 /// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
 /// the card. The desktop alone reached 1.8 GB.
@@ -113,17 +90,8 @@ fn counted_by_windows(machine: &Machine, windows: &Windows) -> Option<Finding> {
     Some(W03.finding(fact, cause, "taskmgr.exe").with_bytes(held))
 }
 
-pub(super) const W04: Rule = Rule {
-    id: "W04",
-    severity: Severity::Warning,
-    title: "memory that Windows moved to the host",
-    explanation: "If programs request more than the card has, Windows does one of two things, and \
-        does not announce which. It moves a part of their memory to the host and calls it \"Shared \
-        GPU memory\": no call fails, and each access goes through PCIe and is slow. Or it refuses: \
-        see W06. Dedicated memory near its limit and shared memory that grows are the sign of the \
-        first. Pinned memory counts as shared too.",
-    check: spilled_memory,
-};
+pub(super) const W04: Rule =
+    Rule::new("W04", Severity::Warning, "memory that Windows moved to the host", spilled_memory);
 
 /// Normal amount of shared memory: queues and staging of the driver.
 const NORMAL_SHARED: u64 = 256 << 20;
@@ -148,16 +116,8 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
     vec![W04.finding(fact, cause, "gpuheap explain dedicated").with_bytes(spilled)]
 }
 
-pub(super) const W05: Rule = Rule {
-    id: "W05",
-    severity: Severity::Warning,
-    title: "little left to pin",
-    explanation: "WSL2 limits memory that is pinned for a device: calls failed from 0.5 to 1 GiB \
-        in all, on hosts with 62 GiB, and later calls may fail too. The error is \"out of \
-        memory\", with memory of the host and of the card left. The kernel counts pinned pages \
-        (nr_foll_pin_acquired in /proc/vmstat). Not compared with a real WSL2 yet.",
-    check: pinned_memory,
-};
+pub(super) const W05: Rule =
+    Rule::new("W05", Severity::Warning, "little left to pin", pinned_memory);
 
 /// Pinned memory from which on calls failed in Docker on WSL2.
 const NOTED: u64 = 512 << 20;
@@ -178,17 +138,12 @@ fn pinned_memory(machine: &Machine) -> Vec<Finding> {
     vec![finding.with_severity(severity)]
 }
 
-pub(super) const W06: Rule = Rule {
-    id: "W06",
-    severity: Severity::Fail,
-    title: "memory that Windows did not keep on the card",
-    explanation: "Windows decides which memory stays on the card. If it cannot keep there the \
-        memory that a program needs, a call fails with \"device not ready\" or \"out of memory\", \
-        although memory looks free; or it moves memory to the host instead, see W04. Plan with 80 \
-        % of the free memory, as a heap does on its own, and do not use PyTorch's expandable \
-        segments.",
-    check: refused_residency,
-};
+pub(super) const W06: Rule = Rule::new(
+    "W06",
+    Severity::Fail,
+    "memory that Windows did not keep on the card",
+    refused_residency,
+);
 
 /// Returns a finding if Windows refused to keep a program's memory on the card.
 fn refused_residency(machine: &Machine) -> Vec<Finding> {
@@ -206,15 +161,8 @@ fn refused_residency(machine: &Machine) -> Vec<Finding> {
     refused.map(finding).into_iter().collect()
 }
 
-pub(super) const W07: Rule = Rule {
-    id: "W07",
-    severity: Severity::Fail,
-    title: "broken channel to Windows",
-    explanation: "WSL2 reaches the Windows driver through a channel. After several hundred \
-        contexts it can break: every call fails with \"GPU access blocked by the operating \
-        system\". Only a restart of WSL2 or of Windows repairs it.",
-    check: broken_channel,
-};
+pub(super) const W07: Rule =
+    Rule::new("W07", Severity::Fail, "broken channel to Windows", broken_channel);
 
 /// Returns a finding if WSL2's channel to the GPU is broken.
 fn broken_channel(machine: &Machine) -> Vec<Finding> {
@@ -231,15 +179,8 @@ fn broken_channel(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-pub(super) const W08: Rule = Rule {
-    id: "W08",
-    severity: Severity::Warning,
-    title: "too little memory for WSL2",
-    explanation: "WSL2 gets half of the host's memory unless .wslconfig has another limit. If it \
-        runs out, the kernel ends processes (\"Killed\"). That is memory of the host, not of the \
-        GPU. Set memory= and swap= under [wsl2] in .wslconfig, then run wsl.exe --shutdown.",
-    check: short_host_memory,
-};
+pub(super) const W08: Rule =
+    Rule::new("W08", Severity::Warning, "too little memory for WSL2", short_host_memory);
 
 /// Returns a finding if WSL2's own memory ran out.
 fn short_host_memory(machine: &Machine) -> Vec<Finding> {
@@ -256,14 +197,8 @@ fn short_host_memory(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-pub(super) const W09: Rule = Rule {
-    id: "W09",
-    severity: Severity::Info,
-    title: "page cache that Windows misses",
-    explanation: "Windows sees WSL2's page cache as memory in use (vmmem). \
-        autoMemoryReclaim=gradual under [experimental] in .wslconfig gives it back.",
-    check: page_cache,
-};
+pub(super) const W09: Rule =
+    Rule::new("W09", Severity::Info, "page cache that Windows misses", page_cache);
 
 /// Returns a finding if WSL2 keeps much page cache.
 fn page_cache(machine: &Machine) -> Vec<Finding> {
@@ -278,15 +213,12 @@ fn page_cache(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-pub(super) const W10: Rule = Rule {
-    id: "W10",
-    severity: Severity::Warning,
-    title: "memory of WSL2 without a holder in it",
-    explanation: "Windows counts all of WSL2 as one process, vmmem. If that has dedicated memory \
-        and nothing in the only distribution that runs has /dev/dxg open, a program ended and \
-        Windows did not take its memory back. It goes with the virtual machine.",
-    check: memory_without_holder,
-};
+pub(super) const W10: Rule = Rule::new(
+    "W10",
+    Severity::Warning,
+    "memory of WSL2 without a holder in it",
+    memory_without_holder,
+);
 
 /// Memory that an idle WSL2 may use for its window system.
 const WINDOW_SYSTEM: u64 = 500 << 20;
@@ -305,16 +237,8 @@ fn memory_without_holder(machine: &Machine) -> Vec<Finding> {
     vec![W10.finding(fact, cause, "wsl.exe --shutdown").with_bytes(held)]
 }
 
-pub(super) const W11: Rule = Rule {
-    id: "W11",
-    severity: Severity::Fail,
-    title: "reset of the card by Windows",
-    explanation: "Windows resets a card whose kernel runs longer than TdrDelay, 2 seconds. Every \
-        context on it is lost at once: programs fail with error 702, 719 or 999 and have to start \
-        again. Windows logs it as event 4101 of its System log. Shorter kernels avoid it; TdrDelay \
-        is raised in the registry.",
-    check: reset_by_windows,
-};
+pub(super) const W11: Rule =
+    Rule::new("W11", Severity::Fail, "reset of the card by Windows", reset_by_windows);
 
 /// Returns a finding if Windows reset the display driver within the last hour.
 fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
@@ -329,14 +253,8 @@ fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
     ago.map(finding).into_iter().collect()
 }
 
-pub(super) const W12: Rule = Rule {
-    id: "W12",
-    severity: Severity::Info,
-    title: "no figures by process",
-    explanation: "Under Windows' driver model, Windows manages the memory of the card and the \
-        NVIDIA driver has no figure by process. The figure of the whole card is right.",
-    check: processes_without_figure,
-};
+pub(super) const W12: Rule =
+    Rule::new("W12", Severity::Info, "no figures by process", processes_without_figure);
 
 /// Returns a finding if the driver does not give a figure for each process.
 fn processes_without_figure(machine: &Machine) -> Vec<Finding> {
@@ -353,16 +271,8 @@ fn processes_without_figure(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const W13: Rule = Rule {
-    id: "W13",
-    severity: Severity::Info,
-    title: "large address ranges under WSL2",
-    explanation: "PyTorch's expandable segments and llama.cpp reserve address ranges of many GiB \
-        and map memory into them. WSL2 has refused ranges of 4 GiB and more with \"out of \
-        memory\"; that is address space and not memory. Switch them off by \
-        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False and GGML_CUDA_NO_VMM=1.",
-    check: large_ranges,
-};
+pub(super) const W13: Rule =
+    Rule::new("W13", Severity::Info, "large address ranges under WSL2", large_ranges);
 
 /// Returns a finding for each process under WSL2 that reserves large address ranges.
 fn large_ranges(machine: &Machine) -> Vec<Finding> {
@@ -393,14 +303,8 @@ fn range_setting(process: &Process) -> Option<(&'static str, &'static str)> {
         .then_some(("llama.cpp", "GGML_CUDA_NO_VMM=1"))
 }
 
-pub(super) const W14: Rule = Rule {
-    id: "W14",
-    severity: Severity::Info,
-    title: "harmless messages of WSL2",
-    explanation: "At its start WSL2 queries adapters that are not there. The kernel logs each as a \
-        failure of dxgkio_query_adapter_info or dxgkio_is_feature_enabled. They mean nothing.",
-    check: harmless_messages,
-};
+pub(super) const W14: Rule =
+    Rule::new("W14", Severity::Info, "harmless messages of WSL2", harmless_messages);
 
 /// Returns a finding if the kernel's log has alarming but harmless messages of WSL2.
 fn harmless_messages(machine: &Machine) -> Vec<Finding> {
@@ -417,16 +321,8 @@ fn harmless_messages(machine: &Machine) -> Vec<Finding> {
     messages.map(finding).into_iter().collect()
 }
 
-pub(super) const W15: Rule = Rule {
-    id: "W15",
-    severity: Severity::Info,
-    title: "data read from a Windows drive",
-    explanation: "A file on a Windows drive (/mnt/c) passes the file systems of both systems at \
-        each access, and a device that waits for it is idle. Copy the data into the Linux file \
-        system once, and read it there. Users reported the difference (microsoft/WSL issues 4197 \
-        and 9430); it was not measured here.",
-    check: windows_drives,
-};
+pub(super) const W15: Rule =
+    Rule::new("W15", Severity::Info, "data read from a Windows drive", windows_drives);
 
 /// Returns a finding for each process that uses a GPU and has files of a Windows drive open.
 fn windows_drives(machine: &Machine) -> Vec<Finding> {

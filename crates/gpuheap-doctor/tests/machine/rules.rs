@@ -37,6 +37,24 @@ fn every_rule_has_id_and_fixtures() {
     assert_eq!(ids, folders);
 }
 
+/// Asserts that the page of the rules has a section for each rule, in the order of the rules.
+#[test]
+fn page_lists_every_rule() {
+    let page = include_str!("../../rules.md");
+    let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
+    let word = |severity| match severity {
+        Severity::Fail => "failure",
+        Severity::Warning => "warning",
+        Severity::Info => "information",
+    };
+    let expected =
+        RULES.iter().map(|rule| format!("{}: {} ({})", rule.id, rule.title, word(rule.severity)));
+    assert!(headings.eq(expected), "a heading of rules.md differs from its rule");
+    for rule in RULES {
+        assert!(rule.explanation().len() > 60, "{}: {}", rule.id, rule.explanation());
+    }
+}
+
 #[test]
 fn rules_fire_on_their_fixtures_only() {
     for rule in RULES {

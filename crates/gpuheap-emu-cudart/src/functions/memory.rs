@@ -4,12 +4,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use gpuheap_driver::{
-    CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemoryPool, CUmemorytype, CUpointer_attribute,
-    CUresult, CUstream,
+    CUmemLocation, CUmemLocationType, CUmemorytype, CUpointer_attribute, CUresult, CUstream,
 };
 
-use super::entered;
-use crate::error::{Out, Outcome, call};
+use crate::error::{Outcome, call};
+use crate::functions::args;
 use crate::types::PointerAttributes;
 use crate::version;
 
@@ -24,103 +23,65 @@ const MANAGED: c_int = 3;
 /// Bytes of zeros that follow the attributes of a pointer in CUDA 13.
 const RESERVED_IN_13: usize = 64;
 
-pub(crate) fn cudaMalloc(pointer: Out<CUdeviceptr>, bytes: usize) -> Outcome {
-    let driver = entered()?;
-    if bytes == 0 {
-        return pointer.write(0);
-    }
-    call!(driver, cuMemAlloc_v2(pointer, bytes))
+pub(crate) fn cudaMalloc((pointer, bytes): args::cudaMalloc) -> Outcome {
+    if bytes == 0 { pointer.write(0) } else { call!(cuMemAlloc_v2(pointer, bytes)) }
 }
 
-pub(crate) fn cudaMallocPitch(
-    pointer: Out<CUdeviceptr>,
-    pitch: Out<usize>,
-    width: usize,
-    height: usize,
-) -> Outcome {
-    let driver = entered()?;
+pub(crate) fn cudaMallocPitch((pointer, pitch, width, height): args::cudaMallocPitch) -> Outcome {
     if width == 0 || height == 0 {
         return pointer.write(0).and_then(|()| pitch.write(0));
     }
-    call!(driver, cuMemAllocPitch_v2(pointer, pitch, width, height, ELEMENT))
+    call!(cuMemAllocPitch_v2(pointer, pitch, width, height, ELEMENT))
 }
 
-pub(crate) fn cudaMallocHost(pointer: Out<*mut c_void>, bytes: usize) -> Outcome {
-    cudaHostAlloc(pointer, bytes, 0)
-}
-
-pub(crate) fn cudaHostAlloc(pointer: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Outcome {
-    let driver = entered()?;
+pub(crate) fn cudaHostAlloc((pointer, bytes, flags): args::cudaHostAlloc) -> Outcome {
     if bytes == 0 {
         return pointer.write(ptr::null_mut());
     }
-    call!(driver, cuMemHostAlloc(pointer, bytes, flags))
+    call!(cuMemHostAlloc(pointer, bytes, flags))
 }
 
-pub(crate) fn cudaFreeHost(pointer: Out<c_void>) -> Outcome {
-    let driver = entered()?;
-    if pointer.is_null() {
-        return Ok(());
-    }
-    call!(driver, cuMemFreeHost(pointer))
+pub(crate) fn cudaFreeHost(pointer: args::cudaFreeHost) -> Outcome {
+    if pointer.is_null() { Ok(()) } else { call!(cuMemFreeHost(pointer)) }
 }
 
-pub(crate) fn cudaMallocAsync(
-    pointer: Out<CUdeviceptr>,
-    bytes: usize,
-    stream: CUstream,
-) -> Outcome {
-    let driver = entered()?;
-    if bytes == 0 {
-        return pointer.write(0);
-    }
-    call!(driver, cuMemAllocAsync(pointer, bytes, stream))
+pub(crate) fn cudaMallocAsync((pointer, bytes, stream): args::cudaMallocAsync) -> Outcome {
+    if bytes == 0 { pointer.write(0) } else { call!(cuMemAllocAsync(pointer, bytes, stream)) }
 }
 
 pub(crate) fn cudaMallocFromPoolAsync(
-    pointer: Out<CUdeviceptr>,
-    bytes: usize,
-    pool: CUmemoryPool,
-    stream: CUstream,
+    (pointer, bytes, pool, stream): args::cudaMallocFromPoolAsync,
 ) -> Outcome {
-    let driver = entered()?;
     if bytes == 0 {
         return pointer.write(0);
     }
-    call!(driver, cuMemAllocFromPoolAsync(pointer, bytes, pool, stream))
+    call!(cuMemAllocFromPoolAsync(pointer, bytes, pool, stream))
 }
 
 pub(crate) fn cudaPointerGetAttributes(
-    attributes: Out<PointerAttributes>,
-    pointer: CUdeviceptr,
+    (attributes, pointer): args::cudaPointerGetAttributes,
 ) -> Outcome {
-    let driver = entered()?;
+    type A = CUpointer_attribute;
     let mut found = PointerAttributes {
         kind: UNREGISTERED,
         device: NO_DEVICE,
         device_pointer: ptr::null_mut(),
         host_pointer: ptr::with_exposed_provenance_mut(pointer as usize),
     };
-    type A = CUpointer_attribute;
-    let get = |place: Out<c_void>, attribute| {
-        call!(driver, cuPointerGetAttribute(place, attribute, pointer))
-    };
-    let (outcome, kind) = Out::local(0_i32, |kind| get(kind.cast(), A::MEMORY_TYPE));
-    match outcome {
+    let get =
+        |place: *mut c_void, attribute| call!(cuPointerGetAttribute(place, attribute, pointer));
+    let mut kind = UNREGISTERED;
+    match get((&raw mut kind).cast(), A::MEMORY_TYPE) {
         Ok(()) => {
-            let (outcome, managed) =
-                Out::local(0_u32, |managed| get(managed.cast(), A::IS_MANAGED));
-            outcome?;
-            let (outcome, device) = Out::local(0, |device| get(device.cast(), A::DEVICE_ORDINAL));
-            outcome?;
-            found.device = device;
+            let mut managed = 0_u32;
+            get((&raw mut managed).cast(), A::IS_MANAGED)?;
+            get((&raw mut found.device).cast(), A::DEVICE_ORDINAL)?;
             found.kind = if managed != 0 { MANAGED } else { kind };
             // If only the host or only the device sees the memory, the other side's address is
             // missing.
             let address = |attribute| {
-                let (outcome, address) =
-                    Out::local(ptr::null_mut(), |place| get(place.cast(), attribute));
-                outcome.map_or(ptr::null_mut(), |()| address)
+                let mut address: *mut c_void = ptr::null_mut();
+                get((&raw mut address).cast(), attribute).map_or(ptr::null_mut(), |()| address)
             };
             found.device_pointer = address(A::DEVICE_POINTER);
             found.host_pointer = match found.kind == CUmemorytype::DEVICE.0 {
@@ -133,38 +94,25 @@ pub(crate) fn cudaPointerGetAttributes(
     }
     attributes.write(found)?;
     match version::major() {
-        13 => attributes.at(1).cast().write([0_u8; RESERVED_IN_13]),
+        // SAFETY: in CUDA 13, these bytes are the last field of the program's structure.
+        13 => unsafe { attributes.at(1).cast() }.write([0_u8; RESERVED_IN_13]),
         _ => Ok(()),
     }
 }
 
-pub(crate) fn cudaMemAdvise(
-    pointer: CUdeviceptr,
-    bytes: usize,
-    advice: c_int,
-    place: u64,
-) -> Outcome {
-    call!(entered()?, cuMemAdvise_v2(pointer, bytes, advice, location(place)))
-}
-
 pub(crate) fn cudaMemPrefetchAsync(
-    pointer: CUdeviceptr,
-    bytes: usize,
-    place: u64,
-    flags_or_stream: usize,
-    stream: CUstream,
+    (pointer, bytes, place, flags_or_stream, stream): args::cudaMemPrefetchAsync,
 ) -> Outcome {
     let (flags, stream) = match version::major() {
         12 => (0, CUstream(flags_or_stream)),
         _ => (flags_or_stream as c_uint, stream),
     };
-    let driver = entered()?;
-    call!(driver, cuMemPrefetchAsync_v2(pointer, bytes, location(place), flags, stream))
+    call!(cuMemPrefetchAsync_v2(pointer, bytes, location(place), flags, stream))
 }
 
 /// Converts an argument to a location. In CUDA 12, the argument is a device's ordinal, or -1 for
 /// the host. In CUDA 13, it is a location.
-fn location(place: u64) -> CUmemLocation {
+pub(crate) fn location(place: u64) -> CUmemLocation {
     let (low, high) = (place as u32, (place >> 32) as u32);
     match (version::major(), low.cast_signed()) {
         (12, -1) => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },

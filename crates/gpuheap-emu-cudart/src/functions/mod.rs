@@ -2,29 +2,33 @@
 #![allow(non_snake_case, reason = "named as in C")]
 
 mod copies;
-mod devices;
 mod kernels;
 mod memory;
 mod properties;
 mod system;
 
 pub(crate) use copies::*;
-pub(crate) use devices::*;
 pub(crate) use kernels::*;
 pub(crate) use memory::*;
 pub(crate) use properties::*;
 pub(crate) use system::*;
 
-use gpuheap_driver::LibCuda;
+/// Types of the arguments of each function, from the table: a tuple, unless the function has one
+/// argument.
+#[allow(non_camel_case_types, dead_code, unused_parens, reason = "one type for each name")]
+pub(crate) mod args {
+    use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::call::driver;
-use crate::context;
-use crate::error::Outcome;
+    use gpuheap_driver::*;
 
-/// Returns the driver. If the thread has no current context, first makes the primary context of the
-/// thread's device current.
-fn entered() -> Outcome<&'static LibCuda> {
-    let driver = driver()?;
-    context::enter(driver)?;
-    Ok(driver)
+    use crate::error::{In, Out, Text};
+    use crate::types::{Dim3, FunctionAttributes, LaunchConfig, PointerAttributes};
+
+    macro_rules! types {
+        ($($(#[$doc:meta])* $name:ident $(| $twin:ident)? [$($how:tt)*] ($($arg:ident: $type:ty),*);)*) => {
+            $(pub(crate) type $name = ($($type),*);)*
+        };
+    }
+
+    runtime_functions!(types);
 }

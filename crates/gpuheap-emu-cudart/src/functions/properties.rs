@@ -5,12 +5,11 @@ use std::ffi::{c_char, c_int, c_void};
 
 use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
-use crate::call::driver;
 use crate::error::{Out, Outcome, call};
 
 /// Sizes of the structure in CUDA 12 and in CUDA 13, bytes.
-const BYTES_IN_12: usize = 1032;
-const BYTES_IN_13: usize = 1008;
+pub(crate) const BYTES_IN_12: usize = 1032;
+pub(crate) const BYTES_IN_13: usize = 1008;
 
 /// Sizes, in bytes, of the first fields of the structure: the name, the UUID, and the LUID with its
 /// mask. The LUID is zero here.
@@ -77,16 +76,8 @@ const LAST_IN_13: &[Field] =
 /// Last fields of the structure in CUDA 12: zeros.
 const LAST_IN_12: &[Field] = &[Zeros(63)];
 
-pub(crate) fn cudaGetDeviceProperties(properties: Out<c_void>, device: c_int) -> Outcome {
-    write_properties::<BYTES_IN_13>(properties, device, false)
-}
-
-pub(crate) fn cudaGetDeviceProperties_v2(properties: Out<c_void>, device: c_int) -> Outcome {
-    write_properties::<BYTES_IN_12>(properties, device, true)
-}
-
 /// Writes the properties of a device, `BYTES` bytes.
-fn write_properties<const BYTES: usize>(
+pub(crate) fn write_properties<const BYTES: usize>(
     properties: Out<c_void>,
     device: c_int,
     is_12: bool,
@@ -94,33 +85,25 @@ fn write_properties<const BYTES: usize>(
     properties.require()?;
     let found: [u8; BYTES] =
         layout(device, is_12)?.try_into().map_err(|_| CUresult::ERROR_UNKNOWN)?;
-    properties.cast().write(found)
+    // SAFETY: the caller passes a pointer to the structure of this version. It has `BYTES` bytes.
+    unsafe { properties.cast() }.write(found)
 }
 
 /// Returns the bytes of the structure.
 fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
-    let driver = driver()?;
-    let (outcome, name) = Out::local([0; NAME], |name| {
-        call!(driver, cuDeviceGetName(name.cast::<c_char>(), NAME as c_int, device))
-    });
-    outcome?;
-    let (outcome, uuid) =
-        Out::local(CUuuid::default(), |uuid| call!(driver, cuDeviceGetUuid_v2(uuid, device)));
-    outcome?;
-    let (outcome, memory) =
-        Out::local(0, |memory| call!(driver, cuDeviceTotalMem_v2(memory, device)));
-    outcome?;
+    let (mut name, mut uuid, mut memory) = ([0; NAME], CUuuid::default(), 0);
+    call!(cuDeviceGetName(name.as_mut_ptr(), NAME as c_int, device))?;
+    call!(cuDeviceGetUuid_v2(&mut uuid, device))?;
+    call!(cuDeviceTotalMem_v2(&mut memory, device))?;
     let get = |number: c_int| {
-        let attribute = CUdevice_attribute(number);
-        let (outcome, value) =
-            Out::local(0, |value| call!(driver, cuDeviceGetAttribute(value, attribute, device)));
-        match outcome {
+        let mut value = 0;
+        match call!(cuDeviceGetAttribute(&mut value, CUdevice_attribute(number), device)) {
             // If the driver does not know an attribute, uses 0 as the attribute's value.
             Err(CUresult::ERROR_INVALID_VALUE) => Ok(0),
             outcome => outcome.map(|()| value),
         }
     };
-    let mut bytes: Vec<u8> = name.to_vec();
+    let mut bytes: Vec<u8> = name.map(c_char::cast_unsigned).to_vec();
     bytes.extend(uuid.bytes);
     debug_assert_eq!(bytes.len(), NAME + UUID);
     bytes.resize(NAME + UUID + LUID, 0);

@@ -265,12 +265,15 @@ impl Value {
     /// Reads `count` elements of the attribute type `of`.
     fn read(of: c_int, count: usize, elements: In<c_void>) -> Result<Self, CudnnCode> {
         if of == of::DESCRIPTOR {
-            let handles = elements.cast::<Handle<Descriptor>>().get_all(count)?;
+            // SAFETY: the program passes an array of descriptors for an attribute of that type.
+            let handles = unsafe { elements.cast::<Handle<Descriptor>>() }.get_all(count)?;
             let list = handles.into_iter().map(|handle| handle.read(Descriptor::clone));
             return Ok(Self::Descriptors(list.collect::<Result<_, _>>()?));
         }
         let length = count.checked_mul(size_of(of)).ok_or(CudnnCode::BAD_PARAM)?;
-        Ok(Self::Elements { count, bytes: elements.cast::<u8>().get_all(length)? })
+        // SAFETY: the program passes `count` elements of this size.
+        let bytes = unsafe { elements.cast::<u8>() }.get_all(length)?;
+        Ok(Self::Elements { count, bytes })
     }
 
     fn count(&self) -> usize {
@@ -286,10 +289,12 @@ impl Value {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {
                 let most = most.saturating_mul(size_of(of));
-                elements.cast().write_all(bytes.iter().copied().take(most))
+                // SAFETY: the program passes room for `most` elements of this size.
+                unsafe { elements.cast() }.write_all(bytes.iter().copied().take(most))
             }
             Self::Descriptors(list) if of == of::DESCRIPTOR => {
-                let places = elements.cast::<Handle<Descriptor>>();
+                // SAFETY: the program passes an array of descriptors for an attribute of that type.
+                let places = unsafe { elements.cast::<Handle<Descriptor>>() };
                 for (index, from) in list.iter().take(most).enumerate() {
                     // Ignores null descriptors.
                     let _ = places.at(index).get()?.read(|to| to.copy_from(from));

@@ -5,10 +5,25 @@ use std::ffi::c_uint;
 
 use crate::args::{Handle, Out, write_if_known, write_list};
 use crate::code::{Code, Outcome};
-use crate::description::Clocks;
+use crate::description::{Clocks, Device};
 use crate::types::{FieldValue, Temperature, UtilizationRates};
 
 functions! {
+    figures {
+        nvmlDeviceGetFanSpeed: |device| device.fan;
+        nvmlDeviceGetPowerUsage: |device| device.power.usage;
+        nvmlDeviceGetPowerManagementLimit | nvmlDeviceGetEnforcedPowerLimit |
+        nvmlDeviceGetPowerManagementDefaultLimit: |device| device.power.limit;
+        nvmlDeviceGetPerformanceState | nvmlDeviceGetPowerState: |device| device.performance_state;
+        nvmlDeviceGetPersistenceMode: |device| device.persistence.map(u32::from);
+        nvmlDeviceGetComputeMode: |device| device.compute_mode.map(|mode| mode as u32);
+        nvmlDeviceGetDisplayActive | nvmlDeviceGetDisplayMode: |device| device.display.map(u32::from);
+        nvmlDeviceGetRetiredPagesPendingStatus: |device| device.pages_pending.map(u32::from);
+        nvmlDeviceGetCurrPcieLinkGeneration | nvmlDeviceGetMaxPcieLinkGeneration:
+            |device| device.pcie.generation;
+        nvmlDeviceGetCurrPcieLinkWidth | nvmlDeviceGetMaxPcieLinkWidth: |device| device.pcie.width;
+    }
+
     fn nvmlDeviceGetUtilizationRates(nvml, device: Handle, rates: Out<UtilizationRates>) {
         let found = &nvml.device(device)?.utilization;
         let gpu = found.gpu.ok_or(Code::NOT_SUPPORTED)?;
@@ -48,45 +63,12 @@ functions! {
         reading.write(place)
     }
 
-    fn nvmlDeviceGetFanSpeed(nvml, device: Handle, percent: Out<c_uint>) {
-        write_if_known(percent, nvml.device(device)?.fan)
-    }
-
-    fn nvmlDeviceGetPowerUsage(nvml, device: Handle, milliwatts: Out<c_uint>) {
-        write_if_known(milliwatts, nvml.device(device)?.power.usage)
-    }
-
-    fn nvmlDeviceGetPowerManagementLimit | nvmlDeviceGetEnforcedPowerLimit |
-    nvmlDeviceGetPowerManagementDefaultLimit(nvml, device: Handle, milliwatts: Out<c_uint>) {
-        write_if_known(milliwatts, nvml.device(device)?.power.limit)
-    }
-
     fn nvmlDeviceGetClockInfo(nvml, device: Handle, clock: c_uint, mhz: Out<c_uint>) {
-        write_if_known(mhz, of_kind(&nvml.device(device)?.clocks, clock)?)
+        write_if_known(mhz, select_clock(&nvml.device(device)?.clocks, clock)?)
     }
 
     fn nvmlDeviceGetMaxClockInfo(nvml, device: Handle, clock: c_uint, mhz: Out<c_uint>) {
-        write_if_known(mhz, of_kind(&nvml.device(device)?.max_clocks, clock)?)
-    }
-
-    fn nvmlDeviceGetPerformanceState | nvmlDeviceGetPowerState(
-        nvml, device: Handle, state: Out<c_uint>
-    ) {
-        write_if_known(state, nvml.device(device)?.performance_state)
-    }
-
-    fn nvmlDeviceGetPersistenceMode(nvml, device: Handle, mode: Out<c_uint>) {
-        write_if_known(mode, nvml.device(device)?.persistence.map(c_uint::from))
-    }
-
-    fn nvmlDeviceGetComputeMode(nvml, device: Handle, mode: Out<c_uint>) {
-        write_if_known(mode, nvml.device(device)?.compute_mode.map(|mode| mode as c_uint))
-    }
-
-    fn nvmlDeviceGetDisplayActive | nvmlDeviceGetDisplayMode(
-        nvml, device: Handle, mode: Out<c_uint>
-    ) {
-        write_if_known(mode, nvml.device(device)?.display.map(c_uint::from))
+        write_if_known(mhz, select_clock(&nvml.device(device)?.max_clocks, clock)?)
     }
 
     fn nvmlDeviceGetEccMode(nvml, device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
@@ -111,37 +93,16 @@ functions! {
     fn nvmlDeviceGetRetiredPages(
         nvml, device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<u64>
     ) {
-        let pages = nvml.device(device)?.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
-        let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
-        let found: Vec<u64> = (0..u64::from(pages)).map(|page| page << 16).collect();
-        write_list(addresses, count, &found)
+        write_list(addresses, count, &retired_pages(nvml.device(device)?, cause)?)
     }
 
     fn nvmlDeviceGetRetiredPages_v2(
         nvml, device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<u64>,
         times: Out<u64>
     ) {
-        let pages = nvml.device(device)?.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
-        let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
-        let found: Vec<u64> = (0..u64::from(pages)).map(|page| page << 16).collect();
+        let found = retired_pages(nvml.device(device)?, cause)?;
         write_list(addresses, count, &found)?;
         write_list(times, count, &vec![0; found.len()])
-    }
-
-    fn nvmlDeviceGetRetiredPagesPendingStatus(nvml, device: Handle, pending: Out<c_uint>) {
-        write_if_known(pending, nvml.device(device)?.pages_pending.map(c_uint::from))
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkGeneration | nvmlDeviceGetMaxPcieLinkGeneration(
-        nvml, device: Handle, generation: Out<c_uint>
-    ) {
-        write_if_known(generation, nvml.device(device)?.pcie.generation)
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkWidth | nvmlDeviceGetMaxPcieLinkWidth(
-        nvml, device: Handle, width: Out<c_uint>
-    ) {
-        write_if_known(width, nvml.device(device)?.pcie.width)
     }
 
     // `counter` is 0 for sent bytes, and 1 for received bytes.
@@ -168,6 +129,13 @@ functions! {
     }
 }
 
+/// Returns the addresses of a device's retired pages.
+fn retired_pages(device: &Device, cause: c_uint) -> Outcome<Vec<u64>> {
+    let pages = device.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
+    let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
+    Ok((0..u64::from(pages)).map(|page| page << 16).collect())
+}
+
 /// Writes a percentage, and a sampling period of one second.
 fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) -> Outcome {
     write_if_known(percent, figure)?;
@@ -175,7 +143,7 @@ fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) ->
 }
 
 /// Returns the clock with the number `kind` of `nvmlClockType_t`.
-fn of_kind(clocks: &Clocks, kind: c_uint) -> Outcome<Option<u32>> {
+fn select_clock(clocks: &Clocks, kind: c_uint) -> Outcome<Option<u32>> {
     match kind {
         0 => Ok(clocks.graphics),
         1 => Ok(clocks.sm),

@@ -2,12 +2,17 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::args::{Handle, Out, write_if_known, write_text};
+use crate::args::{Handle, Out, write_text};
 use crate::code::Code;
 use crate::machine;
 use crate::types::PciInfo;
 
 functions! {
+    figures {
+        nvmlDeviceGetMinorNumber: |device| device.minor;
+        nvmlDeviceGetNumaNodeId: |device| device.numa_node;
+    }
+
     fn nvmlDeviceGetName(nvml, device: Handle, name: Out<c_char>, length: c_uint) {
         let target = nvml.target(device)?;
         let whole = target.device.name.as_deref().unwrap_or_default();
@@ -29,10 +34,6 @@ functions! {
     fn nvmlDeviceGetIndex(nvml, device: Handle, index: Out<c_uint>) {
         let target = nvml.target(device)?;
         index.write(target.instance.map_or(target.index, |(at, _)| at) as c_uint)
-    }
-
-    fn nvmlDeviceGetMinorNumber(nvml, device: Handle, minor: Out<c_uint>) {
-        write_if_known(minor, nvml.device(device)?.minor)
     }
 
     fn nvmlDeviceGetSerial(nvml, device: Handle, serial: Out<c_char>, length: c_uint) {
@@ -62,10 +63,6 @@ functions! {
             nvml.target(device)?.device.compute_capability.ok_or(Code::NOT_SUPPORTED)?;
         major.write(high)?;
         minor.write(low)
-    }
-
-    fn nvmlDeviceGetNumaNodeId(nvml, device: Handle, node: Out<c_uint>) {
-        write_if_known(node, nvml.device(device)?.numa_node)
     }
 
     // PyTorch looks for NVLink connections. An emulated machine has no such connections.

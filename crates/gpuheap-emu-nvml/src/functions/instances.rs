@@ -9,6 +9,10 @@ use crate::code::Code;
 const INSTANCES: c_uint = 7;
 
 functions! {
+    figures {
+        nvmlDeviceGetMaxMigDeviceCount: |device| device.mig.as_ref().map(|_| INSTANCES);
+    }
+
     fn nvmlDeviceGetMigMode(nvml, device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
         let mode = nvml.device(device)?.mig.as_ref().map(|found| c_uint::from(!found.is_empty()));
         write_if_known(current, mode)?;
@@ -17,10 +21,6 @@ functions! {
 
     fn nvmlDeviceIsMigDeviceHandle(nvml, device: Handle, is_instance: Out<c_uint>) {
         is_instance.write(c_uint::from(nvml.target(device)?.instance.is_some()))
-    }
-
-    fn nvmlDeviceGetMaxMigDeviceCount(nvml, device: Handle, count: Out<c_uint>) {
-        write_if_known(count, nvml.device(device)?.mig.as_ref().map(|_| INSTANCES))
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(

@@ -15,10 +15,35 @@ const UNKNOWN_BYTES: u64 = u64::MAX;
 /// Instance number to return for a process that uses no instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
-functions! {
+/// Exports the functions of each list of processes.
+macro_rules! lists {
+    (processes { $($list:ident: $v1:ident $v2:ident $v3:ident;)* } $($rest:tt)*) => {
+        functions! {
+            $(fn $v1(nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>) {
+                list(nvml, device, List::$list, count, infos)
+            }
+
+            fn $v2 | $v3(nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>) {
+                list(nvml, device, List::$list, count, infos)
+            })*
+
+            $($rest)*
+        }
+    };
+}
+
+lists! {
+    processes {
+        Compute: nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2
+            nvmlDeviceGetComputeRunningProcesses_v3;
+        Graphics: nvmlDeviceGetGraphicsRunningProcesses nvmlDeviceGetGraphicsRunningProcesses_v2
+            nvmlDeviceGetGraphicsRunningProcesses_v3;
+        Mps: nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetMPSComputeRunningProcesses_v2
+            nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    }
+
     fn nvmlDeviceGetMemoryInfo(nvml, device: Handle, info: Out<MemoryV1>) {
-        let memory = memory(&nvml.target(device)?);
-        let MemoryV2 { total, free, .. } = memory;
+        let MemoryV2 { total, free, .. } = memory(&nvml.target(device)?);
         info.write(MemoryV1 { total, free, used: total - free })
     }
 
@@ -36,42 +61,6 @@ functions! {
         let found = own.or(target.device.bar1).ok_or(Code::NOT_SUPPORTED)?;
         let used = found.used.min(found.total);
         info.write(Bar1Memory { total: found.total, free: found.total - used, used })
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses(
-        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>
-    ) {
-        list(nvml, device, List::Compute, count, infos)
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses_v2 | nvmlDeviceGetComputeRunningProcesses_v3(
-        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>
-    ) {
-        list(nvml, device, List::Compute, count, infos)
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses(
-        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>
-    ) {
-        list(nvml, device, List::Graphics, count, infos)
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2 | nvmlDeviceGetGraphicsRunningProcesses_v3(
-        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>
-    ) {
-        list(nvml, device, List::Graphics, count, infos)
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses(
-        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>
-    ) {
-        list(nvml, device, List::Mps, count, infos)
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2 | nvmlDeviceGetMPSComputeRunningProcesses_v3(
-        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>
-    ) {
-        list(nvml, device, List::Mps, count, infos)
     }
 
     // Returns no samples: an emulated device has none, like a device that ran nothing since
@@ -104,17 +93,17 @@ fn memory(target: &Target<'_>) -> MemoryV2 {
 
 /// Conversion of a process to the structure that one version of the functions writes.
 trait Layout: Copy {
-    fn of(row: &Row, instance: (c_uint, c_uint)) -> Self;
+    fn from_row(row: &Row, instance: (c_uint, c_uint)) -> Self;
 }
 
 impl Layout for ProcessInfo {
-    fn of(row: &Row, _: (c_uint, c_uint)) -> ProcessInfo {
+    fn from_row(row: &Row, _: (c_uint, c_uint)) -> ProcessInfo {
         ProcessInfo { pid: row.pid, bytes: row.bytes.unwrap_or(UNKNOWN_BYTES) }
     }
 }
 
 impl Layout for ProcessInfoV2 {
-    fn of(row: &Row, (gpu_instance, compute_instance): (c_uint, c_uint)) -> ProcessInfoV2 {
+    fn from_row(row: &Row, (gpu_instance, compute_instance): (c_uint, c_uint)) -> ProcessInfoV2 {
         let bytes = row.bytes.unwrap_or(UNKNOWN_BYTES);
         ProcessInfoV2 { pid: row.pid, bytes, gpu_instance, compute_instance }
     }
@@ -136,6 +125,6 @@ fn list<T: Layout>(
     };
     let rows = target.rows();
     let rows = rows.iter().filter(|row| row.list == list);
-    let infos_of: Vec<T> = rows.map(|row| T::of(row, instance(row))).collect();
+    let infos_of: Vec<T> = rows.map(|row| T::from_row(row, instance(row))).collect();
     write_list(infos, count, &infos_of)
 }

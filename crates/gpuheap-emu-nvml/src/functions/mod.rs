@@ -2,7 +2,19 @@
 
 /// Exports functions. Each row has the symbols, then a name for the call's state and the arguments,
 /// then the body. The body returns an [`Outcome`](crate::code::Outcome).
+///
+/// Rows of `figures` are for functions that write one number of a device. Each has the symbols,
+/// then a function that returns the number; `None` if the device lacks it.
 macro_rules! functions {
+    (figures { $($($figure:ident)|+: $read:expr;)* } $($rest:tt)*) => {
+        functions! {
+            $(fn $($figure)|+ (nvml, device: $crate::args::Handle, place: $crate::args::Out<u32>) {
+                let read: fn(&$crate::description::Device) -> Option<u32> = $read;
+                $crate::args::write_if_known(place, read(nvml.device(device)?))
+            })*
+            $($rest)*
+        }
+    };
     ($(fn $($symbol:ident)|+ ($nvml:ident $(, $argument:ident: $type:ty)* $(,)?) $body:block)*) => {
         $(functions!(@each [$($symbol)+] $nvml ($($argument: $type),*) $body);)*
 

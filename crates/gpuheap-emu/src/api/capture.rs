@@ -1,11 +1,12 @@
 //! Captures, and the graphs that they record. A launch runs the work of a graph in the recorded
 //! order, on the one stream of the launch. Allocations in a graph are not modelled.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::capture::{Capture, Captured, Graph, Member};
@@ -13,7 +14,7 @@ use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
 use crate::state::user_object::{Kept, UserObject};
-use crate::{Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Flag that uploads a graph when it is instantiated.
 const UPLOAD: u64 = 2;
@@ -24,20 +25,16 @@ const INSTANTIATE_FLAGS: u64 = 1 | UPLOAD | 4 | 8;
 impl Call<'_> {
     pub(crate) fn cuStreamBeginCapture_v2(
         &mut self,
-        stream: CUstream,
-        mode: CUstreamCaptureMode,
+        (stream, mode): args::cuStreamBeginCapture_v2,
     ) -> Outcome {
         type Mode = CUstreamCaptureMode;
         let index = self.stream(stream)?;
-        if ![Mode::GLOBAL, Mode::THREAD_LOCAL, Mode::RELAXED].contains(&mode) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if self.state.streams.at(index).is_some_and(|found| found.kind == StreamKind::Legacy) {
-            return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        }
-        if self.state.captures.is_recording(index) {
-            return Err(CUresult::ERROR_ILLEGAL_STATE);
-        }
+        fail_if(![Mode::GLOBAL, Mode::THREAD_LOCAL, Mode::RELAXED].contains(&mode), INVALID_VALUE)?;
+        fail_if(
+            self.state.streams.at(index).is_some_and(|found| found.kind == StreamKind::Legacy),
+            CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        )?;
+        fail_if(self.state.captures.is_recording(index), CUresult::ERROR_ILLEGAL_STATE)?;
         let (id, context) = (self.state.fresh_id(), self.context_of(index));
         let graph = self.state.captures.graphs.insert(Graph::default());
         self.state.captures.active.push(Capture {
@@ -53,7 +50,10 @@ impl Call<'_> {
         Ok(())
     }
 
-    pub(crate) fn cuStreamEndCapture(&mut self, stream: CUstream, graph: Out<CUgraph>) -> Outcome {
+    pub(crate) fn cuStreamEndCapture(
+        &mut self,
+        (stream, graph): args::cuStreamEndCapture,
+    ) -> Outcome {
         let index = self.stream(stream)?;
         graph.write(CUgraph::NULL)?;
         let active = &mut self.state.captures.active;
@@ -88,16 +88,11 @@ impl Call<'_> {
     /// dependencies, and its graph is empty until the capture ends.
     pub(crate) fn cuStreamGetCaptureInfo_v2(
         &mut self,
-        stream: CUstream,
-        status: Out<CUstreamCaptureStatus>,
-        id: Out<u64>,
-        graph: Out<CUgraph>,
-        dependencies: Out<*const CUgraphNode>,
-        count: Out<usize>,
+        (stream, status, id, graph, dependencies, count): args::cuStreamGetCaptureInfo_v2,
     ) -> Outcome {
         status.require()?;
         let index = self.stream(stream)?;
-        let found = self.state.captures.of(index);
+        let found = self.state.captures.find(index);
         let found = found.map(|capture| (capture.status(), capture.id, capture.graph));
         let Some((state, number, made)) = found else {
             return status.write(CUstreamCaptureStatus::NONE);
@@ -112,18 +107,11 @@ impl Call<'_> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuStreamGetCaptureInfo_v3(
         &mut self,
-        stream: CUstream,
-        status: Out<CUstreamCaptureStatus>,
-        id: Out<u64>,
-        graph: Out<CUgraph>,
-        dependencies: Out<*const CUgraphNode>,
-        edges: Out<*const c_void>,
-        count: Out<usize>,
+        (stream, status, id, graph, dependencies, edges, count): args::cuStreamGetCaptureInfo_v3,
     ) -> Outcome {
-        self.cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count)?;
+        self.cuStreamGetCaptureInfo_v2((stream, status, id, graph, dependencies, count))?;
         if edges.is_null() || status.get()? != CUstreamCaptureStatus::ACTIVE {
             return Ok(());
         }
@@ -135,11 +123,10 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamIsCapturing(
         &mut self,
-        stream: CUstream,
-        status: Out<CUstreamCaptureStatus>,
+        (stream, status): args::cuStreamIsCapturing,
     ) -> Outcome {
         let index = self.stream(stream)?;
-        let found = self.state.captures.of(index);
+        let found = self.state.captures.find(index);
         status.write(found.map_or(CUstreamCaptureStatus::NONE, |capture| capture.status()))
     }
 
@@ -155,30 +142,24 @@ impl Call<'_> {
             // number of threads.
             Mode::GLOBAL => modes.remove(&this_thread()),
             Mode::THREAD_LOCAL | Mode::RELAXED => modes.insert(this_thread(), wanted),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            _ => return Err(INVALID_VALUE),
         };
         mode.write(before.unwrap_or(Mode::GLOBAL))
     }
 
     pub(crate) fn cuGraphInstantiateWithFlags(
         &mut self,
-        executable: Out<CUgraphExec>,
-        graph: CUgraph,
-        flags: u64,
+        (executable, graph, flags): args::cuGraphInstantiateWithFlags,
     ) -> Outcome {
         // An upload needs a stream. Only `cuGraphInstantiateWithParams` takes one: measured.
-        if flags & UPLOAD != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags & UPLOAD != 0, INVALID_VALUE)?;
         self.instantiate(executable, graph, flags)
     }
 
     /// Makes an executable graph. There is nothing to upload.
     pub(crate) fn cuGraphInstantiateWithParams(
         &mut self,
-        executable: Out<CUgraphExec>,
-        graph: CUgraph,
-        parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+        (executable, graph, parameters): args::cuGraphInstantiateWithParams,
     ) -> Outcome {
         let mut asked = parameters.get()?;
         let outcome = self.instantiate(executable, graph, asked.flags);
@@ -191,30 +172,26 @@ impl Call<'_> {
     fn instantiate(&mut self, executable: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> Outcome {
         executable.require()?;
         let found = self.state.captures.graphs.get(graph.0);
-        let made = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.clone();
-        if flags & !INSTANTIATE_FLAGS != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        let made = found.ok_or(INVALID_VALUE)?.clone();
+        fail_if(flags & !INSTANTIATE_FLAGS != 0, INVALID_VALUE)?;
         let made = self.state.captures.executables.insert(made);
         executable.write(CUgraphExec(made))
     }
 
     /// Enqueues work that does nothing, because there is nothing to upload.
-    pub(crate) fn cuGraphUpload(&mut self, executable: CUgraphExec, stream: CUstream) -> Outcome {
+    pub(crate) fn cuGraphUpload(&mut self, (executable, stream): args::cuGraphUpload) -> Outcome {
         let index = self.stream(stream)?;
-        if self.state.captures.executables.get(executable.0).is_none() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(self.state.captures.executables.get(executable.0).is_none(), INVALID_VALUE)?;
         self.refuse_while_recording(index)?;
         self.take_turn(index);
         Ok(())
     }
 
-    pub(crate) fn cuGraphLaunch(&mut self, executable: CUgraphExec, stream: CUstream) -> Outcome {
+    pub(crate) fn cuGraphLaunch(&mut self, (executable, stream): args::cuGraphLaunch) -> Outcome {
         let index = self.stream(stream)?;
         let found = self.state.captures.executables.get(executable.0);
-        let graph = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.clone();
-        if let Some(capture) = self.state.captures.of(index) {
+        let graph = found.ok_or(INVALID_VALUE)?.clone();
+        if let Some(capture) = self.state.captures.find(index) {
             // A graph cannot be launched within a graph.
             capture.invalidated = true;
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -234,12 +211,10 @@ impl Call<'_> {
     /// these handles.
     pub(crate) fn cuGraphGetNodes(
         &mut self,
-        graph: CUgraph,
-        nodes: Out<CUgraphNode>,
-        count: Out<usize>,
+        (graph, nodes, count): args::cuGraphGetNodes,
     ) -> Outcome {
         let found = self.state.captures.graphs.get(graph.0);
-        let known = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.work.len();
+        let known = found.ok_or(INVALID_VALUE)?.work.len();
         if nodes.is_null() {
             return count.write(known);
         }
@@ -253,30 +228,28 @@ impl Call<'_> {
 
     pub(crate) fn cuGraphExecDestroy(&mut self, executable: CUgraphExec) -> Outcome {
         let gone = self.state.captures.executables.remove(executable.0);
-        gone.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+        gone.map(drop).ok_or(INVALID_VALUE)
     }
 
     pub(crate) fn cuGraphDestroy(&mut self, graph: CUgraph) -> Outcome {
         // Until a capture ends, its graph belongs to the capture.
-        if self.state.captures.active.iter().any(|capture| capture.graph == graph.0) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(
+            self.state.captures.active.iter().any(|capture| capture.graph == graph.0),
+            INVALID_VALUE,
+        )?;
         let gone = self.state.captures.graphs.remove(graph.0);
-        gone.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+        gone.map(drop).ok_or(INVALID_VALUE)
     }
 
     pub(crate) fn cuUserObjectCreate(
         &mut self,
-        object: Out<CUuserObject>,
-        data: Out<c_void>,
-        destroy: CUhostFn,
-        count: c_uint,
-        flags: c_uint,
+        (object, data, destroy, count, flags): args::cuUserObjectCreate,
     ) -> Outcome {
         object.require()?;
-        if destroy.is_none() || count == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(
+            destroy.is_none() || count == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC,
+            INVALID_VALUE,
+        )?;
         let function = HostFunction::Plain(destroy);
         let end = Callback { function, data: data.address(), clock: None };
         let captures = &mut self.state.captures;
@@ -285,11 +258,14 @@ impl Call<'_> {
         object.write(CUuserObject(made))
     }
 
-    pub(crate) fn cuUserObjectRelease(&mut self, object: CUuserObject, count: c_uint) -> Outcome {
+    pub(crate) fn cuUserObjectRelease(
+        &mut self,
+        (object, count): args::cuUserObjectRelease,
+    ) -> Outcome {
         let objects = &mut self.state.captures.objects;
-        let found = objects.get_mut(object.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let found = objects.get_mut(object.0).ok_or(INVALID_VALUE)?;
         let left = found.references.checked_sub(count).filter(|_| count != 0);
-        found.references = left.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        found.references = left.ok_or(INVALID_VALUE)?;
         if found.references == 0 {
             // Graphs may still keep the object.
             objects.remove(object.0);
@@ -301,27 +277,22 @@ impl Call<'_> {
     /// measured.
     pub(crate) fn cuGraphRetainUserObject(
         &mut self,
-        graph: CUgraph,
-        object: CUuserObject,
-        count: c_uint,
-        flags: c_uint,
+        (graph, object, count, flags): args::cuGraphRetainUserObject,
     ) -> Outcome {
         let captures = &mut self.state.captures;
-        let found = captures.objects.get(object.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let found = captures.objects.get(object.0).ok_or(INVALID_VALUE)?;
         let (kept, references) = (found.kept.clone(), found.references);
-        let keeper = captures.graphs.get_mut(graph.0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let keeper = captures.graphs.get_mut(graph.0).ok_or(INVALID_VALUE)?;
         let moves = flags == CU_GRAPH_USER_OBJECT_MOVE;
-        if count == 0 || !(flags == 0 || moves && count <= references) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(count == 0 || !(flags == 0 || moves && count <= references), INVALID_VALUE)?;
         keeper.kept.push(kept);
-        if moves { self.cuUserObjectRelease(object, count) } else { Ok(()) }
+        if moves { self.cuUserObjectRelease((object, count)) } else { Ok(()) }
     }
 
     /// Calls the functions of user objects that ended, without holding the lock.
     pub(crate) fn end_user_objects(&mut self) {
         for end in self.state.captures.due.take() {
-            self.host_learns(end.clock.as_deref());
+            self.order_host_after(end.clock.as_deref());
             self.run_unlocked(|| end.run(CUresult::SUCCESS));
         }
     }
@@ -329,29 +300,27 @@ impl Call<'_> {
     /// Writes zero: allocations in a graph are not modelled, so graphs have no memory.
     pub(crate) fn cuDeviceGetGraphMemAttribute(
         &mut self,
-        device: CUdevice,
-        attribute: CUgraphMem_attribute,
-        value: Out<c_void>,
+        (device, attribute, value): args::cuDeviceGetGraphMemAttribute,
     ) -> Outcome {
         self.device(device)?;
         match attribute {
-            CUgraphMem_attribute(0..=3) => value.cast::<u64>().write(0),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            // SAFETY: the caller passes a pointer to a `u64` for each of these attributes.
+            CUgraphMem_attribute(0..=3) => unsafe { value.cast::<u64>() }.write(0),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     /// Resets a high-water mark. It is always zero. No other value can be set.
     pub(crate) fn cuDeviceSetGraphMemAttribute(
         &mut self,
-        device: CUdevice,
-        attribute: CUgraphMem_attribute,
-        value: Out<c_void>,
+        (device, attribute, value): args::cuDeviceSetGraphMemAttribute,
     ) -> Outcome {
         type A = CUgraphMem_attribute;
         self.device(device)?;
-        match (attribute, value.cast::<u64>().get()?) {
+        // SAFETY: the caller passes a pointer to a `u64` for each attribute.
+        match (attribute, unsafe { value.cast::<u64>() }.get()?) {
             (A::USED_MEM_HIGH | A::RESERVED_MEM_HIGH, 0) => Ok(()),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
@@ -361,7 +330,7 @@ impl Call<'_> {
 
     /// Refuses a call that a capture of the stream does not allow, and invalidates the capture.
     pub(crate) fn refuse_while_recording(&mut self, stream: u32) -> Outcome {
-        let Some(capture) = self.state.captures.of(stream) else { return Ok(()) };
+        let Some(capture) = self.state.captures.find(stream) else { return Ok(()) };
         capture.invalidated = true;
         Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
@@ -403,7 +372,7 @@ impl Call<'_> {
     /// Records work into the capture of its stream; returns the work if the stream is not
     /// recording.
     pub(crate) fn record_work(&mut self, stream: u32, work: Work) -> Option<Work> {
-        let Some(capture) = self.state.captures.of(stream) else { return Some(work) };
+        let Some(capture) = self.state.captures.find(stream) else { return Some(work) };
         if let Some(member) = capture.member(stream) {
             member.work += 1;
         }
@@ -414,7 +383,7 @@ impl Call<'_> {
     /// Returns the point that a stream has reached in its capture; `None` if the stream is not
     /// recording.
     pub(crate) fn captured_point(&mut self, stream: u32) -> Option<Captured> {
-        let capture = self.state.captures.of(stream)?;
+        let capture = self.state.captures.find(stream)?;
         let (id, work) = (capture.id, capture.member(stream)?.work);
         Some(Captured { capture: id, stream, work })
     }
@@ -431,21 +400,16 @@ impl Call<'_> {
 
     /// Lets a stream wait for an event if the stream, the event's stream, or both are recording.
     pub(crate) fn wait_recorded(&mut self, stream: u32, event: Option<Captured>) -> Outcome {
-        let isolated = CUresult::ERROR_STREAM_CAPTURE_ISOLATION;
         let captures = &mut self.state.captures;
-        let own = captures.active.iter().position(|capture| capture.has(stream));
-        let Some(event) = event else {
+        let position = |is: &dyn Fn(&Capture) -> bool| captures.active.iter().position(is);
+        let own = position(&|capture| capture.has(stream));
+        let marked = event
+            .and_then(|event| Some((event, position(&|capture| capture.id == event.capture)?)));
+        let Some((event, theirs)) = marked else {
             if let Some(own) = own {
                 captures.active[own].invalidated = true;
             }
-            return Err(isolated);
-        };
-        let theirs = captures.active.iter().position(|capture| capture.id == event.capture);
-        let Some(theirs) = theirs else {
-            if let Some(own) = own {
-                captures.active[own].invalidated = true;
-            }
-            return Err(isolated);
+            return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
         };
         if let Some(own) = own.filter(|own| *own != theirs) {
             captures.active[own].invalidated = true;
@@ -453,9 +417,7 @@ impl Call<'_> {
             return Err(CUresult::ERROR_STREAM_CAPTURE_MERGE);
         }
         let capture = &mut captures.active[theirs];
-        if capture.invalidated {
-            return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
-        }
+        fail_if(capture.invalidated, CUresult::ERROR_STREAM_CAPTURE_INVALIDATED)?;
         if let Some(member) = capture.member(event.stream)
             && event.stream != stream
         {

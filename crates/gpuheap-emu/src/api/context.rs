@@ -1,15 +1,15 @@
 //! Contexts: primary contexts, contexts that programs create, and each thread's stack of contexts.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 use gpuheap_driver::*;
-use rustc_hash::FxHashMap;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::context::Context;
 use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
-use crate::{Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory that
 /// is kept, core dumps, synchronous copies.
@@ -28,8 +28,7 @@ const UNSUPPORTED_LIMIT: c_int = 3;
 impl Call<'_> {
     pub(crate) fn cuDevicePrimaryCtxRetain(
         &mut self,
-        context: Out<CUcontext>,
-        device: CUdevice,
+        (context, device): args::cuDevicePrimaryCtxRetain,
     ) -> Outcome {
         context.require()?;
         let primary = &self.device(device)?.primary;
@@ -47,9 +46,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDevicePrimaryCtxRelease_v2(&mut self, device: CUdevice) -> Outcome {
         let primary = &mut self.device(device)?.primary;
-        if primary.retained == 0 {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
-        }
+        fail_if(primary.retained == 0, CUresult::ERROR_INVALID_CONTEXT)?;
         primary.retained -= 1;
         if primary.retained == 0 {
             self.end_primary(device as usize, true);
@@ -75,8 +72,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(
         &mut self,
-        device: CUdevice,
-        flags: c_uint,
+        (device, flags): args::cuDevicePrimaryCtxSetFlags_v2,
     ) -> Outcome {
         check_flags(flags)?;
         let primary = &mut self.device(device)?.primary;
@@ -91,9 +87,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDevicePrimaryCtxGetState(
         &mut self,
-        device: CUdevice,
-        flags: Out<c_uint>,
-        active: Out<c_int>,
+        (device, flags, active): args::cuDevicePrimaryCtxGetState,
     ) -> Outcome {
         let primary = &self.device(device)?.primary;
         flags.write(primary.flags)?;
@@ -102,9 +96,7 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxCreate_v2(
         &mut self,
-        context: Out<CUcontext>,
-        flags: c_uint,
-        device: CUdevice,
+        (context, flags, device): args::cuCtxCreate_v2,
     ) -> Outcome {
         context.require()?;
         self.device(device)?;
@@ -116,57 +108,38 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxCreate_v3(
         &mut self,
-        context: Out<CUcontext>,
-        affinity: Out<c_void>,
-        count: c_int,
-        flags: c_uint,
-        device: CUdevice,
+        (context, affinity, count, flags, device): args::cuCtxCreate_v3,
     ) -> Outcome {
-        if !affinity.is_null() || count != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        self.cuCtxCreate_v2(context, flags, device)
+        fail_if(!affinity.is_null() || count != 0, CUresult::ERROR_NOT_SUPPORTED)?;
+        self.cuCtxCreate_v2((context, flags, device))
     }
 
     pub(crate) fn cuCtxCreate_v4(
         &mut self,
-        context: Out<CUcontext>,
-        parameters: Out<c_void>,
-        flags: c_uint,
-        device: CUdevice,
+        (context, parameters, flags, device): args::cuCtxCreate_v4,
     ) -> Outcome {
-        if !parameters.is_null() {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        self.cuCtxCreate_v2(context, flags, device)
+        fail_if(!parameters.is_null(), CUresult::ERROR_NOT_SUPPORTED)?;
+        self.cuCtxCreate_v2((context, flags, device))
     }
 
     pub(crate) fn cuCtxDestroy_v2(&mut self, context: CUcontext) -> Outcome {
         self.initialised()?;
-        if context.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(context.is_null(), INVALID_VALUE)?;
         match self.state.contexts.get(context.0) {
             None => return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED),
             Some(found) if found.primary => return Err(CUresult::ERROR_INVALID_CONTEXT),
             Some(_) => {}
         }
         self.destroy_context(context.0, true);
-        self.state.stacks.with(|stack| {
-            stack.pop_if(|top| *top == context.0);
-        });
+        self.state.stacks.with(|stack| stack.pop_if(|top| *top == context.0));
         Ok(())
     }
 
-    pub(crate) fn cuCtxAttach(&mut self, context: Out<CUcontext>, flags: c_uint) -> Outcome {
+    pub(crate) fn cuCtxAttach(&mut self, (context, flags): args::cuCtxAttach) -> Outcome {
         let current = self.current()?;
         context.require()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if let Some(found) = self.state.contexts.at_mut(current) {
-            found.attached += 1;
-        }
+        fail_if(flags != 0, INVALID_VALUE)?;
+        self.current_context_mut()?.attached += 1;
         context.write(CUcontext(self.state.contexts.handle(current)))
     }
 
@@ -175,9 +148,7 @@ impl Call<'_> {
     /// references (measured).
     pub(crate) fn cuCtxDetach(&mut self, context: CUcontext) -> Outcome {
         let current = self.current()?;
-        if self.state.contexts.handle(current) != context.0 {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
-        }
+        fail_if(self.state.contexts.handle(current) != context.0, CUresult::ERROR_INVALID_CONTEXT)?;
         match self.state.contexts.at_mut(current) {
             Some(found) if found.attached != 0 => {
                 found.attached -= 1;
@@ -190,9 +161,7 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxPushCurrent_v2(&mut self, context: CUcontext) -> Outcome {
         self.initialised()?;
-        if context.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(context.is_null(), INVALID_VALUE)?;
         self.context(context)?;
         self.state.stacks.with(|stack| stack.push(context.0));
         Ok(())
@@ -202,7 +171,7 @@ impl Call<'_> {
         self.initialised()?;
         let popped = self.state.stacks.with(Vec::pop);
         let popped = popped.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        if context.is_null() { Ok(()) } else { context.write(CUcontext(popped)) }
+        context.write_if_wanted(CUcontext(popped))
     }
 
     pub(crate) fn cuCtxSetCurrent(&mut self, context: CUcontext) -> Outcome {
@@ -225,13 +194,12 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuCtxGetDevice(&mut self, device: Out<CUdevice>) -> Outcome {
-        self.cuCtxGetDevice_v2(device, CUcontext::NULL)
+        self.cuCtxGetDevice_v2((device, CUcontext::NULL))
     }
 
     pub(crate) fn cuCtxGetDevice_v2(
         &mut self,
-        device: Out<CUdevice>,
-        context: CUcontext,
+        (device, context): args::cuCtxGetDevice_v2,
     ) -> Outcome {
         self.initialised()?;
         let handle = Some(context.0).filter(|_| !context.is_null()).or(self.current_handle());
@@ -251,19 +219,17 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuCtxSetFlags(&mut self, flags: c_uint) -> Outcome {
-        let context = self.current()?;
+        let context = self.current_context_mut()?;
         check_flags(flags)?;
-        let device = self.device_of(context);
-        if let Some(context) = self.state.contexts.at_mut(context) {
-            context.flags = flags;
-            if context.primary {
-                self.state.devices[device].primary.flags = flags;
-            }
+        context.flags = flags;
+        let (device, is_primary) = (context.device, context.primary);
+        if is_primary {
+            self.state.devices[device].primary.flags = flags;
         }
         Ok(())
     }
 
-    pub(crate) fn cuCtxGetId(&mut self, context: CUcontext, id: Out<u64>) -> Outcome {
+    pub(crate) fn cuCtxGetId(&mut self, (context, id): args::cuCtxGetId) -> Outcome {
         let found = self.context_or_current(context)?.id;
         id.write(found)
     }
@@ -282,23 +248,19 @@ impl Call<'_> {
         };
         self.alive(context)?;
         self.refuse_while_any_records(context)?;
-        let ops = self.state.last_ops(context);
-        self.complete_all(ops);
-        self.host_waits_for_context(context);
+        self.complete_context(context);
         self.release_idle(self.device_of(context));
         self.alive(context)
     }
 
-    pub(crate) fn cuCtxSetLimit(&mut self, limit: c_int, value: usize) -> Outcome {
-        let context = self.current()?;
+    pub(crate) fn cuCtxSetLimit(&mut self, (limit, value): args::cuCtxSetLimit) -> Outcome {
+        let context = self.current_context_mut()?;
         check_limit(limit)?;
-        if let Some(context) = self.state.contexts.at_mut(context) {
-            context.limits.insert(limit, value);
-        }
+        context.limits.insert(limit, value);
         Ok(())
     }
 
-    pub(crate) fn cuCtxGetLimit(&mut self, value: Out<usize>, limit: c_int) -> Outcome {
+    pub(crate) fn cuCtxGetLimit(&mut self, (value, limit): args::cuCtxGetLimit) -> Outcome {
         let current = self.current_context()?;
         check_limit(limit)?;
         // Defaults as on the H200.
@@ -315,8 +277,7 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxGetApiVersion(
         &mut self,
-        context: CUcontext,
-        version: Out<c_uint>,
+        (context, version): args::cuCtxGetApiVersion,
     ) -> Outcome {
         self.context_or_current(context)?;
         version.write(API_VERSION)
@@ -324,45 +285,38 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxGetStreamPriorityRange(
         &mut self,
-        least: Out<c_int>,
-        greatest: Out<c_int>,
+        (least, greatest): args::cuCtxGetStreamPriorityRange,
     ) -> Outcome {
         self.current()?;
-        if !least.is_null() {
-            least.write(PRIORITIES.0)?;
-        }
-        if greatest.is_null() { Ok(()) } else { greatest.write(PRIORITIES.1) }
+        least.write_if_wanted(PRIORITIES.0)?;
+        greatest.write_if_wanted(PRIORITIES.1)
     }
 
-    pub(crate) fn cuCtxEnablePeerAccess(&mut self, peer: CUcontext, flags: c_uint) -> Outcome {
+    pub(crate) fn cuCtxEnablePeerAccess(
+        &mut self,
+        (peer, flags): args::cuCtxEnablePeerAccess,
+    ) -> Outcome {
         let current = self.current()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags != 0, INVALID_VALUE)?;
         let far = self.context(peer)?.device;
         let near = self.device_of(current);
-        if near == far {
-            return Err(CUresult::ERROR_INVALID_DEVICE);
-        }
-        if !self.peers_reach(near as CUdevice, far as CUdevice)? {
-            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
-        }
-        if let Some(context) = self.state.contexts.at_mut(current) {
-            if context.peers.contains(&far) {
-                return Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED);
-            }
-            context.peers.push(far);
-        }
+        fail_if(near == far, CUresult::ERROR_INVALID_DEVICE)?;
+        fail_if(
+            !self.peers_reach(near as CUdevice, far as CUdevice)?,
+            CUresult::ERROR_PEER_ACCESS_UNSUPPORTED,
+        )?;
+        let peers = &mut self.current_context_mut()?.peers;
+        fail_if(peers.contains(&far), CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED)?;
+        peers.push(far);
         Ok(())
     }
 
     pub(crate) fn cuCtxDisablePeerAccess(&mut self, peer: CUcontext) -> Outcome {
-        let current = self.current()?;
+        self.current()?;
         let far = self.context(peer)?.device;
-        if let Some(context) = self.state.contexts.at_mut(current) {
-            let known = context.peers.iter().position(|peer| *peer == far);
-            context.peers.swap_remove(known.ok_or(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)?);
-        }
+        let peers = &mut self.current_context_mut()?.peers;
+        let known = peers.iter().position(|peer| *peer == far);
+        peers.swap_remove(known.ok_or(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)?);
         Ok(())
     }
 
@@ -385,30 +339,35 @@ impl Call<'_> {
     /// Returns the code for a stale handle of a stream or event. If the current context was
     /// destroyed and destroyed the object too, returns the code for that context (measured).
     pub(crate) fn stale_handle(&self) -> CUresult {
-        match self.current() {
-            Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) => CUresult::ERROR_CONTEXT_IS_DESTROYED,
-            _ => CUresult::ERROR_INVALID_HANDLE,
-        }
+        let destroyed = CUresult::ERROR_CONTEXT_IS_DESTROYED;
+        if self.current() == Err(destroyed) { destroyed } else { CUresult::ERROR_INVALID_HANDLE }
     }
 
     pub(crate) fn current_context(&self) -> Outcome<&Context> {
         self.state.contexts.at(self.current()?).ok_or(CUresult::ERROR_INVALID_CONTEXT)
     }
 
+    pub(crate) fn current_context_mut(&mut self) -> Outcome<&mut Context> {
+        let current = self.current()?;
+        self.state.contexts.at_mut(current).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    /// Waits for all work of a context.
+    pub(crate) fn complete_context(&mut self, context: u32) {
+        let ops = self.state.last_ops(context);
+        self.complete_all(ops);
+        self.host_waits_for_context(context);
+    }
+
     /// Returns the error that every call in a lost context returns.
     pub(crate) fn alive(&self, context: u32) -> Outcome {
-        match self.state.contexts.at(context).and_then(|context| context.error) {
-            Some(code) => Err(code),
-            None => Ok(()),
-        }
+        self.state.contexts.at(context).and_then(|context| context.error).map_or(Ok(()), Err)
     }
 
     /// Returns the context that a handle names.
     pub(crate) fn context(&self, handle: CUcontext) -> Outcome<&Context> {
         self.initialised()?;
-        if handle.is_null() {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
-        }
+        fail_if(handle.is_null(), CUresult::ERROR_INVALID_CONTEXT)?;
         self.state.contexts.get(handle.0).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
     }
 
@@ -422,23 +381,9 @@ impl Call<'_> {
 
     fn create_context(&mut self, device: usize, flags: u32, primary: bool) -> Outcome<usize> {
         let bytes = self.state.devices[device].profile.context_bytes;
-        if !self.charge(device, Owner::Context, bytes) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
+        fail_if(!self.charge(device, Owner::Context, bytes), CUresult::ERROR_OUT_OF_MEMORY)?;
         let (id, stream_id) = (self.state.fresh_id(), self.state.fresh_id());
-        let context = Context {
-            device,
-            primary,
-            attached: 0,
-            flags,
-            id,
-            error: None,
-            legacy: 0,
-            per_thread: FxHashMap::default(),
-            peers: Vec::new(),
-            limits: FxHashMap::default(),
-            bytes,
-        };
+        let context = Context { device, primary, flags, id, bytes, ..Context::default() };
         let state = &mut *self.state;
         let known = state.devices[device].primary.handle.filter(|_| primary);
         let handle = match known {
@@ -448,14 +393,11 @@ impl Call<'_> {
             }
             None => state.contexts.insert(context),
         };
-        if let Some(context) = state.contexts.index(handle) {
-            let legacy = Stream::new(context, StreamKind::Legacy, 0, 0, stream_id);
-            let legacy = state.streams.insert(legacy);
-            if let (Some(legacy), Some(context)) =
-                (state.streams.index(legacy), state.contexts.at_mut(context))
-            {
-                context.legacy = legacy;
-            }
+        let index = state.contexts.index(handle).unwrap_or_default();
+        let legacy = Stream::new(index, StreamKind::Legacy, 0, 0, stream_id);
+        let legacy = state.streams.insert(legacy);
+        if let Some(context) = state.contexts.at_mut(index) {
+            context.legacy = state.streams.index(legacy).unwrap_or_default();
         }
         Ok(handle)
     }
@@ -464,24 +406,15 @@ impl Call<'_> {
     fn destroy_context(&mut self, handle: usize, report_leaks: bool) {
         let Some(context) = self.state.contexts.index(handle) else { return };
         self.drop_captures(|capture| capture.context == context);
-        let ops = self.state.last_ops(context);
-        self.complete_all(ops);
-        self.host_waits_for_context(context);
-        self.free_all_of(context, report_leaks);
-        let streams: Vec<u32> = self.of_context(context, |state| {
-            state.streams.iter().map(|(index, stream)| (index, stream.context)).collect()
-        });
-        for stream in streams {
-            self.state.streams.remove_at(stream);
+        self.complete_context(context);
+        self.free_context(context, report_leaks);
+        for stream in self.state.streams.remove_all(|stream| stream.context == context) {
             self.stream_gone(stream);
         }
-        let events: Vec<u32> = self.of_context(context, |state| {
-            state.events.iter().map(|(index, event)| (index, event.context)).collect()
-        });
-        for event in events {
-            self.state.events.remove_at(event);
-        }
-        self.unload_all_of(context);
+        self.state.events.remove_all(|event| event.context == context);
+        // Libraries stay: they belong to no context.
+        self.state.modules.remove_all(|module| module.context == Some(context));
+        self.state.functions.remove_all(|function| function.context == Some(context));
         let contexts = &mut self.state.contexts;
         let primary = contexts.get(handle).is_some_and(|context| context.primary);
         let gone = if primary { contexts.suspend(handle) } else { contexts.remove(handle) };
@@ -489,29 +422,18 @@ impl Call<'_> {
             self.release(gone.device, Owner::Context, gone.bytes);
         }
     }
-
-    fn of_context(
-        &self,
-        context: u32,
-        all: impl FnOnce(&crate::state::State) -> Vec<(u32, u32)>,
-    ) -> Vec<u32> {
-        let all = all(&self.state);
-        all.into_iter().filter(|(_, owner)| *owner == context).map(|(index, _)| index).collect()
-    }
 }
 
 fn check_limit(limit: c_int) -> Outcome {
     match limit {
         UNSUPPORTED_LIMIT => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
         known if LIMITS.contains(&known) => Ok(()),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
+        _ => Err(INVALID_VALUE),
     }
 }
 
 fn check_flags(flags: c_uint) -> Outcome {
     let waiting = flags & 7;
-    if flags & !CONTEXT_FLAGS != 0 || !matches!(waiting, 0 | 1 | 2 | 4) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    fail_if(flags & !CONTEXT_FLAGS != 0 || !matches!(waiting, 0 | 1 | 2 | 4), INVALID_VALUE)?;
     Ok(())
 }

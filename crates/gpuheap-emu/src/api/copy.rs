@@ -4,13 +4,14 @@ use std::ffi::c_void;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::{Call, note_copy_to_host};
 use crate::state::access::{Is, Side};
 use crate::state::host;
 use crate::state::pool::PoolMemory;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, In, Out, Outcome, fail_if};
 
 /// Size of a copy.
 #[derive(Clone, Copy)]
@@ -19,53 +20,44 @@ pub(super) struct Shape {
     pub(super) height: u64,
 }
 
+/// Defines copies of a row between two kinds of memory: at once, and on a stream.
+macro_rules! copies {
+    ($($at_once:ident $in_order:ident: $target:expr, $source:expr;)*) => {
+        impl Call<'_> {$(
+            pub(crate) fn $at_once(
+                &mut self,
+                (target, source, bytes): args::$at_once,
+            ) -> Outcome {
+                self.copy_and_wait($target(target), $source(source), bytes)
+            }
+
+            pub(crate) fn $in_order(
+                &mut self,
+                (target, source, bytes, stream): args::$in_order,
+            ) -> Outcome {
+                self.copy_row($target(target), $source(source), bytes, stream, false)
+            }
+        )*}
+    };
+}
+
+copies! {
+    cuMemcpyHtoD_v2 cuMemcpyHtoDAsync_v2: Side::device, |from: In<c_void>| Side::host(from.address());
+    cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2: |to: Out<c_void>| Side::host(to.address()), Side::device;
+    cuMemcpyDtoD_v2 cuMemcpyDtoDAsync_v2: Side::device, Side::device;
+}
+
 impl Call<'_> {
-    pub(crate) fn cuMemcpy(
-        &mut self,
-        target: CUdeviceptr,
-        source: CUdeviceptr,
-        bytes: usize,
-    ) -> Outcome {
+    pub(crate) fn cuMemcpy(&mut self, (target, source, bytes): args::cuMemcpy) -> Outcome {
         self.copy_and_wait(Side::any(target), Side::any(source), bytes)
     }
 
     pub(crate) fn cuMemcpyPeer(
         &mut self,
-        target: CUdeviceptr,
-        target_context: CUcontext,
-        source: CUdeviceptr,
-        source_context: CUcontext,
-        bytes: usize,
+        (target, target_context, source, source_context, bytes): args::cuMemcpyPeer,
     ) -> Outcome {
         self.context(target_context)?;
         self.context(source_context)?;
-        self.copy_and_wait(Side::device(target), Side::device(source), bytes)
-    }
-
-    pub(crate) fn cuMemcpyHtoD_v2(
-        &mut self,
-        target: CUdeviceptr,
-        source: In<c_void>,
-        bytes: usize,
-    ) -> Outcome {
-        self.copy_and_wait(Side::device(target), Side::host(source.address()), bytes)
-    }
-
-    pub(crate) fn cuMemcpyDtoH_v2(
-        &mut self,
-        target: Out<c_void>,
-        source: CUdeviceptr,
-        bytes: usize,
-    ) -> Outcome {
-        self.copy_and_wait(Side::host(target.address()), Side::device(source), bytes)
-    }
-
-    pub(crate) fn cuMemcpyDtoD_v2(
-        &mut self,
-        target: CUdeviceptr,
-        source: CUdeviceptr,
-        bytes: usize,
-    ) -> Outcome {
         self.copy_and_wait(Side::device(target), Side::device(source), bytes)
     }
 
@@ -73,24 +65,16 @@ impl Call<'_> {
         self.copy_rectangle(copy, CUstream::NULL, true)
     }
 
-    pub(crate) fn cuMemcpy2DUnaligned_v2(&mut self, copy: In<CUDA_MEMCPY2D>) -> Outcome {
-        self.copy_rectangle(copy, CUstream::NULL, true)
-    }
-
     pub(crate) fn cuMemcpy2DAsync_v2(
         &mut self,
-        copy: In<CUDA_MEMCPY2D>,
-        stream: CUstream,
+        (copy, stream): args::cuMemcpy2DAsync_v2,
     ) -> Outcome {
         self.copy_rectangle(copy, stream, false)
     }
 
     pub(crate) fn cuMemcpyAsync(
         &mut self,
-        target: CUdeviceptr,
-        source: CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
+        (target, source, bytes, stream): args::cuMemcpyAsync,
     ) -> Outcome {
         self.reach_pools(&[target, source], stream)?;
         self.copy_row(Side::any(target), Side::any(source), bytes, stream, false)
@@ -98,45 +82,10 @@ impl Call<'_> {
 
     pub(crate) fn cuMemcpyPeerAsync(
         &mut self,
-        target: CUdeviceptr,
-        target_context: CUcontext,
-        source: CUdeviceptr,
-        source_context: CUcontext,
-        bytes: usize,
-        stream: CUstream,
+        (target, target_context, source, source_context, bytes, stream): args::cuMemcpyPeerAsync,
     ) -> Outcome {
         self.context(target_context)?;
         self.context(source_context)?;
-        self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
-    }
-
-    pub(crate) fn cuMemcpyHtoDAsync_v2(
-        &mut self,
-        target: CUdeviceptr,
-        source: In<c_void>,
-        bytes: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.copy_row(Side::device(target), Side::host(source.address()), bytes, stream, false)
-    }
-
-    pub(crate) fn cuMemcpyDtoHAsync_v2(
-        &mut self,
-        target: Out<c_void>,
-        source: CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.copy_row(Side::host(target.address()), Side::device(source), bytes, stream, false)
-    }
-
-    pub(crate) fn cuMemcpyDtoDAsync_v2(
-        &mut self,
-        target: CUdeviceptr,
-        source: CUdeviceptr,
-        bytes: usize,
-        stream: CUstream,
-    ) -> Outcome {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
@@ -149,9 +98,7 @@ impl Call<'_> {
         for address in addresses {
             let found = self.state.space.find(*address).map(|(_, found)| found.kind);
             let Some(Kind::Pool { pool, .. }) = found else { continue };
-            if !self.pool_reaches(pool, device) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            fail_if(!self.pool_reaches(pool, device), INVALID_VALUE)?;
         }
         Ok(())
     }
@@ -215,11 +162,12 @@ impl Call<'_> {
         }
         // Memory of a host pool does not count as device memory in a copy, although fills accept it
         // (one H200, driver 580).
-        if [target, source].iter().any(|side| side.is == Is::Device && self.is_of_host_pool(side)) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let target = self.settle_side(target, shape)?;
-        let source = self.settle_side(source, shape)?;
+        fail_if(
+            [target, source].iter().any(|side| side.is == Is::Device && self.is_of_host_pool(side)),
+            INVALID_VALUE,
+        )?;
+        let target = self.check_side(target, shape)?;
+        let source = self.check_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
         // The device does not see pageable memory. So the call reads a pageable source at once, and
@@ -257,18 +205,16 @@ impl Call<'_> {
 
     /// Checks that the bytes of one side are in the kind of memory that the caller states. Also
     /// finds the kind: device memory, or host memory that is pinned, managed or pageable.
-    pub(super) fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
-        if side.address == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+    pub(super) fn check_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
+        fail_if(side.address == 0, INVALID_VALUE)?;
         let span = span(side.pitch, shape).filter(|span| side.address.checked_add(*span).is_some());
-        let span = span.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let span = span.ok_or(INVALID_VALUE)?;
         let known = self.state.space.find(side.address).map(|(_, found)| found.kind);
         let host = !is_device_address(side.address);
         // The device does not see pageable memory.
         if side.is == Is::Device && host && known.is_none() {
             self.find_wild(side.address, span);
-            return Err(CUresult::ERROR_INVALID_VALUE);
+            return Err(INVALID_VALUE);
         }
         if known.is_some() || !host {
             for row in 0..shape.height {
@@ -299,21 +245,18 @@ fn side(
     (x, y, pitch): (usize, usize, usize),
     width: u64,
 ) -> Outcome<Side> {
-    let invalid = CUresult::ERROR_INVALID_VALUE;
     let (base, is) = match kind {
         CUmemorytype::HOST => (host, Is::Host),
         CUmemorytype::DEVICE => (device, Is::Device),
         CUmemorytype::UNIFIED => (device, Is::Any),
         CUmemorytype::ARRAY => return Err(CUresult::ERROR_NOT_SUPPORTED),
-        _ => return Err(invalid),
+        _ => return Err(INVALID_VALUE),
     };
     // Without a pitch, the rows have no gaps.
     let pitch = if pitch == 0 { width } else { pitch as u64 };
-    if pitch < (x as u64).checked_add(width).ok_or(invalid)? {
-        return Err(invalid);
-    }
+    fail_if(pitch < (x as u64).checked_add(width).ok_or(INVALID_VALUE)?, INVALID_VALUE)?;
     let offset = pitch.checked_mul(y as u64).and_then(|offset| offset.checked_add(x as u64));
-    let address = offset.and_then(|offset| base.checked_add(offset)).ok_or(invalid)?;
+    let address = offset.and_then(|offset| base.checked_add(offset)).ok_or(INVALID_VALUE)?;
     Ok(Side { address: if base == 0 { 0 } else { address }, is, pitch })
 }
 

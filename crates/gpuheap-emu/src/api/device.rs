@@ -4,12 +4,13 @@ use std::ffi::{c_char, c_int};
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::device::Device;
-use crate::{In, Out, Outcome, Profile};
+use crate::{INVALID_VALUE, Out, Outcome, Profile, fail_if};
 
 impl Call<'_> {
-    pub(crate) fn cuDeviceGet(&mut self, device: Out<CUdevice>, ordinal: c_int) -> Outcome {
+    pub(crate) fn cuDeviceGet(&mut self, (device, ordinal): args::cuDeviceGet) -> Outcome {
         self.device(ordinal)?;
         device.write(ordinal)
     }
@@ -21,44 +22,37 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceGetName(
         &mut self,
-        name: Out<c_char>,
-        length: c_int,
-        device: CUdevice,
+        (name, length, device): args::cuDeviceGetName,
     ) -> Outcome {
         let text = &self.device(device)?.profile.name;
         write_text(name, text, length)
     }
 
-    pub(crate) fn cuDeviceGetUuid(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
+    pub(crate) fn cuDeviceGetUuid(&mut self, (uuid, device): args::cuDeviceGetUuid) -> Outcome {
         let number = self.device(device)?.number;
         uuid.write(CUuuid { bytes: Profile::uuid(number) })
     }
 
-    pub(crate) fn cuDeviceGetUuid_v2(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
-        self.cuDeviceGetUuid(uuid, device)
-    }
-
-    pub(crate) fn cuDeviceTotalMem_v2(&mut self, bytes: Out<usize>, device: CUdevice) -> Outcome {
+    pub(crate) fn cuDeviceTotalMem_v2(
+        &mut self,
+        (bytes, device): args::cuDeviceTotalMem_v2,
+    ) -> Outcome {
         let total = self.device(device)?.profile.memory_bytes;
         bytes.write(total as usize)
     }
 
     pub(crate) fn cuDeviceGetAttribute(
         &mut self,
-        value: Out<c_int>,
-        attribute: CUdevice_attribute,
-        device: CUdevice,
+        (value, attribute, device): args::cuDeviceGetAttribute,
     ) -> Outcome {
         let found = self.device(device)?;
-        let known = attribute_of(&found.profile, attribute, found.number);
-        value.write(known.ok_or(CUresult::ERROR_INVALID_VALUE)?)
+        let known = device_attribute(&found.profile, attribute, found.number);
+        value.write(known.ok_or(INVALID_VALUE)?)
     }
 
     pub(crate) fn cuDeviceComputeCapability(
         &mut self,
-        major: Out<c_int>,
-        minor: Out<c_int>,
-        device: CUdevice,
+        (major, minor, device): args::cuDeviceComputeCapability,
     ) -> Outcome {
         let capability = self.device(device)?.profile.compute_capability;
         major.write(capability.0)?;
@@ -67,9 +61,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceGetPCIBusId(
         &mut self,
-        id: Out<c_char>,
-        length: c_int,
-        device: CUdevice,
+        (id, length, device): args::cuDeviceGetPCIBusId,
     ) -> Outcome {
         let number = self.device(device)?.number;
         write_text(id, &bus_id(number), length)
@@ -77,8 +69,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceGetByPCIBusId(
         &mut self,
-        device: Out<CUdevice>,
-        id: In<c_char>,
+        (device, id): args::cuDeviceGetByPCIBusId,
     ) -> Outcome {
         self.initialised()?;
         let wanted = id.text()?.to_ascii_lowercase();
@@ -92,9 +83,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceCanAccessPeer(
         &mut self,
-        can: Out<c_int>,
-        device: CUdevice,
-        peer: CUdevice,
+        (can, device, peer): args::cuDeviceCanAccessPeer,
     ) -> Outcome {
         let allowed = self.peers_reach(device, peer)?;
         can.write(c_int::from(allowed))
@@ -102,29 +91,23 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceGetP2PAttribute(
         &mut self,
-        value: Out<c_int>,
-        attribute: c_int,
-        source: CUdevice,
-        target: CUdevice,
+        (value, attribute, source, target): args::cuDeviceGetP2PAttribute,
     ) -> Outcome {
         // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED, CUDA_ARRAY_ACCESS_SUPPORTED.
         const PERFORMANCE_RANK: c_int = 1;
         const LAST: c_int = 4;
-        if source == target {
-            return Err(CUresult::ERROR_INVALID_DEVICE);
-        }
+        fail_if(source == target, CUresult::ERROR_INVALID_DEVICE)?;
         let reach = self.peers_reach(source, target)?;
         match attribute {
             PERFORMANCE_RANK => value.write(0),
             2..=LAST => value.write(c_int::from(reach)),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     pub(crate) fn cuDeviceGetDefaultMemPool(
         &mut self,
-        pool: Out<CUmemoryPool>,
-        device: CUdevice,
+        (pool, device): args::cuDeviceGetDefaultMemPool,
     ) -> Outcome {
         let found = self.device_with_pools(device)?.default_pool;
         pool.write(CUmemoryPool(found))
@@ -132,31 +115,31 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceGetMemPool(
         &mut self,
-        pool: Out<CUmemoryPool>,
-        device: CUdevice,
+        (pool, device): args::cuDeviceGetMemPool,
     ) -> Outcome {
         self.initialised()?;
         // For this device number, `cuDeviceGetDefaultMemPool` returns `INVALID_DEVICE` instead.
         // Both codes were measured.
         let found = self.device_with_pools(device).map_err(|code| match code {
-            CUresult::ERROR_INVALID_DEVICE => CUresult::ERROR_INVALID_VALUE,
+            CUresult::ERROR_INVALID_DEVICE => INVALID_VALUE,
             code => code,
         })?;
         pool.write(CUmemoryPool(found.current_pool))
     }
 
-    pub(crate) fn cuDeviceSetMemPool(&mut self, device: CUdevice, pool: CUmemoryPool) -> Outcome {
+    pub(crate) fn cuDeviceSetMemPool(
+        &mut self,
+        (device, pool): args::cuDeviceSetMemPool,
+    ) -> Outcome {
         self.device_with_pools(device)?;
         let found = self.pool(pool)?;
-        if found.device != device as usize || !found.is_of_device() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(found.device != device as usize || !found.is_of_device(), INVALID_VALUE)?;
         self.state.devices[device as usize].current_pool = pool.0;
         Ok(())
     }
 
     pub(crate) fn initialised(&self) -> Outcome {
-        if self.state.initialised { Ok(()) } else { Err(CUresult::ERROR_NOT_INITIALIZED) }
+        fail_if(!self.state.initialised, CUresult::ERROR_NOT_INITIALIZED)
     }
 
     pub(crate) fn device(&mut self, ordinal: CUdevice) -> Outcome<&mut Device> {
@@ -185,9 +168,9 @@ fn bus_id(number: CUdevice) -> String {
     format!("0000:{:02x}:00.0", number + 1)
 }
 
-/// Device attributes of an H200 under driver 580, from number 1 on, all measured. [`attribute_of`]
-/// takes some attributes from the profile instead. All profiles share the other attributes, because
-/// figures of other devices are missing.
+/// Device attributes of an H200 under driver 580, from number 1 on, all measured.
+/// [`device_attribute`] takes some attributes from the profile instead. All profiles share the
+/// other attributes, because figures of other devices are missing.
 #[rustfmt::skip]
 const H200: [c_int; 147] = [
     1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32,
@@ -207,7 +190,7 @@ const H200: [c_int; 147] = [
     1, 1, 0, 1, 1, 0, 0,
 ];
 
-fn attribute_of(
+fn device_attribute(
     profile: &Profile,
     attribute: CUdevice_attribute,
     number: CUdevice,
@@ -252,7 +235,7 @@ fn attribute_of(
 /// Writes a string, cut to `length` bytes including the final zero.
 fn write_text(place: Out<c_char>, text: &str, length: i32) -> Outcome {
     let Ok(length @ 1..) = usize::try_from(length) else {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+        return Err(INVALID_VALUE);
     };
     let text = &text.as_bytes()[..text.len().min(length - 1)];
     place.write_all(text.iter().chain(&[0]).map(|byte| byte.cast_signed()))

@@ -4,10 +4,11 @@ use std::ffi::c_uint;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::capture::{Event, Record};
 use crate::state::stream::{OpRef, Work};
-use crate::{Out, Outcome};
+use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Flags of events: blocking waits, no timing, use by other processes.
 const EVENT_FLAGS: c_uint = 7;
@@ -15,15 +16,11 @@ const EVENT_FLAGS: c_uint = 7;
 const INTERPROCESS: c_uint = 4;
 
 impl Call<'_> {
-    pub(crate) fn cuEventCreate(&mut self, event: Out<CUevent>, flags: c_uint) -> Outcome {
+    pub(crate) fn cuEventCreate(&mut self, (event, flags): args::cuEventCreate) -> Outcome {
         let context = self.current()?;
         event.require()?;
-        if flags & !EVENT_FLAGS != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if flags & INTERPROCESS != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
+        fail_if(flags & !EVENT_FLAGS != 0, INVALID_VALUE)?;
+        fail_if(flags & INTERPROCESS != 0, CUresult::ERROR_NOT_SUPPORTED)?;
         let handle =
             self.state.events.insert(Event { context, flags, recorded: None, captured: None });
         event.write(CUevent(handle))
@@ -35,11 +32,12 @@ impl Call<'_> {
         Ok(())
     }
 
-    pub(crate) fn cuEventRecord(&mut self, event: CUevent, stream: CUstream) -> Outcome {
+    pub(crate) fn cuEventRecord(&mut self, (event, stream): args::cuEventRecord) -> Outcome {
         let index = self.stream(stream)?;
-        if self.event(event)?.context != self.context_of(index) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
+        fail_if(
+            self.event(event)?.context != self.context_of(index),
+            CUresult::ERROR_INVALID_HANDLE,
+        )?;
         if let Some(point) = self.captured_point(index) {
             if let Some(found) = self.state.events.get_mut(event.0) {
                 (found.recorded, found.captured) = (None, Some(point));
@@ -59,15 +57,11 @@ impl Call<'_> {
 
     pub(crate) fn cuEventRecordWithFlags(
         &mut self,
-        event: CUevent,
-        stream: CUstream,
-        flags: c_uint,
+        (event, stream, flags): args::cuEventRecordWithFlags,
     ) -> Outcome {
         // CU_EVENT_RECORD_EXTERNAL is accepted and matters only in graphs.
-        if flags > 1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        self.cuEventRecord(event, stream)
+        fail_if(flags > 1, INVALID_VALUE)?;
+        self.cuEventRecord((event, stream))
     }
 
     pub(crate) fn cuEventQuery(&mut self, event: CUevent) -> Outcome {
@@ -95,9 +89,7 @@ impl Call<'_> {
 
     pub(crate) fn cuEventElapsedTime(
         &mut self,
-        milliseconds: Out<f32>,
-        start: CUevent,
-        end: CUevent,
+        (milliseconds, start, end): args::cuEventElapsedTime,
     ) -> Outcome {
         milliseconds.require()?;
         let time = |event: CUevent| {
@@ -112,15 +104,6 @@ impl Call<'_> {
         };
         let nanoseconds = end as f64 - start as f64;
         milliseconds.write((nanoseconds / 1e6) as f32)
-    }
-
-    pub(crate) fn cuEventElapsedTime_v2(
-        &mut self,
-        milliseconds: Out<f32>,
-        start: CUevent,
-        end: CUevent,
-    ) -> Outcome {
-        self.cuEventElapsedTime(milliseconds, start, end)
     }
 
     /// Returns an event. The event determines the context, so a current context is not needed:

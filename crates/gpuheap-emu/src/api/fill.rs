@@ -2,158 +2,64 @@
 
 use gpuheap_driver::*;
 
-use crate::Outcome;
 use crate::api::copy::Shape;
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::stream::{FillWork, Work};
+use crate::{INVALID_VALUE, Outcome};
+
+/// Defines the four fills with a value of one size: a row or a rectangle, at once or on a stream.
+/// The closure returns the value repeated to four bytes.
+macro_rules! fills {
+    ($($row:ident $row_async:ident $plane:ident $plane_async:ident: $pattern:expr;)*) => {
+        impl Call<'_> {$(
+            pub(crate) fn $row(&mut self, (pointer, value, count): args::$row) -> Outcome {
+                self.fill(pointer, 0, $pattern(value), size_of_val(&value), (count, 1), None)
+            }
+
+            pub(crate) fn $row_async(
+                &mut self,
+                (pointer, value, count, stream): args::$row_async,
+            ) -> Outcome {
+                let (element, size) = (size_of_val(&value), (count, 1));
+                self.fill(pointer, 0, $pattern(value), element, size, Some(stream))
+            }
+
+            pub(crate) fn $plane(
+                &mut self,
+                (pointer, pitch, value, width, height): args::$plane,
+            ) -> Outcome {
+                let (element, size) = (size_of_val(&value), (width, height));
+                self.fill(pointer, pitch, $pattern(value), element, size, None)
+            }
+
+            pub(crate) fn $plane_async(
+                &mut self,
+                (pointer, pitch, value, width, height, stream): args::$plane_async,
+            ) -> Outcome {
+                let (element, size) = (size_of_val(&value), (width, height));
+                self.fill(pointer, pitch, $pattern(value), element, size, Some(stream))
+            }
+        )*}
+    };
+}
+
+fills! {
+    cuMemsetD8_v2 cuMemsetD8Async cuMemsetD2D8_v2 cuMemsetD2D8Async: |value: u8| [value; 4];
+    cuMemsetD16_v2 cuMemsetD16Async cuMemsetD2D16_v2 cuMemsetD2D16Async: |value: u16| {
+        let [a, b] = value.to_ne_bytes();
+        [a, b, a, b]
+    };
+    cuMemsetD32_v2 cuMemsetD32Async cuMemsetD2D32_v2 cuMemsetD2D32Async: u32::to_ne_bytes;
+}
 
 impl Call<'_> {
-    pub(crate) fn cuMemsetD8_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u8,
-        count: usize,
-    ) -> Outcome {
-        self.fill_row(pointer, word8(value), 1, count, None)
-    }
-
-    pub(crate) fn cuMemsetD16_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u16,
-        count: usize,
-    ) -> Outcome {
-        self.fill_row(pointer, word16(value), 2, count, None)
-    }
-
-    pub(crate) fn cuMemsetD32_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u32,
-        count: usize,
-    ) -> Outcome {
-        self.fill_row(pointer, value.to_ne_bytes(), 4, count, None)
-    }
-
-    pub(crate) fn cuMemsetD8Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u8,
-        count: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill_row(pointer, word8(value), 1, count, Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD16Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u16,
-        count: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill_row(pointer, word16(value), 2, count, Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD32Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u32,
-        count: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill_row(pointer, value.to_ne_bytes(), 4, count, Some(stream))
-    }
-
     pub(crate) fn cuStreamWriteValue32_v2(
         &mut self,
-        stream: CUstream,
-        pointer: CUdeviceptr,
-        value: u32,
-        _flags: u32,
+        (stream, pointer, value, _flags): args::cuStreamWriteValue32_v2,
     ) -> Outcome {
-        self.cuMemsetD32Async(pointer, value, 1, stream)
-    }
-
-    pub(crate) fn cuMemsetD2D8_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word8(value), 1, (width, height), None)
-    }
-
-    pub(crate) fn cuMemsetD2D16_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u16,
-        width: usize,
-        height: usize,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word16(value), 2, (width, height), None)
-    }
-
-    pub(crate) fn cuMemsetD2D32_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u32,
-        width: usize,
-        height: usize,
-    ) -> Outcome {
-        self.fill(pointer, pitch, value.to_ne_bytes(), 4, (width, height), None)
-    }
-
-    pub(crate) fn cuMemsetD2D8Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word8(value), 1, (width, height), Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD2D16Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u16,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word16(value), 2, (width, height), Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD2D32Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u32,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill(pointer, pitch, value.to_ne_bytes(), 4, (width, height), Some(stream))
-    }
-
-    fn fill_row(
-        &mut self,
-        pointer: u64,
-        pattern: [u8; 4],
-        element: u64,
-        count: usize,
-        stream: Option<CUstream>,
-    ) -> Outcome {
-        self.fill(pointer, 0, pattern, element, (count, 1), stream)
+        self.cuMemsetD32Async((pointer, value, 1, stream))
     }
 
     /// Fills a rectangle of elements of `size` bytes. The forms without a stream wait only if the
@@ -163,14 +69,13 @@ impl Call<'_> {
         pointer: u64,
         pitch: usize,
         pattern: [u8; 4],
-        element: u64,
+        element: usize,
         size: (usize, usize),
         stream: Option<CUstream>,
     ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         let index = self.stream(stream.unwrap_or(CUstream::NULL))?;
-        let (height, pitch) = (size.1 as u64, pitch as u64);
-        let width = (size.0 as u64).checked_mul(element).ok_or(invalid)?;
+        let (height, pitch, element) = (size.1 as u64, pitch as u64, element as u64);
+        let width = (size.0 as u64).checked_mul(element).ok_or(INVALID_VALUE)?;
         if width == 0 || height == 0 {
             return Ok(());
         }
@@ -178,10 +83,10 @@ impl Call<'_> {
             || !pitch.is_multiple_of(element)
             || height > 1 && pitch < width
         {
-            return Err(invalid);
+            return Err(INVALID_VALUE);
         }
         let shape = Shape { width, height };
-        let side = self.settle_side(Side { address: pointer, is: Is::Device, pitch }, shape)?;
+        let side = self.check_side(Side { address: pointer, is: Is::Device, pitch }, shape)?;
         self.begin(index);
         for row in 0..height {
             self.note_access(index, pointer + row * pitch, width, AccessKind::Write);
@@ -194,13 +99,4 @@ impl Call<'_> {
         }
         self.alive(self.context_of(index))
     }
-}
-
-fn word8(value: u8) -> [u8; 4] {
-    [value; 4]
-}
-
-fn word16(value: u16) -> [u8; 4] {
-    let [a, b] = value.to_ne_bytes();
-    [a, b, a, b]
 }

@@ -1,13 +1,14 @@
 //! Properties and occupancy of kernels that are not run. The figures are those of a small kernel
 //! with 32 registers and no static shared memory.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_int;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::module::Function;
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Architectures for which binaries are commonly compiled, such as PyTorch's wheels. Kernel
 /// libraries have plans for these architectures only. CUB has no plan for 8.9: devices of 8.9 run
@@ -33,9 +34,7 @@ const TENSOR_MAP: usize = 128;
 impl Call<'_> {
     pub(crate) fn cuFuncGetAttribute(
         &mut self,
-        value: Out<c_int>,
-        attribute: CUfunction_attribute,
-        function: CUfunction,
+        (value, attribute, function): args::cuFuncGetAttribute,
     ) -> Outcome {
         type A = CUfunction_attribute;
         self.kernels_are_no_ops()?;
@@ -49,29 +48,24 @@ impl Call<'_> {
             (A::MAX_DYNAMIC_SHARED_SIZE_BYTES, _) => SHARED_BYTES,
             (A::PREFERRED_SHARED_MEMORY_CARVEOUT, _) => -1,
             (CUfunction_attribute(0..=15), _) => 0,
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            _ => return Err(INVALID_VALUE),
         })
     }
 
     pub(crate) fn cuFuncSetAttribute(
         &mut self,
-        function: CUfunction,
-        attribute: CUfunction_attribute,
-        value: c_int,
+        (function, attribute, value): args::cuFuncSetAttribute,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         // Attributes below 8 are fixed properties of the kernel.
-        if !(8..=15).contains(&attribute.0) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(!(8..=15).contains(&attribute.0), INVALID_VALUE)?;
         self.function(function.0)?.set.insert(attribute.0, value);
         Ok(())
     }
 
     pub(crate) fn cuFuncSetCacheConfig(
         &mut self,
-        function: CUfunction,
-        _preference: c_int,
+        (function, _preference): args::cuFuncSetCacheConfig,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         self.function(function.0).map(drop)
@@ -79,42 +73,31 @@ impl Call<'_> {
 
     pub(crate) fn cuKernelGetAttribute(
         &mut self,
-        value: Out<c_int>,
-        attribute: CUfunction_attribute,
-        kernel: CUkernel,
-        device: CUdevice,
+        (value, attribute, kernel, device): args::cuKernelGetAttribute,
     ) -> Outcome {
         self.device(device)?;
-        self.cuFuncGetAttribute(value, attribute, CUfunction(kernel.0))
+        self.cuFuncGetAttribute((value, attribute, CUfunction(kernel.0)))
     }
 
     pub(crate) fn cuKernelSetAttribute(
         &mut self,
-        attribute: CUfunction_attribute,
-        value: c_int,
-        kernel: CUkernel,
-        device: CUdevice,
+        (attribute, value, kernel, device): args::cuKernelSetAttribute,
     ) -> Outcome {
         self.device(device)?;
-        self.cuFuncSetAttribute(CUfunction(kernel.0), attribute, value)
+        self.cuFuncSetAttribute((CUfunction(kernel.0), attribute, value))
     }
 
     pub(crate) fn cuKernelSetCacheConfig(
         &mut self,
-        kernel: CUkernel,
-        preference: c_int,
-        device: CUdevice,
+        (kernel, preference, device): args::cuKernelSetCacheConfig,
     ) -> Outcome {
         self.device(device)?;
-        self.cuFuncSetCacheConfig(CUfunction(kernel.0), preference)
+        self.cuFuncSetCacheConfig((CUfunction(kernel.0), preference))
     }
 
     pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         &mut self,
-        count: Out<c_int>,
-        function: CUfunction,
-        block_threads: c_int,
-        shared_bytes: usize,
+        (count, function, block_threads, shared_bytes): args::cuOccupancyMaxActiveBlocksPerMultiprocessor,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         self.function(function.0)?;
@@ -124,28 +107,19 @@ impl Call<'_> {
 
     pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         &mut self,
-        count: Out<c_int>,
-        function: CUfunction,
-        block_threads: c_int,
-        shared_bytes: usize,
-        _flags: c_uint,
+        (count, function, block_threads, shared_bytes, _flags): args::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     ) -> Outcome {
-        self.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        self.cuOccupancyMaxActiveBlocksPerMultiprocessor((
             count,
             function,
             block_threads,
             shared_bytes,
-        )
+        ))
     }
 
     pub(crate) fn cuOccupancyMaxPotentialBlockSize(
         &mut self,
-        blocks: Out<c_int>,
-        block_threads: Out<c_int>,
-        function: CUfunction,
-        _shared_bytes_of: CUoccupancyB2DSize,
-        shared_bytes: usize,
-        limit: c_int,
+        (blocks, block_threads, function, _shared_bytes_of, shared_bytes, limit): args::cuOccupancyMaxPotentialBlockSize,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         self.function(function.0)?;
@@ -157,15 +131,12 @@ impl Call<'_> {
 
     pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
         &mut self,
-        bytes: Out<usize>,
-        function: CUfunction,
-        blocks: c_int,
-        _block_threads: c_int,
+        (bytes, function, blocks, _block_threads): args::cuOccupancyAvailableDynamicSMemPerBlock,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         self.function(function.0)?;
         let Ok(blocks @ 1..) = usize::try_from(blocks) else {
-            return Err(CUresult::ERROR_INVALID_VALUE);
+            return Err(INVALID_VALUE);
         };
         let each = SHARED_BYTES_OF_MULTIPROCESSOR / blocks;
         bytes.write(each.saturating_sub(SHARED_BYTES_KEPT))
@@ -173,9 +144,7 @@ impl Call<'_> {
 
     pub(crate) fn cuOccupancyMaxPotentialClusterSize(
         &mut self,
-        blocks: Out<c_int>,
-        function: CUfunction,
-        launch: In<CUlaunchConfig>,
+        (blocks, function, launch): args::cuOccupancyMaxPotentialClusterSize,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         self.function(function.0)?;
@@ -185,9 +154,7 @@ impl Call<'_> {
 
     pub(crate) fn cuOccupancyMaxActiveClusters(
         &mut self,
-        clusters: Out<c_int>,
-        function: CUfunction,
-        launch: In<CUlaunchConfig>,
+        (clusters, function, launch): args::cuOccupancyMaxActiveClusters,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
         self.function(function.0)?;
@@ -197,24 +164,26 @@ impl Call<'_> {
     }
 
     /// Writes a tensor description of zeros, because no kernel reads it.
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuTensorMapEncodeTiled(
         &mut self,
-        map: Out<c_void>,
-        _data_type: c_int,
-        _rank: c_uint,
-        _address: Out<c_void>,
-        _sizes: In<u64>,
-        _strides: In<u64>,
-        _box_sizes: In<c_uint>,
-        _element_strides: In<c_uint>,
-        _interleave: c_int,
-        _swizzle: c_int,
-        _promotion: c_int,
-        _fill: c_int,
+        (
+            map,
+            _data_type,
+            _rank,
+            _address,
+            _sizes,
+            _strides,
+            _box_sizes,
+            _element_strides,
+            _interleave,
+            _swizzle,
+            _promotion,
+            _fill,
+        ): args::cuTensorMapEncodeTiled,
     ) -> Outcome {
         self.kernels_are_no_ops()?;
-        map.cast::<[u8; TENSOR_MAP]>().write([0; TENSOR_MAP])
+        // SAFETY: the caller passes a pointer to a `CUtensorMap`, which has this size.
+        unsafe { map.cast::<[u8; TENSOR_MAP]>() }.write([0; TENSOR_MAP])
     }
 
     /// Returns the architecture for which a kernel was compiled, as 10 × major + minor.
@@ -232,9 +201,7 @@ impl Call<'_> {
 
     /// Returns the number of blocks that a multiprocessor runs at once.
     fn active_blocks(&mut self, block_threads: c_int, shared_bytes: usize) -> Outcome<c_int> {
-        if block_threads < 1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(block_threads < 1, INVALID_VALUE)?;
         if block_threads > BLOCK_THREADS {
             return Ok(0);
         }

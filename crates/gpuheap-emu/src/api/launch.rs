@@ -4,13 +4,14 @@ use std::ffi::{c_uint, c_void};
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::kernels::{BLOCK, Kernel, Memory};
 use crate::state::host;
 use crate::state::module::Code;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{KernelWork, Work};
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Maximum number of threads in a block.
 const BLOCK_THREADS: u32 = 1024;
@@ -19,69 +20,54 @@ const LAUNCH_PARAM_BUFFER_POINTER: u64 = 1;
 const LAUNCH_PARAM_BUFFER_SIZE: u64 = 2;
 
 impl Call<'_> {
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuLaunchKernel(
         &mut self,
-        function: CUfunction,
-        grid_x: c_uint,
-        grid_y: c_uint,
-        grid_z: c_uint,
-        block_x: c_uint,
-        block_y: c_uint,
-        block_z: c_uint,
-        _shared_bytes: c_uint,
-        stream: CUstream,
-        parameters: Out<*mut c_void>,
-        extra: Out<*mut c_void>,
-    ) -> Outcome {
-        let launch = Launch {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
+        (
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            _shared_bytes,
+            stream,
             parameters,
             extra,
-        };
-        self.launch(function, stream, &launch)
+        ): args::cuLaunchKernel,
+    ) -> Outcome {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        self.launch(function, stream, &Launch { grid, block, parameters, extra })
     }
 
     /// Launches a kernel. Attributes such as the size of clusters have no effect.
     pub(crate) fn cuLaunchKernelEx(
         &mut self,
-        launch: In<CUlaunchConfig>,
-        function: CUfunction,
-        parameters: Out<*mut c_void>,
-        extra: Out<*mut c_void>,
+        (launch, function, parameters, extra): args::cuLaunchKernelEx,
     ) -> Outcome {
         let asked = launch.get()?;
-        let launch = Launch {
-            grid: [asked.gridDimX, asked.gridDimY, asked.gridDimZ],
-            block: [asked.blockDimX, asked.blockDimY, asked.blockDimZ],
-            parameters,
-            extra,
-        };
-        self.launch(function, asked.hStream, &launch)
+        let grid = [asked.gridDimX, asked.gridDimY, asked.gridDimZ];
+        let block = [asked.blockDimX, asked.blockDimY, asked.blockDimZ];
+        self.launch(function, asked.hStream, &Launch { grid, block, parameters, extra })
     }
 
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuLaunchCooperativeKernel(
         &mut self,
-        function: CUfunction,
-        grid_x: c_uint,
-        grid_y: c_uint,
-        grid_z: c_uint,
-        block_x: c_uint,
-        block_y: c_uint,
-        block_z: c_uint,
-        _shared_bytes: c_uint,
-        stream: CUstream,
-        parameters: Out<*mut c_void>,
-    ) -> Outcome {
-        let launch = Launch {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
+        (
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            _shared_bytes,
+            stream,
             parameters,
-            extra: Out::NULL,
-        };
-        self.launch(function, stream, &launch)
+        ): args::cuLaunchCooperativeKernel,
+    ) -> Outcome {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        self.launch(function, stream, &Launch { grid, block, parameters, extra: Out::NULL })
     }
 
     fn launch(&mut self, function: CUfunction, stream: CUstream, launch: &Launch) -> Outcome {
@@ -100,16 +86,16 @@ impl Call<'_> {
     }
 
     fn launch_own(&mut self, kernel: Kernel, stream: u32, launch: &Launch) -> Outcome {
-        if !launch.extra.is_null() {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
+        fail_if(!launch.extra.is_null(), CUresult::ERROR_NOT_SUPPORTED)?;
         // Every kernel of gpuheap requires this block. Further dimensions of the grid would repeat
         // all the work.
         let [grid_x, grid_y, grid_z] = launch.grid;
-        if grid_x == 0 || [grid_y, grid_z] != [1, 1] || launch.block != [BLOCK, 1, 1] {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let parameter = launch.parameters.follow()?.cast::<u64>();
+        fail_if(
+            grid_x == 0 || [grid_y, grid_z] != [1, 1] || launch.block != [BLOCK, 1, 1],
+            INVALID_VALUE,
+        )?;
+        // SAFETY: the one parameter of each of gpuheap's kernels is an array of words.
+        let parameter = unsafe { launch.parameters.follow()?.cast::<u64>() };
         let words: Vec<u64> =
             (0..kernel.words()).map(|i| parameter.at(i).get()).collect::<Outcome<_>>()?;
         self.begin(stream);
@@ -124,9 +110,7 @@ impl Call<'_> {
     fn launch_nothing(&mut self, stream: u32, launch: &Launch, parameters: &[u32]) -> Outcome {
         let threads = launch.block.iter().try_fold(1_u32, |all, threads| all.checked_mul(*threads));
         let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
-        if launch.grid.contains(&0) || !fits {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(launch.grid.contains(&0) || !fits, INVALID_VALUE)?;
         let addresses = launch.device_addresses(parameters)?;
         self.begin(stream);
         self.state.counts.launches_dropped += u64::from(!self.state.captures.is_recording(stream));
@@ -176,7 +160,8 @@ impl Launch {
         let mut found = Vec::new();
         let mut add = |argument: Out<c_void>, bytes: usize| {
             for word in 0..bytes / 8 {
-                let address = argument.cast::<u64>().at(word).get()?;
+                // SAFETY: the argument has `bytes` bytes, so this whole word is part of it.
+                let address = unsafe { argument.cast::<u64>() }.at(word).get()?;
                 if is_device_address(address) && !found.contains(&address) {
                     found.push(address);
                 }
@@ -201,7 +186,8 @@ impl Launch {
             let value = self.extra.at(2 * pair + 1);
             match self.extra.at(2 * pair).follow()?.address() {
                 LAUNCH_PARAM_BUFFER_POINTER => buffer = value.follow()?,
-                LAUNCH_PARAM_BUFFER_SIZE => bytes = value.follow()?.cast::<usize>(),
+                // SAFETY: the caller passes a pointer to a `size_t` for this key.
+                LAUNCH_PARAM_BUFFER_SIZE => bytes = unsafe { value.follow()?.cast::<usize>() },
                 _ => break,
             }
         }

@@ -1,16 +1,17 @@
 //! Managed memory: real memory of this process that device and host share.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 use gpuheap_driver::*;
 
 use crate::api::pinned::page_bytes;
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::device::Owner;
 use crate::state::host;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
-use crate::{Out, Outcome};
+use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Flags that managed memory may be allocated with. `CU_MEM_ATTACH_SINGLE` can only be set later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
@@ -42,15 +43,11 @@ mod advice {
 impl Call<'_> {
     pub(crate) fn cuMemAllocManaged(
         &mut self,
-        pointer: Out<CUdeviceptr>,
-        bytes: usize,
-        flags: c_uint,
+        (pointer, bytes, flags): args::cuMemAllocManaged,
     ) -> Outcome {
         let context = self.current()?;
         pointer.require()?;
-        if bytes == 0 || !ATTACH.contains(&flags) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(bytes == 0 || !ATTACH.contains(&flags), INVALID_VALUE)?;
         let device = self.device_of(context);
         let address = self.map_managed(bytes as u64)?;
         let mapped = page_bytes(bytes as u64);
@@ -73,26 +70,17 @@ impl Call<'_> {
 
     pub(crate) fn cuMemPrefetchAsync(
         &mut self,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        device: CUdevice,
-        stream: CUstream,
+        (pointer, bytes, device, stream): args::cuMemPrefetchAsync,
     ) -> Outcome {
-        self.cuMemPrefetchAsync_v2(pointer, bytes, location_of(device), 0, stream)
+        self.cuMemPrefetchAsync_v2((pointer, bytes, location_of(device), 0, stream))
     }
 
     pub(crate) fn cuMemPrefetchAsync_v2(
         &mut self,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        location: CUmemLocation,
-        flags: c_uint,
-        stream: CUstream,
+        (pointer, bytes, location, flags, stream): args::cuMemPrefetchAsync_v2,
     ) -> Outcome {
         let stream = self.stream(stream)?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags != 0, INVALID_VALUE)?;
         let place = self.managed_place(location, self.device_of_stream(stream))?;
         let base = self.managed_range(pointer, bytes as u64)?;
         if let Some(found) = self.state.space.get_mut(base) {
@@ -105,35 +93,25 @@ impl Call<'_> {
     /// Prefetches each range as `cuMemPrefetchAsync` does. If a range is wrong, the ranges before
     /// it are still prefetched. A group of ranges ends where the next group begins. If group `n +
     /// 1` does not begin after group `n`, group `n + 1` has no ranges. Measured.
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
-        pointers: Out<CUdeviceptr>,
-        sizes: Out<usize>,
-        count: usize,
-        locations: Out<CUmemLocation>,
-        firsts: Out<usize>,
-        locations_count: usize,
-        flags: u64,
-        stream: CUstream,
+        (pointers, sizes, count, locations, firsts, locations_count, flags, stream): args::cuMemPrefetchBatchAsync,
     ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         let index = self.batch_stream(stream, flags)?;
         let here = self.device_of_stream(index);
-        if count == 0 || locations_count == 0 || locations_count > count || firsts.get()? != 0 {
-            return Err(invalid);
-        }
+        fail_if(
+            count == 0 || locations_count == 0 || locations_count > count || firsts.get()? != 0,
+            INVALID_VALUE,
+        )?;
         let mut groups = Vec::new();
         for group in 0..locations_count {
             let first = firsts.at(group).get()?;
             let place = self.managed_place(locations.at(group).get()?, here);
             let place = place.map_err(|code| match code {
-                CUresult::ERROR_INVALID_DEVICE if self.is_concurrent(here) => invalid,
+                CUresult::ERROR_INVALID_DEVICE if self.is_concurrent(here) => INVALID_VALUE,
                 code => code,
             })?;
-            if first >= count {
-                return Err(invalid);
-            }
+            fail_if(first >= count, INVALID_VALUE)?;
             // A batch keeps the id of a host location as the caller gave it: measured.
             let id = locations.at(group).get()?.id;
             groups.push((first, CUmemLocation { id, ..place }));
@@ -157,48 +135,18 @@ impl Call<'_> {
     /// content.
     pub(crate) fn cuMemDiscardBatchAsync(
         &mut self,
-        pointers: Out<CUdeviceptr>,
-        sizes: Out<usize>,
-        count: usize,
-        flags: u64,
-        stream: CUstream,
+        (pointers, sizes, count, flags, stream): args::cuMemDiscardBatchAsync,
     ) -> Outcome {
         let index = self.batch_stream(stream, flags)?;
         let here = CUmemLocation::device(self.device_of_stream(index) as CUdevice);
         self.managed_place(here, 0)?;
-        if count == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(count == 0, INVALID_VALUE)?;
         self.refuse_while_recording(index)?;
         for at in 0..count {
             self.managed_range(pointers.at(at).get()?, sizes.at(at).get()? as u64)?;
         }
         self.take_turn(index);
         Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn cuMemDiscardAndPrefetchBatchAsync(
-        &mut self,
-        pointers: Out<CUdeviceptr>,
-        sizes: Out<usize>,
-        count: usize,
-        locations: Out<CUmemLocation>,
-        firsts: Out<usize>,
-        locations_count: usize,
-        flags: u64,
-        stream: CUstream,
-    ) -> Outcome {
-        self.cuMemPrefetchBatchAsync(
-            pointers,
-            sizes,
-            count,
-            locations,
-            firsts,
-            locations_count,
-            flags,
-            stream,
-        )
     }
 
     /// Enqueues work that does nothing: the call's only effect is its place in the stream's order.
@@ -211,18 +159,13 @@ impl Call<'_> {
     fn batch_stream(&mut self, stream: CUstream, flags: u64) -> Outcome<u32> {
         let index = self.stream(stream)?;
         let kind = self.state.streams.at(index).map(|stream| stream.kind);
-        if flags != 0 || kind == Some(StreamKind::Legacy) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags != 0 || kind == Some(StreamKind::Legacy), INVALID_VALUE)?;
         Ok(index)
     }
 
     pub(crate) fn cuMemAdvise(
         &mut self,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        advice: c_int,
-        device: CUdevice,
+        (pointer, bytes, advice, device): args::cuMemAdvise,
     ) -> Outcome {
         self.current()?;
         // `cuMemAdvise_v2` returns `INVALID_VALUE` for a wrong device instead. Both codes were
@@ -230,34 +173,28 @@ impl Call<'_> {
         if advice::WITH_LOCATION.contains(&advice) && device != CU_DEVICE_CPU {
             self.device(device)?;
         }
-        self.cuMemAdvise_v2(pointer, bytes, advice, location_of(device))
+        self.cuMemAdvise_v2((pointer, bytes, advice, location_of(device)))
     }
 
     /// Stores advice for the whole allocation. Advice for a NUMA node of the host is accepted and
     /// has no effect: measured on a host with one node.
     pub(crate) fn cuMemAdvise_v2(
         &mut self,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        advice: c_int,
-        location: CUmemLocation,
+        (pointer, bytes, advice, location): args::cuMemAdvise_v2,
     ) -> Outcome {
         type L = CUmemLocationType;
         let context = self.current()?;
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         let here = self.device_of(context);
         if !(advice::SET_READ_MOSTLY..=advice::UNSET_ACCESSED_BY).contains(&advice)
             || !(L::DEVICE.0..=L::HOST_NUMA_CURRENT.0).contains(&location.kind.0)
         {
-            return Err(invalid);
+            return Err(INVALID_VALUE);
         }
         let is_node = matches!(location.kind, L::HOST_NUMA | L::HOST_NUMA_CURRENT);
         let place = if advice::WITH_LOCATION.contains(&advice) {
-            if is_node && advice != advice::SET_PREFERRED_LOCATION {
-                return Err(invalid);
-            }
+            fail_if(is_node && advice != advice::SET_PREFERRED_LOCATION, INVALID_VALUE)?;
             self.managed_place(location, here).map_err(|code| match code {
-                CUresult::ERROR_INVALID_DEVICE if self.is_concurrent(here) => invalid,
+                CUresult::ERROR_INVALID_DEVICE if self.is_concurrent(here) => INVALID_VALUE,
                 code => code,
             })?
         } else {
@@ -287,20 +224,17 @@ impl Call<'_> {
 
     pub(crate) fn cuMemRangeGetAttribute(
         &mut self,
-        data: Out<c_void>,
-        data_bytes: usize,
-        attribute: c_int,
-        pointer: CUdeviceptr,
-        bytes: usize,
+        (data, data_bytes, attribute, pointer, bytes): args::cuMemRangeGetAttribute,
     ) -> Outcome {
         self.current()?;
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         let base = self.managed_range(pointer, bytes as u64)?;
         let nothing = Advice::default();
-        let found = self.state.space.get(base).ok_or(invalid)?;
+        let found = self.state.space.get(base).ok_or(INVALID_VALUE)?;
         let kept = found.advice.as_deref().unwrap_or(&nothing);
-        let data = data.cast::<c_int>();
-        let one = |value: c_int| if data_bytes == 4 { data.write(value) } else { Err(invalid) };
+        // SAFETY: the caller passes a pointer to `data_bytes` bytes: an `int` or several.
+        let data = unsafe { data.cast::<c_int>() };
+        let one =
+            |value: c_int| if data_bytes == 4 { data.write(value) } else { Err(INVALID_VALUE) };
         match attribute {
             advice::READ_MOSTLY => one(c_int::from(kept.read_mostly)),
             advice::PREFERRED_LOCATION => one(kept.preferred.map_or(NO_LOCATION, device_of)),
@@ -320,24 +254,19 @@ impl Call<'_> {
                 }
                 Ok(())
             }
-            _ => Err(invalid),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     pub(crate) fn cuMemRangeGetAttributes(
         &mut self,
-        data: Out<*mut c_void>,
-        data_bytes: Out<usize>,
-        attributes: Out<c_int>,
-        count: usize,
-        pointer: CUdeviceptr,
-        bytes: usize,
+        (data, data_bytes, attributes, count, pointer, bytes): args::cuMemRangeGetAttributes,
     ) -> Outcome {
         self.current()?;
         for index in 0..count {
             let (data, data_bytes) = (data.at(index).follow()?, data_bytes.at(index).get()?);
             let attribute = attributes.at(index).get()?;
-            self.cuMemRangeGetAttribute(data, data_bytes, attribute, pointer, bytes)?;
+            self.cuMemRangeGetAttribute((data, data_bytes, attribute, pointer, bytes))?;
         }
         Ok(())
     }
@@ -347,12 +276,8 @@ impl Call<'_> {
     /// refuses it.
     pub(crate) fn cuStreamAttachMemAsync(
         &mut self,
-        stream: CUstream,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        flags: c_uint,
+        (stream, pointer, bytes, flags): args::cuStreamAttachMemAsync,
     ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         let stream = self.stream(stream)?;
         let kind = self.state.streams.at(stream).map(|stream| stream.kind);
         match flags {
@@ -360,12 +285,12 @@ impl Call<'_> {
             // CU_MEM_ATTACH_SINGLE needs a single stream, and the legacy default stream stands for
             // several.
             CU_MEM_ATTACH_SINGLE if kind != Some(StreamKind::Legacy) => {}
-            _ => return Err(invalid),
+            _ => return Err(INVALID_VALUE),
         }
-        let found = self.state.space.get(pointer).ok_or(invalid)?;
+        let found = self.state.space.get(pointer).ok_or(INVALID_VALUE)?;
         let whole = bytes == 0 || bytes as u64 == found.bytes;
         if !matches!(found.kind, Kind::Managed { .. }) || !whole {
-            return Err(invalid);
+            return Err(INVALID_VALUE);
         }
         self.take_turn(stream);
         Ok(())
@@ -377,16 +302,17 @@ impl Call<'_> {
         type L = CUmemLocationType;
         // Without concurrent access, memory cannot be moved at all, not even to the host.
         let device = if location.kind == L::DEVICE { location.id } else { here as CUdevice };
-        if !self.device(device)?.profile.concurrent_managed_access {
-            return Err(CUresult::ERROR_INVALID_DEVICE);
-        }
+        fail_if(
+            !self.device(device)?.profile.concurrent_managed_access,
+            CUresult::ERROR_INVALID_DEVICE,
+        )?;
         match location.kind {
             L::DEVICE => Ok(location),
             L::HOST => Ok(HOST),
             // The emulated host has one node.
             L::HOST_NUMA if location.id == 0 => Ok(location),
             L::HOST_NUMA_CURRENT => Ok(location),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
@@ -397,8 +323,7 @@ impl Call<'_> {
 
     /// Returns the managed allocation that contains a range.
     fn managed_range(&mut self, pointer: u64, bytes: u64) -> Outcome<u64> {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
-        let (base, found) = self.state.space.find(pointer).ok_or(invalid)?;
+        let (base, found) = self.state.space.find(pointer).ok_or(INVALID_VALUE)?;
         let inside =
             bytes != 0 && pointer - base + bytes.min(u64::MAX / 2) <= page_bytes(found.bytes);
         let managed = match found.kind {
@@ -406,7 +331,7 @@ impl Call<'_> {
             Kind::Pool { pool, .. } => self.is_pool_managed(pool) && found.freed.is_none(),
             _ => false,
         };
-        if managed && inside { Ok(base) } else { Err(invalid) }
+        if managed && inside { Ok(base) } else { Err(INVALID_VALUE) }
     }
 }
 

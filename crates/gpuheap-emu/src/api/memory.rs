@@ -1,16 +1,16 @@
 //! Plain and pitched device memory, and the device's free memory.
 
-use std::ffi::c_uint;
 use std::sync::atomic::Ordering;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::device::{Device, Owner};
 use crate::state::physical::PAGE;
 use crate::state::slots::GRANULE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
-use crate::{Out, Outcome, state::host};
+use crate::{INVALID_VALUE, Outcome, fail_if, state::host};
 
 /// Multiple to which the size of small allocations is rounded up, bytes.
 const ALIGN: u64 = 512;
@@ -20,27 +20,23 @@ const SMALL: u64 = 1 << 20;
 const PITCH: u64 = 512;
 
 impl Call<'_> {
-    pub(crate) fn cuMemGetInfo_v2(&mut self, free: Out<usize>, total: Out<usize>) -> Outcome {
+    pub(crate) fn cuMemGetInfo_v2(&mut self, (free, total): args::cuMemGetInfo_v2) -> Outcome {
         let context = self.current()?;
         let (limit, calls) = (self.state.memory_limit(), self.state.calls.total);
         let device = self.device_of(context);
         let device = &mut self.state.devices[device];
-        device.settle(calls);
+        device.release_late(calls);
         let capacity = device.profile.memory_bytes;
         let promised =
             device.free_bytes(limit).saturating_add(device.profile.free_overstated_bytes);
-        if !free.is_null() {
-            free.write(promised.min(capacity) as usize)?;
-        }
-        if total.is_null() { Ok(()) } else { total.write(capacity as usize) }
+        free.write_if_wanted(promised.min(capacity) as usize)?;
+        total.write_if_wanted(capacity as usize)
     }
 
-    pub(crate) fn cuMemAlloc_v2(&mut self, pointer: Out<CUdeviceptr>, bytes: usize) -> Outcome {
+    pub(crate) fn cuMemAlloc_v2(&mut self, (pointer, bytes): args::cuMemAlloc_v2) -> Outcome {
         let context = self.current()?;
         pointer.require()?;
-        if bytes == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(bytes == 0, INVALID_VALUE)?;
         self.note_request(self.device_of(context), bytes as u64, pointer.address());
         let address = self.allocate_plain(context, bytes as u64)?;
         pointer.write(address)
@@ -48,18 +44,15 @@ impl Call<'_> {
 
     pub(crate) fn cuMemAllocPitch_v2(
         &mut self,
-        pointer: Out<CUdeviceptr>,
-        pitch: Out<usize>,
-        width_bytes: usize,
-        height: usize,
-        element_bytes: c_uint,
+        (pointer, pitch, width_bytes, height, element_bytes): args::cuMemAllocPitch_v2,
     ) -> Outcome {
         let context = self.current()?;
         pointer.require()?;
         pitch.require()?;
-        if width_bytes == 0 || height == 0 || !matches!(element_bytes, 4 | 8 | 16) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(
+            width_bytes == 0 || height == 0 || !matches!(element_bytes, 4 | 8 | 16),
+            INVALID_VALUE,
+        )?;
         let row = (width_bytes as u64).checked_next_multiple_of(PITCH);
         let bytes = row.and_then(|row| row.checked_mul(height as u64));
         self.note_request(self.device_of(context), bytes.unwrap_or(u64::MAX), pointer.address());
@@ -85,26 +78,22 @@ impl Call<'_> {
             )) => self.free_after_work(pointer),
             _ => {
                 self.find_bad_free(pointer);
-                Err(CUresult::ERROR_INVALID_VALUE)
+                Err(INVALID_VALUE)
             }
         }
     }
 
     pub(crate) fn cuMemGetAddressRange_v2(
         &mut self,
-        base: Out<CUdeviceptr>,
-        bytes: Out<usize>,
-        pointer: CUdeviceptr,
+        (base, bytes, pointer): args::cuMemGetAddressRange_v2,
     ) -> Outcome {
         self.current()?;
         if base.is_null() && bytes.is_null() {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        if !base.is_null() {
-            base.write(start)?;
-        }
-        if bytes.is_null() { Ok(()) } else { bytes.write(length as usize) }
+        base.write_if_wanted(start)?;
+        bytes.write_if_wanted(length as usize)
     }
 
     /// Returns the allocation or mapping that contains an address.
@@ -125,9 +114,7 @@ impl Call<'_> {
         if bytes <= SMALL {
             let taken = bytes.next_multiple_of(ALIGN);
             if self.state.devices[device].small.needs_granule(taken) {
-                if !self.charge(device, Owner::Plain, GRANULE) {
-                    return Err(out_of_memory);
-                }
+                fail_if(!self.charge(device, Owner::Plain, GRANULE), out_of_memory)?;
                 let Some(granule) = self.state.space.add_granule() else {
                     self.release(device, Owner::Plain, GRANULE);
                     return Err(out_of_memory);
@@ -139,9 +126,7 @@ impl Call<'_> {
             return Ok(address);
         }
         let charged = bytes.checked_next_multiple_of(GRANULE).ok_or(out_of_memory)?;
-        if !self.charge(device, Owner::Plain, charged) {
-            return Err(out_of_memory);
-        }
+        fail_if(!self.charge(device, Owner::Plain, charged), out_of_memory)?;
         let Some(address) = self.state.space.find_gap(charged, GRANULE) else {
             self.release(device, Owner::Plain, charged);
             return Err(out_of_memory);
@@ -208,7 +193,7 @@ impl Call<'_> {
     pub(crate) fn charge(&mut self, device: usize, owner: Owner, bytes: u64) -> bool {
         let (limit, calls) = (self.state.memory_limit(), self.state.calls.total);
         let found = &mut self.state.devices[device];
-        found.settle(calls);
+        found.release_late(calls);
         if found.charge(owner, bytes, limit) {
             self.note_peak();
             return true;
@@ -269,9 +254,7 @@ impl Call<'_> {
             .map(|(index, _)| index)
             .collect();
         for context in contexts {
-            let ops = self.state.last_ops(context);
-            self.complete_all(ops);
-            self.host_waits_for_context(context);
+            self.complete_context(context);
         }
     }
 
@@ -328,7 +311,7 @@ impl Call<'_> {
     /// Frees all memory of a context that ends. Pool memory belongs to the device and stays. This
     /// was measured on an H200 for a created context and for a reset of the primary context
     /// (2026-11-22). For the last release of the primary context, it is assumed.
-    pub(crate) fn free_all_of(&mut self, context: u32, report_leaks: bool) {
+    pub(crate) fn free_context(&mut self, context: u32, report_leaks: bool) {
         let is_primary = self.state.contexts.at(context).is_some_and(|context| context.primary);
         let live: Vec<(u64, bool)> = self
             .state

@@ -4,7 +4,6 @@
 
 mod capture;
 mod changes;
-mod checkpoint;
 mod context;
 mod copy;
 mod device;
@@ -23,3 +22,45 @@ mod pool_places;
 mod stream;
 mod vmm;
 mod work;
+
+use gpuheap_driver::CUresult;
+
+use crate::Outcome;
+use crate::dispatch::args;
+use crate::emulator::Call;
+
+/// Defines functions that do the same as another function with the same arguments.
+macro_rules! aliases {
+    ($($alias:ident = $function:ident;)*) => {
+        impl Call<'_> {$(
+            pub(crate) fn $alias(&mut self, arguments: args::$alias) -> Outcome {
+                self.$function(arguments)
+            }
+        )*}
+    };
+}
+
+aliases! {
+    cuDeviceGetUuid_v2 = cuDeviceGetUuid;
+    cuEventElapsedTime_v2 = cuEventElapsedTime;
+    cuMemDiscardAndPrefetchBatchAsync = cuMemPrefetchBatchAsync;
+    cuMemcpy2DUnaligned_v2 = cuMemcpy2D_v2;
+    cuModuleLoadFatBinary = cuModuleLoadData;
+}
+
+/// Defines functions that refuse every call.
+macro_rules! refusals {
+    ($($symbol:ident)*) => {
+        impl Call<'_> {$(
+            pub(crate) fn $symbol(&mut self, _: args::$symbol) -> Outcome {
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+        )*}
+    };
+}
+
+// An emulated device is memory of its own process and cannot be moved.
+refusals! {
+    cuCheckpointProcessLock cuCheckpointProcessCheckpoint cuCheckpointProcessRestore
+    cuCheckpointProcessUnlock
+}

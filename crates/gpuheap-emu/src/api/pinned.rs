@@ -5,10 +5,11 @@ use std::ffi::{c_uint, c_void};
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::host;
 use crate::state::space::Kind;
-use crate::{Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Flags of `cuMemHostAlloc`.
 const PINNED_FLAGS: c_uint =
@@ -22,21 +23,20 @@ const REGISTER_IO_MEMORY: c_uint = 4;
 const HOST_PAGE: u64 = 4096;
 
 impl Call<'_> {
-    pub(crate) fn cuMemAllocHost_v2(&mut self, pointer: Out<*mut c_void>, bytes: usize) -> Outcome {
-        self.cuMemHostAlloc(pointer, bytes, 0)
+    pub(crate) fn cuMemAllocHost_v2(
+        &mut self,
+        (pointer, bytes): args::cuMemAllocHost_v2,
+    ) -> Outcome {
+        self.cuMemHostAlloc((pointer, bytes, 0))
     }
 
     pub(crate) fn cuMemHostAlloc(
         &mut self,
-        pointer: Out<*mut c_void>,
-        bytes: usize,
-        flags: c_uint,
+        (pointer, bytes, flags): args::cuMemHostAlloc,
     ) -> Outcome {
         let context = self.current()?;
         pointer.require()?;
-        if flags & !PINNED_FLAGS != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags & !PINNED_FLAGS != 0, INVALID_VALUE)?;
         if bytes == 0 {
             return pointer.write(std::ptr::null_mut());
         }
@@ -61,61 +61,51 @@ impl Call<'_> {
         let found = self.state.space.get(address);
         if !found.is_some_and(|found| matches!(found.kind, Kind::Pinned { .. })) {
             self.find_bad_free(address);
-            return Err(CUresult::ERROR_INVALID_VALUE);
+            return Err(INVALID_VALUE);
         }
         self.free_after_work(address)
     }
 
     pub(crate) fn cuMemHostGetDevicePointer_v2(
         &mut self,
-        device_pointer: Out<CUdeviceptr>,
-        pointer: Out<c_void>,
-        flags: c_uint,
+        (device_pointer, pointer, flags): args::cuMemHostGetDevicePointer_v2,
     ) -> Outcome {
         self.current()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags != 0, INVALID_VALUE)?;
         let address = pointer.address();
         let found = self.state.space.find(address).map(|(_, found)| found.kind);
         match found {
             Some(Kind::Pinned { .. } | Kind::Registered { .. }) => device_pointer.write(address),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     pub(crate) fn cuMemHostGetFlags(
         &mut self,
-        flags: Out<c_uint>,
-        pointer: Out<c_void>,
+        (flags, pointer): args::cuMemHostGetFlags,
     ) -> Outcome {
         self.current()?;
         match self.state.space.find(pointer.address()).map(|(_, found)| found.kind) {
             Some(Kind::Pinned { flags: made, .. } | Kind::Registered { flags: made }) => {
                 flags.write(made)
             }
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     pub(crate) fn cuMemHostRegister_v2(
         &mut self,
-        pointer: Out<c_void>,
-        bytes: usize,
-        flags: c_uint,
+        (pointer, bytes, flags): args::cuMemHostRegister_v2,
     ) -> Outcome {
         let context = self.current()?;
         let (address, bytes) = (pointer.address(), bytes as u64);
-        if pointer.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if flags & REGISTER_IO_MEMORY != 0 {
-            return Err(CUresult::ERROR_NOT_PERMITTED);
-        }
-        let end = address.checked_add(bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if self.state.space.find(address).is_some() || self.state.space.find(end - 1).is_some() {
-            return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
+        fail_if(pointer.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0, INVALID_VALUE)?;
+        fail_if(flags & REGISTER_IO_MEMORY != 0, CUresult::ERROR_NOT_PERMITTED)?;
+        let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
+        fail_if(
+            self.state.space.find(address).is_some() || self.state.space.find(end - 1).is_some(),
+            CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+        )?;
         self.pin(bytes, self.device_of(context))?;
         let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
         self.insert(address, bytes, Kind::Registered { flags }, context, self.device_of(context));
@@ -128,12 +118,10 @@ impl Call<'_> {
     pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         let address = pointer.address();
-        if pointer.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(pointer.is_null(), INVALID_VALUE)?;
         match self.state.space.find(address).map(|(base, found)| (base, found.kind)) {
             Some((base, Kind::Registered { .. })) if base == address => {}
-            Some((_, Kind::Registered { .. })) => return Err(CUresult::ERROR_INVALID_VALUE),
+            Some((_, Kind::Registered { .. })) => return Err(INVALID_VALUE),
             _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED),
         }
         self.free_after_work(address)

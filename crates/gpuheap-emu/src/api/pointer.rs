@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Value of the attribute `DEVICE_ORDINAL` for memory of no device: measured.
 const NO_DEVICE: c_int = -2;
@@ -36,13 +37,11 @@ struct Found {
 impl Call<'_> {
     pub(crate) fn cuPointerGetAttribute(
         &mut self,
-        data: Out<c_void>,
-        attribute: CUpointer_attribute,
-        pointer: CUdeviceptr,
+        (data, attribute, pointer): args::cuPointerGetAttribute,
     ) -> Outcome {
         self.initialised()?;
         data.require()?;
-        let value = self.attribute_of(attribute, pointer)?.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let value = self.read_attribute(attribute, pointer)?.ok_or(INVALID_VALUE)?;
         write(data, value)
     }
 
@@ -50,19 +49,14 @@ impl Call<'_> {
     /// not needed. If an attribute does not apply, writes the value of [`nothing`]. All measured.
     pub(crate) fn cuPointerGetAttributes(
         &mut self,
-        count: c_uint,
-        attributes: Out<CUpointer_attribute>,
-        data: Out<*mut c_void>,
-        pointer: CUdeviceptr,
+        (count, attributes, data, pointer): args::cuPointerGetAttributes,
     ) -> Outcome {
         self.initialised()?;
-        if count == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(count == 0, INVALID_VALUE)?;
         for index in 0..count as usize {
             let attribute = attributes.at(index).get()?;
             let out = data.at(index).follow()?;
-            let value = match self.attribute_of(attribute, pointer) {
+            let value = match self.read_attribute(attribute, pointer) {
                 Err(CUresult::ERROR_INVALID_CONTEXT) => None,
                 value => value?,
             };
@@ -76,29 +70,27 @@ impl Call<'_> {
 
     pub(crate) fn cuPointerSetAttribute(
         &mut self,
-        value: In<c_void>,
-        attribute: CUpointer_attribute,
-        pointer: CUdeviceptr,
+        (value, attribute, pointer): args::cuPointerSetAttribute,
     ) -> Outcome {
         self.initialised()?;
-        let invalid = CUresult::ERROR_INVALID_VALUE;
-        if attribute != CUpointer_attribute::SYNC_MEMOPS {
-            return Err(invalid);
-        }
-        let set = value.cast::<c_uint>().get()? != 0;
-        let (base, _) = self.state.space.find(pointer).ok_or(invalid)?;
-        self.state.space.get_mut(base).ok_or(invalid)?.sync_memops = set;
+        fail_if(attribute != CUpointer_attribute::SYNC_MEMOPS, INVALID_VALUE)?;
+        // SAFETY: the caller passes a pointer to an `unsigned int` for this attribute.
+        let set = unsafe { value.cast::<c_uint>() }.get()? != 0;
+        let (base, _) = self.state.space.find(pointer).ok_or(INVALID_VALUE)?;
+        self.state.space.get_mut(base).ok_or(INVALID_VALUE)?.sync_memops = set;
         Ok(())
     }
 
     /// Returns the value of an attribute; `None` if the attribute does not apply. An unknown
     /// attribute is an error.
-    fn attribute_of(&self, attribute: CUpointer_attribute, pointer: u64) -> Outcome<Option<Value>> {
+    fn read_attribute(
+        &self,
+        attribute: CUpointer_attribute,
+        pointer: u64,
+    ) -> Outcome<Option<Value>> {
         type A = CUpointer_attribute;
         let known = matches!(attribute, CUpointer_attribute(1..=4 | 6..=17));
-        if !known {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(!known, INVALID_VALUE)?;
         let Some(found) = self.find_pointer(pointer)? else { return Ok(None) };
         let pool = match found.kind {
             Kind::Pool { pool, .. } => self.state.pools.get(pool),
@@ -210,8 +202,11 @@ impl Call<'_> {
 }
 
 fn write(data: Out<c_void>, value: Value) -> Outcome {
-    match value {
-        Value::Int(value) => data.cast::<c_int>().write(value),
-        Value::Long(value) => data.cast::<u64>().write(value),
+    // SAFETY: `value` has the type to which the caller passes a pointer for the attribute.
+    unsafe {
+        match value {
+            Value::Int(value) => data.cast::<c_int>().write(value),
+            Value::Long(value) => data.cast::<u64>().write(value),
+        }
     }
 }

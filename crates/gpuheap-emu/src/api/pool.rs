@@ -1,10 +1,11 @@
 //! Stream-ordered allocation and its pools.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use gpuheap_driver::*;
 
 use crate::api::pinned::page_bytes;
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::access::AccessKind;
 use crate::state::arena::{CHUNK, POOL_ALIGN};
@@ -13,7 +14,7 @@ use crate::state::pool::{Pool, PoolMemory};
 use crate::state::slots::GRANULE;
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Largest limit that a pool accepts, bytes: the size of the user address space. On an H200 with
 /// driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.
@@ -22,9 +23,7 @@ const MAX_POOL_BYTES: u64 = 1 << 47;
 impl Call<'_> {
     pub(crate) fn cuMemAllocAsync(
         &mut self,
-        pointer: Out<CUdeviceptr>,
-        bytes: usize,
-        stream: CUstream,
+        (pointer, bytes, stream): args::cuMemAllocAsync,
     ) -> Outcome {
         let stream = self.stream(stream)?;
         let device = self.device_of_stream(stream);
@@ -34,17 +33,14 @@ impl Call<'_> {
 
     pub(crate) fn cuMemAllocFromPoolAsync(
         &mut self,
-        pointer: Out<CUdeviceptr>,
-        bytes: usize,
-        pool: CUmemoryPool,
-        stream: CUstream,
+        (pointer, bytes, pool, stream): args::cuMemAllocFromPoolAsync,
     ) -> Outcome {
         let stream = self.stream(stream)?;
         self.pool(pool)?;
         self.allocate_from(pointer, bytes, pool.0, stream)
     }
 
-    pub(crate) fn cuMemFreeAsync(&mut self, pointer: CUdeviceptr, stream: CUstream) -> Outcome {
+    pub(crate) fn cuMemFreeAsync(&mut self, (pointer, stream): args::cuMemFreeAsync) -> Outcome {
         let stream = self.stream(stream)?;
         if pointer == 0 {
             return Ok(());
@@ -85,16 +81,12 @@ impl Call<'_> {
             }
             _ => {
                 self.find_bad_free(pointer);
-                Err(CUresult::ERROR_INVALID_VALUE)
+                Err(INVALID_VALUE)
             }
         }
     }
 
-    pub(crate) fn cuMemPoolCreate(
-        &mut self,
-        pool: Out<CUmemoryPool>,
-        properties: In<CUmemPoolProps>,
-    ) -> Outcome {
+    pub(crate) fn cuMemPoolCreate(&mut self, (pool, properties): args::cuMemPoolCreate) -> Outcome {
         pool.require()?;
         let asked = properties.get()?;
         let (device, memory) = self.memory_of_new_pool(&asked)?;
@@ -109,9 +101,7 @@ impl Call<'_> {
 
     pub(crate) fn cuMemPoolDestroy(&mut self, pool: CUmemoryPool) -> Outcome {
         let found = self.pool(pool)?;
-        if found.is_default {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(found.is_default, INVALID_VALUE)?;
         let device = found.device;
         found.destroyed = true;
         let device = &mut self.state.devices[device];
@@ -125,7 +115,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    pub(crate) fn cuMemPoolTrimTo(&mut self, pool: CUmemoryPool, keep: usize) -> Outcome {
+    pub(crate) fn cuMemPoolTrimTo(&mut self, (pool, keep): args::cuMemPoolTrimTo) -> Outcome {
         self.pool(pool)?;
         self.shrink_pool(pool.0, keep as u64);
         Ok(())
@@ -133,23 +123,24 @@ impl Call<'_> {
 
     pub(crate) fn cuMemPoolSetAttribute(
         &mut self,
-        pool: CUmemoryPool,
-        attribute: CUmemPool_attribute,
-        value: Out<c_void>,
+        (pool, attribute, value): args::cuMemPoolSetAttribute,
     ) -> Outcome {
         type A = CUmemPool_attribute;
         let found = self.pool(pool)?;
-        let flag = || value.cast::<c_int>().get().map(|value| value != 0);
+        // SAFETY: the caller passes a pointer to an `int` for the attributes that are switches, and
+        // to a `u64` for the others.
+        let (flag, number) = unsafe { (value.cast::<c_int>(), value.cast::<u64>()) };
+        let flag = || flag.get().map(|value| value != 0);
         // A high-water mark can only be reset to the current value.
-        let back = || match value.cast::<u64>().get()? {
+        let back = || match number.get()? {
             0 => Ok(()),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         };
         match attribute {
             A::REUSE_FOLLOW_EVENT_DEPENDENCIES => found.follow_events = flag()?,
             A::REUSE_ALLOW_OPPORTUNISTIC => found.opportunistic = flag()?,
             A::REUSE_ALLOW_INTERNAL_DEPENDENCIES => found.internal_dependencies = flag()?,
-            A::RELEASE_THRESHOLD => found.threshold = value.cast::<u64>().get()?,
+            A::RELEASE_THRESHOLD => found.threshold = number.get()?,
             A::RESERVED_MEM_HIGH => {
                 back()?;
                 found.reserved_high = found.arena.backed();
@@ -158,21 +149,22 @@ impl Call<'_> {
                 back()?;
                 found.used_high = found.used;
             }
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            _ => return Err(INVALID_VALUE),
         }
         Ok(())
     }
 
     pub(crate) fn cuMemPoolGetAttribute(
         &mut self,
-        pool: CUmemoryPool,
-        attribute: CUmemPool_attribute,
-        value: Out<c_void>,
+        (pool, attribute, value): args::cuMemPoolGetAttribute,
     ) -> Outcome {
         type A = CUmemPool_attribute;
         let found = self.pool(pool)?;
-        let flag = |set: bool| value.cast::<c_int>().write(c_int::from(set));
-        let number = |bytes: u64| value.cast::<u64>().write(bytes);
+        // SAFETY: the caller passes a pointer to an `int` for the attributes that are switches, and
+        // to a `u64` for the others.
+        let (flag, number) = unsafe { (value.cast::<c_int>(), value.cast::<u64>()) };
+        let flag = |set: bool| flag.write(c_int::from(set));
+        let number = |bytes: u64| number.write(bytes);
         match attribute {
             A::REUSE_FOLLOW_EVENT_DEPENDENCIES => flag(found.follow_events),
             A::REUSE_ALLOW_OPPORTUNISTIC => flag(found.opportunistic),
@@ -182,14 +174,14 @@ impl Call<'_> {
             A::RESERVED_MEM_HIGH => number(found.reserved_high),
             A::USED_MEM_CURRENT => number(found.used),
             A::USED_MEM_HIGH => number(found.used_high),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     pub(crate) fn pool(&mut self, pool: CUmemoryPool) -> Outcome<&mut Pool> {
         self.initialised()?;
         let found = self.state.pools.get_mut(pool.0).filter(|found| !found.destroyed);
-        found.ok_or(CUresult::ERROR_INVALID_VALUE)
+        found.ok_or(INVALID_VALUE)
     }
 
     /// Completes the free of pool memory, in its stream's order.
@@ -248,7 +240,7 @@ impl Call<'_> {
         let mut gone = 0;
         let concerned = |pool: &&mut Pool| pool.device == device || !pool.is_of_device();
         for pool in state.pools.iter_mut().filter(concerned) {
-            pool.arena.settle(done);
+            pool.arena.mark_idle(done);
             let keep = keep(pool);
             if pool.arena.backed() > keep {
                 let shrunk = pool.arena.shrink(keep);

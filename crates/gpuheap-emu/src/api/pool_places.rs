@@ -5,9 +5,10 @@ use std::ffi::c_int;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::pool::{Pool, PoolMemory, PoolsAt};
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, Outcome, fail_if};
 
 impl Call<'_> {
     /// Returns the device and the kind of memory of a new pool. The error codes were measured.
@@ -18,14 +19,11 @@ impl Call<'_> {
     ) -> Outcome<(usize, PoolMemory)> {
         type L = CUmemLocationType;
         const SHAREABLE: c_int = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8;
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         let pinned = asked.kind == CU_MEM_ALLOCATION_TYPE_PINNED;
         let is_managed = asked.kind == CU_MEM_ALLOCATION_TYPE_MANAGED;
         if asked.handle_types != 0 {
             let one_place = matches!(asked.location.kind, L::DEVICE | L::HOST_NUMA);
-            if !pinned || !one_place || asked.handle_types & !SHAREABLE != 0 {
-                return Err(invalid);
-            }
+            fail_if(!pinned || !one_place || asked.handle_types & !SHAREABLE != 0, INVALID_VALUE)?;
             self.memory_at(asked.location, asked.kind)?;
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
@@ -35,7 +33,7 @@ impl Call<'_> {
                 Ok((0, PoolMemory::Managed(asked.location)))
             }
             kind if !is_managed && !(L::DEVICE.0..=L::HOST_NUMA.0).contains(&kind.0) => {
-                Err(invalid)
+                Err(INVALID_VALUE)
             }
             _ => self.memory_at(asked.location, asked.kind),
         }
@@ -44,7 +42,6 @@ impl Call<'_> {
     /// Returns the device and the kind of memory of the pools at a location.
     fn memory_at(&mut self, location: CUmemLocation, kind: c_int) -> Outcome<(usize, PoolMemory)> {
         type L = CUmemLocationType;
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         self.initialised()?;
         let managed = match kind {
             _ if !(L::INVALID.0..=L::HOST_NUMA.0).contains(&location.kind.0) => {
@@ -52,20 +49,20 @@ impl Call<'_> {
             }
             CU_MEM_ALLOCATION_TYPE_PINNED => false,
             CU_MEM_ALLOCATION_TYPE_MANAGED => true,
-            _ => return Err(invalid),
+            _ => return Err(INVALID_VALUE),
         };
         let mut at = location;
         match location.kind {
             L::DEVICE => {
-                self.device(location.id).map_err(|_| invalid)?;
+                self.device(location.id).map_err(|_| INVALID_VALUE)?;
                 self.device_with_pools(location.id)?;
                 if !managed {
                     return Ok((location.id as usize, PoolMemory::Device));
                 }
             }
             // The emulated host has one node.
-            L::HOST_NUMA if location.id != 0 => return Err(invalid),
-            L::INVALID if !managed => return Err(invalid),
+            L::HOST_NUMA if location.id != 0 => return Err(INVALID_VALUE),
+            L::INVALID if !managed => return Err(INVALID_VALUE),
             // The id of these locations has no meaning.
             _ => at.id = 0,
         }
@@ -100,14 +97,12 @@ impl Call<'_> {
 
     pub(crate) fn cuMemGetDefaultMemPool(
         &mut self,
-        pool: Out<CUmemoryPool>,
-        location: Out<CUmemLocation>,
-        kind: c_int,
+        (pool, location, kind): args::cuMemGetDefaultMemPool,
     ) -> Outcome {
         pool.require()?;
         match self.memory_at(location.get()?, kind)? {
             (device, PoolMemory::Device) => {
-                self.cuDeviceGetDefaultMemPool(pool, device as CUdevice)
+                self.cuDeviceGetDefaultMemPool((pool, device as CUdevice))
             }
             (_, memory) => pool.write(CUmemoryPool(self.pools_at(memory).default)),
         }
@@ -115,29 +110,23 @@ impl Call<'_> {
 
     pub(crate) fn cuMemGetMemPool(
         &mut self,
-        pool: Out<CUmemoryPool>,
-        location: Out<CUmemLocation>,
-        kind: c_int,
+        (pool, location, kind): args::cuMemGetMemPool,
     ) -> Outcome {
         pool.require()?;
         match self.memory_at(location.get()?, kind)? {
-            (device, PoolMemory::Device) => self.cuDeviceGetMemPool(pool, device as CUdevice),
+            (device, PoolMemory::Device) => self.cuDeviceGetMemPool((pool, device as CUdevice)),
             (_, memory) => pool.write(CUmemoryPool(self.pools_at(memory).current)),
         }
     }
 
     pub(crate) fn cuMemSetMemPool(
         &mut self,
-        location: Out<CUmemLocation>,
-        kind: c_int,
-        pool: CUmemoryPool,
+        (location, kind, pool): args::cuMemSetMemPool,
     ) -> Outcome {
         let (device, memory) = self.memory_at(location.get()?, kind)?;
-        if self.pool(pool)?.memory != memory {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(self.pool(pool)?.memory != memory, INVALID_VALUE)?;
         if memory == PoolMemory::Device {
-            return self.cuDeviceSetMemPool(device as CUdevice, pool);
+            return self.cuDeviceSetMemPool((device as CUdevice, pool));
         }
         self.pools_at(memory).current = pool.0;
         Ok(())
@@ -145,9 +134,7 @@ impl Call<'_> {
 
     pub(crate) fn cuMemPoolSetAccess(
         &mut self,
-        pool: CUmemoryPool,
-        access: In<CUmemAccessDesc>,
-        count: usize,
+        (pool, access, count): args::cuMemPoolSetAccess,
     ) -> Outcome {
         type L = CUmemLocationType;
         let found = self.pool(pool)?;
@@ -165,9 +152,10 @@ impl Call<'_> {
                 }
                 continue;
             }
-            if location.kind != L::DEVICE || !known.contains(&flags) {
-                return Err(CUresult::ERROR_NOT_SUPPORTED);
-            }
+            fail_if(
+                location.kind != L::DEVICE || !known.contains(&flags),
+                CUresult::ERROR_NOT_SUPPORTED,
+            )?;
             self.device(location.id)?;
             if memory == PoolMemory::Device && location.id as usize == own {
                 // The access of the pool's own device cannot be removed.
@@ -176,9 +164,10 @@ impl Call<'_> {
                 }
                 return Err(CUresult::ERROR_INVALID_DEVICE);
             }
-            if memory == PoolMemory::Device && !self.peers_reach(own as CUdevice, location.id)? {
-                return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
-            }
+            fail_if(
+                memory == PoolMemory::Device && !self.peers_reach(own as CUdevice, location.id)?,
+                CUresult::ERROR_PEER_ACCESS_UNSUPPORTED,
+            )?;
             let found = self.pool(pool)?;
             found.access.retain(|(device, _)| *device != location.id);
             found.access.push((location.id, flags));
@@ -188,9 +177,7 @@ impl Call<'_> {
 
     pub(crate) fn cuMemPoolGetAccess(
         &mut self,
-        flags: Out<c_int>,
-        pool: CUmemoryPool,
-        location: Out<CUmemLocation>,
+        (flags, pool, location): args::cuMemPoolGetAccess,
     ) -> Outcome {
         type L = CUmemLocationType;
         let location = location.get()?;
@@ -199,9 +186,9 @@ impl Call<'_> {
         match location.kind {
             L::DEVICE => {}
             L::HOST | L::HOST_NUMA => return flags.write(found.host_access),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            _ => return Err(INVALID_VALUE),
         }
-        self.device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        self.device(location.id).map_err(|_| INVALID_VALUE)?;
         let found = self.pool(pool)?;
         let known = found.access.iter().find(|(device, _)| *device == location.id);
         flags.write(match known {

@@ -1,32 +1,29 @@
 //! Streams, and host callbacks on them.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_void;
 
 use gpuheap_driver::*;
 
 use crate::api::context::PRIORITIES;
+use crate::dispatch::args;
 use crate::emulator::{Call, null_is_per_thread};
 use crate::state::context::this_thread;
 use crate::state::stream::{Stream, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
-use crate::{Out, Outcome};
+use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 impl Call<'_> {
-    pub(crate) fn cuStreamCreate(&mut self, stream: Out<CUstream>, flags: c_uint) -> Outcome {
-        self.cuStreamCreateWithPriority(stream, flags, 0)
+    pub(crate) fn cuStreamCreate(&mut self, (stream, flags): args::cuStreamCreate) -> Outcome {
+        self.cuStreamCreateWithPriority((stream, flags, 0))
     }
 
     pub(crate) fn cuStreamCreateWithPriority(
         &mut self,
-        stream: Out<CUstream>,
-        flags: c_uint,
-        priority: c_int,
+        (stream, flags, priority): args::cuStreamCreateWithPriority,
     ) -> Outcome {
         let context = self.current()?;
         stream.require()?;
-        if flags & !CU_STREAM_NON_BLOCKING != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags & !CU_STREAM_NON_BLOCKING != 0, INVALID_VALUE)?;
         let id = self.state.fresh_id();
         // A priority outside the range is moved to its nearest end.
         let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
@@ -36,9 +33,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuStreamDestroy_v2(&mut self, stream: CUstream) -> Outcome {
-        if self.is_default(stream) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
+        fail_if(self.is_default(stream), CUresult::ERROR_INVALID_HANDLE)?;
         let index = self.stream(stream)?;
         self.drop_captures(|capture| capture.has(index));
         self.stream_gone(index);
@@ -54,7 +49,7 @@ impl Call<'_> {
     pub(crate) fn cuStreamSynchronize(&mut self, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
         self.refuse_while_recording(index)?;
-        let tail = self.state.tail_of(index);
+        let tail = self.state.last_work(index);
         self.complete_all(tail);
         self.begin_wait(index);
         self.host_waits_for_stream(index);
@@ -66,7 +61,7 @@ impl Call<'_> {
     pub(crate) fn cuStreamQuery(&mut self, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
         self.refuse_while_recording(index)?;
-        for op in self.state.tail_of(index) {
+        for op in self.state.last_work(index) {
             self.query(Some(op))?;
         }
         self.begin_wait(index);
@@ -76,16 +71,12 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamWaitEvent(
         &mut self,
-        stream: CUstream,
-        event: CUevent,
-        flags: c_uint,
+        (stream, event, flags): args::cuStreamWaitEvent,
     ) -> Outcome {
         let index = self.stream(stream)?;
         let found = self.event(event)?;
         // CU_EVENT_WAIT_EXTERNAL is accepted and matters only in graphs.
-        if flags > 1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags > 1, INVALID_VALUE)?;
         let captured = found.captured;
         if captured.is_some() || self.state.captures.is_recording(index) && found.recorded.is_some()
         {
@@ -111,34 +102,25 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamAddCallback(
         &mut self,
-        stream: CUstream,
-        callback: CUstreamCallback,
-        data: Out<c_void>,
-        flags: c_uint,
+        (stream, callback, data, flags): args::cuStreamAddCallback,
     ) -> Outcome {
         let index = self.stream(stream)?;
-        if flags != 0 || callback.is_none() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(flags != 0 || callback.is_none(), INVALID_VALUE)?;
         self.enqueue_callback(index, HostFunction::WithStatus(callback, stream.0), data);
         Ok(())
     }
 
     pub(crate) fn cuLaunchHostFunc(
         &mut self,
-        stream: CUstream,
-        function: CUhostFn,
-        data: Out<c_void>,
+        (stream, function, data): args::cuLaunchHostFunc,
     ) -> Outcome {
         let index = self.stream(stream)?;
-        if function.is_none() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(function.is_none(), INVALID_VALUE)?;
         self.enqueue_callback(index, HostFunction::Plain(function), data);
         Ok(())
     }
 
-    pub(crate) fn cuStreamGetId(&mut self, stream: CUstream, id: Out<u64>) -> Outcome {
+    pub(crate) fn cuStreamGetId(&mut self, (stream, id): args::cuStreamGetId) -> Outcome {
         let index = self.stream(stream)?;
         // This call invalidates a capture, but cuStreamGetCtx does not: seen on an H200, driver
         // 580.
@@ -147,21 +129,20 @@ impl Call<'_> {
         id.write(found)
     }
 
-    pub(crate) fn cuStreamGetFlags(&mut self, stream: CUstream, flags: Out<c_uint>) -> Outcome {
+    pub(crate) fn cuStreamGetFlags(&mut self, (stream, flags): args::cuStreamGetFlags) -> Outcome {
         let found = self.stream_state(stream)?.flags;
         flags.write(found)
     }
 
     pub(crate) fn cuStreamGetPriority(
         &mut self,
-        stream: CUstream,
-        priority: Out<c_int>,
+        (stream, priority): args::cuStreamGetPriority,
     ) -> Outcome {
         let found = self.stream_state(stream)?.priority;
         priority.write(found)
     }
 
-    pub(crate) fn cuStreamGetCtx(&mut self, stream: CUstream, context: Out<CUcontext>) -> Outcome {
+    pub(crate) fn cuStreamGetCtx(&mut self, (stream, context): args::cuStreamGetCtx) -> Outcome {
         let index = self.stream(stream)?;
         let handle = self.state.contexts.handle(self.context_of(index));
         context.write(CUcontext(handle))
@@ -171,16 +152,17 @@ impl Call<'_> {
     /// contexts.
     pub(crate) fn cuStreamGetCtx_v2(
         &mut self,
-        stream: CUstream,
-        context: Out<CUcontext>,
-        green: Out<CUgreenCtx>,
+        (stream, context, green): args::cuStreamGetCtx_v2,
     ) -> Outcome {
         green.require()?;
-        self.cuStreamGetCtx(stream, context)?;
+        self.cuStreamGetCtx((stream, context))?;
         green.write(CUgreenCtx::NULL)
     }
 
-    pub(crate) fn cuStreamGetDevice(&mut self, stream: CUstream, device: Out<CUdevice>) -> Outcome {
+    pub(crate) fn cuStreamGetDevice(
+        &mut self,
+        (stream, device): args::cuStreamGetDevice,
+    ) -> Outcome {
         let index = self.stream(stream)?;
         device.write(self.device_of_stream(index) as CUdevice)
     }

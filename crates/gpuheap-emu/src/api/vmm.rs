@@ -1,33 +1,37 @@
 //! Virtual memory management.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use gpuheap_driver::*;
 
+use crate::dispatch::args;
 use crate::emulator::Call;
 use crate::state::device::Owner;
 use crate::state::slots::GRANULE;
 use crate::state::space::{Kind, NO_CONTEXT};
 use crate::state::vmm::{Mapping, Physical, Properties};
-use crate::{In, Out, Outcome};
+use crate::{INVALID_VALUE, Outcome, fail_if};
+
+/// Access flags that a mapping may have.
+const ACCESS: [c_int; 3] = [
+    CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    CU_MEM_ACCESS_FLAGS_PROT_READ,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+];
 
 impl Call<'_> {
     pub(crate) fn cuMemAddressReserve(
         &mut self,
-        pointer: Out<CUdeviceptr>,
-        bytes: usize,
-        alignment: usize,
-        address: CUdeviceptr,
-        flags: u64,
+        (pointer, bytes, alignment, address, flags): args::cuMemAddressReserve,
     ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;
         pointer.require()?;
         let aligned = alignment == 0 || alignment.is_power_of_two();
         let (bytes, alignment) = (bytes as u64, (alignment as u64).max(GRANULE));
-        if !aligned || bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0 {
-            return Err(invalid);
-        }
+        fail_if(
+            !aligned || bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0,
+            INVALID_VALUE,
+        )?;
         // If the requested address is taken, the driver gives another one without an error.
         let wanted = address != 0
             && address.is_multiple_of(alignment)
@@ -39,38 +43,31 @@ impl Call<'_> {
         pointer.write(start)
     }
 
-    pub(crate) fn cuMemAddressFree(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
+    pub(crate) fn cuMemAddressFree(&mut self, (pointer, bytes): args::cuMemAddressFree) -> Outcome {
         self.vmm_supported()?;
-        let end = pointer.checked_add(bytes as u64).ok_or(invalid)?;
+        let end = pointer.checked_add(bytes as u64).ok_or(INVALID_VALUE)?;
         let found = self.state.space.get(pointer);
         let whole = found.is_some_and(|f| f.kind == Kind::Reserved && f.bytes == bytes as u64);
-        if !whole || self.state.vmm.mappings.range(pointer..end).next().is_some() {
-            return Err(invalid);
-        }
+        fail_if(
+            !whole || self.state.vmm.mappings.range(pointer..end).next().is_some(),
+            INVALID_VALUE,
+        )?;
         self.state.space.remove(pointer);
         Ok(())
     }
 
     pub(crate) fn cuMemCreate(
         &mut self,
-        handle: Out<CUmemGenericAllocationHandle>,
-        bytes: usize,
-        properties: In<CUmemAllocationProp>,
-        flags: u64,
+        (handle, bytes, properties, flags): args::cuMemCreate,
     ) -> Outcome {
         self.vmm_supported()?;
         handle.require()?;
         let asked = properties.get()?;
         let device = self.vmm_device(&asked)?;
         let bytes = bytes as u64;
-        if bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0, INVALID_VALUE)?;
         self.note_request(device, bytes, handle.address());
-        if !self.charge(device, Owner::Vmm, bytes) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
+        fail_if(!self.charge(device, Owner::Vmm, bytes), CUresult::ERROR_OUT_OF_MEMORY)?;
         let base = self.state.vmm.take_physical(bytes);
         let properties = Properties::new(asked);
         let made = Physical { bytes, base, device, properties, references: 1, mappings: 0 };
@@ -82,10 +79,7 @@ impl Call<'_> {
     /// device.
     pub(crate) fn cuMemExportToShareableHandle(
         &mut self,
-        _shareable: Out<c_void>,
-        handle: CUmemGenericAllocationHandle,
-        _kind: c_int,
-        _flags: u64,
+        (_shareable, handle, _kind, _flags): args::cuMemExportToShareableHandle,
     ) -> Outcome {
         self.vmm_supported()?;
         self.physical(handle)?;
@@ -94,9 +88,7 @@ impl Call<'_> {
 
     pub(crate) fn cuMemImportFromShareableHandle(
         &mut self,
-        _handle: Out<CUmemGenericAllocationHandle>,
-        _shareable: Out<c_void>,
-        _kind: c_int,
+        (_handle, _shareable, _kind): args::cuMemImportFromShareableHandle,
     ) -> Outcome {
         self.vmm_supported()?;
         Err(CUresult::ERROR_NOT_SUPPORTED)
@@ -115,33 +107,28 @@ impl Call<'_> {
     /// Maps all memory of a handle. Mapping a part is refused, as on the H200.
     pub(crate) fn cuMemMap(
         &mut self,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        offset: usize,
-        handle: CUmemGenericAllocationHandle,
-        flags: u64,
+        (pointer, bytes, offset, handle, flags): args::cuMemMap,
     ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;
         let found = self.physical(handle)?;
         let (base, device, whole) = (found.base, found.device, found.bytes);
-        if flags != 0 {
-            return Err(invalid);
-        }
+        fail_if(flags != 0, INVALID_VALUE)?;
         let bytes = bytes as u64;
-        if bytes != whole || offset != 0 || !pointer.is_multiple_of(GRANULE) {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        let end = pointer.checked_add(bytes).ok_or(invalid)?;
+        fail_if(
+            bytes != whole || offset != 0 || !pointer.is_multiple_of(GRANULE),
+            CUresult::ERROR_NOT_SUPPORTED,
+        )?;
+        let end = pointer.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let inside = self.state.space.find(pointer).is_some_and(|(start, found)| {
             found.kind == Kind::Reserved && end <= start + found.bytes
         });
         let taken = self.state.vmm.mappings.range(..end).next_back();
-        if !inside || taken.is_some_and(|(start, mapping)| start + mapping.bytes > pointer) {
-            return Err(invalid);
-        }
+        fail_if(
+            !inside || taken.is_some_and(|(start, mapping)| start + mapping.bytes > pointer),
+            INVALID_VALUE,
+        )?;
         self.physical(handle)?.mappings += 1;
-        let physical = self.state.vmm.physical.index(handle as usize).ok_or(invalid)?;
+        let physical = self.state.vmm.physical.index(handle as usize).ok_or(INVALID_VALUE)?;
         let access = vec![CU_MEM_ACCESS_FLAGS_PROT_NONE; self.state.devices.len()];
         let mapping = Mapping { bytes, physical, base, device, access, uses: Vec::new() };
         self.state.vmm.mappings.insert(pointer, mapping);
@@ -150,16 +137,15 @@ impl Call<'_> {
 
     /// Unmaps the mappings in a range. The range must not cut through a mapping. A range without
     /// mappings is not an error: measured.
-    pub(crate) fn cuMemUnmap(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
+    pub(crate) fn cuMemUnmap(&mut self, (pointer, bytes): args::cuMemUnmap) -> Outcome {
         self.vmm_supported()?;
-        let end = pointer.checked_add(bytes as u64).ok_or(invalid)?;
+        let end = pointer.checked_add(bytes as u64).ok_or(INVALID_VALUE)?;
         if bytes == 0
             || self.state.space.find(pointer).is_none_or(|(_, f)| f.kind != Kind::Reserved)
         {
-            return Err(invalid);
+            return Err(INVALID_VALUE);
         }
-        let whole = self.state.vmm.whole(pointer, end, true).ok_or(invalid)?;
+        let whole = self.state.vmm.whole(pointer, end, true).ok_or(INVALID_VALUE)?;
         for start in whole {
             let Some(mapping) = self.state.vmm.mappings.remove(&start) else { continue };
             self.note_unmap(start, &mapping);
@@ -173,48 +159,29 @@ impl Call<'_> {
 
     pub(crate) fn cuMemSetAccess(
         &mut self,
-        pointer: CUdeviceptr,
-        bytes: usize,
-        access: In<CUmemAccessDesc>,
-        count: usize,
+        (pointer, bytes, access, count): args::cuMemSetAccess,
     ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;
-        let end = pointer.checked_add(bytes as u64).ok_or(invalid)?;
-        if bytes == 0 || count == 0 {
-            return Err(invalid);
-        }
-        let whole = self.state.vmm.whole(pointer, end, false).ok_or(invalid)?;
+        let end = pointer.checked_add(bytes as u64).ok_or(INVALID_VALUE)?;
+        fail_if(bytes == 0 || count == 0, INVALID_VALUE)?;
+        let whole = self.state.vmm.whole(pointer, end, false).ok_or(INVALID_VALUE)?;
         for index in 0..count {
             let CUmemAccessDesc { location, flags } = access.at(index).get()?;
-            let known = [
-                CU_MEM_ACCESS_FLAGS_PROT_NONE,
-                CU_MEM_ACCESS_FLAGS_PROT_READ,
-                CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            ];
             match location.kind {
-                CUmemLocationType::DEVICE if known.contains(&flags) => self.device(location.id)?,
+                CUmemLocationType::DEVICE if ACCESS.contains(&flags) => self.device(location.id)?,
                 // The host has no access to a device's memory: measured.
                 CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => {
                     return Err(CUresult::ERROR_NOT_SUPPORTED);
                 }
-                _ => return Err(invalid),
+                _ => return Err(INVALID_VALUE),
             };
             for start in &whole {
                 let owner = self.state.vmm.mappings.get(start).map_or(0, |mapping| mapping.device);
-                if owner as CUdevice != location.id
-                    && !self.peers_reach(location.id, owner as CUdevice)?
-                {
-                    return Err(CUresult::ERROR_INVALID_DEVICE);
-                }
-                let slot = self
-                    .state
-                    .vmm
-                    .mappings
-                    .get_mut(start)
-                    .and_then(|mapping| mapping.access.get_mut(location.id as usize));
-                if let Some(slot) = slot {
-                    *slot = flags;
+                let reaches = owner as CUdevice == location.id
+                    || self.peers_reach(location.id, owner as CUdevice)?;
+                fail_if(!reaches, CUresult::ERROR_INVALID_DEVICE)?;
+                if let Some(mapping) = self.state.vmm.mappings.get_mut(start) {
+                    mapping.access[location.id as usize] = flags;
                 }
             }
         }
@@ -223,25 +190,19 @@ impl Call<'_> {
 
     pub(crate) fn cuMemGetAccess(
         &mut self,
-        flags: Out<u64>,
-        location: In<CUmemLocation>,
-        pointer: CUdeviceptr,
+        (flags, location, pointer): args::cuMemGetAccess,
     ) -> Outcome {
         self.vmm_supported()?;
         let location = location.get()?;
-        if location.kind != CUmemLocationType::DEVICE {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        fail_if(location.kind != CUmemLocationType::DEVICE, INVALID_VALUE)?;
         self.device(location.id)?;
-        let (_, mapping) = self.state.vmm.find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let (_, mapping) = self.state.vmm.find(pointer).ok_or(INVALID_VALUE)?;
         flags.write(mapping.access_of(location.id as usize).cast_unsigned().into())
     }
 
     pub(crate) fn cuMemGetAllocationGranularity(
         &mut self,
-        granularity: Out<usize>,
-        properties: In<CUmemAllocationProp>,
-        option: c_int,
+        (granularity, properties, option): args::cuMemGetAllocationGranularity,
     ) -> Outcome {
         self.vmm_supported()?;
         let location = properties.get()?.location;
@@ -255,14 +216,13 @@ impl Call<'_> {
         match option {
             // On the H200, the minimum and the recommended granularity are equal.
             0 | 1 => granularity.write(GRANULE as usize),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+            _ => Err(INVALID_VALUE),
         }
     }
 
     pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         &mut self,
-        properties: Out<CUmemAllocationProp>,
-        handle: CUmemGenericAllocationHandle,
+        (properties, handle): args::cuMemGetAllocationPropertiesFromHandle,
     ) -> Outcome {
         self.vmm_supported()?;
         let found = self.physical(handle)?.properties.get();
@@ -273,21 +233,19 @@ impl Call<'_> {
     /// memory: measured.
     pub(crate) fn cuMemRetainAllocationHandle(
         &mut self,
-        handle: Out<CUmemGenericAllocationHandle>,
-        address: Out<c_void>,
+        (handle, address): args::cuMemRetainAllocationHandle,
     ) -> Outcome {
         self.vmm_supported()?;
         handle.require()?;
-        let invalid = CUresult::ERROR_INVALID_VALUE;
-        let index = self.state.vmm.find(address.address()).ok_or(invalid)?.1.physical;
-        self.state.vmm.physical.at_mut(index).ok_or(invalid)?.references += 1;
+        let index = self.state.vmm.find(address.address()).ok_or(INVALID_VALUE)?.1.physical;
+        self.state.vmm.physical.at_mut(index).ok_or(INVALID_VALUE)?.references += 1;
         handle.write(self.state.vmm.physical.handle(index) as u64)
     }
 
     /// Returns the physical memory of a handle, if the caller has a reference to the memory.
     fn physical(&mut self, handle: CUmemGenericAllocationHandle) -> Outcome<&mut Physical> {
         let found = self.state.vmm.physical.get_mut(handle as usize);
-        found.filter(|found| found.references != 0).ok_or(CUresult::ERROR_INVALID_VALUE)
+        found.filter(|found| found.references != 0).ok_or(INVALID_VALUE)
     }
 
     /// Frees physical memory that has neither a reference nor a mapping left.
@@ -303,11 +261,8 @@ impl Call<'_> {
 
     fn vmm_supported(&self) -> Outcome {
         self.initialised()?;
-        if self.state.devices.iter().any(|device| device.profile.vmm) {
-            Ok(())
-        } else {
-            Err(CUresult::ERROR_NOT_SUPPORTED)
-        }
+        let has_vmm = self.state.devices.iter().any(|device| device.profile.vmm);
+        fail_if(!has_vmm, CUresult::ERROR_NOT_SUPPORTED)
     }
 
     /// Returns the device of physical memory. Host memory is not modelled: it gets `NOT_SUPPORTED`,
@@ -331,15 +286,12 @@ impl Call<'_> {
                 L::HOST_NUMA => location.id != 0,
                 _ => true,
             };
-        if invalid {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if shared & FABRIC != 0 {
-            return Err(CUresult::ERROR_NOT_PERMITTED);
-        }
-        if location.kind != L::DEVICE || !self.device(location.id)?.profile.vmm {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
+        fail_if(invalid, INVALID_VALUE)?;
+        fail_if(shared & FABRIC != 0, CUresult::ERROR_NOT_PERMITTED)?;
+        fail_if(
+            location.kind != L::DEVICE || !self.device(location.id)?.profile.vmm,
+            CUresult::ERROR_NOT_SUPPORTED,
+        )?;
         Ok(location.id as usize)
     }
 }

@@ -7,7 +7,7 @@ use crate::emulator::Call;
 use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
-use crate::{Kernels, Schedule};
+use crate::{INVALID_VALUE, Kernels, Schedule, fail_if};
 
 /// Maximum number of bytes that are copied at a time between device and host.
 const BUFFER: u64 = 1 << 20;
@@ -29,7 +29,7 @@ impl Call<'_> {
             Work::Kernel(work) if !lost => self.perform_kernel(op.stream, &work),
             Work::Foreign(addresses) if !lost => {
                 self.change_blocks_at(&addresses);
-                Ok(())
+                return;
             }
             Work::Record(event) => {
                 let now = self.state.clock;
@@ -38,22 +38,13 @@ impl Call<'_> {
                 if let Some(record) = record.filter(|record| record.op == op) {
                     record.time = Some(now);
                 }
-                Ok(())
+                return;
             }
-            Work::FreePool(address) => {
-                self.pool_free_done(address, op);
-                Ok(())
-            }
+            Work::FreePool(address) => return self.pool_free_done(address, op),
             Work::Release(kept, clock) => {
-                kept.iter().for_each(|kept| kept.note_launch(clock.as_deref()));
-                Ok(())
+                return kept.iter().for_each(|kept| kept.note_launch(clock.as_deref()));
             }
-            Work::Copy(_)
-            | Work::Fill(_)
-            | Work::Kernel(_)
-            | Work::Foreign(_)
-            | Work::Callback(_)
-            | Work::Nothing => Ok(()),
+            _ => return,
         };
         if let Err(code) = outcome
             && let Some(context) = self.state.contexts.at_mut(context)
@@ -70,45 +61,27 @@ impl Call<'_> {
     /// Checks that a range lies inside one allocation or one run of mappings, as every call
     /// requires.
     pub(crate) fn check_range(&mut self, address: u64, bytes: u64) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
-        let end = address.checked_add(bytes).ok_or(invalid)?;
+        let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let is_found = self.find_block_misuse(address, bytes);
-        match self.state.space.find(address) {
+        let misuse: Option<fn(&mut Self, u64, u64)> = match self.state.space.find(address) {
             Some((_, found)) if found.kind == Kind::Reserved => {
                 let mut at = address;
-                while at < end {
-                    let Some((start, mapping)) = self.state.vmm.find(at) else {
-                        if !is_found {
-                            self.find_out_of_bounds(address, bytes);
-                        }
-                        return Err(invalid);
-                    };
+                while at < end
+                    && let Some((start, mapping)) = self.state.vmm.find(at)
+                {
                     at = start + mapping.bytes;
                 }
-                Ok(())
+                (at < end).then_some(Self::find_out_of_bounds)
             }
-            Some((_, found)) if found.freed.is_some() => {
-                if !is_found {
-                    self.find_use_after_free(address, bytes);
-                }
-                Err(invalid)
-            }
-            Some((base, found)) => {
-                if end > base + found.bytes {
-                    if !is_found {
-                        self.find_out_of_bounds(address, bytes);
-                    }
-                    return Err(invalid);
-                }
-                Ok(())
-            }
-            None => {
-                if !is_found {
-                    self.find_wild(address, bytes);
-                }
-                Err(invalid)
-            }
+            Some((_, found)) if found.freed.is_some() => Some(Self::find_use_after_free),
+            Some((base, found)) => (end > base + found.bytes).then_some(Self::find_out_of_bounds),
+            None => Some(Self::find_wild),
+        };
+        let Some(find) = misuse else { return Ok(()) };
+        if !is_found {
+            find(self, address, bytes);
         }
+        Err(INVALID_VALUE)
     }
 
     fn perform_fill(&mut self, stream: u32, work: &FillWork) -> Outcome {
@@ -263,9 +236,7 @@ impl Call<'_> {
             } else {
                 CU_MEM_ACCESS_FLAGS_PROT_READ
             };
-            if mapping.access_of(device) & needed != needed {
-                return Err(lost);
-            }
+            fail_if(mapping.access_of(device) & needed != needed, lost)?;
             let inside = address + offset - start;
             let length = (mapping.bytes - inside).min(bytes - offset);
             ranges.push((offset, mapping.base + inside, length));

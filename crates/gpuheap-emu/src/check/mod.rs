@@ -135,7 +135,7 @@ impl Call<'_> {
     }
 
     /// Orders the host after the work before a callback. `clock` is the clock of that work.
-    pub(crate) fn host_learns(&mut self, clock: Option<&Clock>) {
+    pub(crate) fn order_host_after(&mut self, clock: Option<&Clock>) {
         if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
             checker.host.join(clock);
         }

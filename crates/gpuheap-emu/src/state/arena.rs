@@ -139,7 +139,7 @@ impl Arena {
     }
 
     /// Makes each extent idle whose queued free is done according to `done`.
-    pub(crate) fn settle(&mut self, done: impl Fn(OpRef) -> bool) {
+    pub(crate) fn mark_idle(&mut self, done: impl Fn(OpRef) -> bool) {
         if self.pending.is_empty() {
             return;
         }
@@ -390,7 +390,7 @@ mod tests {
             for (place, bytes) in live.drain(..) {
                 arena.give(place, bytes, None);
             }
-            arena.settle(|_| true);
+            arena.mark_idle(|_| true);
             arena.shrink(0);
             arena.audit(&[]);
             prop_assert_eq!(arena.backed(), 0, "all of it goes back");

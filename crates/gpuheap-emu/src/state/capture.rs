@@ -75,7 +75,7 @@ impl Captures {
     }
 
     /// Returns the capture that a stream is part of.
-    pub(crate) fn of(&mut self, stream: u32) -> Option<&mut Capture> {
+    pub(crate) fn find(&mut self, stream: u32) -> Option<&mut Capture> {
         self.active.iter_mut().find(|capture| capture.has(stream))
     }
 

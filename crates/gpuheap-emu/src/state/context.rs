@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use gpuheap_driver::CUresult;
 use rustc_hash::FxHashMap;
 
+#[derive(Default)]
 pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) primary: bool,

@@ -133,8 +133,7 @@ impl Device {
             return false;
         }
         self.used[owner as usize] += bytes;
-        let all = self.account.as_ref().map_or(0, |(account, device)| account.used(*device));
-        let in_use = all.max(total + bytes);
+        let in_use = self.used_by_all();
         self.high_water = self.high_water.max(in_use);
         self.demand_high_water = self.demand_high_water.max(in_use.saturating_add(self.managed));
         true
@@ -144,10 +143,8 @@ impl Device {
     pub(crate) fn add_managed(&mut self, bytes: u64) {
         self.managed = self.managed.saturating_add(bytes);
         self.managed_high_water = self.managed_high_water.max(self.managed);
-        let own = self.used_bytes();
-        let all = self.account.as_ref().map_or(own, |(account, device)| account.used(*device));
         self.demand_high_water =
-            self.demand_high_water.max(own.max(all).saturating_add(self.managed));
+            self.demand_high_water.max(self.used_by_all().saturating_add(self.managed));
     }
 
     /// Counts managed memory that was freed.
@@ -174,7 +171,7 @@ impl Device {
     }
 
     /// Makes freed memory available once enough calls have been made since its free.
-    pub(crate) fn settle(&mut self, calls: u64) {
+    pub(crate) fn release_late(&mut self, calls: u64) {
         while let Some(&(due, bytes)) = self.late.front()
             && due <= calls
         {
@@ -191,9 +188,7 @@ impl Device {
     }
 
     pub(crate) fn free_bytes(&self, limit: u64) -> u64 {
-        let own = self.used_bytes();
-        let all = self.account.as_ref().map_or(own, |(account, device)| account.used(*device));
-        self.capacity(limit).saturating_sub(own.max(all))
+        self.capacity(limit).saturating_sub(self.used_by_all())
     }
 
     pub(crate) fn usage(&self, limit: u64) -> Usage {
@@ -214,6 +209,12 @@ impl Device {
 
     fn capacity(&self, limit: u64) -> u64 {
         self.profile.memory_bytes.min(limit)
+    }
+
+    /// Returns the memory in use by all processes that share the account.
+    fn used_by_all(&self) -> u64 {
+        let all = self.account.as_ref().map_or(0, |(account, device)| account.used(*device));
+        all.max(self.used_bytes())
     }
 
     fn used_bytes(&self) -> u64 {

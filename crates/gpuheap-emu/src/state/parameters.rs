@@ -55,7 +55,8 @@ impl Image {
         }
         match source.binary() {
             Some(binary) => Ok(binary),
-            None => Ok(Image::Ptx(image.cast::<c_char>().text()?)),
+            // SAFETY: an image that is no binary is PTX, a C string.
+            None => Ok(Image::Ptx(unsafe { image.cast::<c_char>() }.text()?)),
         }
     }
 
