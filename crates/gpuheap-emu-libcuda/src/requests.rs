@@ -180,7 +180,9 @@ pub(crate) fn note_step() {
 /// Processes the request of the calling thread's last driver call, if that call made one. Returns
 /// `true` if the request was refused.
 pub(crate) fn take() -> bool {
-    let (line, request) = (LINE.take(), take_request());
+    // Requests that a process makes while it exits have no line.
+    let line = LINE.try_with(Cell::take).unwrap_or_default();
+    let request = take_request();
     let Some(request) = request else { return false };
     if request.is_granted && !ANY.load(Ordering::Relaxed) {
         return false;
