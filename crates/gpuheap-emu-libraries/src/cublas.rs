@@ -7,6 +7,9 @@ use gpuheap_driver::{CUstream, export};
 
 use crate::device::{self, Loaded};
 
+/// Version of cuBLAS and cuBLASLt to return: the oldest of CUDA 13.
+pub(crate) const VERSION: usize = 130_000;
+
 /// Result code of a function of cuBLAS or cuBLASLt.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -47,6 +50,11 @@ export! {
         }
         let session = CublasSession { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL };
         handle.write(Handle::new(session))
+    }
+
+    /// Writes the version of cuBLAS.
+    fn cublasGetVersion_v2(_handle: Handle, version: Out<c_int>) -> Outcome {
+        version.write(VERSION as c_int)
     }
 
     /// Destroys a handle.

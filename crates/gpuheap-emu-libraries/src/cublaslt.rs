@@ -4,11 +4,8 @@ use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::{CUstream, export};
 
-use crate::cublas::{CublasCode, Out, Outcome};
+use crate::cublas::{CublasCode, Out, Outcome, VERSION};
 use crate::device;
-
-/// Version of cuBLASLt to return: the oldest of CUDA 13.
-const VERSION: usize = 130_000;
 
 /// Object to which the handles of all descriptions point. It is never read.
 static DESCRIPTION: u64 = 0;

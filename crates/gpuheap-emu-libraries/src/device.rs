@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuheap_driver::{
-    CUcontext, CUfunction, CUkernel, CUlibrary, CUresult, CUstream, Driver, LibCuda,
+    CUcontext, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUresult, CUstream, Driver, LibCuda,
 };
 
 /// Returns the process's driver; `None` if no driver can be opened. Like the vendor's libraries,
@@ -18,7 +18,8 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 ///
 /// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
 /// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS,
-/// 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. Other cards load other kernels, so the
+/// 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The last five were measured at the
+/// first use of each library, on another H200 (2026-11-24). Other cards load other kernels, so the
 /// sizes are estimates for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
@@ -26,6 +27,14 @@ pub(crate) enum Loaded {
     Kernels,
     Cublas,
     Cudnn,
+    Cufft,
+    Cusolver,
+    Cusparse,
+    /// NCCL's kernels. They are loaded with the first communicator.
+    Nccl,
+    /// Stacks of NCCL's kernels, for all threads that the device can run at once. They are taken
+    /// when the first kernel runs: never by a communicator of one rank.
+    NcclStacks,
 }
 
 impl Loaded {
@@ -34,6 +43,11 @@ impl Loaded {
             Self::Kernels => 92 << 20,
             Self::Cublas => 132 << 20,
             Self::Cudnn => 20 << 20,
+            Self::Cufft => 8 << 20,
+            Self::Cusolver => 96 << 20,
+            Self::Cusparse => 2 << 20,
+            Self::Nccl => 170 << 20,
+            Self::NcclStacks => 186 << 20,
         }
     }
 }
@@ -56,16 +70,23 @@ pub(crate) fn load(library: Loaded) -> bool {
         if !loaded.insert((context.0, code)) {
             return true;
         }
-        let mut address = 0;
-        // SAFETY: `address` is valid for the write. The memory stays allocated until the context
-        // ends.
-        let answer = unsafe { driver.cuMemAlloc_v2(&mut address, code.bytes()) };
-        let fits = answer != CUresult::ERROR_OUT_OF_MEMORY;
+        // The memory stays allocated until the context ends.
+        let fits = allocate(code.bytes()).is_some();
         if !fits {
             loaded.remove(&(context.0, code));
         }
         fits
     })
+}
+
+/// Allocates device memory. Returns 0 without a driver, and `None` if the device has too little
+/// memory.
+pub(crate) fn allocate(bytes: usize) -> Option<CUdeviceptr> {
+    let Some(driver) = driver() else { return Some(0) };
+    let mut address = 0;
+    // SAFETY: `address` is valid for the write.
+    let code = unsafe { driver.cuMemAlloc_v2(&mut address, bytes) };
+    (code != CUresult::ERROR_OUT_OF_MEMORY).then_some(address)
 }
 
 /// PTX of an empty kernel.

@@ -54,6 +54,55 @@ macro_rules! cublas_functions {
     };
 }
 
+/// Expands `$callback!` with the names of cuSOLVER's functions that compute; their first argument
+/// is the handle.
+macro_rules! cusolver_functions {
+    ($callback:ident) => {
+        $callback!(
+            cusolverDnCgeqrf cusolverDnCgesvd cusolverDnCgesvdaStridedBatched cusolverDnCgesvdj
+            cusolverDnCgesvdjBatched cusolverDnCgetrf cusolverDnCgetrs cusolverDnCheevd
+            cusolverDnCheevj cusolverDnCheevjBatched cusolverDnCpotrf cusolverDnCpotrfBatched
+            cusolverDnCpotrs cusolverDnCpotrsBatched cusolverDnCsytrf cusolverDnCungqr
+            cusolverDnCunmqr cusolverDnDgeqrf cusolverDnDgesvd cusolverDnDgesvdaStridedBatched
+            cusolverDnDgesvdj cusolverDnDgesvdjBatched cusolverDnDgetrf cusolverDnDgetrs
+            cusolverDnDorgqr cusolverDnDormqr cusolverDnDpotrf cusolverDnDpotrfBatched
+            cusolverDnDpotrs cusolverDnDpotrsBatched cusolverDnDsyevd cusolverDnDsyevj
+            cusolverDnDsyevjBatched cusolverDnDsytrf cusolverDnSgeqrf cusolverDnSgesvd
+            cusolverDnSgesvdaStridedBatched cusolverDnSgesvdj cusolverDnSgesvdjBatched
+            cusolverDnSgetrf cusolverDnSgetrs cusolverDnSorgqr cusolverDnSormqr cusolverDnSpotrf
+            cusolverDnSpotrfBatched cusolverDnSpotrs cusolverDnSpotrsBatched cusolverDnSsyevd
+            cusolverDnSsyevj cusolverDnSsyevjBatched cusolverDnSsytrf cusolverDnXgeev
+            cusolverDnXgeqrf cusolverDnXpotrf cusolverDnXpotrs cusolverDnXsyevBatched
+            cusolverDnXsyevd cusolverDnXsytrs cusolverDnZgeqrf cusolverDnZgesvd
+            cusolverDnZgesvdaStridedBatched cusolverDnZgesvdj cusolverDnZgesvdjBatched
+            cusolverDnZgetrf cusolverDnZgetrs cusolverDnZheevd cusolverDnZheevj
+            cusolverDnZheevjBatched cusolverDnZpotrf cusolverDnZpotrfBatched cusolverDnZpotrs
+            cusolverDnZpotrsBatched cusolverDnZsytrf cusolverDnZungqr cusolverDnZunmqr
+        );
+    };
+}
+
+/// Expands `$callback!` with the names of cuSPARSE's functions that compute; their first argument
+/// is the handle.
+macro_rules! cusparse_functions {
+    ($callback:ident) => {
+        $callback!(
+            cusparseCbsrmm cusparseCbsrmv cusparseCbsrsm2_analysis cusparseCbsrsm2_solve
+            cusparseCbsrsv2_analysis cusparseCbsrsv2_solve cusparseCcsrgeam2
+            cusparseCreateIdentityPermutation cusparseDbsrmm cusparseDbsrmv
+            cusparseDbsrsm2_analysis cusparseDbsrsm2_solve cusparseDbsrsv2_analysis
+            cusparseDbsrsv2_solve cusparseDcsrgeam2 cusparseSDDMM cusparseSDDMM_preprocess
+            cusparseSbsrmm cusparseSbsrmv cusparseSbsrsm2_analysis cusparseSbsrsm2_solve
+            cusparseSbsrsv2_analysis cusparseSbsrsv2_solve cusparseScsrgeam2 cusparseSpGEMM_copy
+            cusparseSpMM cusparseSpMV cusparseSpSM_analysis cusparseSpSM_solve
+            cusparseSpSV_analysis cusparseSpSV_solve cusparseXcoo2csr cusparseXcoosortByRow
+            cusparseXcsrsort cusparseZbsrmm cusparseZbsrmv cusparseZbsrsm2_analysis
+            cusparseZbsrsm2_solve cusparseZbsrsv2_analysis cusparseZbsrsv2_solve
+            cusparseZcsrgeam2
+        );
+    };
+}
+
 /// Expands `$callback!` for each library that refuses its work, with the library's name, error code
 /// and functions.
 macro_rules! refused_functions {
@@ -70,12 +119,6 @@ macro_rules! refused_functions {
                 cudnnGetConvolutionBackwardFilterAlgorithm_v7
                 cudnnGetConvolutionBackwardFilterWorkspaceSize
                 cudnnGetConvolutionForwardAlgorithm_v7 cudnnGetConvolutionForwardWorkspaceSize
-            ]
-        );
-        $callback!(
-            "cuFFT", 16, [
-                cufftCreate cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea
-                cufftXtExec cufftXtMakePlanMany
             ]
         );
         $callback!(
@@ -97,61 +140,6 @@ macro_rules! refused_functions {
             ]
         );
         $callback!(
-            "cuSOLVER", 9, [
-                cusolverDnCgeqrf cusolverDnCgeqrf_bufferSize cusolverDnCgesvd
-                cusolverDnCgesvd_bufferSize cusolverDnCgesvdaStridedBatched
-                cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnCgesvdj
-                cusolverDnCgesvdjBatched cusolverDnCgesvdjBatched_bufferSize
-                cusolverDnCgesvdj_bufferSize cusolverDnCgetrf cusolverDnCgetrf_bufferSize
-                cusolverDnCgetrs cusolverDnCheevd cusolverDnCheevd_bufferSize cusolverDnCheevj
-                cusolverDnCheevjBatched cusolverDnCheevjBatched_bufferSize
-                cusolverDnCheevj_bufferSize cusolverDnCpotrf cusolverDnCpotrfBatched
-                cusolverDnCpotrf_bufferSize cusolverDnCpotrs cusolverDnCpotrsBatched
-                cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams
-                cusolverDnCreateSyevjInfo cusolverDnCsytrf cusolverDnCsytrf_bufferSize
-                cusolverDnCungqr cusolverDnCungqr_bufferSize cusolverDnCunmqr
-                cusolverDnCunmqr_bufferSize cusolverDnDestroy cusolverDnDestroyGesvdjInfo
-                cusolverDnDestroyParams cusolverDnDestroySyevjInfo cusolverDnDgeqrf
-                cusolverDnDgeqrf_bufferSize cusolverDnDgesvd cusolverDnDgesvd_bufferSize
-                cusolverDnDgesvdaStridedBatched cusolverDnDgesvdaStridedBatched_bufferSize
-                cusolverDnDgesvdj cusolverDnDgesvdjBatched cusolverDnDgesvdjBatched_bufferSize
-                cusolverDnDgesvdj_bufferSize cusolverDnDgetrf cusolverDnDgetrf_bufferSize
-                cusolverDnDgetrs cusolverDnDorgqr cusolverDnDorgqr_bufferSize cusolverDnDormqr
-                cusolverDnDormqr_bufferSize cusolverDnDpotrf cusolverDnDpotrfBatched
-                cusolverDnDpotrf_bufferSize cusolverDnDpotrs cusolverDnDpotrsBatched
-                cusolverDnDsyevd cusolverDnDsyevd_bufferSize cusolverDnDsyevj
-                cusolverDnDsyevjBatched cusolverDnDsyevjBatched_bufferSize
-                cusolverDnDsyevj_bufferSize cusolverDnDsytrf cusolverDnDsytrf_bufferSize
-                cusolverDnSetStream cusolverDnSgeqrf cusolverDnSgeqrf_bufferSize
-                cusolverDnSgesvd cusolverDnSgesvd_bufferSize cusolverDnSgesvdaStridedBatched
-                cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnSgesvdj
-                cusolverDnSgesvdjBatched cusolverDnSgesvdjBatched_bufferSize
-                cusolverDnSgesvdj_bufferSize cusolverDnSgetrf cusolverDnSgetrf_bufferSize
-                cusolverDnSgetrs cusolverDnSorgqr cusolverDnSorgqr_bufferSize cusolverDnSormqr
-                cusolverDnSormqr_bufferSize cusolverDnSpotrf cusolverDnSpotrfBatched
-                cusolverDnSpotrf_bufferSize cusolverDnSpotrs cusolverDnSpotrsBatched
-                cusolverDnSsyevd cusolverDnSsyevd_bufferSize cusolverDnSsyevj
-                cusolverDnSsyevjBatched cusolverDnSsyevjBatched_bufferSize
-                cusolverDnSsyevj_bufferSize cusolverDnSsytrf cusolverDnSsytrf_bufferSize
-                cusolverDnXgeev cusolverDnXgeev_bufferSize cusolverDnXgeqrf
-                cusolverDnXgeqrf_bufferSize cusolverDnXgesvdjSetMaxSweeps
-                cusolverDnXgesvdjSetSortEig cusolverDnXgesvdjSetTolerance cusolverDnXpotrf
-                cusolverDnXpotrf_bufferSize cusolverDnXpotrs cusolverDnXsyevBatched
-                cusolverDnXsyevBatched_bufferSize cusolverDnXsyevd cusolverDnXsyevd_bufferSize
-                cusolverDnXsytrs cusolverDnXsytrs_bufferSize cusolverDnZgeqrf
-                cusolverDnZgeqrf_bufferSize cusolverDnZgesvd cusolverDnZgesvd_bufferSize
-                cusolverDnZgesvdaStridedBatched cusolverDnZgesvdaStridedBatched_bufferSize
-                cusolverDnZgesvdj cusolverDnZgesvdjBatched cusolverDnZgesvdjBatched_bufferSize
-                cusolverDnZgesvdj_bufferSize cusolverDnZgetrf cusolverDnZgetrf_bufferSize
-                cusolverDnZgetrs cusolverDnZheevd cusolverDnZheevd_bufferSize cusolverDnZheevj
-                cusolverDnZheevjBatched cusolverDnZheevjBatched_bufferSize
-                cusolverDnZheevj_bufferSize cusolverDnZpotrf cusolverDnZpotrfBatched
-                cusolverDnZpotrf_bufferSize cusolverDnZpotrs cusolverDnZpotrsBatched
-                cusolverDnZsytrf cusolverDnZsytrf_bufferSize cusolverDnZungqr
-                cusolverDnZungqr_bufferSize cusolverDnZunmqr cusolverDnZunmqr_bufferSize
-            ]
-        );
-        $callback!(
             "cuSPARSELt", 10, [
                 cusparseLtDenseDescriptorInit cusparseLtInit cusparseLtMatDescriptorDestroy
                 cusparseLtMatmul cusparseLtMatmulAlgGetAttribute
@@ -164,38 +152,9 @@ macro_rules! refused_functions {
         );
         $callback!(
             "cuSPARSE", 10, [
-                cusparseCbsrmm cusparseCbsrmv cusparseCbsrsm2_analysis
-                cusparseCbsrsm2_bufferSize cusparseCbsrsm2_solve cusparseCbsrsv2_analysis
-                cusparseCbsrsv2_bufferSize cusparseCbsrsv2_solve cusparseCcsrgeam2
-                cusparseCcsrgeam2_bufferSizeExt cusparseCreate cusparseCreateBsrsm2Info
-                cusparseCreateBsrsv2Info cusparseCreateCoo cusparseCreateCsr cusparseCreateDnMat
-                cusparseCreateDnVec cusparseCreateIdentityPermutation cusparseCreateMatDescr
-                cusparseCsrSetPointers cusparseCsrSetStridedBatch cusparseDbsrmm cusparseDbsrmv
-                cusparseDbsrsm2_analysis cusparseDbsrsm2_bufferSize cusparseDbsrsm2_solve
-                cusparseDbsrsv2_analysis cusparseDbsrsv2_bufferSize cusparseDbsrsv2_solve
-                cusparseDcsrgeam2 cusparseDcsrgeam2_bufferSizeExt cusparseDestroy
-                cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat
-                cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDestroySpMat
-                cusparseDnMatSetStridedBatch  cusparseSDDMM
-                cusparseSDDMM_bufferSize cusparseSDDMM_preprocess cusparseSbsrmm cusparseSbsrmv
-                cusparseSbsrsm2_analysis cusparseSbsrsm2_bufferSize cusparseSbsrsm2_solve
-                cusparseSbsrsv2_analysis cusparseSbsrsv2_bufferSize cusparseSbsrsv2_solve
-                cusparseScsrgeam2 cusparseScsrgeam2_bufferSizeExt cusparseSetMatDiagType
-                cusparseSetMatFillMode cusparseSetMatIndexBase cusparseSetMatType
-                cusparseSetPointerMode cusparseSetStream cusparseSpGEMM_compute
-                cusparseSpGEMM_copy cusparseSpGEMM_createDescr cusparseSpGEMM_destroyDescr
-                cusparseSpGEMM_workEstimation cusparseSpMM cusparseSpMM_bufferSize cusparseSpMV
-                cusparseSpMV_bufferSize cusparseSpMatGetSize cusparseSpMatSetAttribute
-                cusparseSpSM_analysis cusparseSpSM_bufferSize cusparseSpSM_createDescr
-                cusparseSpSM_destroyDescr cusparseSpSM_solve cusparseSpSV_analysis
-                cusparseSpSV_bufferSize cusparseSpSV_createDescr cusparseSpSV_destroyDescr
-                cusparseSpSV_solve cusparseXbsrsm2_zeroPivot cusparseXbsrsv2_zeroPivot
-                cusparseXcoo2csr cusparseXcoosortByRow cusparseXcoosort_bufferSizeExt
-                cusparseXcsrgeam2Nnz cusparseXcsrsort cusparseXcsrsort_bufferSizeExt
-                cusparseZbsrmm cusparseZbsrmv cusparseZbsrsm2_analysis
-                cusparseZbsrsm2_bufferSize cusparseZbsrsm2_solve cusparseZbsrsv2_analysis
-                cusparseZbsrsv2_bufferSize cusparseZbsrsv2_solve cusparseZcsrgeam2
-                cusparseZcsrgeam2_bufferSizeExt
+                cusparseCbsrsm2_bufferSize cusparseCbsrsv2_bufferSize cusparseDbsrsm2_bufferSize
+                cusparseDbsrsv2_bufferSize cusparseSbsrsm2_bufferSize cusparseSbsrsv2_bufferSize
+                cusparseZbsrsm2_bufferSize cusparseZbsrsv2_bufferSize
             ]
         );
         $callback!(

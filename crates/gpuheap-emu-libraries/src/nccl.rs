@@ -1,15 +1,19 @@
 //! NCCL: communicators of any size, whose collectives act as if every rank had this rank's values.
+//! Their memory is in `nccl/memory.rs`.
 //!
 //! No rank waits for another one in a collective. Results above 1 MiB are not written. Programs
 //! base decisions only on small results, and a dry run keeps no content of that size.
+
+mod memory;
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::abi::{self, Code};
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, Driver, export};
 
-use crate::device::driver;
+use crate::device::{self, Loaded, driver};
 use crate::report;
+use memory::Memory;
 
 /// Largest result that a collective writes, bytes.
 const MOST_BYTES: usize = 1 << 20;
@@ -43,6 +47,22 @@ type Handle = abi::Handle<Communicator, NcclCode>;
 struct Communicator {
     ranks: c_int,
     rank: c_int,
+    /// Memory of the channels.
+    memory: Memory,
+    /// Buffers to and from neighbours. They are allocated at the first collective.
+    buffers: Option<Memory>,
+}
+
+impl Communicator {
+    /// Allocates the buffers at the first collective, if other ranks exist.
+    fn connect(&mut self) -> Outcome {
+        if self.ranks > 1 && self.buffers.is_none() {
+            let fits = device::load(Loaded::NcclStacks);
+            let buffers = if fits { Memory::new(self.memory.route.buffers()) } else { None };
+            self.buffers = Some(buffers.ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?);
+        }
+        Ok(())
+    }
 }
 
 /// Identity of a communicator (`ncclUniqueId`) that ranks pass to each other.
@@ -173,9 +193,10 @@ export! {
         count: usize,
         kind: c_int,
         _reduction: c_int,
-        _communicator: Handle,
+        communicator: Handle,
         stream: CUstream,
     ) -> Outcome {
+        communicator.change(Communicator::connect)??;
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
@@ -187,9 +208,10 @@ export! {
         kind: c_int,
         _reduction: c_int,
         _root: c_int,
-        _communicator: Handle,
+        communicator: Handle,
         stream: CUstream,
     ) -> Outcome {
+        communicator.change(Communicator::connect)??;
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
@@ -200,9 +222,10 @@ export! {
         count: usize,
         kind: c_int,
         _root: c_int,
-        _communicator: Handle,
+        communicator: Handle,
         stream: CUstream,
     ) -> Outcome {
+        communicator.change(Communicator::connect)??;
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
@@ -216,6 +239,7 @@ export! {
         stream: CUstream,
     ) -> Outcome {
         let bytes = bytes_of(count, kind);
+        communicator.change(Communicator::connect)??;
         let ranks = communicator.read(|communicator| communicator.ranks)?;
         (0..ranks.max(0) as u64).try_for_each(|rank| {
             copy(result.wrapping_add(rank * bytes as u64), sent, bytes, stream)
@@ -233,6 +257,7 @@ export! {
         stream: CUstream,
     ) -> Outcome {
         let bytes = bytes_of(count, kind);
+        communicator.change(Communicator::connect)??;
         let rank = communicator.read(|communicator| communicator.rank)?;
         copy(result, sent.wrapping_add(rank.max(0) as u64 * bytes as u64), bytes, stream)
     }
@@ -252,8 +277,10 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     if rank < 0 || rank >= ranks {
         return Err(NcclCode::INVALID_ARGUMENT);
     }
-    report::note("NCCL", "its own buffers are not in the figures");
-    made.write(Handle::new(Communicator { ranks, rank }))
+    report::note("NCCL", memory::NOTE);
+    let memory = device::load(Loaded::Nccl).then(|| Memory::of_channels(ranks)).flatten();
+    let memory = memory.ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?;
+    made.write(Handle::new(Communicator { ranks, rank, memory, buffers: None }))
 }
 
 /// Copies within the device, if the result has at most [`MOST_BYTES`].

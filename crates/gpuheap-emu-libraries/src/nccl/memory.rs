@@ -1,0 +1,139 @@
+//! Device memory of communicators, by channels and buffers as NCCL 2.28.9 allocates them.
+//!
+//! NCCL allocates each piece by itself, in multiples of 2 MiB. On an H200 (2026-11-24), a
+//! communicator of one rank took 388 MiB, and each of two ranks that a socket connected 16 MiB.
+//! Both are equal to [`Route::channel_bytes`]. The buffers between ranks of one machine follow from
+//! NCCL's sources. They were not measured: that needs several GPUs.
+
+use std::ffi::{c_char, c_int};
+
+use gpuheap_driver::{CUdeviceptr, Driver};
+
+use crate::device::{self, driver};
+
+/// Note on NCCL's memory.
+pub(super) const NOTE: &str = "channels and buffers of collectives are by rules from its sources; \
+    those of ncclSend, ncclRecv and NVLS are not in the figures";
+
+/// Granule of NCCL's allocations, bytes.
+const GRANULE: usize = 2 << 20;
+/// Bytes of a buffer for each of the protocols Simple, LL and LL128.
+const PROTOCOLS: [usize; 3] = [4 << 20, 512 << 10, 120 * 640 * 8 * 8];
+
+/// Route between a machine's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Only one rank: no buffers.
+    Alone,
+    NvLink,
+    /// PCIe, with direct access between devices.
+    Pcie,
+    /// PCIe without direct access: buffers are in host memory.
+    Host,
+}
+
+impl Route {
+    /// Returns the route between the current device and its neighbours.
+    fn new(ranks: c_int) -> Self {
+        if ranks == 1 {
+            return Self::Alone;
+        }
+        let name = device_name();
+        let has_nvlink = ["V100", "A100", "A800", "H100", "H200", "H800", "B200", "B300"];
+        let is_card = name.contains("PCIe") || name.contains("NVL");
+        if !is_card && has_nvlink.iter().any(|model| name.contains(model)) {
+            Self::NvLink
+        } else if name.contains("GeForce") {
+            // The driver refuses direct access between these cards.
+            Self::Host
+        } else {
+            Self::Pcie
+        }
+    }
+
+    /// Returns the number of channels of collectives, and the number of all channels.
+    fn channels(self) -> [usize; 2] {
+        match self {
+            Self::Alone => [64, 64],
+            // Logs of machines with 8 H100 show these numbers.
+            Self::NvLink => [24, 32],
+            Self::Pcie | Self::Host => [2, 2],
+        }
+    }
+
+    /// Returns the bytes of all channels: three pieces each, and two for the communicator.
+    fn channel_bytes(self) -> usize {
+        (3 * self.channels()[1] + 2) * GRANULE
+    }
+
+    /// Returns the bytes of the buffers to and from the neighbours in a ring. For each channel, the
+    /// sender has one granule, and the receiver has a buffer for each protocol.
+    pub(super) fn buffers(self) -> usize {
+        let received = PROTOCOLS.iter().sum::<usize>().next_multiple_of(GRANULE);
+        match self {
+            Self::Alone | Self::Host => 0,
+            Self::NvLink | Self::Pcie => self.channels()[0] * (GRANULE + received),
+        }
+    }
+}
+
+/// Returns the name of the current device; an empty text if the driver does not return it.
+fn device_name() -> String {
+    let Some(driver) = driver() else { return String::new() };
+    let (mut device, mut text) = (0, [0 as c_char; 96]);
+    // SAFETY: `device` and `text` are valid for the writes, with room for `text`'s length.
+    unsafe {
+        let _ = driver.cuCtxGetDevice(&mut device);
+        let _ = driver.cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, device);
+    }
+    text.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte as u8)).collect()
+}
+
+/// Device memory of a communicator. It is freed with the communicator.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) route: Route,
+    address: CUdeviceptr,
+}
+
+impl Memory {
+    /// Allocates the memory of a communicator's channels; `None` if the device has too little
+    /// memory.
+    pub(super) fn of_channels(ranks: c_int) -> Option<Self> {
+        let route = Route::new(ranks);
+        Some(Self { route, ..Self::new(route.channel_bytes())? })
+    }
+
+    /// Allocates `bytes`; `None` if the device has too little memory.
+    pub(super) fn new(bytes: usize) -> Option<Self> {
+        let address = if bytes == 0 { 0 } else { device::allocate(bytes)? };
+        Some(Self { route: Route::Alone, address })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(driver) = driver().filter(|_| self.address != 0) {
+            // SAFETY: `new` allocated the memory, and only the communicator uses it.
+            let _ = unsafe { driver.cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_take_measured_memory() {
+        assert_eq!(Route::Alone.channel_bytes(), 388 << 20);
+        assert_eq!(Route::Host.channel_bytes(), 16 << 20);
+    }
+
+    #[test]
+    fn buffers_follow_protocols() {
+        assert_eq!(Route::NvLink.buffers(), (24 * 12) << 20);
+        assert_eq!(Route::Pcie.buffers(), (2 * 12) << 20);
+        assert_eq!(Route::Host.buffers(), 0);
+    }
+}
