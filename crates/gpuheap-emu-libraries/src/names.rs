@@ -108,20 +108,6 @@ macro_rules! cusparse_functions {
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback!(
-            "cuDNN", 3000, [
-                cudnnCTCLoss cudnnCTCLoss_v8 cudnnConvolutionBackwardData
-                cudnnConvolutionBackwardFilter cudnnConvolutionBiasActivationForward
-                cudnnConvolutionForward cudnnFindConvolutionBackwardDataAlgorithmEx
-                cudnnFindConvolutionBackwardFilterAlgorithmEx
-                cudnnFindConvolutionForwardAlgorithmEx cudnnGetCTCLossWorkspaceSize
-                cudnnGetCTCLossWorkspaceSize_v8 cudnnGetConvolutionBackwardDataAlgorithm_v7
-                cudnnGetConvolutionBackwardDataWorkspaceSize
-                cudnnGetConvolutionBackwardFilterAlgorithm_v7
-                cudnnGetConvolutionBackwardFilterWorkspaceSize
-                cudnnGetConvolutionForwardAlgorithm_v7 cudnnGetConvolutionForwardWorkspaceSize
-            ]
-        );
-        $callback!(
             "cuFile", 5001, [
                 cuFileBufDeregister cuFileBufRegister cuFileHandleDeregister
                 cuFileHandleRegister cuFileRead cuFileWrite

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 /// Environment variable that names the folder of the report.
@@ -16,6 +17,16 @@ static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap
 
 /// Pairs of a library, and a line about a part of the library that is not modelled.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
+
+/// Largest workspace of the plans that benchmark mode timed and that are not the heuristic's choice
+/// or the fastest plan, bytes.
+static TIMED: AtomicU64 = AtomicU64::new(0);
+
+/// Notes the workspace of a plan that benchmark mode timed, bytes.
+pub(crate) fn timed_workspace(bytes: u64) {
+    write_at_exit();
+    TIMED.fetch_max(bytes, Ordering::Relaxed);
+}
 
 /// Counts a refused call.
 pub(crate) fn refused(library: &'static str, function: &'static str) {
@@ -44,10 +55,14 @@ extern "C" fn write() {
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
     // Ignores failures: at exit, no code is left to handle one.
-    let _ = std::fs::write(file, text(&refused, &notes));
+    let _ = std::fs::write(file, text(&refused, &notes, TIMED.load(Ordering::Relaxed)));
 }
 
-fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>, notes: &BTreeSet<(&str, &str)>) -> String {
+fn text(
+    refused: &BTreeMap<&str, BTreeMap<&str, u64>>,
+    notes: &BTreeSet<(&str, &str)>,
+    timed: u64,
+) -> String {
     let object =
         |library: &str, note: &str| format!("{{\"name\": \"{library}\", \"notes\": [\"{note}\"]}}");
     let mut libraries: Vec<String> =
@@ -64,7 +79,8 @@ fn text(refused: &BTreeMap<&str, BTreeMap<&str, u64>>, notes: &BTreeSet<(&str, &
         }
         libraries.push(object(library, &note));
     }
-    format!("{{\"libraries\": [{}]}}\n", libraries.join(", "))
+    let timed = if timed == 0 { String::new() } else { format!(", \"timed_workspace\": {timed}") };
+    format!("{{\"libraries\": [{}]{timed}}}\n", libraries.join(", "))
 }
 
 #[cfg(test)]
@@ -75,12 +91,12 @@ mod tests {
     fn note_names_the_first_functions() {
         let functions = BTreeMap::from([("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
         assert_eq!(
-            text(&BTreeMap::from([("cuFFT", functions)]), &BTreeSet::new()),
+            text(&BTreeMap::from([("cuFFT", functions)]), &BTreeSet::new(), 0),
             "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 10 calls were \
              refused, of a, b, c and 1 more\"]}]}\n"
         );
         assert_eq!(
-            text(&BTreeMap::from([("cuFFT", BTreeMap::from([("a", 1)]))]), &BTreeSet::new()),
+            text(&BTreeMap::from([("cuFFT", BTreeMap::from([("a", 1)]))]), &BTreeSet::new(), 0),
             "{\"libraries\": [{\"name\": \"cuFFT\", \"notes\": [\"is not modelled: 1 call was refused, \
              of a\"]}]}\n"
         );

@@ -1,4 +1,4 @@
-/* Reads a convolution's plan and a recurrent network's spaces from cuDNN, as PyTorch does. */
+/* Reads a convolution's plans and a recurrent network's spaces from cuDNN, as PyTorch does. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +21,20 @@ int cudnnGetRNNTempSpaceSizes(void *, void *, int, void *, size_t *, size_t *);
 int cudnnGetRNNWeightParams(void *, void *, int, size_t, const void *, int, void *, void **, void *,
                             void **);
 int cudnnCreateTensorDescriptor(void **), cudnnDestroyTensorDescriptor(void *);
+int cudnnSetTensorNdDescriptor(void *, int, int, const int *, const int *);
+int cudnnCreateFilterDescriptor(void **), cudnnDestroyFilterDescriptor(void *);
+int cudnnSetFilterNdDescriptor(void *, int, int, int, const int *);
+int cudnnCreateConvolutionDescriptor(void **), cudnnDestroyConvolutionDescriptor(void *);
+int cudnnSetConvolutionNdDescriptor(void *, int, const int *, const int *, const int *, int, int);
+int cudnnGetConvolutionForwardAlgorithm_v7(void *, void *, void *, void *, void *, int, int *,
+                                           void *);
+int cudnnGetConvolutionForwardWorkspaceSize(void *, void *, void *, void *, void *, int, size_t *);
+int cudnnFindConvolutionForwardAlgorithmEx(void *, void *, const void *, void *, const void *,
+                                           void *, void *, void *, int, int *, void *, void *,
+                                           size_t);
+int cudnnGetCTCLossWorkspaceSize(void *, void *, void *, const int *, const int *, const int *, int,
+                                 void *, size_t *);
+int cudnnGetCTCLossWorkspaceSize_v8(void *, int, void *, void *, void *, size_t *);
 int cudnnGetTensorNdDescriptor(void *, int, int *, int *, int *, int *);
 
 #define CHECK(condition)                             \
@@ -31,7 +45,7 @@ int cudnnGetTensorNdDescriptor(void *, int, int *, int *, int *, int *);
     }                                                \
   } while (0)
 
-enum { HALF = 2, DATA_TYPE = 1, INT64 = 3, INT32 = 23, DESCRIPTOR = 15 };
+enum { HALF = 2, DATA_TYPE = 1, HEURISTIC_MODE = 8, INT64 = 3, INT32 = 23, DESCRIPTOR = 15 };
 
 static void *made(int kind) {
   void *descriptor = 0;
@@ -50,16 +64,34 @@ static void *tensor(int64_t n, int64_t c, int64_t h, int64_t w) {
   return descriptor;
 }
 
-static int plan(void) {
+/* Reads the configuration with this index of a heuristic in the mode: 0 for its choices, 2 for
+   engines that support every graph. Writes the number of configurations. */
+static void *config(void *graph, int mode, int index, int64_t *count) {
+  void *configs[16], *heuristic = made(4);
+  for (int i = 0; i < 16; i++) configs[i] = made(3);
+  if (cudnnBackendSetAttribute(heuristic, 201, DESCRIPTOR, 1, &graph) ||
+      cudnnBackendSetAttribute(heuristic, 200, HEURISTIC_MODE, 1, &mode) ||
+      cudnnBackendFinalize(heuristic) ||
+      cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 0, count, 0) || *count > 16 ||
+      cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 16, count, configs))
+    return 0;
+  for (int i = 0; i < 16; i++)
+    if (i != index) cudnnBackendDestroyDescriptor(configs[i]);
+  return cudnnBackendDestroyDescriptor(heuristic) ? 0 : configs[index];
+}
+
+static int plans(void) {
   /* A 3 by 3 filter, applied to 32 images of 28 by 28. */
   void *x = tensor(32, 128, 28, 28), *w = tensor(128, 128, 3, 3), *y = tensor(32, 128, 28, 28);
-  void *operation = made(10), *graph = made(15), *heuristic = made(4), *config = made(3),
-       *engine = made(2);
-  void *plan = made(5), *pack = made(16), *handle = 0, *stream = 0;
-  int64_t count = 7, workspace = 0, index = 7;
+  void *operation = made(10), *graph = made(15), *window = made(1), *engine = made(2);
+  void *pack = made(16), *handle = 0, *stream = 0;
+  int64_t ones[] = {1, 1}, count = 7, workspace = 0, index = 7;
   int shared = -1;
   CHECK(x && w && y && cudnnCreate(&handle) == 0 && cudnnCreate(0) == 2002);
   CHECK(cudnnSetStream(handle, 0) == 0 && cudnnGetStream(handle, &stream) == 0 && !stream);
+  for (int attribute = 102; attribute <= 105; attribute++)
+    CHECK(cudnnBackendSetAttribute(window, attribute, INT64, 2, ones) == 0);
+  CHECK(cudnnBackendSetAttribute(operation, 702, DESCRIPTOR, 1, &window) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 704, DESCRIPTOR, 1, &x) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 703, DESCRIPTOR, 1, &w) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 705, DESCRIPTOR, 1, &y) == 0);
@@ -70,22 +102,81 @@ static int plan(void) {
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, 0) == 2002);
   CHECK(cudnnBackendGetAttribute(graph, 802, INT64, 1, &count, &index) == 0 && count == 1 &&
         index == 1);
-  CHECK(cudnnBackendSetAttribute(heuristic, 201, DESCRIPTOR, 1, &graph) == 0 &&
-        cudnnBackendFinalize(heuristic) == 0);
-  CHECK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 0, &count, 0) == 0 && count == 1);
-  CHECK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, 1, &count, &config) == 0);
-  CHECK(cudnnBackendGetAttribute(config, 304, INT32, 1, &count, &shared) == 0 && shared == 0);
-  CHECK(cudnnBackendGetAttribute(config, 300, DESCRIPTOR, 1, &count, &engine) == 0);
+  void *last = config(graph, 2, 0, &count);
+  CHECK(last && count == 1);
+  void *first = config(graph, 0, 0, &count);
+  CHECK(first && count == 3);
+  CHECK(cudnnBackendGetAttribute(first, 304, INT32, 1, &count, &shared) == 0 && shared == 0);
+  CHECK(cudnnBackendGetAttribute(first, 300, DESCRIPTOR, 1, &count, &engine) == 0);
   CHECK(cudnnBackendGetAttribute(engine, 1301, INT64, 1, &count, &index) == 0 && index == 0);
   CHECK(cudnnBackendGetAttribute(engine, 1303, 11, 0, &count, 0) == 0 && count == 0);
-  CHECK(cudnnBackendSetAttribute(plan, 401, DESCRIPTOR, 1, &config) == 0 &&
-        cudnnBackendFinalize(plan) == 0);
-  CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
-  printf("workspace %lld\n", (long long)workspace);
-  CHECK(cudnnBackendExecute(handle, plan, pack) == 0 && cudnnBackendExecute(0, plan, pack) == 2002);
-  void *all[] = {x, y, operation, graph, heuristic, config, engine, plan, pack};
-  for (int i = 0; i < 9; i++) CHECK(cudnnBackendDestroyDescriptor(all[i]) == 0);
+  for (int i = 0; i < 4; i++) {
+    void *it = i < 3 ? config(graph, 0, i, &count) : last, *plan = made(5);
+    CHECK(cudnnBackendSetAttribute(plan, 401, DESCRIPTOR, 1, &it) == 0 &&
+          cudnnBackendFinalize(plan) == 0);
+    CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
+    printf("workspace %lld\n", (long long)workspace);
+    /* Benchmark mode executes each plan twice, and notes the greediest. */
+    for (int j = 0; j < 2; j++) CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
+    CHECK(cudnnBackendExecute(0, plan, pack) == 2002);
+    CHECK(cudnnBackendDestroyDescriptor(plan) == 0 && cudnnBackendDestroyDescriptor(it) == 0);
+  }
+  void *all[] = {x, y, operation, graph, window, engine, first, pack};
+  for (int i = 0; i < 8; i++) CHECK(cudnnBackendDestroyDescriptor(all[i]) == 0);
   CHECK(cudnnDestroy(handle) == 0);
+  return 0;
+}
+
+struct found {
+  int algorithm, status;
+  float time;
+  size_t workspace;
+  int deterministic, math, reserved[3];
+};
+
+/* The convolution of `plans`, by functions of before operation graphs. */
+static int older(void) {
+  int images[] = {32, 128, 28, 28}, strides[] = {128 * 784, 784, 28, 1}, filter[] = {128, 128, 3, 3};
+  int ones[] = {1, 1}, count = 0;
+  void *x = 0, *w = 0, *window = 0;
+  struct found found[8];
+  size_t bytes = 0;
+  CHECK(cudnnCreateTensorDescriptor(&x) == 0 && cudnnCreateFilterDescriptor(&w) == 0 &&
+        cudnnCreateConvolutionDescriptor(&window) == 0);
+  CHECK(cudnnSetTensorNdDescriptor(x, HALF, 4, images, strides) == 0);
+  CHECK(cudnnSetFilterNdDescriptor(w, HALF, 0, 4, filter) == 0);
+  CHECK(cudnnSetConvolutionNdDescriptor(window, 2, ones, ones, ones, 1, 0) == 0);
+  CHECK(cudnnGetConvolutionForwardAlgorithm_v7(0, x, w, window, x, 8, &count, found) == 0);
+  CHECK(count == 3 && found[0].algorithm == 0);
+  for (int i = 0; i < count; i++)
+    CHECK(cudnnGetConvolutionForwardWorkspaceSize(0, x, w, window, x, i, &bytes) == 0 &&
+          bytes == found[i].workspace);
+  CHECK(cudnnGetConvolutionForwardWorkspaceSize(0, x, w, window, x, 8, &bytes) == 3000);
+  printf("by algorithm %zu\n", found[0].workspace);
+  CHECK(cudnnFindConvolutionForwardAlgorithmEx(0, x, 0, w, 0, window, x, 0, 8, &count, found, 0,
+                                               found[0].workspace) == 0);
+  CHECK(count >= 1 && found[0].workspace <= bytes);
+  CHECK(cudnnFindConvolutionForwardAlgorithmEx(0, x, 0, w, 0, window, x, 0, 8, &count, found, 0,
+                                               0) == 0);
+  CHECK(count == 0);
+  CHECK(cudnnDestroyTensorDescriptor(x) == 0 && cudnnDestroyFilterDescriptor(w) == 0 &&
+        cudnnDestroyConvolutionDescriptor(window) == 0);
+  return 0;
+}
+
+/* 100 steps of 16 sequences with 30 classes and at most 30 labels. */
+static int loss(void) {
+  int sizes[] = {100, 16, 30}, strides[] = {480, 30, 1}, lengths[16];
+  size_t by_host = 0, by_device = 0;
+  void *probabilities = 0;
+  for (int i = 0; i < 16; i++) lengths[i] = i == 7 ? 30 : 12;
+  CHECK(cudnnCreateTensorDescriptor(&probabilities) == 0);
+  CHECK(cudnnSetTensorNdDescriptor(probabilities, 0, 3, sizes, strides) == 0);
+  CHECK(cudnnGetCTCLossWorkspaceSize(0, probabilities, 0, 0, lengths, 0, 0, 0, &by_host) == 0);
+  CHECK(cudnnGetCTCLossWorkspaceSize(0, probabilities, 0, 0, 0, 0, 0, 0, &by_host) == 2002);
+  CHECK(cudnnGetCTCLossWorkspaceSize_v8(0, 0, 0, probabilities, 0, &by_device) == 0);
+  CHECK(cudnnDestroyTensorDescriptor(probabilities) == 0);
+  printf("loss %zu, %zu\n", by_host, by_device);
   return 0;
 }
 
@@ -130,5 +221,5 @@ int main(void) {
   int major = 0;
   CHECK(cudnnGetProperty(0, &major) == 0 && major == 9 && cudnnGetProperty(9, &major) == 2000);
   CHECK(cudnnGetErrorString(0)[0] == 'C' && cudnnGetErrorString(-5));
-  return plan() || network();
+  return plans() || older() || loss() || network();
 }

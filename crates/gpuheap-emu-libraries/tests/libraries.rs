@@ -45,12 +45,16 @@ fn product_succeeds_and_others_refuse() {
 }
 
 #[test]
-fn cudnn_reports_workspace_and_weights() {
+fn cudnn_reports_workspaces_and_weights() {
     let reports = tempfile::tempdir().unwrap();
-    // The convolution copies all three tensors to another layout. The LSTM takes as much memory as
-    // on an H200.
+    // The convolution's first three plans, and the plan that supports every convolution. The
+    // workspaces of the loss and the LSTM's spaces are as on an H200.
     assert_eq!(
         run("cudnn", reports.path()),
-        "workspace 13139968\nweights 92372992, reserve 891289856\n"
+        "workspace 13139968\nworkspace 13139968\nworkspace 13139968\nworkspace 0\n\
+         by algorithm 13139968\nloss 978880, 6765632\nweights 92372992, reserve 891289856\n"
     );
+    let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
+    let report = std::fs::read_to_string(files[0].path()).unwrap();
+    assert!(report.contains("], \"timed_workspace\": 13139968}"), "{report}");
 }

@@ -1,17 +1,21 @@
-//! Operation graphs: descriptors that store their attributes, and one engine for each graph.
+//! Operation graphs: descriptors that store their attributes, and the engines of a graph.
 //!
 //! From an execution plan, attributes lead step by step to the engine's configuration, the engine,
-//! the graph, the graph's operations, and their tensors.
+//! the graph, the graph's operations, and their tensors. The index of an engine is its index in the
+//! list of plans for the graph's convolution. Other graphs have one engine.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuheap_driver::export;
 
+use super::convolution::{Convolution, Pass, Shape, Window};
+use super::plans::Plan;
 use super::tensor::element_bytes;
-use super::workspace::{ATTENTION, Convolution, Shape};
-use super::{CudnnCode, Handle, In, Out, Outcome};
+use super::{CudnnCode, CudnnSession, Handle, In, Out, Outcome};
+use crate::{device, report};
 
 /// Numbers of kinds of descriptors, from `cudnnBackendDescriptorType_t`.
 mod kind {
@@ -34,6 +38,10 @@ mod kind {
 mod attribute {
     use std::ffi::c_int;
 
+    pub(super) const WINDOW_DILATION: c_int = 102;
+    pub(super) const WINDOW_STRIDE: c_int = 103;
+    pub(super) const WINDOW_PADDING: c_int = 104;
+    pub(super) const HEURISTIC_MODE: c_int = 200;
     pub(super) const HEURISTIC_GRAPH: c_int = 201;
     pub(super) const HEURISTIC_RESULTS: c_int = 202;
     pub(super) const CONFIG_ENGINE: c_int = 300;
@@ -48,6 +56,7 @@ mod attribute {
     pub(super) const TENSOR_STRIDES: c_int = 903;
     pub(super) const ENGINE_GRAPH: c_int = 1300;
     pub(super) const ENGINE_INDEX: c_int = 1301;
+    pub(super) const ENGINE_NOTES: c_int = 1303;
 }
 
 /// Numbers of attribute types, from `cudnnBackendAttributeType_t`.
@@ -58,6 +67,20 @@ mod of {
     pub(super) const DESCRIPTOR: c_int = 15;
 }
 
+/// Number of the mode in which a heuristic returns engines that support every graph.
+const FALLBACK: c_int = 2;
+/// Number of the note that an engine uses tensor cores.
+const TENSOR_CORE: c_int = 0;
+/// Index of the engine that supports every graph and needs no workspace.
+const LAST_ENGINE: u64 = 1 << 20;
+/// Environment variable that, if it is `off`, has each convolution offer one plan: as if a program
+/// did not set `torch.backends.cudnn.benchmark`.
+const BENCHMARK: &str = "GPUHEAP_EMULATED_CUDNN_BENCHMARK";
+
+/// Workspace of attention in both passes, bytes. PyTorch itself allocates the gradient of the
+/// queries.
+const ATTENTION: u64 = 256;
+
 /// Number of matrix products in the forward pass of attention. The backward pass has more.
 const PRODUCTS: usize = 2;
 
@@ -66,6 +89,8 @@ const PRODUCTS: usize = 2;
 struct Descriptor {
     kind: c_int,
     attributes: Arc<Mutex<BTreeMap<c_int, Value>>>,
+    /// Number of times that a plan was executed.
+    executions: Arc<AtomicU32>,
 }
 
 /// Value of an attribute.
@@ -86,6 +111,30 @@ export! {
     /// keep its attributes.
     fn cudnnBackendDestroyDescriptor(descriptor: Handle<Descriptor>) -> Outcome {
         let _ = descriptor.end();
+        Ok(())
+    }
+
+    /// Enqueues empty kernels on the handle's stream.
+    ///
+    /// PyTorch's benchmark mode executes each plan twice, and times the second execution. All
+    /// kernels take the same time on the emulated device. So the second execution of a plan
+    /// enqueues one kernel more for each faster plan.
+    fn cudnnBackendExecute(
+        handle: Handle<CudnnSession>,
+        plan: Handle<Descriptor>,
+        _pack: *const c_void,
+    ) -> Outcome {
+        let stream = handle.read(|session| session.stream)?;
+        let again = plan.read(|plan| {
+            let second = plan.executions.fetch_add(1, Ordering::Relaxed) == 1;
+            let chosen = if second { plan.plan() } else { None };
+            // The heuristic's choice and the fastest plan are executed without benchmark mode too.
+            if let Some(plan) = chosen.filter(|plan| plan.rank > 1) {
+                report::timed_workspace(plan.workspace);
+            }
+            chosen.map_or(0, |plan| plan.rank)
+        })?;
+        (0..=again).for_each(|_| device::launch(stream));
         Ok(())
     }
 
@@ -130,7 +179,8 @@ export! {
 
 impl Descriptor {
     fn new<const N: usize>(kind: c_int, attributes: [(c_int, Value); N]) -> Self {
-        Self { kind, attributes: Arc::new(Mutex::new(BTreeMap::from(attributes))) }
+        let attributes = Arc::new(Mutex::new(BTreeMap::from(attributes)));
+        Self { kind, attributes, executions: Arc::default() }
     }
 
     fn set(&self, attribute: c_int, value: Value) {
@@ -141,12 +191,12 @@ impl Descriptor {
     fn get(&self, attribute: c_int) -> Option<Value> {
         match (self.kind, attribute) {
             (kind::HEURISTIC, attribute::HEURISTIC_RESULTS) => {
-                let graph = self.kept(attribute::HEURISTIC_GRAPH)?;
-                let engine =
-                    [(attribute::ENGINE_GRAPH, graph), (attribute::ENGINE_INDEX, number(0))];
-                let engine = Value::Descriptors(vec![Self::new(kind::ENGINE, engine)]);
-                let config = [(attribute::CONFIG_ENGINE, engine)];
-                Some(Value::Descriptors(vec![Self::new(kind::ENGINE_CONFIG, config)]))
+                Some(Value::Descriptors(self.engine_configs()?))
+            }
+            (kind::ENGINE, attribute::ENGINE_NOTES) => {
+                let uses_tensor_cores = self.plan().is_some_and(|plan| plan.rounds);
+                let bytes = TENSOR_CORE.to_ne_bytes().to_vec();
+                uses_tensor_cores.then_some(Value::Elements { count: 1, bytes })
             }
             (kind::ENGINE_CONFIG, attribute::CONFIG_WORKSPACE)
             | (kind::PLAN, attribute::PLAN_WORKSPACE) => Some(number(self.workspace())),
@@ -180,37 +230,102 @@ impl Descriptor {
         bytes.chunks_exact(8).map(number).collect()
     }
 
+    /// Returns the configurations of a heuristic's engines, or `None` without a graph.
+    fn engine_configs(&self) -> Option<Vec<Self>> {
+        let graph = self.kept(attribute::HEURISTIC_GRAPH)?;
+        let graphs = self.descriptors(attribute::HEURISTIC_GRAPH);
+        let plans = graphs.iter().find_map(Self::convolution_in).map(|it| it.plans());
+        let is_off = std::env::var_os(BENCHMARK).is_some_and(|value| value == "off");
+        let engines = match plans {
+            Some(_) if self.integer(attribute::HEURISTIC_MODE) == Some(FALLBACK) => {
+                LAST_ENGINE..LAST_ENGINE + 1
+            }
+            Some(plans) if !is_off => 0..plans.len() as u64,
+            _ => 0..1,
+        };
+        let config = |index| {
+            let engine = [
+                (attribute::ENGINE_GRAPH, graph.clone()),
+                (attribute::ENGINE_INDEX, number(index)),
+            ];
+            let engine = Value::Descriptors(vec![Self::new(kind::ENGINE, engine)]);
+            Self::new(kind::ENGINE_CONFIG, [(attribute::CONFIG_ENGINE, engine)])
+        };
+        Some(engines.map(config).collect())
+    }
+
+    /// Returns a 4-byte number that the program set.
+    fn integer(&self, attribute: c_int) -> Option<c_int> {
+        match self.kept(attribute)? {
+            Value::Elements { bytes, .. } => {
+                bytes.as_slice().try_into().ok().map(c_int::from_ne_bytes)
+            }
+            Value::Descriptors(_) => None,
+        }
+    }
+
+    /// Returns the engine of a plan, of an engine's configuration, or of itself.
+    fn engine(&self) -> Option<Self> {
+        match self.kind {
+            kind::PLAN => self.descriptors(attribute::PLAN_CONFIG).first()?.engine(),
+            kind::ENGINE_CONFIG => self.descriptors(attribute::CONFIG_ENGINE).first().cloned(),
+            kind::ENGINE => Some(self.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the plan of the convolution that this descriptor's engine computes; `None` for other
+    /// graphs.
+    fn plan(&self) -> Option<Plan> {
+        let engine = self.engine()?;
+        let index = *engine.numbers(attribute::ENGINE_INDEX).first()?;
+        let graphs = engine.descriptors(attribute::ENGINE_GRAPH);
+        let plans = graphs.iter().find_map(Self::convolution_in)?.plans();
+        let last = Plan { workspace: 0, rank: plans.len() as u32, rounds: false };
+        Some(
+            usize::try_from(index).ok().and_then(|index| plans.get(index).copied()).unwrap_or(last),
+        )
+    }
+
     /// Returns the size, in bytes, of the workspace of a plan or of an engine's configuration.
     fn workspace(&self) -> u64 {
-        let step = |list: Vec<Self>, attribute| -> Vec<Self> {
-            list.iter().flat_map(|descriptor| descriptor.descriptors(attribute)).collect()
+        let attention = || {
+            let graphs = self.engine()?.descriptors(attribute::ENGINE_GRAPH);
+            Some(attention_in(&graphs.first()?.descriptors(attribute::GRAPH_OPERATIONS)))
         };
-        let engines = match self.kind {
-            kind::PLAN => step(self.descriptors(attribute::PLAN_CONFIG), attribute::CONFIG_ENGINE),
-            _ => self.descriptors(attribute::CONFIG_ENGINE),
-        };
-        let graphs = step(engines, attribute::ENGINE_GRAPH);
-        let operations = step(graphs, attribute::GRAPH_OPERATIONS);
-        let convolutions: u64 = operations
-            .iter()
-            .filter_map(|operation| operation.convolution())
-            .map(|it| it.workspace())
-            .sum();
-        convolutions + attention_in(&operations)
+        self.plan().map(|plan| plan.workspace).or_else(attention).unwrap_or(0)
+    }
+
+    /// Returns the first convolution of a graph.
+    fn convolution_in(&self) -> Option<Convolution> {
+        self.descriptors(attribute::GRAPH_OPERATIONS).iter().find_map(Self::convolution)
     }
 
     /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // Numbers of the attributes for the filter, the input and the output.
-        let [w, x, y] = match self.kind {
-            kind::CONVOLUTION => [703, 704, 705],
-            kind::CONVOLUTION_FINDS_X => [709, 710, 711],
-            kind::CONVOLUTION_FINDS_W => [715, 716, 717],
+        // Numbers of the attributes for the window, the filter, the input and the output.
+        let (pass, first) = match self.kind {
+            kind::CONVOLUTION => (Pass::Forward, 702),
+            kind::CONVOLUTION_FINDS_X => (Pass::Input, 708),
+            kind::CONVOLUTION_FINDS_W => (Pass::Filter, 714),
             _ => return None,
         };
-        let shape = |attribute| Some(self.descriptors(attribute).first()?.shape());
-        let finds_w = self.kind == kind::CONVOLUTION_FINDS_W;
-        Some(Convolution { x: shape(x)?, w: shape(w)?, y: shape(y)?, finds_w })
+        let shape = |offset| Some(self.descriptors(first + offset).first()?.shape());
+        let window = self.descriptors(first).first().map(Self::window).unwrap_or_default();
+        Some(Convolution::new(pass, [shape(2)?, shape(1)?, shape(3)?], window))
+    }
+
+    /// Returns the stride, padding and dilation of a convolution descriptor.
+    fn window(&self) -> Window {
+        let list = |attribute| {
+            let numbers = self.numbers(attribute).into_iter();
+            numbers.map(|number| u64::try_from(number).unwrap_or(0)).collect()
+        };
+        Window {
+            stride: list(attribute::WINDOW_STRIDE),
+            padding: list(attribute::WINDOW_PADDING),
+            dilation: list(attribute::WINDOW_DILATION),
+        }
     }
 
     /// Returns the shape of a tensor descriptor.
@@ -221,15 +336,8 @@ impl Descriptor {
             .map(|size| u64::try_from(size).unwrap_or(0))
             .collect();
         let strides = self.numbers(attribute::TENSOR_STRIDES);
-        let channels_last =
-            strides.get(1) == Some(&1) && sizes.get(1).is_some_and(|&size| size > 1);
-        let data_type = match self.kept(attribute::TENSOR_TYPE) {
-            Some(Value::Elements { bytes, .. }) => {
-                bytes.as_slice().try_into().map_or(0, c_int::from_ne_bytes)
-            }
-            _ => 0,
-        };
-        Shape { element: element_bytes(data_type), sizes, channels_last }
+        let data_type = self.integer(attribute::TENSOR_TYPE).unwrap_or(0);
+        Shape::new(element_bytes(data_type), sizes, &strides)
     }
 }
 

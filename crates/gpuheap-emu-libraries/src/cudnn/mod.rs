@@ -1,17 +1,21 @@
 //! cuDNN: handles, descriptors and sizes. Computes nothing.
 //!
 //! Parts:
-//! * `graph`: the interface of operation graphs, with one engine for each graph.
-//! * `workspace`: sizes of engines' workspaces.
+//! * `graph`: the interface of operation graphs.
+//! * `convolution`, `plans`, `fourier`: the plans for a convolution, with their workspaces.
+//! * `older`: functions of before operation graphs.
 //! * `tensor`: descriptors of tensors, and descriptors that are never read.
 //! * `rnn`: recurrent networks: sizes of workspaces, and addresses of weights.
 //! * `norm`: sizes of workspaces for batch normalisation.
 
+mod convolution;
+mod fourier;
 mod graph;
 mod norm;
+mod older;
+mod plans;
 mod rnn;
 mod tensor;
-mod workspace;
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -138,8 +142,10 @@ export! {
     }
 
     /// Enqueues an empty kernel on the handle's stream.
-    fn cudnnBackendExecute | cudnnBatchNormalizationBackwardEx |
-        cudnnBatchNormalizationForwardInference | cudnnBatchNormalizationForwardTrainingEx |
+    fn cudnnBatchNormalizationBackwardEx | cudnnBatchNormalizationForwardInference |
+        cudnnBatchNormalizationForwardTrainingEx | cudnnCTCLoss | cudnnCTCLoss_v8 |
+        cudnnConvolutionBackwardData | cudnnConvolutionBackwardFilter |
+        cudnnConvolutionBiasActivationForward | cudnnConvolutionForward |
         cudnnPoolingForward | cudnnRNNBackwardData_v8 | cudnnRNNBackwardWeights_v8 |
         cudnnRNNForward | cudnnSpatialTfGridGeneratorBackward |
         cudnnSpatialTfGridGeneratorForward | cudnnSpatialTfSamplerBackward |

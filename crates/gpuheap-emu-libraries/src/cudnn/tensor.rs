@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use gpuheap_driver::export;
 
+use super::convolution::{Shape, Window};
 use super::{CudnnCode, Handle, In, Out, Outcome};
 
 /// Most dimensions that a tensor can have.
@@ -28,6 +29,12 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
+    pub(super) fn shape(&self) -> Shape {
+        let sizes = self.sizes.iter().map(|&size| u64::try_from(size).unwrap_or(0)).collect();
+        let strides: Vec<i64> = self.strides.iter().map(|&stride| i64::from(stride)).collect();
+        Shape::new(element_bytes(self.data_type), sizes, &strides)
+    }
+
     /// Returns the number of elements.
     pub(super) fn elements(&self) -> u64 {
         self.sizes.iter().map(|&size| u64::try_from(size).unwrap_or(0)).product()
@@ -61,7 +68,7 @@ descriptors! {
     Tensor: cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor;
     Tensor: cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor;
     u64: cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor;
-    u64: cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor;
+    Window: cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor;
     u64: cudnnCreateCTCLossDescriptor, cudnnDestroyCTCLossDescriptor;
     u64: cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor;
     u64: cudnnCreatePoolingDescriptor, cudnnDestroyPoolingDescriptor;
@@ -75,7 +82,7 @@ export! {
     fn cudnnRestoreDropoutDescriptor | cudnnSetActivationDescriptor |
         cudnnSetCTCLossDescriptorEx | cudnnSetCTCLossDescriptor_v9 |
         cudnnSetConvolutionGroupCount | cudnnSetConvolutionMathType |
-        cudnnSetConvolutionNdDescriptor | cudnnSetDropoutDescriptor |
+        cudnnSetDropoutDescriptor |
         cudnnSetPooling2dDescriptor | cudnnSetSpatialTransformerNdDescriptor() -> Outcome
     {
         Ok(())

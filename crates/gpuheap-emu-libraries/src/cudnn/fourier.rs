@@ -1,0 +1,93 @@
+//! Workspaces of the engines that compute convolutions by Fourier transforms. They are the largest
+//! of all engines'.
+//!
+//! The formulas were found from the plans that cuDNN 9.19 offered on an H200 (2026-11-24). Of 1,227
+//! plans with stride 1 and one group, 1,154 agree within 3 KB.
+
+use super::convolution::{Convolution, Pass, product};
+
+/// Edge of the tiles in which the gradient of the input is transformed.
+const TILE: u64 = 32;
+
+/// Bytes of the transform of a square with this edge: complex 4-byte numbers, half of which follow
+/// from the others.
+fn spectrum(edge: u64) -> u64 {
+    product(&[edge, edge / 2 + 1, 8])
+}
+
+/// Returns the workspace, bytes.
+pub(super) fn workspace(it: &Convolution) -> u64 {
+    let (n, c, k) = (it.x.samples(), it.x.channels(), it.y.channels());
+    let stride = it.window.stride.iter().copied().max().unwrap_or(1).max(1);
+    if it.pass == Pass::Input && stride > 1 {
+        return strided(it, stride);
+    }
+    let (inputs, filters, outputs) =
+        (n.saturating_mul(c), it.w.channels().saturating_mul(k), n.saturating_mul(k));
+    // Tensors with adjacent channels are copied to another layout.
+    let copies = if it.channels_last {
+        let [x, w, y] = it.padded(1);
+        x.saturating_add(y).saturating_add(if it.taps() > 1 { w } else { 0 })
+    } else {
+        0
+    };
+    let edge = || {
+        let padding = it.window.padding.iter().copied().chain(std::iter::repeat(0));
+        let sizes = it.x.positions().iter().zip(padding);
+        let most = sizes.map(|(&size, padding)| size.saturating_add(padding.saturating_mul(2)));
+        most.max().unwrap_or(1).clamp(16, 1 << 31).next_power_of_two()
+    };
+    // One buffer for the transforms of both operands, or of the result.
+    let both = |one: u64, other: u64, result: u64| {
+        one.saturating_add(other).max(result).saturating_mul(2).saturating_mul(spectrum(edge()))
+    };
+    let transforms = match it.pass {
+        Pass::Forward => {
+            both(filters, inputs, outputs).saturating_add(it.w.elements().saturating_mul(4))
+        }
+        Pass::Filter => {
+            both(inputs, outputs, filters).saturating_add(it.y.elements().saturating_mul(4))
+        }
+        Pass::Input => {
+            let images = inputs.saturating_add(outputs).saturating_mul(tiles_at_once(it, 1));
+            filters.saturating_add(images).saturating_mul(spectrum(TILE))
+        }
+    };
+    transforms.saturating_add(copies)
+}
+
+/// Returns the number of tiles of an image that are transformed at once.
+fn tiles_at_once(it: &Convolution, stride: u64) -> u64 {
+    let sizes = it.y.positions().iter().zip(it.w.positions());
+    let span = sizes.map(|(&size, &filter)| size.saturating_add(filter.div_ceil(stride)));
+    if span.max().unwrap_or(0) <= TILE + 1 { 1 } else { 2 }
+}
+
+/// Returns the workspace for the gradient of the input of a convolution with a stride. The input
+/// and the filter are split into `stride` parts in each of two dimensions, and all tensors are
+/// copied.
+fn strided(it: &Convolution, stride: u64) -> u64 {
+    let (n, c, k) =
+        (it.x.samples(), it.x.channels().next_multiple_of(4), it.y.channels().next_multiple_of(8));
+    let parts = stride.saturating_mul(stride);
+    let (inputs, filters, outputs) =
+        (n.saturating_mul(c), k.saturating_mul(c) / it.groups(), n.saturating_mul(k));
+    let images = parts.saturating_mul(inputs).saturating_add(outputs);
+    let transforms = parts
+        .saturating_mul(filters)
+        .saturating_add(images.saturating_mul(tiles_at_once(it, stride)))
+        .saturating_mul(spectrum(TILE));
+    let positions = |each: &mut dyn Iterator<Item = u64>| each.fold(1, u64::saturating_mul);
+    let part = |&size: &u64| size.div_ceil(stride);
+    let filter = positions(&mut it.w.positions().iter().map(|size| part(size) * stride));
+    let input = positions(&mut it.x.positions().iter().map(|size| part(size) * stride));
+    let sizes = it.y.positions().iter().zip(it.w.positions());
+    let output = positions(
+        &mut sizes.map(|(&size, filter)| size.saturating_add(part(filter)).saturating_sub(1)),
+    );
+    let copied = filters
+        .saturating_mul(filter)
+        .saturating_add(inputs.saturating_mul(input))
+        .saturating_add(outputs.saturating_mul(output));
+    transforms.saturating_add(copied.saturating_mul(it.x.element))
+}
