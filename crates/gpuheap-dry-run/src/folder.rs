@@ -59,6 +59,17 @@ impl Folder {
         Ok(Folder { folder, preloaded })
     }
 
+    /// Creates a folder that contains only reports: file names and contents.
+    #[cfg(fuzzing)]
+    pub(crate) fn with_reports(files: &[(&str, &[u8])]) -> io::Result<Folder> {
+        let folder = Folder { folder: TempDir::new()?, preloaded: Vec::new() };
+        fs::create_dir(folder.reports())?;
+        for (name, content) in files {
+            fs::write(folder.reports().join(name), content)?;
+        }
+        Ok(folder)
+    }
+
     /// Returns the folder of the libraries.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.folder.path().join("lib")

@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fs;
+
+use gpuheap_text::shell_word;
 
 use crate::card::Device;
 use crate::error::not_written;
@@ -304,7 +305,7 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
             false => "",
         };
         let program = &verdict.program;
-        let card = quoted(OsStr::new(card));
+        let card = shell_word(card);
         format!(
             "gpuheap dry-run --card {card}{memory}{devices}{steps}{limit}{allowed} -- {program}"
         )
@@ -334,35 +335,5 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
 /// Returns the program's command line, quoted for a shell.
 fn command_line(options: &Options) -> String {
     let words = std::iter::once(&options.program).chain(&options.arguments);
-    words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
-}
-
-fn quoted(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%^".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.into_owned(),
-        false if text.chars().any(char::is_control) => format!("$'{}'", text.escape_default()),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        for (word, expected) in [
-            ("python", "python"),
-            ("a b", "'a b'"),
-            ("", "''"),
-            ("it's", "'it'\\''s'"),
-            ("two\nlines", "$'two\\nlines'"),
-            ("{BATCH}", "'{BATCH}'"),
-            ("--x=1", "--x=1"),
-        ] {
-            assert_eq!(quoted(OsStr::new(word)), expected);
-        }
-    }
+    words.map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }

@@ -16,6 +16,8 @@ mod environment;
 mod error;
 mod explain;
 mod folder;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod judge;
 mod outcome;
 mod program;
@@ -36,6 +38,8 @@ pub use crate::batch::FindBatch;
 pub use crate::card::Device;
 pub use crate::emulate::{Emulation, emulate};
 pub use crate::error::Error;
+#[cfg(fuzzing)]
+pub use crate::fuzzing::judge_reports;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{

@@ -48,7 +48,7 @@ pub(crate) struct Run {
     /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
     pub(crate) allows_oversubscription: bool,
     /// Keeps the folder, which contains the snapshots, until the run is dropped.
-    _folder: Folder,
+    pub(crate) _folder: Folder,
 }
 
 /// Name and value of an environment variable. The value also replaces `{NAME}` in arguments. `None`

@@ -25,12 +25,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the environment variables.
+    /// Reads the variables: `variable` returns the value of a name, `None` if it is not set.
     ///
     /// # Errors
     ///
     /// One line with the variable's name, its value, and the valid values.
-    pub(crate) fn read() -> Result<Settings, String> {
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let description = variable(NVML).map_or_else(|| Ok(Description::default()), describe)?;
         let profiles = match variable(DEVICE) {
             None => vec![Profile::h200()],
@@ -59,7 +59,7 @@ impl Settings {
 }
 
 /// Returns the value of an environment variable; `None` if the variable is unset or empty.
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     let value = env::var_os(name)?.to_string_lossy().trim().to_owned();
     (!value.is_empty()).then_some(value)
 }

@@ -6,7 +6,7 @@ use gpuheap_driver::export;
 
 use crate::code::Outcome;
 use crate::machine::Machine;
-use crate::settings::Settings;
+use crate::settings::{Settings, variable};
 use crate::{functions, library};
 
 /// Symbols of the functions in this file.
@@ -32,7 +32,7 @@ export! {
 
 /// Creates the machine that the environment variables describe.
 fn machine() -> Result<Machine, String> {
-    let settings = Settings::read()?;
+    let settings = Settings::read(variable)?;
     let devices = settings.description.devices.iter().flatten();
     let failures = devices.map(|device| &device.failures).chain([&settings.description.failures]);
     for name in failures.flat_map(|failures| failures.keys()) {

@@ -1,15 +1,15 @@
 //! Message for a program that uses CUDA without a driver. It lists the searched places, and the
 //! command that runs the program on the emulated driver. A process writes at most one message.
 
+use std::ffi::CStr;
 #[cfg(target_arch = "x86_64")]
 use std::ffi::c_void;
-use std::ffi::{CStr, OsStr};
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gpuheap_driver::{CUresult, EMULATED_DEVICES, OpenError, SEARCH_PATHS};
+use gpuheap_text::shell_word;
 
 #[cfg(target_arch = "x86_64")]
 use crate::search_path;
@@ -176,9 +176,9 @@ fn on_the_emulated_driver() -> String {
              sources"
         );
     }
-    let _ = write!(text, "    LD_PRELOAD={}", quoted(drop_in.as_os_str()));
+    let _ = write!(text, "    LD_PRELOAD={}", shell_word(&drop_in.to_string_lossy()));
     for name in EMULATED {
-        let _ = write!(text, ":{}", quoted(folder.join(name).as_os_str()));
+        let _ = write!(text, ":{}", shell_word(&folder.join(name).to_string_lossy()));
     }
     let _ = write!(text, " GPUHEAP_EMULATED_KERNELS=no-op {}", command());
     text
@@ -188,22 +188,12 @@ fn on_the_emulated_driver() -> String {
 fn command() -> String {
     let read = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let words = read.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    let words: Vec<_> = words.map(|word| quoted(OsStr::from_bytes(word))).collect();
+    let words: Vec<_> = words.map(|word| shell_word(&String::from_utf8_lossy(word))).collect();
     let line = words.join(" ");
     match words.first() {
-        Some(_) if line.len() <= LONGEST_COMMAND && !line.contains('\n') => line,
+        Some(_) if line.len() <= LONGEST_COMMAND => line,
         Some(program) => format!("{program} ..."),
         None => "your-program".to_owned(),
-    }
-}
-
-/// Returns a word of a command line, quoted for a shell.
-fn quoted(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    let is_plain = |each: char| each.is_ascii_alphanumeric() || "/._-+=:,@%".contains(each);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.into_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Texts for people: names, paragraphs of a terminal, and lines to type.
 
-pub(crate) use gpuheap_text::{Amount, count, grouped, line, wrap};
+pub(crate) use gpuheap_text::{Amount, count, grouped, line, shell_word, wrap};
 
 /// Width of a terminal, in columns.
 pub const WIDTH: usize = 80;
@@ -28,7 +28,7 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
         return typed(text, first, indent, setting);
     };
     let value = value.trim_matches('\'');
-    let first_line = |value: &str| format!("export {name}={}", shell_quoted(value));
+    let first_line = |value: &str| format!("export {name}={}", shell_word(value));
     let room = WIDTH - first.chars().count().max(indent.chars().count());
     if first_line(value).chars().count() <= room {
         return line(text, format_args!("{first}{}", first_line(value)));
@@ -36,7 +36,7 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
     let mut parts = settings(value).into_iter();
     line(text, format_args!("{first}{}", first_line(parts.next().unwrap_or_default())));
     for part in parts {
-        line(text, format_args!("{indent}{name}+={}", shell_quoted(&format!(",{part}"))));
+        line(text, format_args!("{indent}{name}+={}", shell_word(&format!(",{part}"))));
     }
 }
 
@@ -52,14 +52,6 @@ fn settings(text: &str) -> Vec<&str> {
         c == ',' && depth == 0
     };
     text.split(is_separator).collect()
-}
-
-/// Quotes a value for a shell.
-pub(crate) fn shell_quoted(value: &str) -> String {
-    match value.contains(['>', '[']) {
-        true => format!("'{value}'"),
-        false => value.to_owned(),
-    }
 }
 
 /// Quotes a text from the user for a message: 40 characters at most, control characters escaped.
@@ -121,7 +113,7 @@ mod tests {
             ),
         ] {
             let mut text = String::new();
-            exported(&mut text, "  1. ", "     ", &format!("NAME={}", shell_quoted(value)));
+            exported(&mut text, "  1. ", "     ", &format!("NAME={}", shell_word(value)));
             assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         }
     }

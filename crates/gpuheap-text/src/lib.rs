@@ -78,6 +78,24 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
+/// Quotes a word for a shell, if it contains characters that a shell may interpret. A word with
+/// control characters takes bash's and zsh's form `$'...'`, so that the line stays one line.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    if !word.contains(char::is_control) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let escaped = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if c.is_control() => c.to_string().bytes().map(|byte| format!("\\x{byte:02x}")).collect(),
+        c => c.to_string(),
+    };
+    format!("$'{}'", word.chars().map(escaped).collect::<String>())
+}
+
 /// Cuts a text to `width` characters. Replaces control characters, and ends a longer text with `…`.
 pub fn cut(text: &str, width: usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -171,6 +189,23 @@ mod tests {
     fn long_text_ends_with_a_mark() {
         assert_eq!(cut("python3 train.py\n", 20), "python3 train.py ");
         assert_eq!(cut("python3 train.py", 10), "python3 t…");
+    }
+
+    #[test]
+    fn words_are_quoted_for_shell() {
+        for (word, expected) in [
+            ("python", "python"),
+            ("--x=a.py:3,1%", "--x=a.py:3,1%"),
+            ("expandable_segments:True", "expandable_segments:True"),
+            ("a b", "'a b'"),
+            ("", "''"),
+            ("it's", r"'it'\''s'"),
+            ("[256:1,>:8]", "'[256:1,>:8]'"),
+            ("{BATCH}", "'{BATCH}'"),
+            ("it's\ntwo\\é", r"$'it\'s\x0atwo\\é'"),
+        ] {
+            assert_eq!(shell_word(word), expected);
+        }
     }
 
     #[test]

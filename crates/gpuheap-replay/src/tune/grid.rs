@@ -5,7 +5,7 @@ use crate::Program;
 use crate::models::cuda::Cuda;
 use crate::models::torch::Version;
 use crate::models::{Model, build};
-use crate::text::shell_quoted;
+use crate::text::shell_word;
 
 const MIB: u64 = 1 << 20;
 
@@ -80,7 +80,7 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Candidate> {
         format!("torch:expandable_segments:False{kept}{limit}"),
     )];
     trials.extend(texts.into_iter().map(|text| {
-        let setting = format!("PYTORCH_CUDA_ALLOC_CONF={}", shell_quoted(&text));
+        let setting = format!("PYTORCH_CUDA_ALLOC_CONF={}", shell_word(&text));
         Candidate::new(setting, format!("torch:{text}{kept}{limit}"))
     }));
     let collecting = |threshold: f64| format!("garbage_collection_threshold:{threshold}");

@@ -1,0 +1,41 @@
+//! Values of the variables that describe an emulated machine to the emulated NVML, a line for each.
+
+#![no_main]
+// A shared library has no crate to link: its modules are compiled here, and some items stay unused.
+#![allow(dead_code)]
+
+#[path = "../../crates/gpuheap-emu-nvml/src/code.rs"]
+mod code;
+#[path = "../../crates/gpuheap-emu-nvml/src/description.rs"]
+mod description;
+#[path = "../../crates/gpuheap-emu-nvml/src/driver.rs"]
+mod driver;
+#[path = "../../crates/gpuheap-emu-nvml/src/machine.rs"]
+mod machine;
+#[path = "../../crates/gpuheap-emu-nvml/src/settings.rs"]
+mod settings;
+
+use libfuzzer_sys::fuzz_target;
+
+use crate::machine::Machine;
+use crate::settings::Settings;
+
+fuzz_target!(|text: &str| {
+    let mut lines = text.splitn(3, '\n');
+    let [driver, device, description] = [(); 3].map(|()| lines.next().unwrap_or("").trim());
+    let value = |name: &str| match name {
+        "GPUHEAP_EMULATED_DRIVER" => Some(driver),
+        "GPUHEAP_EMULATED_DEVICE" => Some(device),
+        // A path of a file is not followed.
+        "GPUHEAP_EMULATED_NVML" => Some(description).filter(|text| text.starts_with('{')),
+        _ => None,
+    };
+    match Settings::read(|name| value(name).map(str::to_owned)).and_then(Machine::new) {
+        Ok(machine) => {
+            for device in 0..machine.devices.len() {
+                machine.rows(device);
+            }
+        }
+        Err(error) => assert!(!error.is_empty() && !error.contains('\n'), "{error}"),
+    }
+});

@@ -1,0 +1,26 @@
+//! Reports of a dry run's processes, each on a line: the file's name, a blank, and its content.
+
+#![no_main]
+
+use gpuheap_dry_run::{Ended, judge_reports};
+use libfuzzer_sys::fuzz_target;
+
+/// The most reports of a run. More find nothing else, and take time.
+const REPORTS: usize = 16;
+
+fuzz_target!(|data: &[u8]| {
+    let lines = data.split(|byte| *byte == b'\n').take(REPORTS);
+    let files: Vec<(&str, &[u8])> = lines.filter_map(file).collect();
+    let ends = [Ended::Exit(0), Ended::Exit(1), Ended::Signal(9), Ended::TimeLimit];
+    let verdict = judge_reports(&files, ends[data.len() % ends.len()]);
+    serde_json::to_string(&verdict).expect("a verdict is JSON");
+});
+
+/// Snapshots have a target of their own, and other names could leave the folder.
+fn file(line: &[u8]) -> Option<(&str, &[u8])> {
+    let (name, content) = line.split_at(line.iter().position(|byte| *byte == b' ')?);
+    let name = std::str::from_utf8(name).ok()?;
+    let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
+    let is_report = name.ends_with(".json") || name.ends_with(".txt");
+    (is_plain && is_report && name.len() < 100).then_some((name, &content[1..]))
+}
