@@ -1,20 +1,22 @@
 """Compares the memory of programs under `gpuheap dry-run` with figures of a GPU.
 
-    check.py GPUHEAP PYTHON [NAME...]
+    check.py GPUHEAP PYTHON WORK [--save FILE] [NAME...]
 
-Prints a row for each program, and fails if a figure is further off than its mark. A NAME chooses
-rows.
+WORK has the programs of others with their data (rows.py). Prints a row for each program, and fails
+if a figure is further off than its mark, or if a program got no verdict. A NAME chooses rows. Rows
+without figures of a GPU need a verdict alone. With `--save`, the figures found go to FILE.
 """
 
+import argparse
 import csv
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+import rows
+
 # Largest difference to the GPU, as a part of its figure: without and with a reason in the column
 # `apart`.
 MARKS = {
@@ -24,38 +26,56 @@ MARKS = {
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
+# Largest part by which memory may be above the GPU's if results decide sizes. It is never below.
+MOST_OF_RESULTS = 0.10
 # Modules beside PyTorch, of a program or of its first argument.
 NEEDS = {
+    "detect.py": ("torchvision",),
+    "experts.py": ("transformers",),
+    "generate.py": ("transformers",),
+    "llama_lora.py": ("peft", "transformers"),
     "lora.py": ("peft", "transformers"),
     "resnet": ("torchvision",),
+    "segment.py": ("torchvision",),
     "unet.py": ("diffusers",),
     "vit.py": ("torchvision",),
+    "Lightning-AI/pytorch-lightning": ("lightning", "torchmetrics", "torchvision"),
+    "huggingface/diffusers": ("datasets", "diffusers", "tensorboard"),
+    "huggingface/pytorch-image-models": ("torchvision",),
+    "pyg-team/pytorch_geometric": ("scipy", "torch_geometric"),
+    "pytorch/examples": ("six", "torchvision"),
+    "vwxyzjn/cleanrl": ("gymnasium", "tensorboard", "tyro"),
 }
 # Difference of memory in use that is always allowed, bytes.
 IN_USE = 100 << 20
+# Seconds for a program. The longest takes 40 on a machine with two cores.
+LIMIT = 300
 
 
 def main():
-    command, interpreter, *names = sys.argv[1:]
-    rows = [
-        row
-        for row in recorded()
-        if not names or set(names) & {row["program"], *row["arguments"].split()}
-    ]
-    if not rows:
-        sys.exit(f"no program of figures.csv has one of the names {', '.join(names)}")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("command")
+    parser.add_argument("interpreter")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_intermixed_args()
+    chosen = rows.choose(options.names)
+    if not chosen:
+        sys.exit(f"no program of figures.csv has one of the names {', '.join(options.names)}")
     print(f"{'program':42} {'seconds':>7}  " + " ".join(f"{key:>16}" for key in MARKS))
-    failed = sum(not check(row, command, interpreter) for row in rows)
+    failed = sum(not check(row, options) for row in chosen)
     if failed:
-        sys.exit(f"{failed} of {len(rows)} programs are further off than the marks of check.py")
-    check_reads(command, interpreter)
+        sys.exit(f"{failed} of {len(chosen)} programs are further off than the marks of check.py")
+    check_reads(options)
 
 
-def check_reads(command, interpreter):
+def check_reads(options):
     """Ends with a message if a result is stale, or if the verdict lacks a read of a size."""
-    verdict, output = run(
-        {"program": "reads.py", "arguments": "", "settings": ""}, command, interpreter
-    )
+    row = dict.fromkeys(rows.COLUMNS, "") | {"program": "reads.py"}
+    verdict, output = run(row, options)
+    if verdict is None:
+        sys.exit(f"reads.py: {output}")
     operators = {read["operator"] for read in verdict["unknown"]["sizes"]}
     lines = [
         read["line"].partition(" in ")[0].rpartition("/")[2] for read in verdict["unknown"]["sizes"]
@@ -68,61 +88,102 @@ def check_reads(command, interpreter):
     print("reads.py: as expected")
 
 
-def recorded():
-    with open(HERE / "figures.csv", encoding="utf-8") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
-def check(row, command, interpreter):
+def check(row, options):
     """Runs one program, and prints its row. True if every figure is within its mark."""
-    name = " ".join(filter(None, [row["program"], row["arguments"], row["settings"]]))
-    for module in NEEDS.get(row["program"], NEEDS.get(row["arguments"].partition(" ")[0], ())):
-        if not has_module(interpreter, module):
-            print(f"{name:42} skipped: no {module}")
-            return True
-    verdict, output = run(row, command, interpreter)
-    processes = verdict["cards"][0]["processes"]
-    if verdict["cards"][0]["outcome"] != "fits" or not processes or not processes[0]["devices"]:
-        print(f"{name:42} failed:\n{output}")
+    name = rows.name_of(row)
+    lacking = lacks(row, options)
+    if lacking:
+        print(f"{name:42} skipped: no {lacking}")
+        return True
+    verdict, output = run(row, options)
+    card = verdict["cards"][0] if verdict else {"outcome": "none", "processes": [], "ended": None}
+    found = [process["devices"] for process in card["processes"] if process["devices"]]
+    is_ended = card["ended"] == "time_limit"
+    if card["outcome"] not in ("fits", "fits_as_far_as_known") or not found or is_ended:
+        reason = f"no end within {LIMIT} s" if is_ended else card["outcome"]
+        print(f"{name:42} failed: {reason}\n{output}", flush=True)
         return False
-    figures = processes[0]["devices"][0]
+    devices = {figures["device"] for each in found for figures in each}
+    if len(devices) != int(row["devices"] or 1):
+        print(f"{name:42} failed: figures of the devices {sorted(devices)} alone\n{output}")
+        return False
+    figures = max((each[0] for each in found), key=lambda each: each["requested"] or 0)
     cells, good = [], True
-    for key, marks in MARKS.items():
+    for key in MARKS:
         if not row[key]:
-            cells.append(f"{'-':>16}")
+            cells.append(f"{figures[key] if figures[key] is not None else '-':>16}")
             continue
-        expected, found = int(row[key]), figures[key] or 0
-        most = expected * marks[bool(row["apart"])]
-        if key == "in_use":
-            most = max(most, IN_USE)
-        within = abs(found - expected) <= most
+        expected, value = int(row[key]), figures[key] or 0
+        within = is_within(row, key, expected, value)
         good &= within
-        words = "equal" if found == expected else f"{found - expected:+}"
+        words = "equal" if value == expected else f"{value - expected:+}"
         cells.append(f"{words + ('' if within else ' !'):>16}")
-    print(f"{name:42} {verdict['cards'][0]['seconds']:7.1f}  " + " ".join(cells), flush=True)
+    print(f"{name:42} {card['seconds']:7.1f}  " + " ".join(cells), flush=True)
+    if options.save:
+        save(row, figures, card, options.save)
     return good
 
 
-def run(row, command, interpreter):
-    environment = dict(os.environ)
-    environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-    if row["settings"]:
-        environment["PYTORCH_CUDA_ALLOC_CONF"] = row["settings"]
+def is_within(row, key, expected, found):
+    """True if the figure `key` of a program is as near to the GPU's as its mark requires."""
+    if row["apart"] == "results" and key != "allocations":
+        return expected <= found <= expected * (1 + MOST_OF_RESULTS)
+    most = expected * MARKS[key][bool(row["apart"])]
+    if key == "in_use":
+        most = max(most, IN_USE)
+    return abs(found - expected) <= most
+
+
+def save(row, figures, card, path):
+    """Replaces the row of a program in a file of figures that were found, or appends it."""
+    columns = (*rows.KEY, *MARKS, "seconds")
+    known = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    new = {key: row[key] for key in rows.KEY} | {key: figures[key] for key in MARKS}
+    new["seconds"] = f"{card['seconds']:.1f}"
+    kept = [each for each in known if any(each[key] != row[key] for key in rows.KEY)]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*kept, new])
+
+
+def lacks(row, options):
+    """Returns the missing module or source of a program; None if it has all."""
+    if row["source"] and not rows.folder_of(row, options.work).exists():
+        return f"{row['source']} in the folder that GPUHEAP_DRY_RUN_SOURCES names"
+    key = next(
+        key
+        for key in (row["source"], row["program"], row["arguments"].partition(" ")[0], None)
+        if key in NEEDS or key is None
+    )
+    return next(
+        (module for module in NEEDS.get(key, ()) if not has_module(options.interpreter, module)),
+        None,
+    )
+
+
+def run(row, options):
+    """Runs a program, and returns the verdict, None without one, and the output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
+        limits = ["--steps", row["steps"]] if row["steps"] else []
+        if row["devices"]:
+            limits += ["--devices", row["devices"]]
         done = subprocess.run(
             [
-                *(command, "dry-run", "--card", "H200 141GB", "--json", path, "--", interpreter),
-                *(HERE / "programs" / row["program"], *row["arguments"].split()),
+                *(options.command, "dry-run", "--card", "H200 141GB", "--json", path, *limits),
+                *("--time-limit", f"{LIMIT}s"),
+                *("--", *rows.command(row, options.work, options.interpreter)),
             ],
             capture_output=True,
             text=True,
-            env=environment,
+            errors="replace",
+            env=rows.environment(row, options.work),
+            cwd=rows.directory(row, options.work) or folder,
         )
-        output = done.stdout + done.stderr
         if not path.exists() or not path.read_text():
-            sys.exit(f"gpuheap dry-run wrote no verdict:\n{output}")
-        return json.loads(path.read_text()), output
+            return None, f"no verdict\n{done.stdout}{done.stderr}"
+        return json.loads(path.read_text()), done.stdout + done.stderr
 
 
 def has_module(interpreter, name):

@@ -1,0 +1,97 @@
+"""Rows of figures.csv: their command lines, folders and environment.
+
+    rows.py SOURCES FOLDER PYTHON
+
+Takes the files of sources.csv from clones in SOURCES to FOLDER, and makes their data.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# Columns that tell a row from all others, and the columns of a row.
+KEY = ("source", "program", "arguments", "settings", "devices")
+COLUMNS = (*KEY, "steps", "requested", "allocated", "reserved", "in_use", "allocations", "apart")
+
+
+def read(name):
+    with open(HERE / name, encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def name_of(row):
+    return " ".join(row[key] for key in KEY if row[key])
+
+
+def choose(names):
+    """Returns the rows that have one of `names` as source, program or argument; all without."""
+    return [
+        row
+        for row in read("figures.csv")
+        if not names
+        or set(names) & {row["source"], row["program"], Path(row["program"]).name}
+        or set(names) & set(row["arguments"].split())
+    ]
+
+
+def folder_of(row, work):
+    return work / row["source"] if row["source"] else HERE / "programs"
+
+
+def command(row, work, interpreter):
+    """Returns the command line of a program, with the path of its script made absolute.
+
+    A script is the program, or the first argument with its ending if a module starts it.
+    """
+    words = [*row["program"].split(), *row["arguments"].split()]
+    script = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    words[script] = str(folder_of(row, work) / words[script])
+    return [str(interpreter), *words]
+
+
+def directory(row, work):
+    """Returns the folder in which a program expects to run; None if any folder serves."""
+    if not row["source"] or row["program"].startswith("-m "):
+        return None
+    return (work / row["source"] / row["program"]).parent
+
+
+def environment(row, work):
+    variables = dict(os.environ)
+    variables.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    if row["settings"]:
+        variables["PYTORCH_CUDA_ALLOC_CONF"] = row["settings"]
+    if row["source"]:
+        paths = [str(work / row["source"]), variables.get("PYTHONPATH")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        # Programs look for models and data on a hub, unless they are not to.
+        variables |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    return variables
+
+
+def prepare(sources, work, interpreter):
+    """Takes the files of sources.csv from the clones in `sources`, and makes their data."""
+    missing = []
+    for source in read("sources.csv"):
+        clone = sources / source["source"]
+        archive = subprocess.run(
+            ["git", "-C", clone, "archive", source["commit"], "--", *source["paths"].split()],
+            capture_output=True,
+        )
+        if archive.returncode:
+            missing.append(f"{source['source']} at {source['commit']}")
+            continue
+        with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+            files.extractall(work / source["source"], filter="data")
+    subprocess.run([interpreter, HERE / "data.py", work], check=True)
+    return missing
+
+
+if __name__ == "__main__":
+    for lacking in prepare(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]):
+        print(f"rows.py: {sys.argv[1]} lacks a clone with {lacking}; its programs are skipped")
