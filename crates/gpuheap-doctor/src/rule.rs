@@ -3,7 +3,9 @@
 use gpuheap_text::hanging;
 use serde::Serialize;
 
-use crate::machine::Machine;
+use crate::evidence;
+use crate::machine::{Gpu, Machine, Process};
+use crate::status::Account;
 
 /// Rule: its data, and the function that runs it.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -16,7 +18,20 @@ pub struct Rule {
     /// The rule's subject, a noun phrase.
     pub title: &'static str,
     #[serde(skip)]
-    pub(crate) check: fn(&Machine) -> Vec<Finding>,
+    check: Check,
+}
+
+/// Function that runs a rule, by the subject of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Check {
+    /// The whole machine.
+    Machines(fn(&Machine) -> Vec<Finding>),
+    /// A device of NVML's list.
+    Devices(fn(&Machine, &Gpu) -> Option<Finding>),
+    /// A device that answers, with its account.
+    Accounts(fn(&Machine, &Gpu, &Account) -> Option<Finding>),
+    /// A process that is listed or has a device open.
+    Processes(fn(&Machine, &Process) -> Option<Finding>),
 }
 
 /// Severity of a finding.
@@ -69,7 +84,7 @@ impl Rule {
         id: &'static str,
         severity: Severity,
         title: &'static str,
-        check: fn(&Machine) -> Vec<Finding>,
+        check: Check,
     ) -> Rule {
         Rule { id, severity, title, check }
     }
@@ -83,7 +98,17 @@ impl Rule {
 
     /// Returns the rule's findings on a machine.
     pub fn check(&self, machine: &Machine) -> Vec<Finding> {
-        (self.check)(machine)
+        let devices = machine.devices().iter();
+        match self.check {
+            Check::Machines(check) => check(machine),
+            Check::Devices(check) => devices.filter_map(|gpu| check(machine, gpu)).collect(),
+            Check::Accounts(check) => evidence::accounts(machine)
+                .filter_map(|(gpu, account)| check(machine, gpu, &account))
+                .collect(),
+            Check::Processes(check) => evidence::with_memory(machine)
+                .filter_map(|process| check(machine, process))
+                .collect(),
+        }
     }
 
     /// Renders the rule with its explanation for `width` columns.

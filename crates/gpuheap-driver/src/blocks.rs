@@ -21,23 +21,10 @@ pub struct BlockNote {
 
 /// Checks of an emulated device that watch each block of a heap separately.
 ///
-/// No real device implements this. None of the functions blocks on the device or calls back.
+/// No real device implements this. The function neither blocks on the device nor calls back.
 pub trait BlockChecks: Send + Sync {
-    /// Records that a block was handed out. From now on, the first `bytes` of the block may be
-    /// used.
-    fn allocated(&self, block: &BlockNote);
-
-    /// Records that from now on the first `bytes` of a live block may be used, and that the block
-    /// is no longer divided into parts. A heap calls this before it fills a whole block with zeros.
-    fn resized(&self, block: &BlockNote);
-
-    /// Records that from now on `bytes` at `address`, a part of a live block, are checked as a
-    /// separate block. Outside of such parts, the block may not be used.
-    fn divided(&self, part: &BlockNote);
-
-    /// Records that a block was freed. Its bytes count as never written, unless the heap has just
-    /// filled them with zeros.
-    fn freed(&self, block: &BlockNote, zeroed: bool);
+    /// Records an event in the life of a block.
+    fn note(&self, event: BlockEvent, block: &BlockNote);
 }
 
 /// Symbol, with a final null, of the function that gives access to an emulated libcuda's
@@ -56,15 +43,17 @@ pub type EmulatedBlock =
 pub enum BlockEvent {
     /// No event. Queries whether the checks are on.
     Ask = 0,
-    /// A call of [`BlockChecks::allocated`].
+    /// The block was handed out. From now on, the first `bytes` of the block may be used.
     Allocated = 1,
-    /// A call of [`BlockChecks::resized`].
+    /// From now on, the first `bytes` of a live block may be used, and the block is no longer
+    /// divided into parts. A heap notes this before it fills a whole block with zeros.
     Resized = 2,
-    /// A call of [`BlockChecks::divided`].
+    /// From now on, `bytes` at `address`, a part of a live block, are checked as a separate block.
+    /// Outside of such parts, the block may not be used.
     Divided = 3,
-    /// A call of [`BlockChecks::freed`] with `zeroed` false.
+    /// The block was freed. Its bytes count as never written.
     Freed = 4,
-    /// A call of [`BlockChecks::freed`] with `zeroed` true.
+    /// The block was freed, and the heap has just filled it with zeros.
     FreedZeroed = 5,
 }
 
@@ -112,20 +101,7 @@ impl LibraryChecks {
 }
 
 impl BlockChecks for LibraryChecks {
-    fn allocated(&self, block: &BlockNote) {
-        self.report(BlockEvent::Allocated, block);
-    }
-
-    fn resized(&self, block: &BlockNote) {
-        self.report(BlockEvent::Resized, block);
-    }
-
-    fn divided(&self, part: &BlockNote) {
-        self.report(BlockEvent::Divided, part);
-    }
-
-    fn freed(&self, block: &BlockNote, zeroed: bool) {
-        let event = if zeroed { BlockEvent::FreedZeroed } else { BlockEvent::Freed };
+    fn note(&self, event: BlockEvent, block: &BlockNote) {
         self.report(event, block);
     }
 }

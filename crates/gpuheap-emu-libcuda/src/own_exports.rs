@@ -62,13 +62,8 @@ export! {
             if let Some(checks) = device.block_checks() {
                 are_on = true;
                 let block = BlockNote { context, address, bytes, room, stream };
-                match BlockEvent::from_number(event) {
-                    None | Some(BlockEvent::Ask) => {}
-                    Some(BlockEvent::Allocated) => checks.allocated(&block),
-                    Some(BlockEvent::Resized) => checks.resized(&block),
-                    Some(BlockEvent::Divided) => checks.divided(&block),
-                    Some(BlockEvent::Freed) => checks.freed(&block, false),
-                    Some(BlockEvent::FreedZeroed) => checks.freed(&block, true),
+                if let Some(event) = BlockEvent::from_number(event) {
+                    checks.note(event, &block);
                 }
             }
         });

@@ -53,16 +53,8 @@ impl State {
     /// stream.
     fn legacy_order(&self, stream: u32) -> Vec<OpRef> {
         let Some(found) = self.streams.at(stream) else { return Vec::new() };
-        if !found.is_blocking() {
-            return Vec::new();
-        }
-        let related = |other: u32| {
-            self.streams.at(other).is_some_and(|other| {
-                other.context == found.context
-                    && other.is_blocking()
-                    && (found.kind == StreamKind::Legacy || other.kind == StreamKind::Legacy)
-            })
-        };
+        let related =
+            |other: u32| self.streams.at(other).is_some_and(|other| found.is_ordered_with(other));
         self.active
             .iter()
             .filter(|other| **other != stream && related(**other))

@@ -105,11 +105,11 @@ fn overlapping_blocks_are_both_named() {
             let address = scene.block + at;
             BlockNote { context, address, bytes: 1000, room: 1024, stream: scene.one }
         };
-        checks.allocated(&block(0));
+        checks.note(BlockEvent::Allocated, &block(0));
         if is_freed {
-            checks.freed(&block(0), false);
+            checks.note(BlockEvent::Freed, &block(0));
         }
-        checks.allocated(&block(second));
+        checks.note(BlockEvent::Allocated, &block(second));
     };
     // The second block starts at the last byte of the first block's rounding, in the middle of the
     // first block, or at its start.

@@ -3,55 +3,52 @@
 use gpuheap_text::{count, cut, mib};
 
 use super::logs::xid;
-use crate::evidence::{self, accounts};
+use crate::evidence;
 use crate::facts::{CudaProbe, Outcome};
 use crate::machine::{Gpu, Machine, NvmlFailure, Process};
+use crate::rule::Check::{Accounts, Devices, Machines};
 use crate::rule::{Finding, Rule, Severity};
+use crate::status::Account;
 
-/// Calls `finding` for each device, and returns the findings.
-fn for_devices(machine: &Machine, finding: impl Fn(&Gpu) -> Option<Finding>) -> Vec<Finding> {
-    machine.devices().iter().filter_map(finding).collect()
-}
-
-pub(super) const G04: Rule =
-    Rule::new("G04", Severity::Info, "error correction that takes memory", error_correction);
+pub(super) const G04: Rule = Rule::new(
+    "G04",
+    Severity::Info,
+    "error correction that takes memory",
+    Devices(error_correction),
+);
 
 /// Returns a finding for each device whose error correction takes some of its memory.
-fn error_correction(machine: &Machine) -> Vec<Finding> {
+fn error_correction(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     const GDDR: [&str; 8] = ["T4", "L4", "A10", "A40", "A16", "A2", "RTX", "Quadro"];
-    for_devices(machine, |gpu| {
-        let mut words = gpu.name.split([' ', '-']);
-        let is_gddr = words.any(|word| GDDR.iter().any(|card| word.starts_with(card)))
-            && !gpu.name.contains("A100");
-        (gpu.ecc == Some(true) && is_gddr).then(|| {
-            G04.finding(
-                format!("{gpu}: {} in all, with error correction on", mib(gpu.total)),
-                "Error correction takes some 6 % of a card with GDDR memory.",
-                format!("sudo nvidia-smi -i {} -e 0", gpu.index),
-            )
-        })
+    let mut words = gpu.name.split([' ', '-']);
+    let is_gddr = words.any(|word| GDDR.iter().any(|card| word.starts_with(card)))
+        && !gpu.name.contains("A100");
+    (gpu.ecc == Some(true) && is_gddr).then(|| {
+        G04.finding(
+            format!("{gpu}: {} in all, with error correction on", mib(gpu.total)),
+            "Error correction takes some 6 % of a card with GDDR memory.",
+            format!("sudo nvidia-smi -i {} -e 0", gpu.index),
+        )
     })
 }
 
 pub(super) const G05: Rule =
-    Rule::new("G05", Severity::Warning, "exhausted BAR1 window", full_windows);
+    Rule::new("G05", Severity::Warning, "exhausted BAR1 window", Devices(full_windows));
 
 /// Returns a finding for each device whose BAR1 window is nearly full.
-fn full_windows(machine: &Machine) -> Vec<Finding> {
-    for_devices(machine, |gpu| {
-        let (used, total) = (gpu.bar1_used?, gpu.bar1_total.filter(|&total| total > 0)?);
-        (used > total / 10 * 9).then(|| {
-            G05.finding(
-                format!("{gpu}: {} of the {} of BAR1 are in use", mib(used), mib(total)),
-                "Mappings for peers and RDMA fail once it is full, with device memory left.",
-                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
-            )
-        })
+fn full_windows(_: &Machine, gpu: &Gpu) -> Option<Finding> {
+    let (used, total) = (gpu.bar1_used?, gpu.bar1_total.filter(|&total| total > 0)?);
+    (used > total / 10 * 9).then(|| {
+        G05.finding(
+            format!("{gpu}: {} of the {} of BAR1 are in use", mib(used), mib(total)),
+            "Mappings for peers and RDMA fail once it is full, with device memory left.",
+            format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+        )
     })
 }
 
 pub(super) const G07: Rule =
-    Rule::new("G07", Severity::Fail, "driver that does not answer", failures_of_nvml);
+    Rule::new("G07", Severity::Fail, "driver that does not answer", Machines(failures_of_nvml));
 
 /// Returns a finding if NVML gives no answer, or gives no answer about a device.
 fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
@@ -83,112 +80,107 @@ fn failures_of_nvml(machine: &Machine) -> Vec<Finding> {
         }
         Err(_) => {}
     }
-    found.extend(for_devices(machine, |gpu| {
-        gpu.failure.as_ref().map(|failure| finding(&gpu.to_string(), failure))
-    }));
+    let failed = machine.devices().iter().filter_map(|gpu| Some((gpu, gpu.failure.as_ref()?)));
+    found.extend(failed.map(|(gpu, failure)| finding(&gpu.to_string(), failure)));
     found
 }
 
-pub(super) const G08: Rule =
-    Rule::new("G08", Severity::Warning, "reset that holders would prevent", refused_resets);
+pub(super) const G08: Rule = Rule::new(
+    "G08",
+    Severity::Warning,
+    "reset that holders would prevent",
+    Devices(refused_resets),
+);
 
 /// Returns a finding for each device that needs a reset but is held by processes.
-fn refused_resets(machine: &Machine) -> Vec<Finding> {
-    let is_due = |gpu: &Gpu| {
-        let mut logged = machine.log.iter().filter_map(|message| xid(&message.text));
-        gpu.pages_pending == Some(true)
-            || gpu.failure.as_ref().is_some_and(|failure| failure.code == 16)
-            || logged.any(|(xid, device)| {
-                matches!(xid, 79 | 95 | 119 | 120 | 143)
-                    && gpu.pci.to_lowercase().ends_with(&format!("{}.0", device.to_lowercase()))
-            })
-    };
+fn refused_resets(machine: &Machine, gpu: &Gpu) -> Option<Finding> {
+    let mut logged = machine.log.iter().filter_map(|message| xid(&message.text));
+    let is_due = gpu.pages_pending == Some(true)
+        || gpu.failure.as_ref().is_some_and(|failure| failure.code == 16)
+        || logged.any(|(xid, device)| {
+            matches!(xid, 79 | 95 | 119 | 120 | 143)
+                && gpu.pci.to_lowercase().ends_with(&format!("{}.0", device.to_lowercase()))
+        });
     let holders: Vec<&Process> =
         machine.processes.iter().filter(|process| !process.holds.is_empty()).collect();
-    for_devices(machine, |gpu| {
-        (!holders.is_empty() && is_due(gpu)).then(|| {
-            let number = count(holders.len() as u64, "process");
-            G08.finding(
-                format!("{gpu} needs a reset, and {number} may hold it"),
-                format!(
-                    "A reset is refused until these have ended: {}.",
-                    evidence::name_processes(&holders)
-                ),
-                "sudo systemctl stop nvidia-dcgm nvidia-persistenced",
-            )
-        })
+    (is_due && !holders.is_empty()).then(|| {
+        let number = count(holders.len() as u64, "process");
+        let named = evidence::name_processes(&holders);
+        G08.finding(
+            format!("{gpu} needs a reset, and {number} may hold it"),
+            format!("A reset is refused until these have ended: {named}."),
+            "sudo systemctl stop nvidia-dcgm nvidia-persistenced",
+        )
     })
 }
 
-pub(super) const G09: Rule =
-    Rule::new("G09", Severity::Info, "memory that is retired at the next reset", pending_pages);
+pub(super) const G09: Rule = Rule::new(
+    "G09",
+    Severity::Info,
+    "memory that is retired at the next reset",
+    Devices(pending_pages),
+);
 
 /// Returns a finding for each device with pages to be retired.
-fn pending_pages(machine: &Machine) -> Vec<Finding> {
-    for_devices(machine, |gpu| {
-        let retired = gpu.retired_pages.unwrap_or(0);
-        (gpu.pages_pending == Some(true)).then(|| {
-            G09.finding(
-                format!("{gpu}: pages wait to be retired, {retired} are already"),
-                "They had errors; a reset takes them out of use.",
-                format!("sudo nvidia-smi -r -i {}", gpu.index),
-            )
-        })
+fn pending_pages(_: &Machine, gpu: &Gpu) -> Option<Finding> {
+    let retired = gpu.retired_pages.unwrap_or(0);
+    (gpu.pages_pending == Some(true)).then(|| {
+        G09.finding(
+            format!("{gpu}: pages wait to be retired, {retired} are already"),
+            "They had errors; a reset takes them out of use.",
+            format!("sudo nvidia-smi -r -i {}", gpu.index),
+        )
     })
 }
 
 pub(super) const G12: Rule =
-    Rule::new("G12", Severity::Info, "device divided into instances", instances);
+    Rule::new("G12", Severity::Info, "device divided into instances", Devices(instances));
 
 /// Returns a finding for each device that is divided into instances.
-fn instances(machine: &Machine) -> Vec<Finding> {
-    for_devices(machine, |gpu| {
-        (gpu.mig == Some(true)).then(|| {
-            G12.finding(
-                format!("{gpu}: {} in use, divided into instances (MIG)", mib(gpu.used)),
-                "Processes are listed by instance, and other users' processes for root alone.",
-                "sudo nvidia-smi",
-            )
-        })
+fn instances(_: &Machine, gpu: &Gpu) -> Option<Finding> {
+    (gpu.mig == Some(true)).then(|| {
+        G12.finding(
+            format!("{gpu}: {} in use, divided into instances (MIG)", mib(gpu.used)),
+            "Processes are listed by instance, and other users' processes for root alone.",
+            "sudo nvidia-smi",
+        )
     })
 }
 
-pub(super) const G13: Rule = Rule::new("G13", Severity::Info, "virtual GPU", virtual_gpus);
+pub(super) const G13: Rule = Rule::new("G13", Severity::Info, "virtual GPU", Devices(virtual_gpus));
 
 /// Returns a finding for each device that is shared with virtual machines.
-fn virtual_gpus(machine: &Machine) -> Vec<Finding> {
-    for_devices(machine, |gpu| {
-        gpu.virtualization.as_deref()?.to_lowercase().contains("vgpu").then(|| {
-            G13.finding(
-                format!("{gpu}: {} of a card that virtual machines share", mib(gpu.total)),
-                "The profile of the virtual GPU sets its memory; the host has the other figures.",
-                "nvidia-smi -q | grep -A3 Virtualization",
-            )
-        })
+fn virtual_gpus(_: &Machine, gpu: &Gpu) -> Option<Finding> {
+    gpu.virtualization.as_deref()?.to_lowercase().contains("vgpu").then(|| {
+        G13.finding(
+            format!("{gpu}: {} of a card that virtual machines share", mib(gpu.total)),
+            "The profile of the virtual GPU sets its memory; the host has the other figures.",
+            "nvidia-smi -q | grep -A3 Virtualization",
+        )
     })
 }
 
 pub(super) const G14: Rule =
-    Rule::new("G14", Severity::Warning, "confidential computing", confidential_devices);
+    Rule::new("G14", Severity::Warning, "confidential computing", Accounts(confidential_devices));
 
 /// Returns a finding for each device in confidential mode whose memory does not add up.
-fn confidential_devices(machine: &Machine) -> Vec<Finding> {
-    accounts(machine)
-        .filter(|(gpu, _)| gpu.confidential == Some(true))
-        .filter(|(_, account)| account.unaccounted_bytes > 512 << 20)
-        .map(|(gpu, account)| {
-            let bytes = mib(account.unaccounted_bytes as u64);
-            G14.finding(
-                format!("{gpu}: {bytes} unaccounted, with confidential computing on"),
-                "Confidential computing sets memory aside.",
-                "nvidia-smi conf-compute -q",
-            )
-        })
-        .collect()
+fn confidential_devices(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
+    (gpu.confidential == Some(true) && account.unaccounted_bytes > 512 << 20).then(|| {
+        let bytes = mib(account.unaccounted_bytes as u64);
+        G14.finding(
+            format!("{gpu}: {bytes} unaccounted, with confidential computing on"),
+            "Confidential computing sets memory aside.",
+            "nvidia-smi conf-compute -q",
+        )
+    })
 }
 
-pub(super) const G16: Rule =
-    Rule::new("G16", Severity::Fail, "CUDA that fails although the driver answers", failed_probes);
+pub(super) const G16: Rule = Rule::new(
+    "G16",
+    Severity::Fail,
+    "CUDA that fails although the driver answers",
+    Machines(failed_probes),
+);
 
 /// Returns a finding for each probe that failed.
 fn failed_probes(machine: &Machine) -> Vec<Finding> {

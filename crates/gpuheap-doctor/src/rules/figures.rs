@@ -3,136 +3,121 @@
 use gpuheap_text::{count, mib};
 
 use crate::evidence::{self, accounts, with_memory};
-use crate::machine::{Kind, Machine, Process};
+use crate::machine::{Gpu, Kind, Machine, Process};
+use crate::rule::Check::{Accounts, Devices, Machines, Processes};
 use crate::rule::{Finding, Rule, Severity};
 use crate::status::{Account, Place, Row};
 
-pub(super) const G01: Rule =
-    Rule::new("G01", Severity::Warning, "memory of no listed process", unaccounted_memory);
+pub(super) const G01: Rule = Rule::new(
+    "G01",
+    Severity::Warning,
+    "memory of no listed process",
+    Accounts(unaccounted_memory),
+);
 
 /// Returns a finding for each device whose memory in use is much more than the memory of its
 /// processes.
-fn unaccounted_memory(machine: &Machine) -> Vec<Finding> {
-    if evidence::cannot_list(machine) {
-        return Vec::new();
+fn unaccounted_memory(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
+    if evidence::cannot_list(machine)
+        || gpu.mig == Some(true)
+        || account.processes_without_figure > 0
+        || account.unaccounted_bytes <= evidence::unaccounted_limit(account)
+    {
+        return None;
     }
-    let mut found = Vec::new();
-    for (gpu, account) in accounts(machine).filter(|(gpu, _)| gpu.mig != Some(true)) {
-        if account.processes_without_figure > 0
-            || account.unaccounted_bytes <= evidence::unaccounted_limit(&account)
-        {
-            continue;
-        }
-        let bytes = account.unaccounted_bytes as u64;
-        let holders: Vec<&Process> = evidence::unlisted_holders(machine)
-            .filter(|process| !evidence::is_monitor(process))
-            .collect();
-        let (used, unlisted) = (mib(account.used_bytes), mib(bytes));
-        let fact = format!("{gpu}: {used} in use, {unlisted} of it by no listed process");
-        let (cause, command) = match (holders.as_slice(), machine.unreadable) {
-            ([], Some(0)) => (
-                "No process has the device open: kernel clients or a driver that leaks.".to_owned(),
-                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+    let bytes = account.unaccounted_bytes as u64;
+    let holders: Vec<&Process> = evidence::unlisted_holders(machine)
+        .filter(|process| !evidence::is_monitor(process))
+        .collect();
+    let (used, unlisted) = (mib(account.used_bytes), mib(bytes));
+    let fact = format!("{gpu}: {used} in use, {unlisted} of it by no listed process");
+    let (cause, command) = match (holders.as_slice(), machine.unreadable) {
+        ([], Some(0)) => (
+            "No process has the device open: kernel clients or a driver that leaks.".to_owned(),
+            format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+        ),
+        ([], _) => (
+            "Some processes are not yours to read, so their holder is not visible.".to_owned(),
+            "sudo gpuheap doctor".to_owned(),
+        ),
+        (holders, _) => (
+            format!(
+                "Processes have the device open and are not listed: {}.",
+                evidence::name_processes(holders)
             ),
-            ([], _) => (
-                "Some processes are not yours to read, so their holder is not visible.".to_owned(),
-                "sudo gpuheap doctor".to_owned(),
-            ),
-            (holders, _) => (
-                format!(
-                    "Processes have the device open and are not listed: {}.",
-                    evidence::name_processes(holders)
-                ),
-                format!("ps -fp {}", evidence::pids(holders, ",")),
-            ),
-        };
-        found.push(G01.finding(fact, cause, command).with_bytes(bytes));
-    }
-    found
+            format!("ps -fp {}", evidence::pids(holders, ",")),
+        ),
+    };
+    Some(G01.finding(fact, cause, command).with_bytes(bytes))
 }
 
 pub(super) const G02: Rule = Rule::new(
     "G02",
     Severity::Info,
     "a little memory in use on an idle device",
-    memory_of_idle_devices,
+    Accounts(memory_of_idle_devices),
 );
 
 /// Returns a finding for each idle device with a little memory in use.
-fn memory_of_idle_devices(machine: &Machine) -> Vec<Finding> {
-    accounts(machine)
-        .filter(|(_, account)| {
-            account.processes.is_empty()
-                && (1..=evidence::unaccounted_limit(account)).contains(&account.unaccounted_bytes)
-        })
-        .map(|(gpu, account)| {
-            G02.finding(
-                format!("{gpu}: {} in use with no process", mib(account.used_bytes)),
-                "The driver's own clients; no process can give it back.",
-                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
-            )
-        })
-        .collect()
+fn memory_of_idle_devices(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
+    let little = 1..=evidence::unaccounted_limit(account);
+    (account.processes.is_empty() && little.contains(&account.unaccounted_bytes)).then(|| {
+        G02.finding(
+            format!("{gpu}: {} in use with no process", mib(account.used_bytes)),
+            "The driver's own clients; no process can give it back.",
+            format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+        )
+    })
 }
 
-pub(super) const G03: Rule =
-    Rule::new("G03", Severity::Info, "monitors that differ by a constant", reserved_memory);
+pub(super) const G03: Rule = Rule::new(
+    "G03",
+    Severity::Info,
+    "monitors that differ by a constant",
+    Devices(reserved_memory),
+);
 
 /// Returns a finding for each device with memory that the driver reserves.
-fn reserved_memory(machine: &Machine) -> Vec<Finding> {
-    machine
-        .devices()
-        .iter()
-        .filter_map(|gpu| Some((gpu, gpu.reserved.filter(|&bytes| bytes > 0)?)))
-        .map(|(gpu, bytes)| {
-            G03.finding(
-                format!("{gpu}: {} reserved by the driver", mib(bytes)),
-                "Monitors that use NVML's older call count this as used.",
-                format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
-            )
-        })
-        .collect()
+fn reserved_memory(_: &Machine, gpu: &Gpu) -> Option<Finding> {
+    let bytes = gpu.reserved.filter(|&bytes| bytes > 0)?;
+    Some(G03.finding(
+        format!("{gpu}: {} reserved by the driver", mib(bytes)),
+        "Monitors that use NVML's older call count this as used.",
+        format!("nvidia-smi -q -d MEMORY -i {}", gpu.index),
+    ))
 }
 
 pub(super) const G11: Rule =
-    Rule::new("G11", Severity::Warning, "page cache in a device's memory", page_cache);
+    Rule::new("G11", Severity::Warning, "page cache in a device's memory", Devices(page_cache));
 
 /// Returns a finding for each device whose memory is a NUMA node that holds cached files.
-fn page_cache(machine: &Machine) -> Vec<Finding> {
-    machine
-        .devices()
-        .iter()
-        .filter_map(|gpu| {
-            let node = gpu.numa_node?;
-            let bytes = *machine.device_nodes.get(&node).filter(|bytes| **bytes > 256 << 20)?;
-            let fact = format!("{gpu}: {} of page cache on its NUMA node {node}", mib(bytes));
-            let cause = "The kernel keeps files in the device's memory.";
-            let command = "echo 1 | sudo tee /proc/sys/vm/drop_caches";
-            Some(G11.finding(fact, cause, command).with_bytes(bytes))
-        })
-        .collect()
+fn page_cache(machine: &Machine, gpu: &Gpu) -> Option<Finding> {
+    let node = gpu.numa_node?;
+    let bytes = *machine.device_nodes.get(&node).filter(|bytes| **bytes > 256 << 20)?;
+    let fact = format!("{gpu}: {} of page cache on its NUMA node {node}", mib(bytes));
+    let cause = "The kernel keeps files in the device's memory.";
+    let command = "echo 1 | sudo tee /proc/sys/vm/drop_caches";
+    Some(G11.finding(fact, cause, command).with_bytes(bytes))
 }
 
 pub(super) const P08: Rule =
-    Rule::new("P08", Severity::Info, "memory that PyTorch may keep", pytorch_caches);
+    Rule::new("P08", Severity::Info, "memory that PyTorch may keep", Processes(pytorch_caches));
 
 /// Returns a finding for each process of PyTorch with much memory.
-fn pytorch_caches(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|process| process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda"))
-        .filter_map(|process| Some((process, evidence::listed_bytes(machine, process.pid)?)))
-        .filter(|&(_, bytes)| bytes > 2 << 30)
-        .map(|(process, bytes)| {
-            P08.finding(
-                format!("{process} has {} and PyTorch loaded", mib(bytes)),
-                "A part of it may be PyTorch's cache, which torch.cuda.empty_cache() gives back.",
-                format!("ps -fp {}", process.pid),
-            )
-        })
-        .collect()
+fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
+    if !process.has_loaded("libtorch_cuda") && !process.has_loaded("libc10_cuda") {
+        return None;
+    }
+    let bytes = evidence::listed_bytes(machine, process.pid).filter(|bytes| *bytes > 2 << 30)?;
+    Some(P08.finding(
+        format!("{process} has {} and PyTorch loaded", mib(bytes)),
+        "A part of it may be PyTorch's cache, which torch.cuda.empty_cache() gives back.",
+        format!("ps -fp {}", process.pid),
+    ))
 }
 
-pub(super) const P11: Rule = Rule::new("P11", Severity::Warning, "many contexts", contexts);
+pub(super) const P11: Rule =
+    Rule::new("P11", Severity::Warning, "many contexts", Machines(contexts));
 
 /// Returns the findings on processes that hold little more than a context, and on processes with
 /// several contexts.
@@ -182,51 +167,39 @@ fn small_processes(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-pub(super) const P13: Rule = Rule::new("P13", Severity::Info, "display", displays);
+pub(super) const P13: Rule = Rule::new("P13", Severity::Info, "display", Accounts(displays));
 
 /// Returns a finding for each device that a display uses.
-fn displays(machine: &Machine) -> Vec<Finding> {
-    accounts(machine)
-        .filter_map(|(gpu, account)| {
-            let (rows, sum) = selected(&account, |row| row.kind == Kind::Graphics)?;
-            let number = count(rows.len() as u64, "process");
-            Some(P13.finding(
-                format!("{gpu}: {number} for drawing: {}", mib(sum)),
-                "Compositor, browser and editors keep their textures there.",
-                format!("nvidia-smi -i {}", gpu.index),
-            ))
-        })
-        .collect()
+fn displays(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
+    let (rows, sum) = selected(account, |row| row.kind == Kind::Graphics)?;
+    let number = count(rows.len() as u64, "process");
+    Some(P13.finding(
+        format!("{gpu}: {number} for drawing: {}", mib(sum)),
+        "Compositor, browser and editors keep their textures there.",
+        format!("nvidia-smi -i {}", gpu.index),
+    ))
 }
 
 pub(super) const P14: Rule =
-    Rule::new("P14", Severity::Warning, "memory of other users", other_users);
+    Rule::new("P14", Severity::Warning, "memory of other users", Accounts(other_users));
 
 /// Returns a finding for each device on which other users have memory. The finding is a warning if
 /// these users have more than half of the device.
-fn other_users(machine: &Machine) -> Vec<Finding> {
-    if machine.host.uid == Some(0) {
-        return Vec::new();
-    }
-    accounts(machine)
-        .filter_map(|(gpu, account)| {
-            let (rows, sum) = selected(&account, |row| {
-                row.place == Place::OtherUser && row.kind != Kind::Graphics
-            })?;
-            let mut users: Vec<&str> = rows.iter().filter_map(|row| row.user.as_deref()).collect();
-            users.sort_unstable();
-            users.dedup();
-            let (held, total) = (mib(sum), mib(account.total_bytes));
-            let is_most = sum > account.total_bytes / 2;
-            let finding = P14.finding(
-                format!("{gpu}: {held} of {total} belong to {}", users.join(", ")),
-                "Processes of other users; they are not yours to end.",
-                format!("gpuheap status --device {}", gpu.index),
-            );
-            let severity = if is_most { P14.severity } else { Severity::Info };
-            Some(finding.with_severity(severity).with_bytes(sum))
-        })
-        .collect()
+fn other_users(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
+    let is_others = |row: &Row| row.place == Place::OtherUser && row.kind != Kind::Graphics;
+    let (rows, sum) = selected(account, is_others).filter(|_| machine.host.uid != Some(0))?;
+    let mut users: Vec<&str> = rows.iter().filter_map(|row| row.user.as_deref()).collect();
+    users.sort_unstable();
+    users.dedup();
+    let (held, total) = (mib(sum), mib(account.total_bytes));
+    let is_most = sum > account.total_bytes / 2;
+    let finding = P14.finding(
+        format!("{gpu}: {held} of {total} belong to {}", users.join(", ")),
+        "Processes of other users; they are not yours to end.",
+        format!("gpuheap status --device {}", gpu.index),
+    );
+    let severity = if is_most { P14.severity } else { Severity::Info };
+    Some(finding.with_severity(severity).with_bytes(sum))
 }
 
 /// Returns the processes of a kind with the sum of their memory; `None` if there are none.
@@ -236,7 +209,8 @@ fn selected(account: &Account, is_of_kind: impl Fn(&Row) -> bool) -> Option<(Vec
     (!rows.is_empty()).then_some((rows, sum))
 }
 
-pub(super) const P24: Rule = Rule::new("P24", Severity::Info, "much pinned memory", pinned_memory);
+pub(super) const P24: Rule =
+    Rule::new("P24", Severity::Info, "much pinned memory", Machines(pinned_memory));
 
 /// Smallest amount of pinned memory that is reported, bytes.
 const NOTED: u64 = 1 << 30;

@@ -3,10 +3,11 @@
 use gpuheap_text::age;
 
 use crate::machine::Machine;
+use crate::rule::Check::Machines;
 use crate::rule::{Finding, Rule, Severity};
 
 pub(super) const G06: Rule =
-    Rule::new("G06", Severity::Fail, "errors that the driver logged", logged_errors);
+    Rule::new("G06", Severity::Fail, "errors that the driver logged", Machines(logged_errors));
 
 /// Returns a finding for each kind of Xid in the kernel's log.
 fn logged_errors(machine: &Machine) -> Vec<Finding> {
@@ -58,7 +59,7 @@ pub(super) const G15: Rule = Rule::new(
     "G15",
     Severity::Info,
     "device memory lost in the machine's sleep",
-    memory_lost_in_sleep,
+    Machines(memory_lost_in_sleep),
 );
 
 /// Returns a finding if the machine slept since its start, and the driver does not save memory.

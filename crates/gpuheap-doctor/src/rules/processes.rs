@@ -2,13 +2,18 @@
 
 use gpuheap_text::{age, mib};
 
-use crate::evidence::{self, Ended, accounts, with_memory};
+use crate::evidence::{self, Ended, accounts};
 use crate::machine::{Gpu, Kind, Machine, Process};
+use crate::rule::Check::{Machines, Processes};
 use crate::rule::{Finding, Rule, Severity};
 use crate::status::{Row, is_hidden};
 
-pub(super) const P01: Rule =
-    Rule::new("P01", Severity::Fail, "memory of a process that has ended", ended_processes);
+pub(super) const P01: Rule = Rule::new(
+    "P01",
+    Severity::Fail,
+    "memory of a process that has ended",
+    Machines(ended_processes),
+);
 
 /// Returns a finding for each process that is listed with memory and has ended.
 fn ended_processes(machine: &Machine) -> Vec<Finding> {
@@ -72,8 +77,12 @@ fn listed(gpu: &Gpu, row: &Row) -> String {
     format!("{gpu}: {size} is listed under pid {}", row.pid)
 }
 
-pub(super) const P02: Rule =
-    Rule::new("P02", Severity::Fail, "workers whose program has ended", workers_without_program);
+pub(super) const P02: Rule = Rule::new(
+    "P02",
+    Severity::Fail,
+    "workers whose program has ended",
+    Machines(workers_without_program),
+);
 
 /// Returns a finding for each worker process that lives on after its program.
 fn workers_without_program(machine: &Machine) -> Vec<Finding> {
@@ -101,43 +110,42 @@ fn workers_without_program(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const P03: Rule =
-    Rule::new("P03", Severity::Fail, "process that cannot be ended", stuck_processes);
+    Rule::new("P03", Severity::Fail, "process that cannot be ended", Processes(stuck_processes));
 
 /// Returns a finding for each process that sleeps uninterruptibly.
-fn stuck_processes(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|process| process.is_stuck)
-        .map(|process| {
-            let place = process.waits_in.as_deref().unwrap_or("the kernel");
-            P03.finding(
-                format!("{process} cannot be ended: a thread waits in {place}"),
-                "A file server or a driver does not answer; the memory stays until it does.",
-                format!("sudo cat /proc/{}/stack", process.pid),
-            )
-            .with_pids([process.pid])
-        })
-        .collect()
+fn stuck_processes(_: &Machine, process: &Process) -> Option<Finding> {
+    let place = process.waits_in.as_deref().unwrap_or("the kernel");
+    process.is_stuck.then(|| {
+        P03.finding(
+            format!("{process} cannot be ended: a thread waits in {place}"),
+            "A file server or a driver does not answer; the memory stays until it does.",
+            format!("sudo cat /proc/{}/stack", process.pid),
+        )
+        .with_pids([process.pid])
+    })
 }
 
-pub(super) const P04: Rule =
-    Rule::new("P04", Severity::Warning, "ended main thread, living others", zombies_with_threads);
+pub(super) const P04: Rule = Rule::new(
+    "P04",
+    Severity::Warning,
+    "ended main thread, living others",
+    Processes(zombies_with_threads),
+);
 
 /// Returns a finding for each process whose main thread has ended and whose other threads live.
-fn zombies_with_threads(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|process| process.state == 'Z' && process.threads > 1)
-        .map(|process| {
-            P04.finding(
-                format!("{process} is a zombie with {} threads", process.threads),
-                "Its main thread has ended and the others keep the memory.",
-                format!("kill -9 {}", process.pid),
-            )
-            .with_pids([process.pid])
-        })
-        .collect()
+fn zombies_with_threads(_: &Machine, process: &Process) -> Option<Finding> {
+    (process.state == 'Z' && process.threads > 1).then(|| {
+        P04.finding(
+            format!("{process} is a zombie with {} threads", process.threads),
+            "Its main thread has ended and the others keep the memory.",
+            format!("kill -9 {}", process.pid),
+        )
+        .with_pids([process.pid])
+    })
 }
 
-pub(super) const P05: Rule = Rule::new("P05", Severity::Info, "zombie without memory", zombies);
+pub(super) const P05: Rule =
+    Rule::new("P05", Severity::Info, "zombie without memory", Machines(zombies));
 
 /// Returns a finding for each ended process that its parent has not waited for.
 fn zombies(machine: &Machine) -> Vec<Finding> {
@@ -154,71 +162,60 @@ fn zombies(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const P06: Rule =
-    Rule::new("P06", Severity::Warning, "stopped process", stopped_processes);
+    Rule::new("P06", Severity::Warning, "stopped process", Processes(stopped_processes));
 
 /// Returns a finding for each process with memory that is stopped.
-fn stopped_processes(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|process| matches!(process.state, 'T' | 't'))
-        .map(|process| {
-            let size = evidence::listed_bytes(machine, process.pid)
-                .map_or_else(|| "a device open".to_owned(), mib);
-            let (cause, command) = match process.tracer {
-                0 => (
-                    "Ctrl-Z or SIGSTOP stopped it.".to_owned(),
-                    format!("kill -CONT {}", process.pid),
-                ),
-                tracer => (
-                    format!("The debugger of pid {tracer} stopped it."),
-                    format!("ps -fp {tracer}"),
-                ),
-            };
-            P06.finding(format!("{process} is stopped, with {size}"), cause, command)
-                .with_pids([process.pid])
-        })
-        .collect()
+fn stopped_processes(machine: &Machine, process: &Process) -> Option<Finding> {
+    if !matches!(process.state, 'T' | 't') {
+        return None;
+    }
+    let size = evidence::listed_bytes(machine, process.pid)
+        .map_or_else(|| "a device open".to_owned(), mib);
+    let (cause, command) = match process.tracer {
+        0 => ("Ctrl-Z or SIGSTOP stopped it.".to_owned(), format!("kill -CONT {}", process.pid)),
+        tracer => (format!("The debugger of pid {tracer} stopped it."), format!("ps -fp {tracer}")),
+    };
+    let finding = P06.finding(format!("{process} is stopped, with {size}"), cause, command);
+    Some(finding.with_pids([process.pid]))
 }
 
-pub(super) const P07: Rule = Rule::new("P07", Severity::Info, "idle notebook", idle_notebooks);
+pub(super) const P07: Rule =
+    Rule::new("P07", Severity::Info, "idle notebook", Processes(idle_notebooks));
 
 /// Returns a finding for each kernel of a notebook that holds memory and does nothing.
-fn idle_notebooks(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|process| process.runs("ipykernel") && process.busy_lately == Some(0))
-        .filter_map(|process| {
-            let size = mib(evidence::listed_bytes(machine, process.pid)?);
-            let (pid, old) = (process.pid, age(process.age_seconds));
-            let fact = format!("pid {pid} is an idle notebook with {size}, started {old} ago");
-            let cause = "Its variables, and Out and _, keep the objects that they name.";
-            Some(P07.finding(fact, cause, format!("kill {pid}")))
-        })
-        .collect()
+fn idle_notebooks(machine: &Machine, process: &Process) -> Option<Finding> {
+    if !process.runs("ipykernel") || process.busy_lately != Some(0) {
+        return None;
+    }
+    let size = mib(evidence::listed_bytes(machine, process.pid)?);
+    let (pid, old) = (process.pid, age(process.age_seconds));
+    let fact = format!("pid {pid} is an idle notebook with {size}, started {old} ago");
+    let cause = "Its variables, and Out and _, keep the objects that they name.";
+    Some(P07.finding(fact, cause, format!("kill {pid}")))
 }
 
-pub(super) const P19: Rule = Rule::new("P19", Severity::Info, "attached profiler", profilers);
+pub(super) const P19: Rule =
+    Rule::new("P19", Severity::Info, "attached profiler", Processes(profilers));
 
 /// Returns a finding for each process to which a profiler or debugger is attached.
-fn profilers(machine: &Machine) -> Vec<Finding> {
+fn profilers(_: &Machine, process: &Process) -> Option<Finding> {
     const TOOLS: [&str; 3] = ["libcupti", "libsanitizer-collection", "libcudadebugger"];
     // These frameworks load libcupti for their own profiler, even if the profiler is not used.
     const FRAMEWORKS: [&str; 4] =
         ["libtorch_cuda", "libc10_cuda", "xla_extension", "libtensorflow"];
-    with_memory(machine)
-        .filter_map(|process| {
-            let has_framework = FRAMEWORKS.iter().any(|name| process.has_loaded(name));
-            let is_reported = |tool: &&&str| !(has_framework && **tool == "libcupti");
-            let mut tools = TOOLS.iter().filter(is_reported);
-            let tool = tools.find(|tool| process.has_loaded(tool))?;
-            Some(P19.finding(
-                format!("{process} has {tool} loaded"),
-                "A profiler's or checker's buffers count as its memory.",
-                format!("ps -fp {}", process.pid),
-            ))
-        })
-        .collect()
+    let has_framework = FRAMEWORKS.iter().any(|name| process.has_loaded(name));
+    let is_reported = |tool: &&&str| !(has_framework && **tool == "libcupti");
+    let mut tools = TOOLS.iter().filter(is_reported);
+    let tool = tools.find(|tool| process.has_loaded(tool))?;
+    Some(P19.finding(
+        format!("{process} has {tool} loaded"),
+        "A profiler's or checker's buffers count as its memory.",
+        format!("ps -fp {}", process.pid),
+    ))
 }
 
-pub(super) const P21: Rule = Rule::new("P21", Severity::Info, "forgotten job", forgotten_jobs);
+pub(super) const P21: Rule =
+    Rule::new("P21", Severity::Info, "forgotten job", Machines(forgotten_jobs));
 
 /// Returns a finding for each old process without a terminal on an idle device.
 fn forgotten_jobs(machine: &Machine) -> Vec<Finding> {
@@ -246,38 +243,32 @@ pub(super) const P22: Rule = Rule::new(
     "P22",
     Severity::Warning,
     "memory shared with an ended process",
-    memory_of_ended_senders,
+    Processes(memory_of_ended_senders),
 );
 
 /// Shared memory from which on a device counts as listed twice, bytes.
 const NOISE: i64 = 64 << 20;
 
 /// Returns a finding for each process that shares memory with an ended process.
-fn memory_of_ended_senders(machine: &Machine) -> Vec<Finding> {
-    if is_hidden(machine) {
-        return Vec::new();
+fn memory_of_ended_senders(machine: &Machine, process: &Process) -> Option<Finding> {
+    if is_hidden(machine) || !process.has_loaded("libtorch_cuda") {
+        return None;
     }
+    let shared = process.maps.iter().filter_map(|path| path.strip_prefix("/dev/shm/torch_"));
+    let sender = shared
+        .filter_map(|name| name.split('_').next()?.parse().ok())
+        .filter(|pid| *pid != process.pid && !machine.visible.contains_key(pid))
+        .min()?;
     let is_listed_twice = accounts(machine).any(|(_, account)| account.unaccounted_bytes < -NOISE);
     let severity = if is_listed_twice { P22.severity } else { Severity::Info };
-    with_memory(machine)
-        .filter(|process| process.has_loaded("libtorch_cuda"))
-        .filter_map(|process| {
-            let shared =
-                process.maps.iter().filter_map(|path| path.strip_prefix("/dev/shm/torch_"));
-            let sender = shared
-                .filter_map(|name| name.split('_').next()?.parse().ok())
-                .filter(|pid| *pid != process.pid && !machine.visible.contains_key(pid))
-                .min()?;
-            let fact = format!("{process} maps tensors of pid {sender}, which has ended");
-            let cause = "Device memory that it received stays until it closes the tensors.";
-            let finding = P22.finding(fact, cause, format!("ps -fp {}", process.pid));
-            Some(finding.with_pids([process.pid]).with_severity(severity))
-        })
-        .collect()
+    let fact = format!("{process} maps tensors of pid {sender}, which has ended");
+    let cause = "Device memory that it received stays until it closes the tensors.";
+    let finding = P22.finding(fact, cause, format!("ps -fp {}", process.pid));
+    Some(finding.with_pids([process.pid]).with_severity(severity))
 }
 
 pub(super) const P23: Rule =
-    Rule::new("P23", Severity::Info, "checkpointed process", checkpointed_processes);
+    Rule::new("P23", Severity::Info, "checkpointed process", Machines(checkpointed_processes));
 
 /// Returns a finding for each process whose memory a checkpoint moved to the host.
 fn checkpointed_processes(machine: &Machine) -> Vec<Finding> {

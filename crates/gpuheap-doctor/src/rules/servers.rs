@@ -2,15 +2,16 @@
 
 use gpuheap_text::mib;
 
-use crate::evidence::{self, accounts, with_memory};
+use crate::evidence::{self, accounts};
 use crate::machine::{Machine, Process};
+use crate::rule::Check::{Machines, Processes};
 use crate::rule::{Finding, Rule, Severity};
 
 pub(super) const G10: Rule = Rule::new(
     "G10",
     Severity::Info,
     "persistence mode, which holds no memory",
-    persistence_daemons,
+    Machines(persistence_daemons),
 );
 
 /// Returns a finding if the persistence daemon has devices open.
@@ -30,7 +31,7 @@ fn persistence_daemons(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const P09: Rule =
-    Rule::new("P09", Severity::Info, "memory taken ahead by design", preallocations);
+    Rule::new("P09", Severity::Info, "memory taken ahead by design", Machines(preallocations));
 
 /// Returns a finding for each process that took a fixed share of the device at its start.
 fn preallocations(machine: &Machine) -> Vec<Finding> {
@@ -77,28 +78,28 @@ fn preallocation(process: &Process, share: f64) -> Option<(&'static str, &'stati
     }
 }
 
-pub(super) const P10: Rule =
-    Rule::new("P10", Severity::Info, "server that keeps its model loaded", model_servers);
+pub(super) const P10: Rule = Rule::new(
+    "P10",
+    Severity::Info,
+    "server that keeps its model loaded",
+    Processes(model_servers),
+);
 
 /// Returns a finding for each server that keeps a model in memory between requests.
-fn model_servers(machine: &Machine) -> Vec<Finding> {
+fn model_servers(machine: &Machine, process: &Process) -> Option<Finding> {
     const SERVERS: [&str; 4] = ["ollama", "llama-server", "ComfyUI", "koboldcpp"];
-    with_memory(machine)
-        .filter_map(|process| {
-            let name = SERVERS.iter().find(|name| process.runs(name))?;
-            let bytes = evidence::listed_bytes(machine, process.pid)?;
-            let command = match *name {
-                "ollama" => "ollama ps".to_owned(),
-                _ => format!("kill {}", process.pid),
-            };
-            let fact = format!("pid {} ({name}) has {}", process.pid, mib(bytes));
-            Some(P10.finding(fact, "It keeps its model loaded between requests.", command))
-        })
-        .collect()
+    let name = SERVERS.iter().find(|name| process.runs(name))?;
+    let bytes = evidence::listed_bytes(machine, process.pid)?;
+    let command = match *name {
+        "ollama" => "ollama ps".to_owned(),
+        _ => format!("kill {}", process.pid),
+    };
+    let fact = format!("pid {} ({name}) has {}", process.pid, mib(bytes));
+    Some(P10.finding(fact, "It keeps its model loaded between requests.", command))
 }
 
 pub(super) const P12: Rule =
-    Rule::new("P12", Severity::Warning, "Multi-Process Service", mps_servers);
+    Rule::new("P12", Severity::Warning, "Multi-Process Service", Machines(mps_servers));
 
 /// Returns a finding for each server of the Multi-Process Service.
 fn mps_servers(machine: &Machine) -> Vec<Finding> {
@@ -119,20 +120,16 @@ fn mps_servers(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const P18: Rule =
-    Rule::new("P18", Severity::Info, "monitor, which uses no memory", monitors);
+    Rule::new("P18", Severity::Info, "monitor, which uses no memory", Processes(monitors));
 
 /// Returns a finding for each process that only watches devices.
-fn monitors(machine: &Machine) -> Vec<Finding> {
-    evidence::unlisted_holders(machine)
-        .filter(|process| {
-            process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so")
-        })
-        .map(|process| {
-            P18.finding(
-                format!("{process} watches devices"),
-                "It has device files open and uses no memory of a device.",
-                format!("ps -fp {}", process.pid),
-            )
-        })
-        .collect()
+fn monitors(machine: &Machine, process: &Process) -> Option<Finding> {
+    let watches = process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so");
+    (watches && !evidence::is_listed(machine, process.pid)).then(|| {
+        P18.finding(
+            format!("{process} watches devices"),
+            "It has device files open and uses no memory of a device.",
+            format!("ps -fp {}", process.pid),
+        )
+    })
 }

@@ -4,11 +4,14 @@ use gpuheap_driver::wsl2::USABLE_PERCENT;
 use gpuheap_text::{Amount, age, count, cut, mib};
 
 use super::logs::logged;
-use crate::evidence::{accounts, with_memory};
-use crate::machine::{Machine, Process, Windows};
+use crate::evidence::accounts;
+use crate::machine::{Gpu, Machine, Process, Windows};
+use crate::rule::Check::{Accounts, Machines, Processes};
 use crate::rule::{Finding, Rule, Severity};
+use crate::status::Account;
 
-pub(super) const W01: Rule = Rule::new("W01", Severity::Fail, "WSL2 without a GPU", missing_gpu);
+pub(super) const W01: Rule =
+    Rule::new("W01", Severity::Fail, "WSL2 without a GPU", Machines(missing_gpu));
 
 /// Returns a finding if WSL2 offers no GPU.
 fn missing_gpu(machine: &Machine) -> Vec<Finding> {
@@ -23,7 +26,7 @@ fn missing_gpu(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W02: Rule =
-    Rule::new("W02", Severity::Fail, "Linux driver inside WSL2", linux_drivers);
+    Rule::new("W02", Severity::Fail, "Linux driver inside WSL2", Machines(linux_drivers));
 
 /// Returns a finding if the library of a Linux driver hides Windows' own.
 fn linux_drivers(machine: &Machine) -> Vec<Finding> {
@@ -37,7 +40,7 @@ fn linux_drivers(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W03: Rule =
-    Rule::new("W03", Severity::Warning, "memory that Windows holds", memory_of_windows);
+    Rule::new("W03", Severity::Warning, "memory that Windows holds", Machines(memory_of_windows));
 
 /// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
 /// the card. The desktop alone reached 1.8 GB.
@@ -90,8 +93,12 @@ fn counted_by_windows(machine: &Machine, windows: &Windows) -> Option<Finding> {
     Some(W03.finding(fact, cause, "taskmgr.exe").with_bytes(held))
 }
 
-pub(super) const W04: Rule =
-    Rule::new("W04", Severity::Warning, "memory that Windows moved to the host", spilled_memory);
+pub(super) const W04: Rule = Rule::new(
+    "W04",
+    Severity::Warning,
+    "memory that Windows moved to the host",
+    Machines(spilled_memory),
+);
 
 /// Normal amount of shared memory: queues and staging of the driver.
 const NORMAL_SHARED: u64 = 256 << 20;
@@ -117,7 +124,7 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W05: Rule =
-    Rule::new("W05", Severity::Warning, "little left to pin", pinned_memory);
+    Rule::new("W05", Severity::Warning, "little left to pin", Machines(pinned_memory));
 
 /// Pinned memory from which on calls failed in Docker on WSL2.
 const NOTED: u64 = 512 << 20;
@@ -142,7 +149,7 @@ pub(super) const W06: Rule = Rule::new(
     "W06",
     Severity::Fail,
     "memory that Windows did not keep on the card",
-    refused_residency,
+    Machines(refused_residency),
 );
 
 /// Returns a finding if Windows refused to keep a program's memory on the card.
@@ -162,7 +169,7 @@ fn refused_residency(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W07: Rule =
-    Rule::new("W07", Severity::Fail, "broken channel to Windows", broken_channel);
+    Rule::new("W07", Severity::Fail, "broken channel to Windows", Machines(broken_channel));
 
 /// Returns a finding if WSL2's channel to the GPU is broken.
 fn broken_channel(machine: &Machine) -> Vec<Finding> {
@@ -180,7 +187,7 @@ fn broken_channel(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W08: Rule =
-    Rule::new("W08", Severity::Warning, "too little memory for WSL2", short_host_memory);
+    Rule::new("W08", Severity::Warning, "too little memory for WSL2", Machines(short_host_memory));
 
 /// Returns a finding if WSL2's own memory ran out.
 fn short_host_memory(machine: &Machine) -> Vec<Finding> {
@@ -198,7 +205,7 @@ fn short_host_memory(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W09: Rule =
-    Rule::new("W09", Severity::Info, "page cache that Windows misses", page_cache);
+    Rule::new("W09", Severity::Info, "page cache that Windows misses", Machines(page_cache));
 
 /// Returns a finding if WSL2 keeps much page cache.
 fn page_cache(machine: &Machine) -> Vec<Finding> {
@@ -217,7 +224,7 @@ pub(super) const W10: Rule = Rule::new(
     "W10",
     Severity::Warning,
     "memory of WSL2 without a holder in it",
-    memory_without_holder,
+    Machines(memory_without_holder),
 );
 
 /// Memory that an idle WSL2 may use for its window system.
@@ -238,7 +245,7 @@ fn memory_without_holder(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W11: Rule =
-    Rule::new("W11", Severity::Fail, "reset of the card by Windows", reset_by_windows);
+    Rule::new("W11", Severity::Fail, "reset of the card by Windows", Machines(reset_by_windows));
 
 /// Returns a finding if Windows reset the display driver within the last hour.
 fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
@@ -254,37 +261,29 @@ fn reset_by_windows(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W12: Rule =
-    Rule::new("W12", Severity::Info, "no figures by process", processes_without_figure);
+    Rule::new("W12", Severity::Info, "no figures by process", Accounts(processes_without_figure));
 
 /// Returns a finding if the driver does not give a figure for each process.
-fn processes_without_figure(machine: &Machine) -> Vec<Finding> {
-    accounts(machine)
-        .filter(|(_, account)| machine.host.is_wsl && account.processes_without_figure > 0)
-        .map(|(gpu, account)| {
-            let number = count(account.processes_without_figure as u64, "process");
-            W12.finding(
-                format!("{gpu}: {number} without a figure"),
-                "Windows manages the card's memory and does not give figures by process.",
-                "tasklist.exe",
-            )
-        })
-        .collect()
+fn processes_without_figure(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
+    (machine.host.is_wsl && account.processes_without_figure > 0).then(|| {
+        let number = count(account.processes_without_figure as u64, "process");
+        W12.finding(
+            format!("{gpu}: {number} without a figure"),
+            "Windows manages the card's memory and does not give figures by process.",
+            "tasklist.exe",
+        )
+    })
 }
 
 pub(super) const W13: Rule =
-    Rule::new("W13", Severity::Info, "large address ranges under WSL2", large_ranges);
+    Rule::new("W13", Severity::Info, "large address ranges under WSL2", Processes(large_ranges));
 
 /// Returns a finding for each process under WSL2 that reserves large address ranges.
-fn large_ranges(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|_| machine.host.is_wsl)
-        .filter_map(|process| {
-            let (user, remedy) = range_setting(process)?;
-            let fact = format!("{process} reserves large address ranges");
-            let cause = format!("It uses {user}; WSL2 has refused ranges of 4 GiB and more.");
-            Some(W13.finding(fact, cause, format!("export {remedy}")).with_pids([process.pid]))
-        })
-        .collect()
+fn large_ranges(machine: &Machine, process: &Process) -> Option<Finding> {
+    let (user, remedy) = range_setting(process).filter(|_| machine.host.is_wsl)?;
+    let fact = format!("{process} reserves large address ranges");
+    let cause = format!("It uses {user}; WSL2 has refused ranges of 4 GiB and more.");
+    Some(W13.finding(fact, cause, format!("export {remedy}")).with_pids([process.pid]))
 }
 
 /// Returns the part of a process that reserves large ranges, and the setting that prevents this.
@@ -304,7 +303,7 @@ fn range_setting(process: &Process) -> Option<(&'static str, &'static str)> {
 }
 
 pub(super) const W14: Rule =
-    Rule::new("W14", Severity::Info, "harmless messages of WSL2", harmless_messages);
+    Rule::new("W14", Severity::Info, "harmless messages of WSL2", Machines(harmless_messages));
 
 /// Returns a finding if the kernel's log has alarming but harmless messages of WSL2.
 fn harmless_messages(machine: &Machine) -> Vec<Finding> {
@@ -322,19 +321,13 @@ fn harmless_messages(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) const W15: Rule =
-    Rule::new("W15", Severity::Info, "data read from a Windows drive", windows_drives);
+    Rule::new("W15", Severity::Info, "data read from a Windows drive", Processes(windows_drives));
 
 /// Returns a finding for each process that uses a GPU and has files of a Windows drive open.
-fn windows_drives(machine: &Machine) -> Vec<Finding> {
-    with_memory(machine)
-        .filter(|_| machine.host.is_wsl)
-        .filter_map(|process| {
-            let drive = process.drives.first()?;
-            let fact = format!("{process} reads files of {drive}");
-            let cause = "A Windows drive is slow from inside WSL2; copy the data once.";
-            Some(
-                W15.finding(fact, cause, format!("cp -r {drive}/DATA ~/")).with_pids([process.pid]),
-            )
-        })
-        .collect()
+fn windows_drives(machine: &Machine, process: &Process) -> Option<Finding> {
+    let drive = process.drives.first().filter(|_| machine.host.is_wsl)?;
+    let fact = format!("{process} reads files of {drive}");
+    let cause = "A Windows drive is slow from inside WSL2; copy the data once.";
+    let finding = W15.finding(fact, cause, format!("cp -r {drive}/DATA ~/"));
+    Some(finding.with_pids([process.pid]))
 }

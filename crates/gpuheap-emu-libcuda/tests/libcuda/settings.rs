@@ -1,6 +1,6 @@
 //! Tests of settings in environment variables, and of the errors for invalid values.
 
-use gpuheap_driver::{BlockNote, CUcontext, CUresult, CUstream, Driver, OpenError};
+use gpuheap_driver::{BlockEvent, BlockNote, CUcontext, CUresult, CUstream, Driver, OpenError};
 
 use crate::{library, open_driver};
 
@@ -209,13 +209,15 @@ fn leaves_its_block() {
         let filled = unsafe { driver.cuMemsetD8_v2(address + at, 1, 100) };
         assert!(filled.is_success());
     };
-    let checks = driver.block_checks();
-    checks.iter().for_each(|checks| checks.allocated(&block));
+    let note = |event: BlockEvent, block: &BlockNote| {
+        driver.block_checks().iter().for_each(|checks| checks.note(event, block));
+    };
+    note(BlockEvent::Allocated, &block);
     fill(0);
     fill(50);
-    checks.iter().for_each(|checks| checks.resized(&BlockNote { bytes: 512, ..block }));
+    note(BlockEvent::Resized, &BlockNote { bytes: 512, ..block });
     fill(50);
-    checks.iter().for_each(|checks| checks.freed(&block, true));
+    note(BlockEvent::FreedZeroed, &block);
     fill(0);
     // SAFETY: the address belongs to the allocation, freed once.
     assert!(unsafe { driver.cuMemFree_v2(address) }.is_success());

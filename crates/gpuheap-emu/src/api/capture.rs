@@ -1,20 +1,15 @@
 //! Captures, and the graphs that they record. A launch runs the work of a graph in the recorded
 //! order, on the one stream of the launch. Allocations in a graph are not modelled.
 
-use std::ffi::c_int;
+use super::prelude::*;
 use std::sync::Arc;
 
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
 use crate::state::user_object::{Kept, UserObject};
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Flag that uploads a graph when it is instantiated.
 const UPLOAD: u64 = 2;

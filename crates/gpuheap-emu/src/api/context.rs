@@ -1,15 +1,9 @@
 //! Contexts: primary contexts, contexts that programs create, and each thread's stack of contexts.
 
-use std::ffi::{c_int, c_uint};
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::context::Context;
 use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory that
 /// is kept, core dumps, synchronous copies.

@@ -1,17 +1,12 @@
 //! Copies.
 
-use std::ffi::c_void;
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::{Call, note_copy_to_host};
+use super::prelude::*;
+use crate::emulator::note_copy_to_host;
 use crate::state::access::{Is, Side};
 use crate::state::host;
 use crate::state::pool::PoolMemory;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
-use crate::{INVALID_VALUE, In, Out, Outcome, fail_if};
 
 /// Size of a copy.
 #[derive(Clone, Copy)]

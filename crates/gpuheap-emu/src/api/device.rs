@@ -1,13 +1,8 @@
 //! Devices: their number and properties.
 
-use std::ffi::{c_char, c_int};
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
+use crate::Profile;
 use crate::state::device::Device;
-use crate::{INVALID_VALUE, Out, Outcome, Profile, fail_if};
 
 impl Call<'_> {
     pub(crate) fn cuDeviceGet(&mut self, (device, ordinal): args::cuDeviceGet) -> Outcome {

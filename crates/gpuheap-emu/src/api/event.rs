@@ -1,14 +1,8 @@
 //! Events.
 
-use std::ffi::c_uint;
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::capture::{Event, Record};
 use crate::state::stream::{OpRef, Work};
-use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Flags of events: blocking waits, no timing, use by other processes.
 const EVENT_FLAGS: c_uint = 7;

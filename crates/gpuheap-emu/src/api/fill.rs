@@ -1,13 +1,9 @@
 //! Fills.
 
-use gpuheap_driver::*;
-
+use super::prelude::*;
 use crate::api::copy::Shape;
-use crate::dispatch::args;
-use crate::emulator::Call;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::stream::{FillWork, Work};
-use crate::{INVALID_VALUE, Outcome};
 
 /// Defines the four fills with a value of one size: a row or a rectangle, at once or on a stream.
 /// The closure returns the value repeated to four bytes.

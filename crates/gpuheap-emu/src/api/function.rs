@@ -1,14 +1,8 @@
 //! Properties and occupancy of kernels that are not run. The figures are those of a small kernel
 //! with 32 registers and no static shared memory.
 
-use std::ffi::c_int;
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::module::Function;
-use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Architectures for which binaries are commonly compiled, such as PyTorch's wheels. Kernel
 /// libraries have plans for these architectures only. CUB has no plan for 8.9: devices of 8.9 run

@@ -1,14 +1,10 @@
 //! The driver itself: initialisation, version, error texts, entry points.
 
+use super::prelude::*;
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_int, c_uint};
+use std::ffi::CString;
 
-use gpuheap_driver::*;
 use parking_lot::Mutex;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// `CUdriverProcAddressQueryResult` for a symbol that does not exist.
 const PROC_ADDRESS_SYMBOL_NOT_FOUND: c_int = 1;

@@ -1,17 +1,11 @@
 //! Launches of gpuheap's kernels. A launch of any other kernel is work that does nothing.
 
-use std::ffi::{c_uint, c_void};
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::kernels::{BLOCK, Kernel, Memory};
 use crate::state::host;
 use crate::state::module::Code;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{KernelWork, Work};
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Maximum number of threads in a block.
 const BLOCK_THREADS: u32 = 1024;

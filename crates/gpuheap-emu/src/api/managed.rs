@@ -1,17 +1,11 @@
 //! Managed memory: real memory of this process that device and host share.
 
-use std::ffi::{c_int, c_uint};
-
-use gpuheap_driver::*;
-
+use super::prelude::*;
 use crate::api::pinned::page_bytes;
-use crate::dispatch::args;
-use crate::emulator::Call;
 use crate::state::device::Owner;
 use crate::state::host;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
-use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Flags that managed memory may be allocated with. `CU_MEM_ATTACH_SINGLE` can only be set later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];

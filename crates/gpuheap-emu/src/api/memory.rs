@@ -1,16 +1,13 @@
 //! Plain and pitched device memory, and the device's free memory.
 
+use super::prelude::*;
 use std::sync::atomic::Ordering;
 
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
 use crate::state::device::{Device, Owner};
+use crate::state::host;
 use crate::state::physical::PAGE;
 use crate::state::slots::GRANULE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
-use crate::{INVALID_VALUE, Outcome, fail_if, state::host};
 
 /// Multiple to which the size of small allocations is rounded up, bytes.
 const ALIGN: u64 = 512;

@@ -23,11 +23,18 @@ mod stream;
 mod vmm;
 mod work;
 
-use gpuheap_driver::CUresult;
+use prelude::*;
 
-use crate::Outcome;
-use crate::dispatch::args;
-use crate::emulator::Call;
+/// Names that most files of this folder use.
+mod prelude {
+    pub(super) use std::ffi::{c_char, c_int, c_uint, c_void};
+
+    pub(super) use gpuheap_driver::*;
+
+    pub(super) use crate::dispatch::args;
+    pub(super) use crate::emulator::Call;
+    pub(super) use crate::{INVALID_VALUE, In, Out, Outcome, fail_if};
+}
 
 /// Defines functions that do the same as another function with the same arguments.
 macro_rules! aliases {

@@ -1,19 +1,14 @@
 //! Modules and libraries of kernels. gpuheap's own modules are recognised by their text. Any other
 //! module is refused, or loaded with launches that do nothing.
 
-use std::ffi::{c_char, c_int};
-
-use gpuheap_driver::*;
+use super::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::dispatch::args;
-use crate::emulator::Call;
 use crate::finding::FindingKind;
 use crate::kernels::Kernel;
 use crate::options::Kernels;
 use crate::state::module::{Code, Function, Module};
 use crate::state::parameters::{Image, Parameters};
-use crate::{In, Out, Outcome, fail_if};
 
 /// Value that `cuModuleGetLoadingMode` writes for a driver that loads kernels at their first use.
 const LAZY: c_int = 2;

@@ -1,15 +1,9 @@
 //! Pinned and registered host memory: real memory of this process. The device sees it at the
 //! same address.
 
-use std::ffi::{c_uint, c_void};
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::host;
 use crate::state::space::Kind;
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Flags of `cuMemHostAlloc`.
 const PINNED_FLAGS: c_uint =
@@ -72,12 +66,8 @@ impl Call<'_> {
     ) -> Outcome {
         self.current()?;
         fail_if(flags != 0, INVALID_VALUE)?;
-        let address = pointer.address();
-        let found = self.state.space.find(address).map(|(_, found)| found.kind);
-        match found {
-            Some(Kind::Pinned { .. } | Kind::Registered { .. }) => device_pointer.write(address),
-            _ => Err(INVALID_VALUE),
-        }
+        self.pinned_flags(pointer.address())?;
+        device_pointer.write(pointer.address())
     }
 
     pub(crate) fn cuMemHostGetFlags(
@@ -85,12 +75,8 @@ impl Call<'_> {
         (flags, pointer): args::cuMemHostGetFlags,
     ) -> Outcome {
         self.current()?;
-        match self.state.space.find(pointer.address()).map(|(_, found)| found.kind) {
-            Some(Kind::Pinned { flags: made, .. } | Kind::Registered { flags: made }) => {
-                flags.write(made)
-            }
-            _ => Err(INVALID_VALUE),
-        }
+        let found = self.pinned_flags(pointer.address())?;
+        flags.write(found)
     }
 
     pub(crate) fn cuMemHostRegister_v2(
@@ -125,6 +111,14 @@ impl Call<'_> {
             _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED),
         }
         self.free_after_work(address)
+    }
+
+    /// Returns the flags of the pinned or registered memory at an address.
+    fn pinned_flags(&self, address: u64) -> Outcome<c_uint> {
+        match self.state.space.find(address).map(|(_, found)| found.kind) {
+            Some(Kind::Pinned { flags, .. } | Kind::Registered { flags }) => Ok(flags),
+            _ => Err(INVALID_VALUE),
+        }
     }
 
     /// Maps host memory that is counted as pinned.

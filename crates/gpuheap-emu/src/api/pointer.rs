@@ -1,14 +1,8 @@
 //! Attributes of pointers.
 
-use std::ffi::{c_int, c_uint, c_void};
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Value of the attribute `DEVICE_ORDINAL` for memory of no device: measured.
 const NO_DEVICE: c_int = -2;

@@ -1,12 +1,7 @@
 //! Stream-ordered allocation and its pools.
 
-use std::ffi::c_int;
-
-use gpuheap_driver::*;
-
+use super::prelude::*;
 use crate::api::pinned::page_bytes;
-use crate::dispatch::args;
-use crate::emulator::Call;
 use crate::state::access::AccessKind;
 use crate::state::arena::{CHUNK, POOL_ALIGN};
 use crate::state::device::Owner;
@@ -14,7 +9,6 @@ use crate::state::pool::{Pool, PoolMemory};
 use crate::state::slots::GRANULE;
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 /// Largest limit that a pool accepts, bytes: the size of the user address space. On an H200 with
 /// driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.

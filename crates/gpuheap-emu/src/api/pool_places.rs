@@ -1,14 +1,8 @@
 //! Locations of pools: the memory of a pool, the default and the current pool of each location, and
 //! access to a pool.
 
-use std::ffi::c_int;
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::pool::{Pool, PoolMemory, PoolsAt};
-use crate::{INVALID_VALUE, Outcome, fail_if};
 
 impl Call<'_> {
     /// Returns the device and the kind of memory of a new pool. The error codes were measured.

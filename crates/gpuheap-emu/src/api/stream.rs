@@ -1,16 +1,11 @@
 //! Streams, and host callbacks on them.
 
-use std::ffi::c_void;
-
-use gpuheap_driver::*;
-
+use super::prelude::*;
 use crate::api::context::PRIORITIES;
-use crate::dispatch::args;
-use crate::emulator::{Call, null_is_per_thread};
+use crate::emulator::null_is_per_thread;
 use crate::state::context::this_thread;
 use crate::state::stream::{Stream, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
-use crate::{INVALID_VALUE, Out, Outcome, fail_if};
 
 impl Call<'_> {
     pub(crate) fn cuStreamCreate(&mut self, (stream, flags): args::cuStreamCreate) -> Outcome {

@@ -1,16 +1,10 @@
 //! Virtual memory management.
 
-use std::ffi::c_int;
-
-use gpuheap_driver::*;
-
-use crate::dispatch::args;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::device::Owner;
 use crate::state::slots::GRANULE;
 use crate::state::space::{Kind, NO_CONTEXT};
 use crate::state::vmm::{Mapping, Physical, Properties};
-use crate::{INVALID_VALUE, Outcome, fail_if};
 
 /// Access flags that a mapping may have.
 const ACCESS: [c_int; 3] = [

@@ -1,13 +1,10 @@
 //! Effects of queued work when it runs, and checks of the ranges that the work may use.
 
-use gpuheap_driver::*;
-
-use crate::Outcome;
-use crate::emulator::Call;
+use super::prelude::*;
 use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
-use crate::{INVALID_VALUE, Kernels, Schedule, fail_if};
+use crate::{Kernels, Schedule};
 
 /// Maximum number of bytes that are copied at a time between device and host.
 const BUFFER: u64 = 1 << 20;

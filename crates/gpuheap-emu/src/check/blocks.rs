@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
+use gpuheap_driver::{BlockChecks, BlockEvent, BlockNote, CUstream};
 
 use crate::Emulator;
 use crate::emulator::{Call, null_is_per_thread};
@@ -46,29 +46,15 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
 }
 
 impl BlockChecks for Emulator {
-    fn allocated(&self, block: &BlockNote) {
-        if let Some(mut call) = self.shared.call(HEAP) {
-            call.block_allocated(block);
-        }
-    }
-
-    fn resized(&self, block: &BlockNote) {
+    fn note(&self, event: BlockEvent, block: &BlockNote) {
         let Some(mut call) = self.shared.call(HEAP) else { return };
-        if let Some(checker) = &mut call.state.checker {
-            checker.blocks.resize(block.address, block.bytes);
-        }
-    }
-
-    fn divided(&self, part: &BlockNote) {
-        let Some(mut call) = self.shared.call(HEAP) else { return };
-        if let Some(checker) = &mut call.state.checker {
-            checker.blocks.divide(part.address, part.bytes);
-        }
-    }
-
-    fn freed(&self, block: &BlockNote, zeroed: bool) {
-        if let Some(mut call) = self.shared.call(HEAP) {
-            call.block_freed(block, zeroed);
+        match event {
+            BlockEvent::Ask => {}
+            BlockEvent::Allocated => call.block_allocated(block),
+            BlockEvent::Resized => call.change_blocks(|it| it.resize(block.address, block.bytes)),
+            BlockEvent::Divided => call.change_blocks(|it| it.divide(block.address, block.bytes)),
+            BlockEvent::Freed => call.block_freed(block, false),
+            BlockEvent::FreedZeroed => call.block_freed(block, true),
         }
     }
 }
@@ -77,6 +63,12 @@ impl BlockChecks for Emulator {
 const HEAP: &str = "a heap";
 
 impl Call<'_> {
+    fn change_blocks(&mut self, change: impl FnOnce(&mut Blocks)) {
+        if let Some(checker) = &mut self.state.checker {
+            change(&mut checker.blocks);
+        }
+    }
+
     fn block_allocated(&mut self, note: &BlockNote) {
         if self.state.checker.is_none() {
             return;
@@ -87,17 +79,13 @@ impl Call<'_> {
         let calls = self.state.calls.total;
         let Some(checker) = &mut self.state.checker else { return };
         let block = Block::new(note, lane);
-        let overlap = checker.blocks.overlapping(block.address, block.end()).cloned();
-        if let Some(other) = overlap {
-            let text = format!(
-                "{HEAP} hands out {}, over {}, which is live",
-                checker.name_block(&block, calls),
-                checker.name_block(&other, calls),
-            );
-            checker.blocks.allocate(block);
+        let text = checker.blocks.overlapping(block.address, block.end()).map(|other| {
+            let names = [&block, other].map(|block| checker.name_block(block, calls));
+            format!("{HEAP} hands out {}, over {}, which is live", names[0], names[1])
+        });
+        checker.blocks.allocate(block);
+        if let Some(text) = text {
             self.find(FindingKind::OverlappingBlocks, text);
-        } else {
-            checker.blocks.allocate(block);
         }
     }
 
@@ -113,9 +101,7 @@ impl Call<'_> {
             }
         }
         let freed = Freed { lane, call: self.state.calls.total };
-        if let Some(checker) = &mut self.state.checker {
-            checker.blocks.free(note.address, freed);
-        }
+        self.change_blocks(|blocks| blocks.free(note.address, freed));
     }
 
     /// Finds memory that is handed out while earlier work may still use it.
@@ -176,9 +162,10 @@ impl Call<'_> {
             format!("{uses}, {} bytes into {name}", address - block.address)
         };
         let (kind, text) = match &misuse {
-            Misuse::OutOfBounds(block) => (FindingKind::OutOfBounds, into(block)),
             Misuse::AfterFree(block) => (FindingKind::UseAfterFree, into(block)),
-            Misuse::Outside(Some(block)) => (FindingKind::OutOfBounds, into(block)),
+            Misuse::OutOfBounds(block) | Misuse::Outside(Some(block)) => {
+                (FindingKind::OutOfBounds, into(block))
+            }
             Misuse::Outside(None) => {
                 (FindingKind::OutOfBounds, format!("{uses}, memory of a heap that is of no block"))
             }
@@ -197,9 +184,7 @@ impl Call<'_> {
     /// Marks all blocks in a driver's allocation as freed, because the allocation itself is freed.
     pub(super) fn lose_blocks(&mut self, address: u64, bytes: u64) {
         let freed = Freed { lane: None, call: self.state.calls.total };
-        if let Some(checker) = &mut self.state.checker {
-            checker.blocks.lose(address, address.saturating_add(bytes), freed);
-        }
+        self.change_blocks(|blocks| blocks.lose(address, address.saturating_add(bytes), freed));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::finding::FindingKind;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::checker::{Checker, Quarantined};
 use crate::state::clock::{Clock, HOST, Lane};
-use crate::state::ranges::{Conflict, Use};
+use crate::state::ranges::{Conflict, Ranges, Use};
 use crate::state::space::{Allocation, Kind};
 use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;
@@ -50,12 +50,7 @@ impl Call<'_> {
                 before.join(gone);
             }
             for (&index, (_, clock)) in &checker.streams {
-                let ordered = state.streams.at(index).is_some_and(|other| {
-                    other.context == found.context
-                        && other.is_blocking()
-                        && (found.kind == StreamKind::Legacy || other.kind == StreamKind::Legacy)
-                });
-                if ordered {
+                if state.streams.at(index).is_some_and(|other| found.is_ordered_with(other)) {
                     before.join(clock);
                 }
             }
@@ -206,20 +201,19 @@ impl Call<'_> {
 
     /// Marks bytes as never written.
     fn note_unwritten(&mut self, address: u64, bytes: u64) {
-        let ranges = self.physical_ranges(address, bytes);
-        if let Some(checker) = &mut self.state.checker {
-            for (_, physical, length) in ranges {
-                checker.ranges.undefine(physical, physical + length);
-            }
-        }
+        self.for_ranges(address, bytes, |ranges, at, bytes| ranges.undefine(at, at + bytes));
     }
 
     /// Marks bytes as written, without a record of the work that wrote them.
     fn note_written_unseen(&mut self, address: u64, bytes: u64) {
+        self.for_ranges(address, bytes, Ranges::define);
+    }
+
+    fn for_ranges(&mut self, address: u64, bytes: u64, change: impl Fn(&mut Ranges, u64, u64)) {
         let ranges = self.physical_ranges(address, bytes);
         if let Some(checker) = &mut self.state.checker {
             for (_, physical, length) in ranges {
-                checker.ranges.define(physical, length);
+                change(&mut checker.ranges, physical, length);
             }
         }
     }

@@ -133,7 +133,7 @@ impl Device {
             return false;
         }
         self.used[owner as usize] += bytes;
-        let in_use = self.used_by_all();
+        let in_use = self.used_by_all(total + bytes);
         self.high_water = self.high_water.max(in_use);
         self.demand_high_water = self.demand_high_water.max(in_use.saturating_add(self.managed));
         true
@@ -143,8 +143,9 @@ impl Device {
     pub(crate) fn add_managed(&mut self, bytes: u64) {
         self.managed = self.managed.saturating_add(bytes);
         self.managed_high_water = self.managed_high_water.max(self.managed);
-        self.demand_high_water =
-            self.demand_high_water.max(self.used_by_all().saturating_add(self.managed));
+        self.demand_high_water = self
+            .demand_high_water
+            .max(self.used_by_all(self.used_bytes()).saturating_add(self.managed));
     }
 
     /// Counts managed memory that was freed.
@@ -188,7 +189,7 @@ impl Device {
     }
 
     pub(crate) fn free_bytes(&self, limit: u64) -> u64 {
-        self.capacity(limit).saturating_sub(self.used_by_all())
+        self.capacity(limit).saturating_sub(self.used_by_all(self.used_bytes()))
     }
 
     pub(crate) fn usage(&self, limit: u64) -> Usage {
@@ -211,10 +212,9 @@ impl Device {
         self.profile.memory_bytes.min(limit)
     }
 
-    /// Returns the memory in use by all processes that share the account.
-    fn used_by_all(&self) -> u64 {
-        let all = self.account.as_ref().map_or(0, |(account, device)| account.used(*device));
-        all.max(self.used_bytes())
+    /// Returns the memory in use by all processes that share the account, at least `own`.
+    fn used_by_all(&self, own: u64) -> u64 {
+        self.account.as_ref().map_or(own, |(account, device)| account.used(*device).max(own))
     }
 
     fn used_bytes(&self) -> u64 {

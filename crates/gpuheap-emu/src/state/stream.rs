@@ -145,6 +145,15 @@ impl Stream {
         self.flags & gpuheap_driver::CU_STREAM_NON_BLOCKING == 0
     }
 
+    /// Returns whether the rule of the legacy default stream orders work of this stream and of
+    /// another one: both are blocking streams of one context, and one is the legacy default stream.
+    pub(crate) fn is_ordered_with(&self, other: &Stream) -> bool {
+        self.context == other.context
+            && self.is_blocking()
+            && other.is_blocking()
+            && (self.kind == StreamKind::Legacy || other.kind == StreamKind::Legacy)
+    }
+
     /// Returns whether work with this id is done.
     pub(crate) fn is_done(&self, id: u64) -> bool {
         self.queue.front().is_none_or(|first| id < first.id)

@@ -4,6 +4,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use gpuheap_driver::BlockEvent;
 use gpuheap_pool::{BlockRef, GRANULE, Limits, Request, Shortage, SourceError, StreamRef};
 
 use crate::device::is_of_capture;
@@ -90,7 +91,7 @@ impl HeapInner {
         let reported = self.reported(kind, bytes, at, allocated);
         let mut lease = reported.map_err(|error| self.with_consumers(error))?;
         if !is_plain {
-            lease.note(&self.context, |checks, block| checks.allocated(block));
+            lease.note(&self.context, BlockEvent::Allocated);
             if zeroed || self.zero_on_alloc {
                 lease = store.zeroed(lease)?;
             }
@@ -159,7 +160,7 @@ impl Store {
         self.note_soft_limit(&mut state);
         note_in_capture(stream);
         let lease = Lease::new(bytes, on, stream.id(), Some(block));
-        lease.note(&self.context, |checks, block| checks.allocated(block));
+        lease.note(&self.context, BlockEvent::Allocated);
         Some(lease)
     }
 
@@ -176,7 +177,7 @@ impl Store {
             let alive = state.refuse_ended(stream);
             alive.and_then(|()| state.source.zero(address, block_bytes, Some(stream)))
         };
-        lease.note(&self.context, |checks, block| checks.resized(block));
+        lease.note(&self.context, BlockEvent::Resized);
         if let Err(error) = zeroed {
             if is_of_capture(lease.stream_id)
                 && let Some(capture) = self.context.captures.find(lease.stream_id)

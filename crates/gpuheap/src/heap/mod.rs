@@ -31,7 +31,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
-use gpuheap_driver::{BlockNote, CUstream};
+use gpuheap_driver::{BlockEvent, BlockNote, CUstream};
 use gpuheap_pool::{Gone, Limits, PoolKind, StreamHandle, Tuning};
 
 use crate::device::Context;
@@ -489,7 +489,8 @@ impl Heap {
         for (address, bytes) in parts {
             let context = context.raw();
             let stream = CUstream::NULL;
-            checks.divided(&BlockNote { context, address, bytes, room: bytes, stream });
+            let part = BlockNote { context, address, bytes, room: bytes, stream };
+            checks.note(BlockEvent::Divided, &part);
         }
     }
 

@@ -1,36 +1,40 @@
 //! Notes of leases for an emulated device's checks.
 
-use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
+use gpuheap_driver::{BlockEvent, BlockNote, CUstream};
 
 use crate::device::Context;
 use crate::lease::Lease;
 use crate::source::raw;
 
 impl Lease {
-    /// Passes a note of the lease to an emulated device's checks, if they are on.
+    /// Passes an event of the lease to an emulated device's checks, if they are on.
     #[inline]
-    pub(super) fn note(&self, context: &Context, tell: impl FnOnce(&dyn BlockChecks, &BlockNote)) {
-        if let Some(checks) = context.block_checks()
-            && self.key.is_some()
-        {
-            tell(checks, &self.as_note(context));
-        }
+    pub(super) fn note(&self, context: &Context, event: BlockEvent) {
+        self.note_on(context, None, event);
     }
 
     /// Notes that the heap itself is about to use all of the block.
     pub(super) fn note_whole(&self, context: &Context) {
-        Lease { bytes: self.block_bytes, ..*self }
-            .note(context, |checks, block| checks.resized(block));
+        Lease { bytes: self.block_bytes, ..*self }.note(context, BlockEvent::Resized);
     }
 
     /// Notes the free of the lease on `stream`, or on the lease's own stream if `None`. If
     /// `zeroed`, the memory was filled with zeros before the free.
     #[inline]
     pub(super) fn note_freed(&self, context: &Context, stream: Option<CUstream>, zeroed: bool) {
-        self.note(context, |checks, block| {
+        let event = if zeroed { BlockEvent::FreedZeroed } else { BlockEvent::Freed };
+        self.note_on(context, stream, event);
+    }
+
+    #[inline]
+    fn note_on(&self, context: &Context, stream: Option<CUstream>, event: BlockEvent) {
+        if let Some(checks) = context.block_checks()
+            && self.key.is_some()
+        {
+            let block = self.as_note(context);
             let stream = stream.unwrap_or(block.stream);
-            checks.freed(&BlockNote { stream, ..*block }, zeroed);
-        });
+            checks.note(event, &BlockNote { stream, ..block });
+        }
     }
 
     fn as_note(&self, context: &Context) -> BlockNote {
