@@ -50,16 +50,3 @@ pub(crate) fn count_pass_on(address: CUdeviceptr, code: CUresult) {
     let count = if code.is_success() { &PASSED_ON } else { &REFUSED };
     count.fetch_add(1, Ordering::Relaxed);
 }
-
-/// Writes, once for the process, that memory of a heap cannot be shared with other processes by a
-/// handle.
-pub(crate) fn report_refused_handle() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        messages::write(
-            "a handle for other processes (cudaIpcGetMemHandle) is refused: the driver makes it for a \
-             whole allocation of the heap, and not for the program's part of it; run this program \
-             without libgpuheap_malloc.so",
-        );
-    }
-}

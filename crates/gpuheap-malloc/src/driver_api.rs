@@ -4,14 +4,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use gpuheap_driver::{
-    CUdevice, CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream,
-};
+use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
 
 use crate::serve::{self, Order};
 use crate::table::{Out, Text};
 use crate::unserved::{Foreign, counted};
-use crate::{counts, devices, lookup, missing_driver, pools, real, runtime_api};
+use crate::{counts, devices, lookup, missing_driver, real, runtime_api};
 
 pub(crate) fn cuInit(flags: c_uint) -> CUresult {
     counts::note_cuda();
@@ -50,44 +48,6 @@ pub(crate) fn cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult
 pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CUresult {
     served(|| serve::write_memory_info(free, total))
         .unwrap_or_else(|| real::cuMemGetInfo_v2(free, total))
-}
-
-pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
-    let code = real::cuMemPoolTrimTo(pool, keep);
-    if code.is_success() && !runtime_api::is_passing_on() { pools::trim(pool, keep) } else { code }
-}
-
-pub(crate) fn cuMemPoolSetAttribute(
-    pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
-    value: Out<c_void>,
-) -> CUresult {
-    let code = real::cuMemPoolSetAttribute(pool, attribute, value);
-    if code.is_success() && !runtime_api::is_passing_on() {
-        pools::set_attribute(pool, attribute, value);
-    }
-    code
-}
-
-pub(crate) fn cuMemPoolGetAttribute(
-    pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
-    value: Out<c_void>,
-) -> CUresult {
-    let code = real::cuMemPoolGetAttribute(pool, attribute, value);
-    if code.is_success() && !runtime_api::is_passing_on() {
-        pools::add_to_figure(pool, attribute, value);
-    }
-    code
-}
-
-pub(crate) fn cuIpcGetMemHandle(handle: Out<c_void>, pointer: CUdeviceptr) -> CUresult {
-    // The driver would make a handle for the whole allocation of the heap that contains the block.
-    if serve::has_block(pointer) {
-        counts::report_refused_handle();
-        return CUresult::ERROR_NOT_SUPPORTED;
-    }
-    real::cuIpcGetMemHandle(handle, pointer)
 }
 
 pub(crate) fn cuStreamDestroy(stream: CUstream) -> CUresult {

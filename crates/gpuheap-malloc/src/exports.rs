@@ -7,7 +7,7 @@ use gpuheap_driver::*;
 
 use crate::table::{In, Out, Text};
 use crate::unserved::{Foreign, IpcHandle, counted};
-use crate::{driver_api, real, runtime_api, serve};
+use crate::{driver_api, pools, real, runtime_api, serve};
 
 macro_rules! exports {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
@@ -22,6 +22,12 @@ macro_rules! exports {
         serve::note_capture();
         real::$symbol $arguments
     }};
+    (@call [of_pool $then:ident] $library:ident $symbol:ident $arguments:tt) => {
+        runtime_api::pass_on_first(|| real::$symbol $arguments, || pools::$then $arguments)
+    };
+    (@call [makes_handle] $library:ident $symbol:ident ($handle:ident, $pointer:ident)) => {
+        serve::refuse_handle($pointer).unwrap_or_else(|| real::$symbol($handle, $pointer))
+    };
     (@call [counts $kind:ident $bytes:expr] $library:ident $symbol:ident $arguments:tt) => {
         counted(Foreign::$kind, $bytes, real::$symbol $arguments)
     };

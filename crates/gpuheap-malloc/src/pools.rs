@@ -16,39 +16,51 @@ use crate::real;
 use crate::table::Out;
 
 /// Adds the heap's bytes to a pool's figure. The driver has written the figure to `value`.
-pub(crate) fn add_to_figure(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
+pub(crate) fn add_to_figure(
+    pool: CUmemoryPool,
+    attribute: Attribute,
+    value: Out<c_void>,
+) -> CUresult {
     let figure: fn(&Figures) -> u64 = match attribute {
         Attribute::USED_MEM_CURRENT => |figures| figures.used,
         Attribute::USED_MEM_HIGH => |figures| figures.used_high,
         Attribute::RESERVED_MEM_CURRENT => |figures| figures.reserved,
         Attribute::RESERVED_MEM_HIGH => |figures| figures.reserved_high,
-        _ => return,
+        _ => return CUresult::SUCCESS,
     };
-    let Some(Ok(figures)) = served(pool).map(figures) else { return };
+    let Some(Ok(figures)) = served(pool).map(figures) else { return CUresult::SUCCESS };
     // SAFETY: the program passes a pointer to a `u64` for each of these attributes.
     let value = unsafe { value.cast::<u64>() };
-    let _ = value.get().and_then(|bytes| value.write(bytes.saturating_add(figure(&figures))));
+    let added = value.get().and_then(|bytes| value.write(bytes.saturating_add(figure(&figures))));
+    added.err().unwrap_or(CUresult::SUCCESS)
 }
 
 /// Changes the heap after the program set an attribute of the pool that the heap replaces. Resets a
 /// mark, or sets the soft limit to a release threshold. If the threshold is 0, the driver's
 /// default, or unbounded, the heap keeps the limit that it was opened with. The driver has already
 /// read the attribute from `value`.
-pub(crate) fn set_attribute(pool: CUmemoryPool, attribute: Attribute, value: Out<c_void>) {
-    let Some(served) = served(pool) else { return };
+pub(crate) fn set_attribute(
+    pool: CUmemoryPool,
+    attribute: Attribute,
+    value: Out<c_void>,
+) -> CUresult {
+    let Some(served) = served(pool) else { return CUresult::SUCCESS };
     let (heap, marks) = (&served.heap, &served.marks);
     match attribute {
         Attribute::USED_MEM_HIGH => marks.reset_used(heap),
         Attribute::RESERVED_MEM_HIGH => marks.reset_reserved(heap),
         Attribute::RELEASE_THRESHOLD => {
             // SAFETY: the program passes a pointer to a `u64` for this attribute.
-            let Ok(threshold) = (unsafe { value.cast::<u64>() }).get() else { return };
+            let Ok(threshold) = (unsafe { value.cast::<u64>() }).get() else {
+                return CUresult::SUCCESS;
+            };
             // The driver has accepted the threshold, so the program's call succeeds even if the
             // heap cannot give back memory.
             let _ = heap.set_limits(marks.limits(heap, threshold));
         }
         _ => {}
     }
+    CUresult::SUCCESS
 }
 
 /// Returns the heap's cached memory above `keep` bytes to the driver. The driver has already

@@ -5,14 +5,13 @@
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
-use std::ffi::c_void;
 
 use gpuheap_driver::abi::Arg;
-use gpuheap_driver::{CUdeviceptr, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream};
+use gpuheap_driver::{CUdeviceptr, CUresult, CUstream};
 
 use crate::serve::{self, Order};
 use crate::table::Out;
-use crate::{counts, devices, missing_driver, pools, real};
+use crate::{counts, devices, missing_driver, real};
 
 /// Address at which nothing is allocated, so that a free fails.
 const NO_ALLOCATION: CUdeviceptr = 1;
@@ -34,6 +33,16 @@ fn pass_on(call: impl FnOnce() -> CUresult) -> CUresult {
     let code = call();
     PASSING_ON.set(before);
     code
+}
+
+/// Passes on a call, then calls `then` if the call succeeded. If the runtime made the call, returns
+/// the call's code instead.
+pub(crate) fn pass_on_first(
+    call: impl FnOnce() -> CUresult,
+    then: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let code = pass_on(call);
+    if code.is_success() && !is_passing_on() { then() } else { code }
 }
 
 pub(crate) fn cudaMalloc(pointer: Out<CUdeviceptr>, bytes: usize) -> CUresult {
@@ -86,44 +95,6 @@ pub(crate) fn cudaFreeAsync(pointer: CUdeviceptr, stream: CUstream) -> CUresult 
 pub(crate) fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) -> CUresult {
     in_context(|| serve::write_memory_info(free, total))
         .unwrap_or_else(|| pass_on(|| real::cudaMemGetInfo(free, total)))
-}
-
-pub(crate) fn cudaMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
-    let code = pass_on(|| real::cudaMemPoolTrimTo(pool, keep));
-    if code.is_success() { pools::trim(pool, keep) } else { code }
-}
-
-pub(crate) fn cudaMemPoolSetAttribute(
-    pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
-    value: Out<c_void>,
-) -> CUresult {
-    let code = pass_on(|| real::cudaMemPoolSetAttribute(pool, attribute, value));
-    if code.is_success() {
-        pools::set_attribute(pool, attribute, value);
-    }
-    code
-}
-
-pub(crate) fn cudaMemPoolGetAttribute(
-    pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
-    value: Out<c_void>,
-) -> CUresult {
-    let code = pass_on(|| real::cudaMemPoolGetAttribute(pool, attribute, value));
-    if code.is_success() {
-        pools::add_to_figure(pool, attribute, value);
-    }
-    code
-}
-
-pub(crate) fn cudaIpcGetMemHandle(handle: Out<c_void>, pointer: CUdeviceptr) -> CUresult {
-    // The driver would make a handle for the whole allocation of the heap that contains the block.
-    if serve::has_block(pointer) {
-        counts::report_refused_handle();
-        return CUresult::ERROR_NOT_SUPPORTED;
-    }
-    real::cudaIpcGetMemHandle(handle, pointer)
 }
 
 pub(crate) fn cudaStreamDestroy(stream: CUstream) -> CUresult {

@@ -11,7 +11,7 @@ use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
 
 use crate::devices::{self, Served, live, raw};
 use crate::table::Out;
-use crate::{counts, real, settings};
+use crate::{counts, messages, real, settings};
 
 /// Place of an allocation or a free in the order of the device's work.
 #[derive(Clone, Copy)]
@@ -229,9 +229,22 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
     })
 }
 
-/// Returns `true` if a live allocation of a heap begins at an address.
-pub(crate) fn has_block(address: CUdeviceptr) -> bool {
-    devices::all().any(|served| served.find(address, true).is_some())
+/// Refuses a handle for other processes, if a heap has the memory; else returns `None`. The driver
+/// would make the handle for the whole allocation of the heap that contains the block. Writes the
+/// reason once for the process.
+pub(crate) fn refuse_handle(pointer: CUdeviceptr) -> Option<CUresult> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !devices::all().any(|served| served.find(pointer, true).is_some()) {
+        return None;
+    }
+    if !SAID.swap(true, Ordering::Relaxed) {
+        messages::write(
+            "a handle for other processes (cudaIpcGetMemHandle) is refused: the driver makes it for a \
+             whole allocation of the heap, and not for the program's part of it; run this program \
+             without libgpuheap_malloc.so",
+        );
+    }
+    Some(CUresult::ERROR_NOT_SUPPORTED)
 }
 
 /// Returns `true` if a stream is capturing a graph.

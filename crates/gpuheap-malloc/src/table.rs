@@ -18,6 +18,9 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `begins_capture`: notes that streams capture graphs, then calls the real function.
 /// * `counts KIND BYTES`: calls the real function. If the call succeeds, counts `BYTES` as memory
 ///   that no heap serves.
+/// * `of_pool FUNCTION`: calls the real function. If the call succeeds, calls `FUNCTION` of module
+///   `pools` with the same arguments.
+/// * `makes_handle`: refuses memory of a heap, else calls the real function.
 /// * `per_thread SYMBOL`: calls the module's function `SYMBOL`, with the thread's own default
 ///   stream instead of the null stream.
 ///
@@ -37,7 +40,7 @@ macro_rules! interposed_functions {
         driver_api [] cuMemFreeAsync (pointer: CUdeviceptr, stream: CUstream);
         driver_api [per_thread cuMemFreeAsync] cuMemFreeAsync_ptsz (pointer: CUdeviceptr, stream: CUstream);
         driver_api [] cuMemGetInfo_v2 (free: Out<usize>, total: Out<usize>);
-        driver_api [] cuIpcGetMemHandle (handle: Out<c_void>, pointer: CUdeviceptr);
+        driver_api [makes_handle] cuIpcGetMemHandle (handle: Out<c_void>, pointer: CUdeviceptr);
         driver_api [] cuStreamDestroy (stream: CUstream);
         driver_api [] cuStreamDestroy_v2 (stream: CUstream);
         driver_api [begins_capture] cuStreamBeginCapture (stream: CUstream, mode: c_int);
@@ -50,9 +53,9 @@ macro_rules! interposed_functions {
         driver_api [counts Pitched width_bytes.saturating_mul(height)] cuMemAllocPitch_v2 (pointer: Out<CUdeviceptr>, pitch: Out<usize>, width_bytes: usize, height: usize, element_bytes: c_uint);
         driver_api [counts Pool bytes] cuMemAllocFromPoolAsync (pointer: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream);
         driver_api [counts Pool bytes] cuMemAllocFromPoolAsync_ptsz (pointer: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream);
-        driver_api [] cuMemPoolTrimTo (pool: CUmemoryPool, keep: usize);
-        driver_api [] cuMemPoolSetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
-        driver_api [] cuMemPoolGetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
+        driver_api [of_pool trim] cuMemPoolTrimTo (pool: CUmemoryPool, keep: usize);
+        driver_api [of_pool set_attribute] cuMemPoolSetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
+        driver_api [of_pool add_to_figure] cuMemPoolGetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
         driver_api [counts Virtual bytes] cuMemCreate (handle: Out<u64>, bytes: usize, properties: In<c_void>, flags: u64);
         driver_api [counts Array 0] cuArrayCreate_v2 (array: Out<*mut c_void>, description: In<c_void>);
         driver_api [counts Array 0] cuArray3DCreate_v2 (array: Out<*mut c_void>, description: In<c_void>);
@@ -72,10 +75,10 @@ macro_rules! interposed_functions {
         runtime_api [] cudaFreeAsync (pointer: CUdeviceptr, stream: CUstream);
         runtime_api [per_thread cudaFreeAsync] cudaFreeAsync_ptsz (pointer: CUdeviceptr, stream: CUstream);
         runtime_api [] cudaMemGetInfo (free: Out<usize>, total: Out<usize>);
-        runtime_api [] cudaMemPoolTrimTo (pool: CUmemoryPool, keep: usize);
-        runtime_api [] cudaMemPoolSetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
-        runtime_api [] cudaMemPoolGetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
-        runtime_api [] cudaIpcGetMemHandle (handle: Out<c_void>, pointer: CUdeviceptr);
+        runtime_api [of_pool trim] cudaMemPoolTrimTo (pool: CUmemoryPool, keep: usize);
+        runtime_api [of_pool set_attribute] cudaMemPoolSetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
+        runtime_api [of_pool add_to_figure] cudaMemPoolGetAttribute (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>);
+        runtime_api [makes_handle] cudaIpcGetMemHandle (handle: Out<c_void>, pointer: CUdeviceptr);
         runtime_api [] cudaStreamDestroy (stream: CUstream);
         runtime_api [begins_capture] cudaStreamBeginCapture (stream: CUstream, mode: c_int);
         runtime_api [begins_capture] cudaStreamBeginCapture_ptsz (stream: CUstream, mode: c_int);
