@@ -7,8 +7,10 @@ use gpuheap_replay::cards::{Card, Source};
 pub struct Device {
     /// The card.
     pub card: &'static Card,
-    /// Total memory that the driver reports.
+    /// Total memory of the card.
     pub total_bytes: u64,
+    /// Memory of the card that the run leaves free. The driver reports the total without it.
+    pub margin_bytes: u64,
     /// Memory that CUDA's context takes.
     pub context_bytes: u64,
     /// `true` if the options set the size of memory.
@@ -21,14 +23,23 @@ impl Device {
         Device {
             card,
             total_bytes: memory.unwrap_or(card.total_bytes),
+            margin_bytes: 0,
             context_bytes: card.total_bytes - card.usable_bytes,
             is_resized: memory.is_some(),
         }
     }
 
-    /// Returns the memory that programs can take: the total without the context's.
+    /// Returns the device with a share of its memory left free.
+    pub fn with_margin(mut self, share: f64) -> Device {
+        // Whole MiB: drivers report no other sizes.
+        let bytes = (self.total_bytes as f64 * share.clamp(0.0, 1.0)) as u64;
+        self.margin_bytes = bytes >> 20 << 20;
+        self
+    }
+
+    /// Returns the memory that programs can take: the total without margin and context.
     pub fn usable_bytes(&self) -> u64 {
-        self.total_bytes.saturating_sub(self.context_bytes)
+        self.total_bytes.saturating_sub(self.margin_bytes + self.context_bytes)
     }
 
     /// Returns `true` if the total or the usable memory is an estimate, and not read from a device.
@@ -55,7 +66,7 @@ impl Device {
         let one = format!(
             "name={};memory={};context={};capability={major}.{minor};sms={sms};vmm={};pools={}",
             self.card.driver_names.first().unwrap_or(&self.card.name),
-            self.total_bytes,
+            self.total_bytes.saturating_sub(self.margin_bytes),
             self.context_bytes,
             u8::from(*vmm),
             u8::from(*pools),
@@ -78,6 +89,15 @@ mod tests {
         assert_eq!(device.describe(1), one);
         assert_eq!(device.describe(2), format!("{one},{one}"));
         assert_eq!(device.usable_bytes(), 25_436_356_608 - 257_949_696);
+    }
+
+    #[test]
+    fn margin_is_left_out_of_memory() {
+        let device = Device::new(cards::find("H200 141GB").unwrap(), Some(8 << 30));
+        let device = device.with_margin(0.03);
+        assert_eq!(device.margin_bytes, 245 << 20);
+        assert!(device.describe(1).contains(&format!("memory={};", (8 << 30) - (245_u64 << 20))));
+        assert_eq!(device.usable_bytes(), (8 << 30) - (245 << 20) - 552_402_944);
     }
 
     #[test]

@@ -37,6 +37,23 @@ pub(crate) fn variables(
     set
 }
 
+/// Variable with the names of the remedies that the hook switches on.
+const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";
+/// Variables with the settings of PyTorch's allocator, the one that PyTorch prefers first.
+const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+
+/// Returns the variables that switch on remedies, given their names with commas between them.
+pub(crate) fn remedy(names: &str) -> Vec<(&'static str, OsString)> {
+    let mut set = vec![(REMEDY, names.into())];
+    if names.split(',').any(|name| name == "expandable_segments") {
+        let users = SETTINGS.iter().find_map(env::var_os).filter(|value| !value.is_empty());
+        let settings = users.into_iter().chain(["expandable_segments:True".into()]);
+        let settings = settings.collect::<Vec<OsString>>().join(OsStr::new(","));
+        set.push((SETTINGS[0], settings));
+    }
+    set
+}
+
 /// Variables to remove from the program's environment: they would change or hide the emulated
 /// device.
 pub(crate) const REMOVED: [&str; 5] = [

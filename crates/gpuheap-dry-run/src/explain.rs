@@ -10,8 +10,8 @@ use gpuheap_trace::{ReadOptions, Trace, read};
 
 use crate::card::Device;
 use crate::program::Run;
-use crate::reports::Process;
-use crate::verdict::{CardResult, Held, Needs, Peak, Remedy};
+use crate::reports::{Owners, Process};
+use crate::verdict::{CardResult, Held, KindBytes, Needs, Peak, Remedy};
 
 /// Most holders of memory in a report.
 const HOLDERS: usize = 5;
@@ -29,8 +29,19 @@ pub(crate) struct Recording {
     step: Option<u64>,
     /// Peak of device memory outside PyTorch's allocator, bytes: context, kernels and libraries.
     pub(crate) beside: u64,
+    /// Peak of bytes that PyTorch's allocator reserved.
+    reserved: u64,
+    /// Owners of memory at the peak; `None` if the hook did not find them.
+    owners: Option<Owners>,
     /// Snapshot file that contains the trace.
     pub(crate) file: std::path::PathBuf,
+}
+
+impl Recording {
+    /// Returns the largest parameters of a module that is repeated, bytes.
+    pub(crate) fn largest_block(&self) -> u64 {
+        self.owners.as_ref().map_or(0, |owners| owners.largest_block)
+    }
 }
 
 /// Finds the trace of the device with the highest peak. Returns `None` if no process recorded a
@@ -51,6 +62,8 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
         device: peak.device,
         step: (steps > 0).then_some(peak.step),
         beside: memory_beside(process, peak.device, peak.reserved, run),
+        reserved: peak.reserved,
+        owners: process.owners.iter().find(|owners| owners.device == peak.device).cloned(),
         file,
     })
 }
@@ -75,7 +88,9 @@ pub(crate) fn find_peak(run: &Run, recording: &Recording) -> Option<Peak> {
         },
         bytes: holder.bytes,
         blocks: holder.blocks,
+        ..Held::default()
     };
+    let owners = recording.owners.clone().unwrap_or_default();
     Some(Peak {
         card: run.device.card.name.to_owned(),
         device: recording.device,
@@ -83,8 +98,28 @@ pub(crate) fn find_peak(run: &Run, recording: &Recording) -> Option<Peak> {
         events: summary.events,
         step: recording.step,
         live: moment.live,
-        holders: moment.holders.iter().take(HOLDERS).map(held).collect(),
+        holders: match owners.holders.is_empty() {
+            true => moment.holders.iter().take(HOLDERS).map(held).collect(),
+            false => owners.holders,
+        },
+        kinds: kinds(owners.kinds, recording),
+        modules: owners.modules,
     })
+}
+
+/// Returns the kinds of memory of the whole device: those of PyTorch's live blocks, then the memory
+/// that its allocator reserved without a live block in it, and the memory outside its allocator.
+fn kinds(live: Vec<KindBytes>, recording: &Recording) -> Vec<KindBytes> {
+    if live.is_empty() {
+        return live;
+    }
+    let sum = live.iter().map(|kind| kind.bytes).sum();
+    let kind = |kind: &str, bytes| KindBytes { kind: kind.to_owned(), bytes, blocks: 0 };
+    let others = [
+        kind("fragmentation", recording.reserved.saturating_sub(sum)),
+        kind("cuda", recording.beside),
+    ];
+    live.into_iter().chain(others).collect()
 }
 
 /// Replays the trace on a device. Returns `None` if the replay fails.
@@ -92,7 +127,7 @@ pub(crate) fn replay_on(recording: &Recording, device: &Device) -> Option<TraceR
     let options = Options {
         device: DeviceChoice::Memory {
             profile: None,
-            bytes: device.total_bytes.saturating_sub(recording.beside).max(2 << 20),
+            bytes: (device.total_bytes - device.margin_bytes).saturating_sub(recording.beside).max(2 << 20),
             typed: device.card.name.to_owned(),
         },
         ..Options::default()

@@ -11,6 +11,7 @@ use crate::error::not_written;
 use crate::program::Run;
 use crate::reports::Process;
 use crate::stand_ins::StandIns;
+use crate::trial::{self, Planned};
 use crate::verdict::{Batch, CardResult, Ended, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
 use crate::{Error, Options, explain, outcome};
 
@@ -22,6 +23,8 @@ pub(crate) struct Results {
     pub(crate) batch: Option<Batch>,
     /// Run on a device with more memory than any card; `None` if the program fits on a card.
     pub(crate) with_room: Option<Run>,
+    /// Runs with a remedy.
+    pub(crate) trials: Vec<(Planned, Run)>,
 }
 
 /// Most lines of the program that are reported with their number of reads.
@@ -44,6 +47,7 @@ pub(crate) fn judge(
         with_room: None,
         is_lower_bound: false,
         remedies: Vec::new(),
+        trials: Vec::new(),
         unknown: Unknown::default(),
         notes: Vec::new(),
         next: None,
@@ -70,7 +74,12 @@ pub(crate) fn judge(
         // to them.
         let judged =
             first_failing_run(results).filter(|judged| judged.device.is_alike(&run.device));
-        let device = Device::new(judged.unwrap_or(run).device.card, options.memory);
+        let device = Device::new(judged.unwrap_or(run).device.card, options.memory)
+            .with_margin(options.margin);
+        verdict.trials = trial::judge(&results.trials, &device);
+        if let (Some(peak), false) = (&verdict.peak, verdict.trials.is_empty()) {
+            verdict.trials.extend(trial::estimate_fsdp(run, recording, peak, &device));
+        }
         if let Some(report) = explain::replay_on(recording, &device) {
             verdict.remedies = explain::find_remedies(&report);
             verdict.needs = explain::find_needs(&report, recording, run).or_else(|| {
@@ -122,7 +131,7 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
 }
 
 /// Returns the highest peak, over all devices, of memory in use.
-fn most_in_use(run: &Run) -> Option<u64> {
+pub(crate) fn most_in_use(run: &Run) -> Option<u64> {
     let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
     drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
 }
@@ -243,7 +252,7 @@ fn collect_notes(
                 .to_owned(),
         );
     }
-    if let Some(range) = &options.find_batch {
+    for range in &options.find_batch {
         let replaced = format!("{{{}}}", range.variable);
         if !options.arguments.iter().any(|word| word.to_string_lossy().contains(&replaced)) {
             notes.push(format!(

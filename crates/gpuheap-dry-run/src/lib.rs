@@ -26,6 +26,7 @@ mod runs;
 mod shell;
 mod signals;
 mod stand_ins;
+mod trial;
 mod verdict;
 
 use std::ffi::OsString;
@@ -43,8 +44,9 @@ pub use crate::fuzzing::judge_reports;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
-    Batch, CardResult, DeviceResult, Ended, Failure, Found, Held, Needs, Outcome, Peak,
-    ProcessResult, Read, Reason, Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
+    Batch, CardResult, DeviceResult, Ended, Failure, Found, Held, KindBytes, ModuleBytes, Needs,
+    Others, Outcome, Peak, ProcessResult, Read, Reason, Refusal, Remedy, SizeRead, Then, Trial,
+    Unknown, Verdict,
 };
 
 /// Options of a dry run.
@@ -65,9 +67,13 @@ pub struct Options {
     /// Time after which the program is ended. A program with optimiser steps is ended at the end of
     /// a step.
     pub time_limit: Option<Duration>,
-    /// Search for the largest value of a variable with which the program fits; `None` for no
-    /// search.
-    pub find_batch: Option<FindBatch>,
+    /// Variables of a search for the largest value of the first one with which the program fits,
+    /// for values of the other ones; empty for no search.
+    pub find_batch: Vec<FindBatch>,
+    /// Share of each card's memory that stays free.
+    pub margin: f64,
+    /// Condition for runs that switch a remedy on.
+    pub remedies: Remedies,
     /// `true` to run the program only on the first card of each compute capability, and to replay
     /// that run's trace for the other cards.
     pub quick: bool,
@@ -77,6 +83,18 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// Folder of the emulated libraries; `None` to search for the folder.
     pub stand_ins: Option<PathBuf>,
+}
+
+/// Condition for runs that switch a remedy on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Remedies {
+    /// The program does not fit, and a run takes at most a minute.
+    #[default]
+    Auto,
+    /// The program has a verdict.
+    Always,
+    /// No remedy is run.
+    Never,
 }
 
 /// Receiver of messages during a dry run.

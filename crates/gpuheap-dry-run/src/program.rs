@@ -47,20 +47,27 @@ pub(crate) struct Run {
     pub(crate) errors: String,
     /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
     pub(crate) allows_oversubscription: bool,
+    /// Number of devices.
+    pub(crate) device_count: u32,
     /// Keeps the folder, which contains the snapshots, until the run is dropped.
     pub(crate) _folder: Folder,
 }
 
-/// Name and value of an environment variable. The value also replaces `{NAME}` in arguments. `None`
-/// sets no variable.
-pub(crate) type Value<'v> = Option<(&'v str, u64)>;
+/// Changes of a run, compared with the program as the user gave it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Change<'c> {
+    /// Names and values of environment variables. A value also replaces `{NAME}` in arguments.
+    pub(crate) values: Vec<(&'c str, u64)>,
+    /// Remedies to switch on, in the form of [`environment::REMEDY`].
+    pub(crate) remedy: &'c str,
+}
 
 /// Runs the program once, and waits until it ends.
 pub(crate) fn run(
     options: &Options,
     stand_ins: &StandIns,
     device: &Device,
-    value: Value<'_>,
+    change: &Change<'_>,
     output: Output,
     signals: &Signals,
     progress: &dyn Progress,
@@ -68,14 +75,13 @@ pub(crate) fn run(
     let folder = Folder::new(stand_ins)?;
     let errors = folder.reports().join("stderr");
     let mut command = Command::new(&options.program);
-    command.args(arguments(&options.arguments, value));
+    command.args(arguments(&options.arguments, change));
     for variable in environment::REMOVED {
         command.env_remove(variable);
     }
     command.envs(environment::variables(options, device, &folder));
-    if let Some((variable, value)) = value {
-        command.env(variable, value.to_string());
-    }
+    command.envs(change.values.iter().map(|(variable, value)| (variable, value.to_string())));
+    command.envs(environment::remedy(change.remedy));
     if output == Output::Dropped {
         let file = File::create(&errors).map_err(|error| {
             Error::Environment(format!("{}: {error}; set TMPDIR", errors.display()))
@@ -106,16 +112,21 @@ pub(crate) fn run(
         host_bytes,
         errors: last_lines(&errors),
         allows_oversubscription: options.allow_oversubscription,
+        device_count: options.devices,
         _folder: folder,
     })
 }
 
 /// Returns the arguments with `{NAME}` replaced by the value of the variable `NAME`.
-fn arguments(given: &[OsString], value: Value<'_>) -> Vec<OsString> {
-    let Some((variable, value)) = value else { return given.to_vec() };
-    let place = format!("{{{variable}}}");
+fn arguments(given: &[OsString], change: &Change<'_>) -> Vec<OsString> {
     let replaced = |argument: &OsString| match argument.to_str() {
-        Some(text) => text.replace(&place, &value.to_string()).into(),
+        Some(text) => change
+            .values
+            .iter()
+            .fold(text.to_owned(), |text, (variable, value)| {
+                text.replace(&format!("{{{variable}}}"), &value.to_string())
+            })
+            .into(),
         None => argument.clone(),
     };
     given.iter().map(replaced).collect()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::verdict::{Failure, Read, Refusal, SizeRead};
+use crate::verdict::{Failure, Held, KindBytes, ModuleBytes, Read, Refusal, SizeRead};
 
 /// Reports of one process. Each is `None` if the process did not write it.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +20,8 @@ pub(crate) struct Process {
     pub(crate) python: Option<Python>,
     /// PyTorch's memory snapshot.
     pub(crate) snapshot: Option<PathBuf>,
+    /// Owners of memory at the peak of each device.
+    pub(crate) owners: Vec<Owners>,
     /// Text of the hook's watchdog: a count of reads, and the line of the program that reads.
     pub(crate) many_reads: Option<String>,
 }
@@ -114,7 +116,21 @@ pub(crate) struct Torch {
     pub(crate) lines: Vec<Read>,
     /// Copies to the host whose value decided the size of a tensor.
     pub(crate) sizes: Vec<SizeRead>,
+    /// Remedies that the hook can switch on in this program, each with a detail.
+    pub(crate) remedies: BTreeMap<String, String>,
     pub(crate) notes: Vec<String>,
+}
+
+/// Report of the Python hook about the owners of memory at the peak of one device.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Owners {
+    pub(crate) device: u32,
+    pub(crate) kinds: Vec<KindBytes>,
+    pub(crate) modules: Vec<ModuleBytes>,
+    pub(crate) holders: Vec<Held>,
+    /// Largest parameters of a module that is repeated, bytes.
+    pub(crate) largest_block: u64,
 }
 
 /// Report of the Python hook about a program's modules.
@@ -162,6 +178,7 @@ pub(crate) fn read(folder: &Path) -> Vec<Process> {
             ("python", "json") => process.python = parse(&path),
             ("torch", "json") => process.torch = parse(&path),
             ("torch", "pickle") => process.snapshot = Some(path),
+            ("owners", "json") => process.owners = parse(&path).unwrap_or_default(),
             ("reads", "txt") => process.many_reads = fs::read_to_string(&path).ok(),
             _ => {}
         }

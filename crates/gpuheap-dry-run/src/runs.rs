@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::batch::FindBatch;
+use crate::batch::{FindBatch, bound, combinations};
 use crate::card::Device;
 use crate::error::not_written;
 use crate::explain::Recording;
 use crate::judge::{Results, judge};
-use crate::program::{self, Output, Run, Value};
+use crate::program::{self, Change, Output, Run};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::verdict::{Batch, CardResult, Found, Outcome, Verdict};
-use crate::{Error, Options, Progress, explain, outcome};
+use crate::{Error, Options, Progress, explain, outcome, trial};
 
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
 /// It is more than any card has.
@@ -37,15 +37,19 @@ pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Er
     }
     let signals = Signals::new();
     let runner = Runner { options, stand_ins: &stand_ins, signals: &signals, progress };
-    let devices: Vec<Device> =
-        options.cards.iter().map(|card| Device::new(card, options.memory)).collect();
-    let mut results = match &options.find_batch {
-        Some(range) => runner.search(&devices, range)?,
+    let device = |card| Device::new(card, options.memory).with_margin(options.margin);
+    let devices: Vec<Device> = options.cards.iter().map(|card| device(card)).collect();
+    let mut results = match options.find_batch.split_first() {
+        Some((range, others)) => runner.search(&devices, range, others)?,
         None => runner.run_cards(&devices)?,
     };
     let fits_nowhere = results.cards.iter().all(|card| card.outcome == Outcome::DoesNotFit);
     if fits_nowhere && results.batch.is_none() && !signals.is_interrupted() {
         results.with_room = runner.run_with_room(&devices)?;
+    }
+    let remedies = trial::choose(options, &results);
+    if !signals.is_interrupted() && !remedies.is_empty() {
+        results.trials = runner.run_trials(&devices, remedies, &results)?;
     }
     judge(options, &stand_ins, &results, signals.is_interrupted())
 }
@@ -65,9 +69,9 @@ struct Runner<'r> {
 }
 
 impl Runner<'_> {
-    fn run(&self, device: &Device, value: Value<'_>, output: Output) -> Result<Run, Error> {
+    fn run(&self, device: &Device, change: &Change<'_>, output: Output) -> Result<Run, Error> {
         let Self { options, stand_ins, signals, progress } = *self;
-        program::run(options, stand_ins, device, value, output, signals, progress)
+        program::run(options, stand_ins, device, change, output, signals, progress)
     }
 
     /// Runs the program on each card. The first run shows the program's output, and gives the host
@@ -75,7 +79,7 @@ impl Runner<'_> {
     fn run_cards(&self, devices: &[Device]) -> Result<Results, Error> {
         let mut results = Results::default();
         let Some((first, others)) = devices.split_first() else { return Ok(results) };
-        let run = self.run(first, None, Output::Passed)?;
+        let run = self.run(first, &Change::default(), Output::Passed)?;
         results.cards.push(outcome::from_run(&run));
         if self.signals.is_interrupted() {
             results.runs.push(run);
@@ -85,7 +89,7 @@ impl Runner<'_> {
         let replayed: Vec<Option<CardResult>> =
             others.iter().map(|device| replay_result(&run, recording.as_ref(), device)).collect();
         let left = others.iter().zip(&replayed).filter(|(_, known)| known.is_none());
-        let left: Vec<&Device> = left.map(|(device, _)| device).collect();
+        let left: Vec<_> = left.map(|(device, _)| (device.clone(), Change::default())).collect();
         let further = self.run_side_by_side(&left, run.host_bytes)?;
         let mut of_runs = further.iter().map(outcome::from_run);
         results
@@ -96,9 +100,13 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Runs the program on each device. As many runs are parallel as cores and host memory allow.
-    /// `host_bytes` is the host memory that each run takes.
-    fn run_side_by_side(&self, devices: &[&Device], host_bytes: u64) -> Result<Vec<Run>, Error> {
+    /// Runs the program on each device with its change. As many runs are parallel as cores and host
+    /// memory allow. `host_bytes` is the host memory that each run takes.
+    fn run_side_by_side(
+        &self,
+        devices: &[(Device, Change<'_>)],
+        host_bytes: u64,
+    ) -> Result<Vec<Run>, Error> {
         let workers = parallel_runs(host_bytes).min(devices.len());
         let next = AtomicUsize::new(0);
         let results: Mutex<Vec<Option<Result<Run, Error>>>> =
@@ -113,8 +121,8 @@ impl Runner<'_> {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 match devices.get(at) {
-                    Some(device) if !self.signals.is_interrupted() => {
-                        put(at, self.run(device, None, Output::Dropped));
+                    Some((device, change)) if !self.signals.is_interrupted() => {
+                        put(at, self.run(device, change, Output::Dropped));
                     }
                     _ => return,
                 }
@@ -129,35 +137,42 @@ impl Runner<'_> {
         results.into_iter().flatten().collect()
     }
 
-    /// Searches for the largest fitting value on each card.
-    fn search(&self, devices: &[Device], range: &FindBatch) -> Result<Results, Error> {
+    /// Searches for the largest fitting value on each card, for each combination of values of the
+    /// other variables.
+    fn search(
+        &self,
+        devices: &[Device],
+        range: &FindBatch,
+        others: &[FindBatch],
+    ) -> Result<Results, Error> {
         let mut results = Results::default();
-        let mut batch = Batch::new(range);
+        let mut batch = Batch::new(range, others, self.options.margin);
+        let combinations = combinations(others).map_err(Error::WrongUse)?;
         for device in devices {
-            let mut kept: Option<Run> = None;
-            let largest = range.search(|value| {
-                let output = if batch.runs == 0 { Output::Passed } else { Output::Dropped };
-                batch.runs += 1;
-                let run = self.run(device, Some((&range.variable, value)), output);
-                let run = run.map_err(Stop::Error)?;
-                let outcome = outcome::from_run(&run).outcome;
-                // The last run that fits has the largest fitting value.
-                let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
-                if kept.is_none() || !is_too_large {
-                    kept = Some(run);
-                }
-                match outcome {
-                    _ if self.signals.is_interrupted() => Err(Stop::NoVerdict),
-                    Outcome::NoVerdict(_) => Err(Stop::NoVerdict),
-                    outcome => Ok(outcome.is_fit()),
-                }
-            });
-            match largest {
-                Ok(largest) => {
-                    batch.found.push(Found { card: device.card.name.to_owned(), largest });
-                }
-                Err(Stop::NoVerdict) => {}
-                Err(Stop::Error(error)) => return Err(error),
+            let mut kept = None;
+            let mut found = Vec::new();
+            for with in &combinations {
+                let most = bound(&found, with).unwrap_or(Some(range.most));
+                let names: Vec<_> =
+                    others.iter().map(|range| &*range.variable).zip(with.iter().copied()).collect();
+                let largest = match most {
+                    Some(most) => {
+                        self.search_one(device, range, most, &names, (&mut batch, &mut kept))
+                    }
+                    None => Ok(None),
+                };
+                let largest = match largest {
+                    Ok(largest) => largest,
+                    Err(Stop::NoVerdict) => break,
+                    Err(Stop::Error(error)) => return Err(error),
+                };
+                found.push((with.clone(), largest));
+                batch.found.push(Found {
+                    card: device.card.name.to_owned(),
+                    with: names.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
+                    margin: device.margin_bytes,
+                    largest,
+                });
             }
             if let Some(run) = kept {
                 results.cards.push(outcome::from_run(&run));
@@ -171,12 +186,65 @@ impl Runner<'_> {
         Ok(results)
     }
 
+    /// Searches for the largest fitting value up to `most` with these values of other variables.
+    /// Counts the runs, and keeps the last one that fits, or else the first one.
+    fn search_one(
+        &self,
+        device: &Device,
+        range: &FindBatch,
+        most: u64,
+        with: &[(&str, u64)],
+        (batch, kept): (&mut Batch, &mut Option<Run>),
+    ) -> Result<Option<u64>, Stop> {
+        range.search(most, |value| {
+                let output = if batch.runs == 0 { Output::Passed } else { Output::Dropped };
+                batch.runs += 1;
+                let values = [&[(&*range.variable, value)], with].concat();
+                let run = self.run(device, &Change { values, remedy: "" }, output);
+                let run = run.map_err(Stop::Error)?;
+                let outcome = outcome::from_run(&run).outcome;
+                // The last run that fits has the largest fitting value.
+                let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
+                if kept.is_none() || !is_too_large {
+                    *kept = Some(run);
+                }
+                match outcome {
+                    _ if self.signals.is_interrupted() => Err(Stop::NoVerdict),
+                    Outcome::NoVerdict(_) => Err(Stop::NoVerdict),
+                    outcome => Ok(outcome.is_fit()),
+                }
+        })
+    }
+
     /// Runs the program once more, on the first card with its memory raised to [`ROOM`].
     fn run_with_room(&self, devices: &[Device]) -> Result<Option<Run>, Error> {
         let Some(first) = devices.first() else { return Ok(None) };
         let device = Device::new(first.card, Some(ROOM));
-        let run = self.run(&device, None, Output::Dropped)?;
+        let run = self.run(&device, &Change::default(), Output::Dropped)?;
         Ok(outcome::from_run(&run).outcome.is_fit().then_some(run))
+    }
+
+    /// Runs the program with each remedy, on the first card with its memory raised to [`ROOM`].
+    fn run_trials(
+        &self,
+        devices: &[Device],
+        remedies: Vec<trial::Planned>,
+        results: &Results,
+    ) -> Result<Vec<(trial::Planned, Run)>, Error> {
+        let Some(first) = devices.first() else { return Ok(Vec::new()) };
+        let device = Device::new(first.card, Some(ROOM));
+        self.progress.note(&format!("running the program with {} remedies", remedies.len()));
+        let runs: Vec<_> = remedies
+            .iter()
+            .map(|planned| (device.clone(), Change { values: Vec::new(), remedy: &planned.names }))
+            .collect();
+        let host_bytes = results.runs.first().map_or(0, |run| run.host_bytes);
+        let done = self.run_side_by_side(&runs, host_bytes)?;
+        // After a signal, runs are missing.
+        Ok(match done.len() == runs.len() {
+            true => remedies.iter().cloned().zip(done).collect(),
+            false => Vec::new(),
+        })
     }
 }
 

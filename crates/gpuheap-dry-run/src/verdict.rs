@@ -1,5 +1,7 @@
 //! Verdict of a dry run, as data. Sizes are bytes.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::FindBatch;
@@ -28,6 +30,8 @@ pub struct Verdict {
     pub is_lower_bound: bool,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,
+    /// Remedies with which the program was run, and estimates of others.
+    pub trials: Vec<Trial>,
     /// Counts of reads and calls whose results a dry run cannot know.
     pub unknown: Unknown,
     /// Lines about anything that was missing or unexpected.
@@ -245,10 +249,27 @@ pub struct Batch {
     pub least: u64,
     /// Largest value of the range.
     pub most: u64,
-    /// Results, one for each card.
+    /// Distance of the values.
+    pub step: u64,
+    /// The other variables.
+    pub others: Vec<Others>,
+    /// Share of a card's memory that stays free with the values found.
+    pub margin: f64,
+    /// Results, one for each card and combination of the others' values.
     pub found: Vec<Found>,
     /// Number of runs.
     pub runs: u64,
+}
+
+/// A further variable of a search.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Others {
+    /// Name of the variable.
+    pub variable: String,
+    /// Smallest value of the range.
+    pub least: u64,
+    /// Largest value of the range.
+    pub most: u64,
 }
 
 /// Result of a search on one card.
@@ -256,6 +277,10 @@ pub struct Batch {
 pub struct Found {
     /// Name of the card.
     pub card: String,
+    /// Values of the other variables, keyed by name.
+    pub with: BTreeMap<String, u64>,
+    /// Bytes of the card that stay free.
+    pub margin: u64,
     /// Largest value with which the program fits; `None` if the smallest value does not fit.
     pub largest: Option<u64>,
 }
@@ -277,13 +302,49 @@ pub struct Peak {
     pub live: u64,
     /// The lines of the program that hold the most memory.
     pub holders: Vec<Held>,
+    /// Memory of the whole device by kind; empty if the hook saw no peak.
+    pub kinds: Vec<KindBytes>,
+    /// Live memory by module of PyTorch, the modules with the most first.
+    pub modules: Vec<ModuleBytes>,
+}
+
+/// Kind of memory at the peak.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KindBytes {
+    /// Name of the kind, such as `gradients`.
+    pub kind: String,
+    /// Bytes of the kind.
+    pub bytes: u64,
+    /// Number of blocks; 0 for memory without blocks.
+    pub blocks: u64,
+}
+
+/// Module of PyTorch, and its live memory at the peak.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModuleBytes {
+    /// Class of the outermost module, and the path of the module in it. `*` stands for numbers.
+    pub module: String,
+    /// Bytes in live blocks.
+    pub bytes: u64,
+    /// Bytes by kind.
+    pub kinds: BTreeMap<String, u64>,
 }
 
 /// Line of the program, and the live memory that this line allocated.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Held {
-    /// File, line and function.
+    /// File, line and function: the innermost line outside PyTorch. Words if no line of Python
+    /// allocated the memory, as in a backward pass.
     pub line: String,
+    /// Line of the program that called `line`; `None` if `line` is in the program.
+    pub called_from: Option<String>,
+    /// Module of PyTorch; `None` outside modules.
+    pub module: Option<String>,
+    /// Kind of memory; `None` if it is not known.
+    pub kind: Option<String>,
     /// Bytes in live blocks.
     pub bytes: u64,
     /// Number of live blocks.
@@ -315,6 +376,32 @@ pub struct Remedy {
     pub reserved: Option<u64>,
     /// `true` if the program fits only with this setting.
     pub makes_it_fit: bool,
+}
+
+/// A remedy, and the memory that the program takes with it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// Name of the remedy.
+    pub remedy: String,
+    /// The remedy in words.
+    pub title: String,
+    /// Text to type.
+    pub line: String,
+    /// Peak of memory in use on a device with memory to spare; `None` if the program failed.
+    pub in_use: Option<u64>,
+    /// Peak of reserved bytes; `None` if it is not known.
+    pub reserved: Option<u64>,
+    /// `true` if the program fits on the first card that is too small, or else on the first card;
+    /// `None` if it is not known.
+    pub fits: Option<bool>,
+    /// Smallest cards of the run's compute capability on which it fits.
+    pub cards: Vec<String>,
+    /// `true` if the figures are computed and the program was not run with the remedy.
+    pub is_estimate: bool,
+    /// Seconds that the run took.
+    pub seconds: f64,
+    /// Last line of the error if the program failed, else empty.
+    pub error: String,
 }
 
 /// Counts of reads and calls whose results a dry run cannot know.
@@ -358,9 +445,15 @@ pub struct SizeRead {
 
 impl Batch {
     /// Returns an empty result, for the start of a search.
-    pub(crate) fn new(range: &FindBatch) -> Batch {
-        let FindBatch { variable, least, most } = range.clone();
-        Batch { variable, least, most, found: Vec::new(), runs: 0 }
+    pub(crate) fn new(range: &FindBatch, others: &[FindBatch], margin: f64) -> Batch {
+        let FindBatch { variable, least, most, step } = range.clone();
+        let other = |range: &FindBatch| Others {
+            variable: range.variable.clone(),
+            least: range.least,
+            most: range.most,
+        };
+        let others = others.iter().map(other).collect();
+        Batch { variable, least, most, step, others, margin, found: Vec::new(), runs: 0 }
     }
 }
 

@@ -1,13 +1,14 @@
 //! `gpuheap dry-run`: runs a program on an emulated GPU, and prints the verdict.
 
+mod markdown;
 mod text;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
-use gpuheap_dry_run::{Error, FindBatch, Options, Outcome, Progress, dry_run};
+use clap::{Args, ValueEnum};
+use gpuheap_dry_run::{Error, FindBatch, Options, Outcome, Progress, Remedies, dry_run};
 use gpuheap_replay::cards::{self, Card, UnknownCard};
 
 use crate::exit::{Failure, Verdict};
@@ -47,9 +48,20 @@ pub(crate) struct DryRunArguments {
     time_limit: Option<Duration>,
 
     /// Find the largest value of an environment variable with which the program fits; {VAR} in ARGS
-    /// is replaced too
+    /// is replaced too. VAR=128..8192:128 tries multiples of 128. Given several times, find the
+    /// largest value of the first variable for values of the others
     #[arg(long, value_name = "VAR=8..64", value_parser = FindBatch::parse, conflicts_with = "quick")]
-    find_batch: Option<FindBatch>,
+    #[arg(visible_alias = "find-length")]
+    find_batch: Vec<FindBatch>,
+
+    /// Leave this part of each card free [default: 3% with --find-batch, else 0%]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, allow_hyphen_values = true)]
+    margin: Option<f64>,
+
+    /// Run the program again with each remedy that can be switched on from outside
+    #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "auto", default_missing_value = "always", hide_possible_values = true)]
+    remedies: When,
 
     /// Run once for each compute capability, and replay the trace for its other cards
     #[arg(long)]
@@ -63,6 +75,10 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// Write the verdict as tables of Markdown to a file, for a pull request
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+
     /// Write the recorded trace to a file, for gpuheap replay
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -75,6 +91,21 @@ pub(crate) struct DryRunArguments {
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
+
+/// Values of `--remedies`.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum When {
+    /// If the program does not fit, and a run takes at most a minute.
+    Auto,
+    /// If the program has a verdict.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// Share of a card's memory that a search leaves free by default: the largest error of a dry run's
+/// requested bytes against an H200 in docs/dry-run.md.
+const MARGIN: f64 = 0.03;
 
 /// A card, with a note if its name fits several cards.
 struct ChosenCard {
@@ -96,6 +127,14 @@ fn smallest(name: &str, error: &UnknownCard) -> ChosenCard {
 impl DryRunArguments {
     /// Refuses values that contradict each other.
     pub(crate) fn check(&self) -> Result<(), Failure> {
+        let mut names: Vec<&str> = self.find_batch.iter().map(|range| &*range.variable).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            let twice = twice[0];
+            return Err(Failure::wrong_use(format!(
+                "--find-batch: {twice} was given more than once; give each variable one range"
+            )));
+        }
         self.cards().map(drop)
     }
 
@@ -132,6 +171,12 @@ impl DryRunArguments {
             steps: self.steps,
             time_limit: self.time_limit,
             find_batch: self.find_batch.clone(),
+            margin: self.margin.unwrap_or(if self.find_batch.is_empty() { 0.0 } else { MARGIN }),
+            remedies: match self.remedies {
+                When::Auto => Remedies::Auto,
+                When::Always => Remedies::Always,
+                When::Never => Remedies::Never,
+            },
             quick: self.quick,
             allow_oversubscription: self.allow_oversubscription,
             trace: self.trace.clone(),
@@ -147,14 +192,18 @@ impl DryRunArguments {
 /// Returns a failure if the program cannot be started, or a file cannot be written.
 pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     let options = arguments.options()?;
-    if let Some(file) = &arguments.json {
+    let files = [("--json", &arguments.json), ("--markdown", &arguments.markdown)];
+    for (option, file) in files {
         // An early write reports a bad path before the program runs.
-        write(file, "")?;
+        file.as_ref().map(|file| write(option, file, "")).transpose()?;
     }
     let mut verdict = dry_run(&options, &Notes).map_err(failed)?;
     verdict.notes.extend(arguments.cards()?.into_iter().filter_map(|asked| asked.note));
     if let Some(file) = &arguments.json {
-        write(file, &json(&verdict).map_err(Failure::environment_error)?)?;
+        write("--json", file, &json(&verdict).map_err(Failure::environment_error)?)?;
+    }
+    if let Some(file) = &arguments.markdown {
+        write("--markdown", file, &markdown::render(&verdict))?;
     }
     output::report(&text::render(&verdict));
     match verdict.outcome() {
@@ -173,11 +222,11 @@ fn json(verdict: &gpuheap_dry_run::Verdict) -> serde_json::Result<String> {
     Ok(format!("{value:#}\n"))
 }
 
-fn write(file: &std::path::Path, text: &str) -> Result<(), Failure> {
+fn write(option: &str, file: &std::path::Path, text: &str) -> Result<(), Failure> {
     std::fs::write(file, text).map_err(|error| {
         let file = file.display();
         Failure::wrong_use(format!(
-            "--json: {file} cannot be written: {error}; name a file in a folder that you can write to"
+            "{option}: {file} cannot be written: {error}; name a file in a folder that you can write to"
         ))
     })
 }
@@ -195,6 +244,15 @@ struct Notes;
 impl Progress for Notes {
     fn note(&self, line: &str) {
         output::note(line);
+    }
+}
+
+/// Parses a share of a card in percent, and returns it as a fraction.
+fn percent(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.trim().trim_end_matches('%').trim_end().parse().ok();
+    match number {
+        Some(number) if (0.0..=50.0).contains(&number) => Ok(number / 100.0),
+        _ => Err(format!("'{text}' is not a share of a card from 0 to 50 percent; write 3%")),
     }
 }
 

@@ -1,14 +1,16 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, DeviceResult, Ended, Found, Outcome, Peak, ProcessResult, Read, Reason,
-    Refusal, Remedy, SizeRead, Then, Unknown, Verdict,
+    Batch, CardResult, DeviceResult, Ended, Found, Held, Outcome, Peak, ProcessResult, Read, Reason,
+    Refusal, Remedy, SizeRead, Then, Trial, Unknown, Verdict,
 };
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
 
 /// Number of holders that fit on a screen.
 const HOLDERS: usize = 3;
+/// Number of modules that fit on a screen.
+const MODULES: usize = 5;
 /// Number of ranks or devices of one card that fit on a screen.
 const ROWS: usize = 8;
 /// Library that contains PyTorch's allocator.
@@ -34,6 +36,7 @@ pub(super) fn render(verdict: &Verdict) -> String {
     }
     needs(&mut text, verdict);
     remedies(&mut text, verdict);
+    trials(&mut text, verdict);
     unknown(&mut text, &verdict.unknown);
     for note in &verdict.notes {
         hanging(&mut text, "Note: ", "  ", note);
@@ -45,7 +48,7 @@ pub(super) fn render(verdict: &Verdict) -> String {
 }
 
 /// Returns the outcome on all cards in words.
-fn sentence(verdict: &Verdict) -> String {
+pub(super) fn sentence(verdict: &Verdict) -> String {
     let mut parts: Vec<String> = verdict.batch.iter().map(batch_sentence).collect();
     let mut outcomes: Vec<Outcome> = verdict.cards.iter().map(|card| card.outcome).collect();
     outcomes.sort();
@@ -136,15 +139,35 @@ fn read_at(reads: &[Read]) -> String {
 
 fn batch_sentence(batch: &Batch) -> String {
     let Batch { variable, least, most, .. } = batch;
-    let of = |Found { card, largest }: &Found| match largest {
-        Some(value) if value == most => {
-            format!("It fits on {card} up to {variable}={most}, the largest that was asked for.")
+    let of = |Found { card, with, largest, .. }: &Found| {
+        let with: Vec<String> = with.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let with = match with.is_empty() {
+            true => String::new(),
+            false => format!(" with {}", with.join(" ")),
+        };
+        match largest {
+            Some(value) if value == most => format!(
+                "It fits on {card}{with} up to {variable}={most}, the largest that was asked for."
+            ),
+            Some(value) => format!("It fits on {card}{with} up to {variable}={value}."),
+            None => format!("It does not fit on {card}{with} with {variable}={least}."),
         }
-        Some(value) => format!("It fits on {card} up to {variable}={value}."),
-        None => format!("It does not fit on {card} with {variable}={least}."),
     };
-    let cards: Vec<String> = batch.found.iter().map(of).collect();
-    format!("{} {} tried.", cards.join(" "), count(batch.runs, "run")).trim_start().to_owned()
+    let mut sentences: Vec<String> = batch.found.iter().map(of).collect();
+    sentences.extend(margin(batch));
+    sentences.push(format!("{} tried.", count(batch.runs, "run")));
+    sentences.join(" ")
+}
+
+/// Returns a sentence about the memory that the values found leave free; `None` if it is nothing.
+fn margin(batch: &Batch) -> Option<String> {
+    let free = batch.found.iter().filter(|found| found.largest.is_some() && found.margin > 0);
+    let mut free: Vec<String> =
+        free.map(|found| format!("{} of {}", Amount(found.margin), found.card)).collect();
+    free.dedup();
+    let percent = (batch.margin * 1000.0).round() / 10.0;
+    let words = format!("A margin of {percent} % is left ({}), see --margin.", free.join(", "));
+    (!free.is_empty()).then_some(words)
 }
 
 fn table(text: &mut String, verdict: &Verdict) {
@@ -388,12 +411,7 @@ fn at_peak(text: &mut String, peak: &Peak) {
     let step = peak.step.map(|step| format!(" in step {step}")).unwrap_or_default();
     let device =
         if peak.device > 0 { format!(" of device {}", peak.device) } else { String::new() };
-    let held: Vec<String> = peak
-        .holders
-        .iter()
-        .take(HOLDERS)
-        .map(|holder| format!("{} {} ({})", Amount(holder.bytes), holder.line, holder.blocks))
-        .collect();
+    let held: Vec<String> = peak.holders.iter().take(HOLDERS).map(held).collect();
     let words = format!(
         "{} live{device}{step}, at event {} of {}. Held the most: {}",
         Amount(peak.live),
@@ -402,6 +420,51 @@ fn at_peak(text: &mut String, peak: &Peak) {
         held.join("; ")
     );
     hanging(text, "At the peak: ", "  ", &words);
+    let join = |parts: Vec<String>| parts.join("; ");
+    if !peak.kinds.is_empty() {
+        let kinds = peak.kinds.iter().filter(|kind| kind.bytes > 0);
+        let kinds = kinds.map(|kind| format!("{} {}", Amount(kind.bytes), kind_words(&kind.kind)));
+        hanging(text, "By kind: ", "  ", &join(kinds.collect()));
+    }
+    if !peak.modules.is_empty() {
+        let modules = peak.modules.iter().take(MODULES);
+        let modules = modules.map(|one| {
+            let most = one.kinds.iter().max_by_key(|(_, bytes)| **bytes);
+            let most = most.map_or(String::new(), |(kind, _)| {
+                format!(", most of it {}", kind_words(kind))
+            });
+            format!("{} {}{most}", Amount(one.bytes), one.module)
+        });
+        hanging(text, "By module: ", "  ", &join(modules.collect()));
+    }
+}
+
+/// Returns a holder of memory in words.
+fn held(held: &Held) -> String {
+    let caller = held.called_from.as_deref().map(|line| format!(", called from {}", short(line)));
+    let module = held.module.as_deref().map(|module| format!(" in {module}"));
+    let kind = held.kind.as_deref().map(|kind| format!(", {}", kind_words(kind)));
+    format!(
+        "{} {}{}{}{} ({})",
+        Amount(held.bytes),
+        short(&held.line),
+        caller.unwrap_or_default(),
+        module.unwrap_or_default(),
+        kind.unwrap_or_default(),
+        held.blocks
+    )
+}
+
+/// Returns the words for a kind of memory.
+pub(super) fn kind_words(kind: &str) -> &str {
+    match kind {
+        "optimiser_state" => "optimiser state",
+        "backward" => "of the backward pass",
+        "other" => "from before the recording",
+        "fragmentation" => "fragmentation (reserved, without a live block)",
+        "cuda" => "CUDA's own (context, kernels, libraries)",
+        kind => kind,
+    }
 }
 
 fn needs(text: &mut String, verdict: &Verdict) {
@@ -457,6 +520,43 @@ fn remedies(text: &mut String, verdict: &Verdict) {
     }
 }
 
+/// Adds a table of the remedies that were run or estimated.
+fn trials(text: &mut String, verdict: &Verdict) {
+    if verdict.trials.is_empty() {
+        return;
+    }
+    let width = verdict.trials.iter().map(|trial| trial.title.chars().count()).max().unwrap_or(0);
+    let width = width.clamp(12, 44);
+    line(text, format_args!("What each remedy gives, by running it with memory to spare:"));
+    line(text, format_args!("  {:<width$} {:>11} fits  smallest cards", "remedy", "in use"));
+    for trial in &verdict.trials {
+        let (in_use, fits) = trial_figures(trial);
+        let cards = match trial.error.is_empty() {
+            true => trial.cards.join(", "),
+            false => format!("failed: {}", trial.error),
+        };
+        let title = &trial.title;
+        let row = format!("  {title:<width$} {in_use:>11} {fits:<5} {cards}");
+        line(text, format_args!("{}", row.trim_end()));
+        line(text, format_args!("    {}", trial.line));
+    }
+    if verdict.trials.iter().any(|trial| trial.is_estimate) {
+        line(text, format_args!("~: an estimate from the kinds of memory, without a run."));
+    }
+}
+
+/// Returns the memory in use with a remedy, and whether the program fits, in words.
+pub(super) fn trial_figures(trial: &Trial) -> (String, &'static str) {
+    let mark = if trial.is_estimate { "~" } else { "" };
+    let in_use = trial.in_use.map_or("-".to_owned(), |bytes| format!("{mark}{}", Amount(bytes)));
+    let fits = match trial.fits {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    };
+    (in_use, fits)
+}
+
 fn unknown(text: &mut String, unknown: &Unknown) {
     let mut parts = Vec::new();
     let lines = match unknown.lines.is_empty() {
@@ -490,7 +590,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
 }
 
 /// Returns a line of the program without the folder of its file.
-fn short(line: &str) -> &str {
+pub(super) fn short(line: &str) -> &str {
     let file = line.split(':').next().unwrap_or_default();
     &line[file.rfind('/').map_or(0, |at| at + 1)..]
 }

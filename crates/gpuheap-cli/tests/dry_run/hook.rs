@@ -29,7 +29,56 @@ def reset(device): peak[device] = 0
 _C = module("torch._C", _cuda_resetPeakMemoryStats=reset,
     _cuda_attach_out_of_memory_observer=observers.append)
 optimizer = module("torch.optim.optimizer", register_optimizer_step_post_hook=steps.append)
-optim = module("torch.optim", optimizer=optimizer)
+class Adam: pass
+class AdamW: pass
+optim = module("torch.optim", optimizer=optimizer, Adam=Adam, AdamW=AdamW)
+class BatchSampler: pass
+class DataLoader:
+    def __init__(self, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None):
+        self.batch_size, self.batch_sampler = batch_size, batch_sampler
+data = module("torch.utils.data", BatchSampler=BatchSampler, DataLoader=DataLoader)
+before, after = [], []
+parts = module("torch.nn.modules.module", register_module_forward_pre_hook=before.append,
+    register_module_forward_hook=lambda hook, always_call: after.append(hook))
+class ModuleList: pass
+class Sequential: pass
+nn = module("torch.nn", ModuleList=ModuleList, Sequential=Sequential)
+backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(benchmark=False))
+compiler = types.SimpleNamespace(is_compiling=lambda: False)
+is_grad_enabled, is_autocast_enabled, float32 = lambda: True, lambda: False, "float32"
+bfloat16 = "torch.bfloat16"
+cuda.get_device_capability = lambda: (9, 0)
+texts = []
+_C._cuda_setMemoryMetadata = texts.append
+class Tensor:
+    """A tensor of CUDA at an address."""
+    is_cuda, dtype, requires_grad, grad = True, "float32", True, None
+    device = types.SimpleNamespace(type="cuda")
+    def __init__(self, address): self.address = address
+    def untyped_storage(self): return self
+    def data_ptr(self): return self.address
+    def numel(self): return 4
+    def element_size(self): return 4
+class Module:
+    """A module that runs its parts, then a function."""
+    def __init__(self, parameters=(), parts=None, run=lambda: None):
+        self._parameters, self._buffers = dict(enumerate(parameters)), {}
+        self.parts, self.run = parts or {}, run
+    def named_modules(self, name=""):
+        yield name, self
+        for part, module in self.parts.items():
+            yield from module.named_modules(f"{name}.{part}".strip("."))
+    def modules(self): return (module for _, module in self.named_modules())
+    def children(self): return self.parts.values()
+    def parameters(self):
+        return (tensor for module in self.modules() for tensor in module._parameters.values())
+    def __call__(self):
+        for hook in before: hook(self, ())
+        try:
+            for part in self.parts.values(): part()
+            self.run()
+        finally:
+            for hook in after: hook(self, (), None)
 def opened(): opens[0]()
 def step(of="an optimizer"): steps[0](of, (), {})
 "#;
@@ -352,4 +401,96 @@ driver.gpuheap_emulated_request(size, place, b'a.py:1 in f', 0)
     let (ran, json) = self::ran(&format!("{program}torch.step()"), &["--card", "RTX 4090"]);
     assert_eq!((ran.code, &json["outcome"]), (0, &json!("fits")), "{}", ran.stderr);
     assert_eq!(process(&json)["refused"][0]["then"], "step");
+}
+
+/// Program with a model of two layers, an optimiser and a snapshot of their memory. `at` is the
+/// time of an event in microseconds.
+const MODEL: &str = r#"
+import time
+at = lambda: time.time_ns() // 1000
+frame = lambda file, line, name: {"filename": file, "line": line, "name": name}
+main = frame(__file__, 9, "<module>")
+library = "/usr/lib/python3/site-packages/models/gpt.py"
+entries = []
+def alloc(address, size, frames=(main,)):
+    text = torch.texts[-1] if torch.texts else ""
+    entries.append({"action": "alloc", "addr": address, "size": size, "time_us": at(),
+        "user_metadata": text, "frames": list(frames), "stream": 0})
+    time.sleep(0.0001)
+def free(address):
+    entries.append({"action": "free_requested", "addr": address, "size": 0, "time_us": at()})
+class Optimiser:
+    def __init__(self, parameters):
+        self.param_groups, self.state = [{"params": parameters}], {}
+torch.peak[0] = 1
+torch.opened()
+for address in 1, 2: alloc(address, 100)
+weights = [torch.Tensor(1), torch.Tensor(2)]
+layer = lambda weight, address: torch.Module([weight], run=lambda: alloc(
+    address, 1000, [frame(library, 7, "forward"), frame(__file__, 3, "step"), main]))
+model = torch.Module(parts={"h.0": layer(weights[0], 11), "h.1": layer(weights[1], 12)})
+model()
+for address in 21, 22: alloc(address, 100, [])
+weights[0].grad, weights[1].grad = torch.Tensor(21), torch.Tensor(22)
+alloc(99, 5000, [])
+free(99)
+for address in 11, 12: free(address)
+time.sleep(0.0001)
+optimiser = Optimiser(weights)
+alloc(31, 400)
+optimiser.state[weights[0]] = {"step": 1, "exp_avg": torch.Tensor(31)}
+torch.step(optimiser)
+torch.cuda.memory._snapshot = lambda: {"device_traces": [entries], "segments": []}
+"#;
+
+#[test]
+fn peak_has_kinds_and_modules() {
+    let bench = Bench::new();
+    bench.file("torch.py", TORCH);
+    let owners = "
+import json, os, gpuheap_dry_run_hook as hook
+owners = hook.state.owners.explain(torch.cuda.memory._snapshot(), lambda address, nbytes: 0)
+print(json.dumps(owners))
+hook.state.is_recording = False
+";
+    let path = bench.file("program.py", &format!("import torch\n{MODEL}{owners}"));
+    let ran = bench.dry_run(&["--", "python3", &path]);
+    let owners: Value = serde_json::from_str(ran.stdout.lines().next().unwrap()).unwrap();
+    let owners = &owners[0];
+    assert_eq!(owners["live"], 7_400, "{}", ran.stderr);
+    let kinds: Vec<_> = owners["kinds"].as_array().unwrap().iter().collect();
+    assert_eq!(kinds, [
+        &json!({"kind": "parameters", "bytes": 200, "blocks": 2}),
+        &json!({"kind": "gradients", "bytes": 200, "blocks": 2}),
+        &json!({"kind": "activations", "bytes": 2000, "blocks": 2}),
+        &json!({"kind": "backward", "bytes": 5000, "blocks": 1}),
+    ]);
+    assert_eq!(owners["modules"][1], json!({
+        "module": "Module.h.*", "bytes": 2400,
+        "kinds": {"parameters": 200, "gradients": 200, "activations": 2000}
+    }));
+    let held = &owners["holders"][1];
+    assert!(held["line"].as_str().unwrap().ends_with("models/gpt.py:7 in forward"), "{held}");
+    assert!(held["called_from"].as_str().unwrap().ends_with("program.py:3 in step"), "{held}");
+    assert_eq!(held["module"], "Module.h.*");
+    assert_eq!(owners["largest_block"], 16);
+}
+
+#[test]
+fn remedies_that_apply_are_reported() {
+    let program = "
+class AdamW(torch.optim.AdamW):
+    param_groups, state = [], {}
+torch.step(AdamW())
+torch.data.DataLoader([], batch_size=32)
+torch.opened()
+torch.Module([torch.Tensor(1)])()
+print(torch.hook.state.remedies.found)
+";
+    let (ran, json) = ran(&format!("import gpuheap_dry_run_hook as hook; torch.hook = hook\n{program}"), &["--remedies=never"]);
+    for remedy in ["adam_8bit", "no_state", "'half_batch': '32'", "'autocast': 'bfloat16'"] {
+        assert!(ran.stdout.contains(remedy), "{} {}", ran.stdout, ran.stderr);
+    }
+    assert!(!ran.stdout.contains("checkpoint"), "{}", ran.stdout);
+    assert_eq!(json["trials"], json!([]));
 }

@@ -26,7 +26,7 @@ pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String
     let mut found = Vec::new();
     for (keyword, given) in schema.as_object().unwrap() {
         let follows = match keyword.as_str() {
-            "$schema" | "title" | "description" | "properties" | "items" => true,
+            "$schema" | "title" | "description" | "properties" | "items" | "additionalProperties" => true,
             "type" => given.as_array().map_or(is_kind(given), |kinds| kinds.iter().any(is_kind)),
             "enum" => given.as_array().unwrap().contains(value),
             "const" => given == value,
@@ -43,7 +43,7 @@ pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String
         }
     }
     for (name, field) in value.as_object().into_iter().flatten() {
-        match schema["properties"].get(name) {
+        match schema["properties"].get(name).or(schema.get("additionalProperties")) {
             Some(schema) => found.extend(differences(schema, field, &format!("{at}.{name}"))),
             None => found.push(format!("{at}.{name} is not in the schema")),
         }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         BadInput,
         Bug,
         DriverError,
+        DryRunFailed,
         EmulatedDeviceWarning,
         Error,
         Freed,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         devices,
         from_dlpack,
     )
+    from gpuheap._dry_run import CardFit, DryRun, dry_run
     from gpuheap._explain import Explanation, explain, replay
     from gpuheap._flush import flush
     from gpuheap._heap import (
@@ -85,6 +87,7 @@ _MODULES = {
         "BadInput",
         "Bug",
         "DriverError",
+        "DryRunFailed",
         "EmulatedDeviceWarning",
         "Error",
         "Freed",
@@ -103,6 +106,7 @@ _MODULES = {
         "devices",
         "from_dlpack",
     ),
+    "_dry_run": ("CardFit", "DryRun", "dry_run"),
     "_explain": ("Explanation", "explain", "replay"),
     "_flush": ("flush",),
     "_heap": (
@@ -128,8 +132,11 @@ __all__ = [
     "BadInput",
     "Buffer",
     "Bug",
+    "CardFit",
     "Device",
     "DriverError",
+    "DryRun",
+    "DryRunFailed",
     "EmulatedDeviceWarning",
     "Error",
     "Explanation",
@@ -159,6 +166,7 @@ __all__ = [
     "current_scope",
     "default_heap",
     "devices",
+    "dry_run",
     "explain",
     "flush",
     "from_dlpack",

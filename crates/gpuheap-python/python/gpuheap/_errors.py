@@ -66,6 +66,12 @@ class BadInput(Error, ValueError):
     kind = "InvalidArgument"
 
 
+class DryRunFailed(Error):
+    """A dry run has no verdict: the function raised an exception, or used no GPU."""
+
+    kind = "NoVerdict"
+
+
 class Leaked(Error):
     """Memory outlived a scope whose `on_leak` is `"raise"`."""
 

@@ -4,8 +4,12 @@
     @pytest.mark.gpu_limit_leaks("1 MiB")    # and leave that much behind
     def test_step(gpu_heap): ...
 
+    def test_fits(gpu_dry_run):              # on an emulated card, without a GPU
+        assert (result := gpu_dry_run(train, card="T4")).fits, result
+
     pytest --gpuheap                         # peaks of all tests, in the summary
     pytest --gpuheap-device emulated:16GiB   # the device of the fixture `gpu_heap`
+    pytest --gpuheap-card T4                 # the card of `gpu_dry_run`, if a test names none
 
 The plugin counts live memory of the default heap, of all libraries that `gpuheap.install()` hooked,
 and of PyTorch's own allocator. Both limits apply to the call of the test. They count the memory
@@ -41,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpuheap-device",
         metavar="DEVICE",
         help="device of the fixture gpu_heap: cuda:0, emulated:16GiB, ... (default: the first GPU, else an emulated one)",
+    )
+    group.addoption(
+        "--gpuheap-card",
+        metavar="CARD",
+        help="card of the fixture gpu_dry_run, if a test names none: T4, RTX 4090, ... (default: H200)",
     )
 
 
@@ -86,6 +95,17 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
     assert heap is not None
     with heap.scope(request.node.nodeid, on_leak="ignore"):
         yield heap
+
+
+@pytest.fixture
+def gpu_dry_run(request: pytest.FixtureRequest) -> Any:
+    """The function `gpuheap.dry_run`, with the card of `--gpuheap-card` if a call names none."""
+    import functools
+
+    import gpuheap
+
+    card = request.config.getoption("gpuheap_card")
+    return gpuheap.dry_run if card is None else functools.partial(gpuheap.dry_run, card=card)
 
 
 def _measuring() -> object:

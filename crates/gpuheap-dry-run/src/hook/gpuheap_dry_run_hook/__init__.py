@@ -13,9 +13,11 @@ import threading
 import time
 
 from .callbacks import guarded
+from .owners import Owners
 from .peaks import out_of_memory, step_ended, update_peaks
 from .process import state
 from .reads import stop_watching, watch_reads
+from .remedies import Remedies
 from .report import write, write_modules, write_snapshot
 
 # Most events in PyTorch's recorded history. Bounds its host memory: an event takes a few hundred
@@ -78,12 +80,21 @@ def torch_imported(torch):
         return reset(*arguments)
 
     torch._C._cuda_resetPeakMemoryStats = keep_peaks
+    guarded(prepare_owners)()
     torch.cuda._lazy_call(guarded(device_opened))
     atexit.register(end)
     # Forked workers of `multiprocessing` end without `atexit`.
     from multiprocessing import util
 
     util.register_after_fork(state, lambda _: util.Finalize(None, end, exitpriority=0))
+
+
+def prepare_owners():
+    state.remedies = Remedies(state.torch, state.note)
+    state.remedies.start()
+    state.owners = Owners(state.torch, state.note)
+    state.owners.on_enter.append(state.remedies.enter)
+    state.owners.on_leave.append(state.remedies.leave)
 
 
 def device_opened():
@@ -108,6 +119,8 @@ def device_opened():
         enabled="all", context="alloc", stacks="python", max_entries=MOST_EVENTS
     )
     state.is_recording = True
+    if state.owners is not None:
+        guarded(state.owners.watch)()
 
 
 def check_reports():

@@ -5,6 +5,7 @@ import time
 
 from .callbacks import guarded
 from .lines import lines_of
+from .owners import FIRST_STEPS
 from .process import state
 from .report import write, write_snapshot
 
@@ -44,7 +45,7 @@ def step_ended(optimizer, arguments, keywords):
     """Called after each step of each optimiser."""
     state.steps[id(optimizer)] = state.steps.get(id(optimizer), 0) + 1
     state.steps_after_failure = True
-    guarded(after_step)()
+    guarded(after_step)(optimizer)
     if state.heap_step_done is not None:
         state.heap_step_done()
     if state.most_steps and state.step() >= state.most_steps:
@@ -56,12 +57,17 @@ def step_ended(optimizer, arguments, keywords):
         raise SystemExit(0)
 
 
-def after_step():
+def after_step(optimizer):
+    peak = sum(known["allocated"] for known in state.peaks.values())
     state.in_hook = True
     try:
         update_peaks()
     finally:
         state.in_hook = False
+    if state.owners is not None:
+        rose = sum(known["allocated"] for known in state.peaks.values()) > peak
+        state.owners.look(optimizer, rose or state.step() <= FIRST_STEPS)
+        state.remedies.note_optimiser(optimizer)
     # Writes at most once a second, so that a killed process leaves recent figures.
     if time.monotonic() - state.written > 1.0:
         write()
@@ -86,5 +92,7 @@ def out_of_memory(device, requested, total, free):
                 "lines": lines_of(sys._getframe()),
             }
         )
+    if state.owners is not None:
+        guarded(state.owners.look)()
     write()
     write_snapshot()

@@ -33,6 +33,9 @@ class State:
         self.has_stats = True
         # True while the hook of a completed optimiser step runs.
         self.in_hook = False
+        # Owners of memory, and remedies; None before PyTorch is imported.
+        self.owners = None
+        self.remedies = None
         self.clear()
 
     def clear(self):

@@ -1,5 +1,6 @@
 """Reports of the process, for `gpuheap dry-run` to read."""
 
+import ctypes
 import json
 import os
 import sys
@@ -44,6 +45,7 @@ def write():
             }
             for (at, operator), times in list(state.sizes.items())
         ],
+        "remedies": {} if state.remedies is None else state.remedies.found,
         "notes": state.notes,
     }
     replace(f"torch.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))
@@ -68,6 +70,16 @@ def write_snapshot():
 
     snapshot = torch.cuda.memory._snapshot()
     replace(f"torch.{os.getpid()}.pickle", lambda file: pickle.dump(snapshot, file))
+    if state.owners is not None:
+        guarded(write_owners)(snapshot)
+
+
+def write_owners(snapshot):
+    function = getattr(ctypes.CDLL(None), "gpuheap_emulated_is_workspace", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_ulonglong, ctypes.c_ulonglong]
+    owners = state.owners.explain(snapshot, function or (lambda address, nbytes: 0))
+    replace(f"owners.{os.getpid()}.json", lambda file: file.write(json.dumps(owners).encode()))
 
 
 def replace(name, put):

@@ -1,0 +1,257 @@
+"""Remedies that a dry run switches on from outside, without a change of the program's text.
+
+`GPUHEAP_DRY_RUN_REMEDY` has the names of those to switch on. Without it, the module only notes
+which remedies a program has a place for.
+"""
+
+import functools
+import os
+import threading
+import weakref
+
+# Repeated blocks that gradient checkpoints are put around: fewer are no stack of layers.
+LEAST_BLOCKS = 2
+# Elements that share a scale in 8-bit optimisers, and the elements below which a state stays in
+# full precision (as bitsandbytes documents).
+SCALED_BLOCK = 256
+LEAST_IN_8_BITS = 4096
+
+
+class Remedies:
+    """Remedies of this process: those switched on, and those that the program has a place for."""
+
+    def __init__(self, torch, note):
+        self.torch = torch
+        self.note = note
+        names = os.environ.get("GPUHEAP_DRY_RUN_REMEDY", "")
+        self.on = {name for name in names.split(",") if name}
+        # The remedies that the program has a place for, each with a detail for the report.
+        self.found = {}
+        # Modules that were called: at all, and with gradients.
+        self.called = {False: weakref.WeakSet(), True: weakref.WeakSet()}
+        self.contexts = threading.local()
+        # Batch sizes of loaders: as the program gave them.
+        self.batches = set()
+        self.halved = weakref.WeakSet()
+
+    def start(self):
+        """Changes PyTorch's classes. Called once PyTorch is imported."""
+        self.watch_loaders()
+        if "benchmark_off" in self.on:
+            self.switch_benchmark_off()
+        if self.on & {"adam_8bit", "no_state"}:
+            step = self.step_in_8_bits if "adam_8bit" in self.on else self.step_without_state
+            for kind in self.adams():
+                kind.step = step_of(step)
+
+    def adams(self):
+        return self.torch.optim.Adam, self.torch.optim.AdamW
+
+    # ---- calls of the outermost module ----------------------------------------------------------
+
+    def enter(self, module):
+        """Called before the outermost module of a call."""
+        torch = self.torch
+        is_training = torch.is_grad_enabled()
+        if module not in self.called[is_training]:
+            self.called[is_training].add(module)
+            has_gradients = any(parameter.requires_grad for parameter in module.parameters())
+            self.prepare(module, is_training and has_gradients)
+        contexts = []
+        if "autocast" in self.on:
+            contexts.append(torch.autocast("cuda", dtype=self.half()))
+        if "offload_activations" in self.on and is_training:
+            contexts.append(torch.autograd.graph.saved_tensors_hooks(pack, self.unpack))
+        for context in contexts:
+            context.__enter__()
+        if contexts:
+            self.stack().append((weakref.ref(module), contexts))
+
+    def leave(self, module):
+        stack = self.stack()
+        if stack and stack[-1][0]() is module:
+            for context in reversed(stack.pop()[1]):
+                context.__exit__(None, None, None)
+
+    def stack(self):
+        if not hasattr(self.contexts, "stack"):
+            self.contexts.stack = []
+        return self.contexts.stack
+
+    def half(self):
+        """Returns the type of 16 bits that the device has in hardware."""
+        major = self.torch.cuda.get_device_capability()[0]
+        return self.torch.bfloat16 if major >= 8 else self.torch.float16
+
+    def prepare(self, module, is_training):
+        torch = self.torch
+        is_full = any(
+            parameter.is_cuda and parameter.dtype == torch.float32
+            for parameter in module.parameters()
+        )
+        settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        settings += os.environ.get("PYTORCH_ALLOC_CONF", "")
+        if "expandable_segments:True" not in settings and "backend" not in settings:
+            self.found["expandable_segments"] = ""
+        if is_full and not torch.is_autocast_enabled():
+            self.found["autocast"] = str(self.half()).rpartition(".")[2]
+        if torch.backends.cudnn.benchmark:
+            self.found["benchmark_off"] = ""
+        if not is_training:
+            return
+        self.found["offload_activations"] = ""
+        place = self.checkpoint(module, "checkpoint" in self.on)
+        if place:
+            self.found["checkpoint"] = place
+
+    # ---- gradient checkpoints -------------------------------------------------------------------
+
+    def checkpoint(self, root, is_on):
+        """Returns the call or the names of blocks for checkpoints, and puts them there if on."""
+        for module in root.modules():
+            enable = getattr(module, "gradient_checkpointing_enable", None)
+            if enable is not None and getattr(module, "supports_gradient_checkpointing", False):
+                if getattr(module, "is_gradient_checkpointing", False):
+                    return ""
+                if is_on:
+                    enable()
+                    # Without it, checkpoints have no gradient if only adapters are trained.
+                    require = getattr(module, "enable_input_require_grads", None)
+                    if require is not None and not all(
+                        parameter.requires_grad for parameter in module.parameters()
+                    ):
+                        require()
+                return "model.gradient_checkpointing_enable()"
+            enable = getattr(module, "set_grad_checkpointing", None)
+            if enable is not None and not getattr(module, "grad_checkpointing", False):
+                if is_on:
+                    enable(True)
+                return "model.set_grad_checkpointing()"
+        names = [
+            (name, module) for name, module in root.named_modules() if self.is_stack(module)
+        ]
+        outer = [
+            (name, module)
+            for name, module in names
+            if not any(name.startswith(f"{other}.") for other, _ in names if other != name)
+        ]
+        for _, module in outer if is_on else ():
+            for block in module.children():
+                self.wrap(block)
+        shown = ", ".join(name or type(module).__name__ for name, module in outer[:4])
+        return shown and f"torch.utils.checkpoint around each block of {shown}"
+
+    def is_stack(self, module):
+        """Returns True for a list of at least two blocks of one class that have parts."""
+        nn = self.torch.nn
+        blocks = list(module.children()) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
+        kinds = {type(block) for block in blocks}
+        return (
+            len(blocks) >= LEAST_BLOCKS
+            and len(kinds) == 1
+            and any(True for _ in blocks[0].children())
+        )
+
+    def wrap(self, block):
+        from torch.utils.checkpoint import checkpoint
+
+        torch, forward = self.torch, block.forward
+
+        @functools.wraps(forward)
+        def checkpointed(*arguments, **keywords):
+            if not torch.is_grad_enabled():
+                return forward(*arguments, **keywords)
+            return checkpoint(forward, *arguments, use_reentrant=False, **keywords)
+
+        block.forward = checkpointed
+
+    # ---- activations in host memory -------------------------------------------------------------
+
+    def unpack(self, packed):
+        size, dtype, device = packed
+        return self.torch.empty(size, dtype=dtype, device=device) if device else size
+
+    # ---- cuDNN ----------------------------------------------------------------------------------
+
+    def switch_benchmark_off(self):
+        torch = self.torch
+        torch._C._set_cudnn_benchmark(False)
+        torch._C._set_cudnn_benchmark = lambda _: None
+        type(torch.backends.cudnn).benchmark = property(lambda _: False, lambda *_: None)
+
+    # ---- optimisers -----------------------------------------------------------------------------
+
+    def note_optimiser(self, optimiser):
+        if isinstance(optimiser, self.adams()):
+            self.found["adam_8bit"] = type(optimiser).__name__
+            self.found["no_state"] = type(optimiser).__name__
+
+    def step_in_8_bits(self, optimiser):
+        """Allocates the states of an 8-bit Adam. No kernel runs, so none is launched."""
+        torch = self.torch
+        for group in optimiser.param_groups:
+            for parameter in group["params"]:
+                state = optimiser.state[parameter]
+                if parameter.grad is None or state:
+                    continue
+                is_small = parameter.numel() < LEAST_IN_8_BITS
+                dtype = torch.float32 if is_small else torch.uint8
+                state["step"] = torch.tensor(0.0)
+                scales = 0 if is_small else -(-parameter.numel() // SCALED_BLOCK)
+                for name in ("exp_avg", "exp_avg_sq"):
+                    state[name] = torch.zeros_like(parameter, dtype=dtype)
+                    if scales:
+                        state[f"{name}_scale"] = torch.zeros(scales, device=parameter.device)
+
+    def step_without_state(self, optimiser):
+        """Does nothing: a step without state changes parameters in place."""
+
+    # ---- batches --------------------------------------------------------------------------------
+
+    def watch_loaders(self):
+        """Notes the batch sizes of data loaders, and halves them if that is on."""
+        from torch.utils.data import BatchSampler, DataLoader
+
+        make, is_on, owner = DataLoader.__init__, "half_batch" in self.on, self
+
+        @functools.wraps(make)
+        def halving(loader, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None,
+                    *others, **keywords):  # fmt: skip
+            size = batch_size
+            if isinstance(batch_sampler, BatchSampler):
+                size = batch_sampler.batch_size
+            if isinstance(size, int) and size > 1 and owner.torch.is_grad_enabled():
+                owner.batches.add(size)
+                owner.found["half_batch"] = str(max(owner.batches))
+                if is_on and batch_sampler is None:
+                    batch_size = size // 2
+                elif is_on and batch_sampler not in owner.halved:
+                    batch_sampler.batch_size = size // 2
+            make(loader, dataset, batch_size, shuffle, sampler, batch_sampler, *others, **keywords)
+            if loader.batch_sampler is not None:
+                # Libraries make further loaders with the batches of this one.
+                owner.halved.add(loader.batch_sampler)
+
+        DataLoader.__init__ = halving
+
+
+def pack(tensor):
+    """Keeps the shape of a tensor alone. Results do not matter, so its data is not copied."""
+    if not tensor.is_cuda:
+        return tensor, None, None
+    return tensor.size(), tensor.dtype, tensor.device
+
+
+def step_of(change):
+    def step(optimiser, closure=None):
+        import torch
+
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            change(optimiser)
+        return loss
+
+    return step

@@ -1,0 +1,214 @@
+//! Remedies that a dry run switches on from outside, and the memory that a program takes with each.
+
+use std::collections::BTreeMap;
+
+use gpuheap_replay::cards::{self, Class};
+
+use crate::card::Device;
+use crate::explain::{self, Recording};
+use crate::judge::{Results, most_in_use};
+use crate::outcome;
+use crate::program::Run;
+use crate::verdict::{Outcome, Peak, Trial};
+use crate::{Options, Remedies};
+
+/// Longest run, in seconds, of a program that is run again with each remedy without a request.
+const LONGEST: f64 = 60.0;
+/// Names of the remedies that the hook switches on, in the order of a report. Several names are one
+/// run with all of them.
+const REMEDIES: [&str; 9] = [
+    "expandable_segments",
+    "benchmark_off",
+    "autocast",
+    "checkpoint",
+    "autocast,checkpoint",
+    "half_batch",
+    "adam_8bit",
+    "no_state",
+    "offload_activations",
+];
+/// Numbers of cards for which FSDP is estimated.
+const RANKS: [u64; 3] = [2, 4, 8];
+/// Most cards in a report, the smallest first.
+const CARDS: usize = 2;
+
+/// A remedy to run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Planned {
+    /// Names for the hook, with commas between them.
+    pub(crate) names: String,
+    /// Detail of each name, as the hook reported it.
+    details: Vec<String>,
+}
+
+/// Returns the remedies to run after the runs of the cards.
+pub(crate) fn choose(options: &Options, results: &Results) -> Vec<Planned> {
+    let Some(run) = results.with_room.as_ref().or(results.runs.first()) else { return Vec::new() };
+    let fails = |outcome| matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
+    let is_wanted = match options.remedies {
+        Remedies::Never => false,
+        Remedies::Auto => {
+            run.seconds <= LONGEST && results.cards.iter().any(|card| fails(card.outcome))
+        }
+        Remedies::Always => {
+            !results.cards.iter().any(|card| matches!(card.outcome, Outcome::NoVerdict(_)))
+        }
+    };
+    if !is_wanted || results.batch.is_some() {
+        return Vec::new();
+    }
+    let reported = run.processes.iter().filter_map(|process| process.torch.as_ref());
+    let found: BTreeMap<&str, &str> = reported
+        .flat_map(|torch| &torch.remedies)
+        .map(|(name, detail)| (name.as_str(), detail.as_str()))
+        .collect();
+    let planned = |names: &&str| {
+        let details = names.split(',').map(|name| found.get(name).map(|&text| text.to_owned()));
+        Some(Planned { names: (*names).to_owned(), details: details.collect::<Option<_>>()? })
+    };
+    REMEDIES.iter().filter_map(planned).collect()
+}
+
+/// Returns the result of each remedy that was run, judged for `device`.
+pub(crate) fn judge(trials: &[(Planned, Run)], device: &Device) -> Vec<Trial> {
+    trials.iter().map(|(planned, run)| judge_one(planned, run, device)).collect()
+}
+
+fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
+    let words = planned.names.split(',').zip(&planned.details).map(|(name, text)| words(name, text));
+    let (titles, lines): (Vec<String>, Vec<String>) = words.unzip();
+    let mut trial = Trial {
+        remedy: planned.names.clone(),
+        title: titles.join(" and "),
+        line: lines.join("; "),
+        in_use: None,
+        reserved: None,
+        fits: None,
+        cards: Vec::new(),
+        is_estimate: false,
+        seconds: run.seconds,
+        error: String::new(),
+    };
+    let result = outcome::from_run(run);
+    if !result.outcome.is_fit() {
+        trial.error = run.errors.lines().last().unwrap_or("it does not get through").to_owned();
+        return trial;
+    }
+    let devices = result.processes.iter().flat_map(|process| &process.devices);
+    trial.reserved = devices.filter_map(|device| device.reserved).max();
+    trial.in_use = most_in_use(run);
+    let recording = explain::read_recording(run);
+    let report = recording.as_ref().and_then(|recording| explain::replay_on(recording, device));
+    trial.fits = match &report {
+        Some(report) => Some(report.verdict.gets_through),
+        None => trial.in_use.map(|bytes| bytes <= device.total_bytes - device.margin_bytes),
+    };
+    if let (Some(recording), Some(report)) = (&recording, &report) {
+        let needs = explain::find_needs(report, recording, run).or_else(|| {
+            let report = explain::replay_on(recording, &run.device)?;
+            explain::find_needs(&report, recording, run)
+        });
+        trial.cards = needs.map(|needs| needs.cards).unwrap_or_default();
+        trial.cards.truncate(CARDS);
+    }
+    trial
+}
+
+/// Returns a remedy in words, and the text to type for it.
+fn words(name: &str, detail: &str) -> (String, String) {
+    let around = |context: &str| format!("with {context}:  # around the forward pass");
+    let (title, line) = match name {
+        "expandable_segments" => (
+            "expandable segments".to_owned(),
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned(),
+        ),
+        "benchmark_off" => (
+            "cuDNN without benchmark mode".to_owned(),
+            "torch.backends.cudnn.benchmark = False".to_owned(),
+        ),
+        "autocast" => (
+            format!("{detail} by autocast"),
+            around(&format!("torch.autocast(\"cuda\", torch.{detail})")),
+        ),
+        "checkpoint" => ("gradient checkpoints".to_owned(), detail.to_owned()),
+        "half_batch" => {
+            let half = detail.parse().unwrap_or(2_u64) / 2;
+            let line = format!("batch_size={half}, and optimizer.step() after each second batch");
+            (format!("batch of {half}, accumulated twice"), line)
+        }
+        "adam_8bit" => (
+            format!("{detail} in 8 bits"),
+            format!("bitsandbytes.optim.{detail}8bit(model.parameters(), ...)"),
+        ),
+        "no_state" => (
+            "no optimiser state on the GPU".to_owned(),
+            "torch.optim.SGD(model.parameters(), ...), or DeepSpeed's offload_optimizer".to_owned(),
+        ),
+        _ => (
+            "activations in host memory".to_owned(),
+            around("torch.autograd.graph.save_on_cpu(pin_memory=True)"),
+        ),
+    };
+    (title, line)
+}
+
+/// Returns estimates for FSDP over several cards: each holds its part of parameters, gradients and
+/// state, and two blocks of layers whole. Empty if the program does not train, or has several
+/// devices already.
+pub(crate) fn estimate_fsdp(run: &Run, recording: &Recording, peak: &Peak, device: &Device) -> Vec<Trial> {
+    let of = |wanted: &str| {
+        let kinds = peak.kinds.iter().filter(|kind| kind.kind == wanted);
+        kinds.map(|kind| kind.bytes).sum::<u64>()
+    };
+    let parameters = of("parameters");
+    let sharded = parameters + of("gradients") + of("optimiser_state");
+    let users = run.processes.iter().filter(|process| process.torch.is_some());
+    let (Some(in_use), true) = (most_in_use(run), users.count() == 1) else { return Vec::new() };
+    if of("gradients") == 0 || run.device_count > 1 {
+        return Vec::new();
+    }
+    let whole = match recording.largest_block() {
+        0 => parameters,
+        block => (2 * block).min(parameters),
+    };
+    let estimate = |ranks: &u64| {
+        let least = in_use.saturating_sub(sharded - sharded / ranks) + whole;
+        let is_alike = |card: &&&cards::Card| {
+            card.capability == device.card.capability
+                && card.class != Class::MigSlice
+                && card.total_bytes >= least
+        };
+        let mut smallest: Vec<_> = cards::all().iter().collect::<Vec<_>>();
+        smallest.retain(|card| is_alike(&card));
+        smallest.sort_by_key(|card| card.total_bytes);
+        Trial {
+            remedy: format!("fsdp_{ranks}"),
+            title: format!("FSDP over {ranks} cards"),
+            line: format!(
+                "torchrun --nproc-per-node {ranks}, with torch.distributed.fsdp.fully_shard(model)"
+            ),
+            in_use: Some(least),
+            reserved: None,
+            fits: Some(least <= device.total_bytes - device.margin_bytes),
+            cards: smallest.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
+            is_estimate: true,
+            seconds: 0.0,
+            error: String::new(),
+        }
+    };
+    RANKS.iter().map(estimate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_have_lines_to_type() {
+        for name in REMEDIES.iter().filter(|name| !name.contains(',')) {
+            let (title, line) = words(name, "16");
+            assert!(!title.is_empty() && !line.is_empty(), "{name}");
+        }
+        assert!(words("half_batch", "16").1.starts_with("batch_size=8,"));
+    }
+}
