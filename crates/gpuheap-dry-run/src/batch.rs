@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn search_finds_the_largest_that_fits() {
-        for (text, most) in [("B=8..64", 64), ("B=8..64", 40), ("B=8..64:8", 64), ("B=7..66:8", 66)] {
+        for (text, most) in [("B=8..64", 64), ("B=8..64", 40), ("B=8..64:8", 64), ("B=7..66:8", 66)]
+        {
             let range = FindBatch::parse(text).unwrap();
             for largest in 0..80 {
                 let mut tried = Vec::new();

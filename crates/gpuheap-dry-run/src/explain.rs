@@ -127,7 +127,9 @@ pub(crate) fn replay_on(recording: &Recording, device: &Device) -> Option<TraceR
     let options = Options {
         device: DeviceChoice::Memory {
             profile: None,
-            bytes: (device.total_bytes - device.margin_bytes).saturating_sub(recording.beside).max(2 << 20),
+            bytes: (device.total_bytes - device.margin_bytes)
+                .saturating_sub(recording.beside)
+                .max(2 << 20),
             typed: device.card.name.to_owned(),
         },
         ..Options::default()

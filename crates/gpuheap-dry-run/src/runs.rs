@@ -197,22 +197,22 @@ impl Runner<'_> {
         (batch, kept): (&mut Batch, &mut Option<Run>),
     ) -> Result<Option<u64>, Stop> {
         range.search(most, |value| {
-                let output = if batch.runs == 0 { Output::Passed } else { Output::Dropped };
-                batch.runs += 1;
-                let values = [&[(&*range.variable, value)], with].concat();
-                let run = self.run(device, &Change { values, remedy: "" }, output);
-                let run = run.map_err(Stop::Error)?;
-                let outcome = outcome::from_run(&run).outcome;
-                // The last run that fits has the largest fitting value.
-                let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
-                if kept.is_none() || !is_too_large {
-                    *kept = Some(run);
-                }
-                match outcome {
-                    _ if self.signals.is_interrupted() => Err(Stop::NoVerdict),
-                    Outcome::NoVerdict(_) => Err(Stop::NoVerdict),
-                    outcome => Ok(outcome.is_fit()),
-                }
+            let output = if batch.runs == 0 { Output::Passed } else { Output::Dropped };
+            batch.runs += 1;
+            let values = [&[(&*range.variable, value)], with].concat();
+            let run = self.run(device, &Change { values, remedy: "" }, output);
+            let run = run.map_err(Stop::Error)?;
+            let outcome = outcome::from_run(&run).outcome;
+            // The last run that fits has the largest fitting value.
+            let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
+            if kept.is_none() || !is_too_large {
+                *kept = Some(run);
+            }
+            match outcome {
+                _ if self.signals.is_interrupted() => Err(Stop::NoVerdict),
+                Outcome::NoVerdict(_) => Err(Stop::NoVerdict),
+                outcome => Ok(outcome.is_fit()),
+            }
         })
     }
 

@@ -75,7 +75,8 @@ pub(crate) fn judge(trials: &[(Planned, Run)], device: &Device) -> Vec<Trial> {
 }
 
 fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
-    let words = planned.names.split(',').zip(&planned.details).map(|(name, text)| words(name, text));
+    let words =
+        planned.names.split(',').zip(&planned.details).map(|(name, text)| words(name, text));
     let (titles, lines): (Vec<String>, Vec<String>) = words.unzip();
     let mut trial = Trial {
         remedy: planned.names.clone(),
@@ -155,7 +156,12 @@ fn words(name: &str, detail: &str) -> (String, String) {
 /// Returns estimates for FSDP over several cards: each holds its part of parameters, gradients and
 /// state, and two blocks of layers whole. Empty if the program does not train, or has several
 /// devices already.
-pub(crate) fn estimate_fsdp(run: &Run, recording: &Recording, peak: &Peak, device: &Device) -> Vec<Trial> {
+pub(crate) fn estimate_fsdp(
+    run: &Run,
+    recording: &Recording,
+    peak: &Peak,
+    device: &Device,
+) -> Vec<Trial> {
     let of = |wanted: &str| {
         let kinds = peak.kinds.iter().filter(|kind| kind.kind == wanted);
         kinds.map(|kind| kind.bytes).sum::<u64>()

@@ -6,6 +6,7 @@ use gpuheap_driver::abi::{self, Code, In};
 use gpuheap_driver::{CUstream, export};
 
 use crate::device::{self, Loaded};
+use crate::workspaces;
 
 /// Version of cuBLAS and cuBLASLt to return: the oldest of CUDA 13.
 pub(crate) const VERSION: usize = 130_000;
@@ -60,6 +61,13 @@ export! {
     /// Destroys a handle.
     fn cublasDestroy_v2(handle: Handle) -> Outcome {
         handle.end()
+    }
+
+    /// Notes the workspace. No function computes, so none uses it.
+    fn cublasSetWorkspace_v2(_handle: Handle, workspace: *const c_void, bytes: usize) -> Outcome {
+        workspaces::note_address(workspace);
+        workspaces::note_size(bytes as u64);
+        Ok(())
     }
 
     /// Writes 0 to the host's status: the arguments were right. Callers test that status. Computes

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use gpuheap_driver::{CUstream, export};
 
 use crate::cublas::{CublasCode, Out, Outcome, VERSION};
-use crate::device;
+use crate::{device, workspaces};
 
 /// Object to which the handles of all descriptions point. It is never read.
 static DESCRIPTION: u64 = 0;
@@ -51,10 +51,12 @@ export! {
         _d: *mut c_void,
         _d_layout: *const c_void,
         _algorithm: *const c_void,
-        _workspace: *mut c_void,
-        _workspace_bytes: usize,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
         stream: CUstream,
     ) -> Outcome {
+        workspaces::note_address(workspace);
+        workspaces::note_size(workspace_bytes as u64);
         device::launch(stream);
         Ok(())
     }

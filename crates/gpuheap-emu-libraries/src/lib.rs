@@ -19,3 +19,4 @@ mod device;
 mod nccl;
 mod not_modelled;
 mod report;
+mod workspaces;

@@ -48,7 +48,7 @@ macro_rules! cublas_functions {
                 cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
                 cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
                 cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute cublasSetMatrixAsync
-                cublasSetVectorAsync cublasSetWorkspace_v2
+                cublasSetVectorAsync
             ]
         );
     };

@@ -17,7 +17,10 @@ pub(super) fn render(verdict: &Verdict) -> String {
     cards(&mut text, verdict);
     if let Some(batch) = verdict.batch.as_ref().filter(|batch| !batch.others.is_empty()) {
         let others: Vec<&str> = batch.others.iter().map(|other| &*other.variable).collect();
-        head(&mut text, &[&["card"], &others[..], &[&format!("largest {}", batch.variable)]].concat());
+        head(
+            &mut text,
+            &[&["card"], &others[..], &[&format!("largest {}", batch.variable)]].concat(),
+        );
         for found in &batch.found {
             let mut cells = vec![found.card.clone()];
             cells.extend(others.iter().map(|&name| found.with[name].to_string()));
@@ -52,14 +55,17 @@ fn cards(text: &mut String, verdict: &Verdict) {
         let most = |of: fn(&DeviceResult) -> Option<u64>| {
             devices.clone().filter_map(of).max().map_or(String::new(), |bytes| amount(bytes))
         };
-        row(text, &[
-            card.card.clone(),
-            fits(card).to_owned(),
-            most(|device| device.allocated),
-            most(|device| device.reserved),
-            most(|device| device.in_use),
-            amount(card.total),
-        ]);
+        row(
+            text,
+            &[
+                card.card.clone(),
+                fits(card).to_owned(),
+                most(|device| device.allocated),
+                most(|device| device.reserved),
+                most(|device| device.in_use),
+                amount(card.total),
+            ],
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, DeviceResult, Ended, Found, Held, Outcome, Peak, ProcessResult, Read, Reason,
-    Refusal, Remedy, SizeRead, Then, Trial, Unknown, Verdict,
+    Batch, CardResult, DeviceResult, Ended, Found, Held, Outcome, Peak, ProcessResult, Read,
+    Reason, Refusal, Remedy, SizeRead, Then, Trial, Unknown, Verdict,
 };
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
@@ -140,7 +140,8 @@ fn read_at(reads: &[Read]) -> String {
 fn batch_sentence(batch: &Batch) -> String {
     let Batch { variable, least, most, .. } = batch;
     let of = |Found { card, with, largest, .. }: &Found| {
-        let with: Vec<String> = with.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let with: Vec<String> =
+            with.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let with = match with.is_empty() {
             true => String::new(),
             false => format!(" with {}", with.join(" ")),
@@ -430,9 +431,8 @@ fn at_peak(text: &mut String, peak: &Peak) {
         let modules = peak.modules.iter().take(MODULES);
         let modules = modules.map(|one| {
             let most = one.kinds.iter().max_by_key(|(_, bytes)| **bytes);
-            let most = most.map_or(String::new(), |(kind, _)| {
-                format!(", most of it {}", kind_words(kind))
-            });
+            let most = most
+                .map_or(String::new(), |(kind, _)| format!(", most of it {}", kind_words(kind)));
             format!("{} {}{most}", Amount(one.bytes), one.module)
         });
         hanging(text, "By module: ", "  ", &join(modules.collect()));

@@ -459,16 +459,22 @@ hook.state.is_recording = False
     let owners = &owners[0];
     assert_eq!(owners["live"], 7_400, "{}", ran.stderr);
     let kinds: Vec<_> = owners["kinds"].as_array().unwrap().iter().collect();
-    assert_eq!(kinds, [
-        &json!({"kind": "parameters", "bytes": 200, "blocks": 2}),
-        &json!({"kind": "gradients", "bytes": 200, "blocks": 2}),
-        &json!({"kind": "activations", "bytes": 2000, "blocks": 2}),
-        &json!({"kind": "backward", "bytes": 5000, "blocks": 1}),
-    ]);
-    assert_eq!(owners["modules"][1], json!({
-        "module": "Module.h.*", "bytes": 2400,
-        "kinds": {"parameters": 200, "gradients": 200, "activations": 2000}
-    }));
+    assert_eq!(
+        kinds,
+        [
+            &json!({"kind": "parameters", "bytes": 200, "blocks": 2}),
+            &json!({"kind": "gradients", "bytes": 200, "blocks": 2}),
+            &json!({"kind": "activations", "bytes": 2000, "blocks": 2}),
+            &json!({"kind": "backward", "bytes": 5000, "blocks": 1}),
+        ]
+    );
+    assert_eq!(
+        owners["modules"][1],
+        json!({
+            "module": "Module.h.*", "bytes": 2400,
+            "kinds": {"parameters": 200, "gradients": 200, "activations": 2000}
+        })
+    );
     let held = &owners["holders"][1];
     assert!(held["line"].as_str().unwrap().ends_with("models/gpt.py:7 in forward"), "{held}");
     assert!(held["called_from"].as_str().unwrap().ends_with("program.py:3 in step"), "{held}");
@@ -487,7 +493,10 @@ torch.opened()
 torch.Module([torch.Tensor(1)])()
 print(torch.hook.state.remedies.found)
 ";
-    let (ran, json) = ran(&format!("import gpuheap_dry_run_hook as hook; torch.hook = hook\n{program}"), &["--remedies=never"]);
+    let (ran, json) = ran(
+        &format!("import gpuheap_dry_run_hook as hook; torch.hook = hook\n{program}"),
+        &["--remedies=never"],
+    );
     for remedy in ["adam_8bit", "no_state", "'half_batch': '32'", "'autocast': 'bfloat16'"] {
         assert!(ran.stdout.contains(remedy), "{} {}", ran.stdout, ran.stderr);
     }

@@ -26,7 +26,12 @@ pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String
     let mut found = Vec::new();
     for (keyword, given) in schema.as_object().unwrap() {
         let follows = match keyword.as_str() {
-            "$schema" | "title" | "description" | "properties" | "items" | "additionalProperties" => true,
+            "$schema"
+            | "title"
+            | "description"
+            | "properties"
+            | "items"
+            | "additionalProperties" => true,
             "type" => given.as_array().map_or(is_kind(given), |kinds| kinds.iter().any(is_kind)),
             "enum" => given.as_array().unwrap().contains(value),
             "const" => given == value,

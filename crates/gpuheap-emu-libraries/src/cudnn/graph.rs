@@ -15,7 +15,7 @@ use super::convolution::{Convolution, Pass, Shape, Window};
 use super::plans::Plan;
 use super::tensor::element_bytes;
 use super::{CudnnCode, CudnnSession, Handle, In, Out, Outcome};
-use crate::{device, report};
+use crate::{device, report, workspaces};
 
 /// Numbers of kinds of descriptors, from `cudnnBackendDescriptorType_t`.
 mod kind {
@@ -55,6 +55,7 @@ mod attribute {
     pub(super) const TENSOR_SIZES: c_int = 902;
     pub(super) const TENSOR_STRIDES: c_int = 903;
     pub(super) const ENGINE_GRAPH: c_int = 1300;
+    pub(super) const PACK_WORKSPACE: c_int = 1003;
     pub(super) const ENGINE_INDEX: c_int = 1301;
     pub(super) const ENGINE_NOTES: c_int = 1303;
 }
@@ -154,6 +155,10 @@ export! {
     ) -> Outcome {
         let count = usize::try_from(count).map_err(|_| CudnnCode::BAD_PARAM)?;
         let value = Value::read(of, count, elements)?;
+        if let (attribute::PACK_WORKSPACE, Value::Elements { bytes, .. }) = (attribute, &value) {
+            let address = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            workspaces::note_address(address as *const c_void);
+        }
         descriptor.read(|descriptor| descriptor.set(attribute, value))
     }
 
@@ -171,6 +176,10 @@ export! {
         let held = value.as_ref().map_or(0, Value::count);
         let most = if elements.is_null() { 0 } else { usize::try_from(wanted).unwrap_or(0) };
         if let Some(value) = value {
+            if let (attribute::PLAN_WORKSPACE, Value::Elements { bytes, .. }) = (attribute, &value) {
+                let size = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                workspaces::note_size(size);
+            }
             value.write(of, most, elements)?;
         }
         count.write_if_wanted(held as i64)

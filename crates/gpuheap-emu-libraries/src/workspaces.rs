@@ -1,0 +1,61 @@
+//! Addresses and sizes of workspaces that programs hand to the libraries.
+//!
+//! `gpuheap dry-run` looks a block of PyTorch's allocator up here, to tell workspaces from results.
+
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use gpuheap_driver::export;
+
+/// Most addresses and most sizes. Programs reuse the addresses of a few workspaces; a model has one
+/// size for each shape of its convolutions.
+const MOST: usize = 65_536;
+
+static ADDRESSES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+static SIZES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Notes the address of a workspace.
+pub(crate) fn note_address(address: *const c_void) {
+    note(&ADDRESSES, address as u64);
+}
+
+/// Notes the size of a workspace, bytes.
+pub(crate) fn note_size(bytes: u64) {
+    note(&SIZES, bytes);
+}
+
+fn note(set: &Mutex<BTreeSet<u64>>, value: u64) {
+    let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
+    if value > 0 && set.len() < MOST {
+        set.insert(value);
+    }
+}
+
+fn has(set: &Mutex<BTreeSet<u64>>, value: u64) -> bool {
+    set.lock().unwrap_or_else(PoisonError::into_inner).contains(&value)
+}
+
+export! {
+    /// Returns 1 if a block with this address and size, in bytes, may be a workspace: the program
+    /// has used both for one. Else 0.
+    fn gpuheap_emulated_is_workspace(address: u64, bytes: u64) -> c_int {
+        c_int::from(has(&ADDRESSES, address) && has(&SIZES, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspace_has_address_and_size() {
+        note_address(0x7000 as *const c_void);
+        note_size(4096);
+        note_size(0);
+        assert_eq!(gpuheap_emulated_is_workspace(0x7000, 4096), 1);
+        assert_eq!(gpuheap_emulated_is_workspace(0x7000, 0), 0);
+        assert_eq!(gpuheap_emulated_is_workspace(0x7000, 512), 0);
+        assert_eq!(gpuheap_emulated_is_workspace(0x9000, 4096), 0);
+    }
+}
