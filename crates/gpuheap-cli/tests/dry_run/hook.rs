@@ -42,7 +42,8 @@ parts = module("torch.nn.modules.module", register_module_forward_pre_hook=befor
     register_module_forward_hook=lambda hook, always_call: after.append(hook))
 class ModuleList: pass
 class Sequential: pass
-nn = module("torch.nn", ModuleList=ModuleList, Sequential=Sequential)
+nn = module("torch.nn", ModuleList=ModuleList, Sequential=Sequential,
+    modules=types.SimpleNamespace(module=parts))
 backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(benchmark=False))
 compiler = types.SimpleNamespace(is_compiling=lambda: False)
 is_grad_enabled, is_autocast_enabled, float32 = lambda: True, lambda: False, "float32"

@@ -50,10 +50,13 @@ fn largest_fitting_value_is_found() {
         bench.json(&["--card", "L4", "--find-batch", "MIB=1..100000", "--", &take, "{MIB}"]);
     // Usable memory is all memory except the context, in whole granules of the driver.
     let usable = json["cards"][0]["usable"].as_u64().unwrap();
+    let found = &json["batch"]["found"][0];
     assert_eq!(
-        json["batch"]["found"],
-        serde_json::json!([{"card": "L4 24GB", "largest": usable >> 21 << 1}])
+        (&found["card"], &found["largest"]),
+        (&"L4 24GB".into(), &(usable >> 21 << 1).into())
     );
+    // By default 3 % of the card stay free, in whole MiB.
+    assert_eq!(found["margin"], json["cards"][0]["total"].as_u64().unwrap() * 3 / 100 >> 20 << 20);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
 
@@ -91,7 +94,8 @@ fn variable_is_set_and_replaced() {
         "{B}",
     ]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert_eq!(json["batch"]["found"], serde_json::json!([{"card": "L4 24GB", "largest": 22}]));
+    assert_eq!(json["batch"]["found"][0]["largest"], 22);
+    assert!(ran.stderr.contains("A margin of 3 % is left"), "{}", ran.stderr);
     let values = std::fs::read_to_string(bench.files.path().join("values")).unwrap();
     assert_eq!(values.split_whitespace().take(3).collect::<Vec<_>>(), ["64", "8", "36"]);
     let ran = bench.dry_run(&["--find-batch", "B=30..64", "--", "sh", "-c", script, "sh", "{B}"]);
@@ -173,4 +177,28 @@ fn block_written_by_kernel_reads_zero() {
     let (ran, json) = bench.json(&["--card", "RTX 4090", "--", &program]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "0\n"), "{}", ran.stderr);
     assert_eq!(json["unknown"]["reads"], 1);
+}
+
+#[test]
+fn several_variables_have_their_edge() {
+    let bench = Bench::new();
+    let take = bench.compiled("take.c");
+    let script = format!("exec {take} $((B * L))");
+    let options = ["--card", "L4", "--find-batch", "B=1..64", "--find-length", "L=1000..8000:1000"];
+    let file = bench.files.path().join("table.md");
+    let markdown = ["--markdown", file.to_str().unwrap(), "--margin", "5%"];
+    let program = ["--", "sh", "-c", &script];
+    let (ran, json) = bench.json(&[&options[..], &markdown, &program].concat());
+    let usable = json["cards"][0]["usable"].as_u64().unwrap() >> 20;
+    let found = json["batch"]["found"].as_array().unwrap();
+    let edge = found.iter().map(|one| (one["with"]["L"].as_u64(), one["largest"].as_u64()));
+    let expected = [1000, 2000, 4000, 8000].map(|l| (Some(l), Some(usable / l)));
+    assert_eq!(edge.collect::<Vec<_>>(), expected, "{}", ran.stderr);
+    assert!(ran.stderr.contains("with L=8000 up to B=2"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("A margin of 5 % is left"), "{}", ran.stderr);
+    let table = std::fs::read_to_string(file).unwrap();
+    assert!(
+        table.contains("| card | L | largest B |\n|---|---|---|\n| L4 24GB | 1000 |"),
+        "{table}"
+    );
 }

@@ -58,8 +58,7 @@ class Owners:
 
     def watch(self):
         """Registers hooks that note which module is called."""
-        from torch.nn.modules import module
-
+        module = self.torch.nn.modules.module
         is_compiling = self.torch.compiler.is_compiling
         enter, leave = self.enter, self.leave
 

@@ -64,7 +64,7 @@ def after_step(optimizer):
         update_peaks()
     finally:
         state.in_hook = False
-    if state.owners is not None:
+    if state.owners is not None and hasattr(optimizer, "param_groups"):
         rose = sum(known["allocated"] for known in state.peaks.values()) > peak
         state.owners.look(optimizer, rose or state.step() <= FIRST_STEPS)
         state.remedies.note_optimiser(optimizer)
