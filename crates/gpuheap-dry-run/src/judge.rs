@@ -53,7 +53,7 @@ pub(crate) fn judge(
         next: None,
         is_interrupted,
     };
-    verdict.with_room = results.with_room.as_ref().and_then(most_in_use);
+    verdict.with_room = results.with_room.as_ref().and_then(outcome::most_in_use);
     let Some(run) = most_complete_run(results) else { return Ok(verdict) };
     let outcome = outcome::from_run(run).outcome;
     verdict.is_lower_bound = !outcome.is_fit() || outcome == Outcome::FitsAsFarAsKnown;
@@ -128,12 +128,6 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
         result.is_some_and(|card| card.outcome.is_fit())
     };
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
-}
-
-/// Returns the highest peak, over all devices, of memory in use.
-pub(crate) fn most_in_use(run: &Run) -> Option<u64> {
-    let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
-    drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
 }
 
 /// Returns the run on the first card that is too small. Remedies are for this card.

@@ -35,6 +35,12 @@ pub(crate) fn from_run(run: &Run) -> CardResult {
     }
 }
 
+/// Returns the highest peak, over all devices, of memory in use.
+pub(crate) fn most_in_use(run: &Run) -> Option<u64> {
+    let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
+    drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
+}
+
 /// Returns a result for a card on which the program was not run.
 pub(crate) fn without_run(device: &Device, outcome: Outcome) -> CardResult {
     CardResult {

@@ -47,7 +47,9 @@ pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Er
     if fits_nowhere && results.batch.is_none() && !signals.is_interrupted() {
         results.with_room = runner.run_with_room(&devices)?;
     }
-    let remedies = trial::choose(options, &results);
+    let furthest = results.with_room.as_ref().or(results.runs.first());
+    let remedies = furthest.map(|run| trial::choose(options, &results.cards, run));
+    let remedies = remedies.unwrap_or_default();
     if !signals.is_interrupted() && !remedies.is_empty() {
         results.trials = runner.run_trials(&devices, remedies, &results)?;
     }

@@ -6,10 +6,9 @@ use gpuheap_replay::cards::{self, Class};
 
 use crate::card::Device;
 use crate::explain::{self, Recording};
-use crate::judge::{Results, most_in_use};
-use crate::outcome;
+use crate::outcome::{self, most_in_use};
 use crate::program::Run;
-use crate::verdict::{Outcome, Peak, Trial};
+use crate::verdict::{CardResult, Outcome, Peak, Trial};
 use crate::{Options, Remedies};
 
 /// Longest run, in seconds, of a program that is run again with each remedy without a request.
@@ -41,20 +40,15 @@ pub(crate) struct Planned {
     details: Vec<String>,
 }
 
-/// Returns the remedies to run after the runs of the cards.
-pub(crate) fn choose(options: &Options, results: &Results) -> Vec<Planned> {
-    let Some(run) = results.with_room.as_ref().or(results.runs.first()) else { return Vec::new() };
+/// Returns the remedies to run after the runs of the cards. `run` got furthest.
+pub(crate) fn choose(options: &Options, cards: &[CardResult], run: &Run) -> Vec<Planned> {
     let fails = |outcome| matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
     let is_wanted = match options.remedies {
         Remedies::Never => false,
-        Remedies::Auto => {
-            run.seconds <= LONGEST && results.cards.iter().any(|card| fails(card.outcome))
-        }
-        Remedies::Always => {
-            !results.cards.iter().any(|card| matches!(card.outcome, Outcome::NoVerdict(_)))
-        }
+        Remedies::Auto => run.seconds <= LONGEST && cards.iter().any(|card| fails(card.outcome)),
+        Remedies::Always => !cards.iter().any(|card| matches!(card.outcome, Outcome::NoVerdict(_))),
     };
-    if !is_wanted || results.batch.is_some() {
+    if !is_wanted || !options.find_batch.is_empty() {
         return Vec::new();
     }
     let reported = run.processes.iter().filter_map(|process| process.torch.as_ref());
@@ -82,8 +76,9 @@ fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
         remedy: planned.names.clone(),
         title: titles.join(" and "),
         line: lines.join("; "),
-        in_use: None,
+        allocated: None,
         reserved: None,
+        in_use: None,
         fits: None,
         cards: Vec::new(),
         is_estimate: false,
@@ -95,8 +90,9 @@ fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
         trial.error = run.errors.lines().last().unwrap_or("it does not get through").to_owned();
         return trial;
     }
-    let devices = result.processes.iter().flat_map(|process| &process.devices);
-    trial.reserved = devices.filter_map(|device| device.reserved).max();
+    let devices = || result.processes.iter().flat_map(|process| &process.devices);
+    trial.allocated = devices().filter_map(|device| device.allocated).max();
+    trial.reserved = devices().filter_map(|device| device.reserved).max();
     trial.in_use = most_in_use(run);
     let recording = explain::read_recording(run);
     let report = recording.as_ref().and_then(|recording| explain::replay_on(recording, device));
@@ -170,7 +166,7 @@ pub(crate) fn estimate_fsdp(
     let sharded = parameters + of("gradients") + of("optimiser_state");
     let users = run.processes.iter().filter(|process| process.torch.is_some());
     let (Some(in_use), true) = (most_in_use(run), users.count() == 1) else { return Vec::new() };
-    if of("gradients") == 0 || run.device_count > 1 {
+    if sharded == parameters || run.device_count > 1 {
         return Vec::new();
     }
     let whole = match recording.largest_block() {
@@ -193,8 +189,9 @@ pub(crate) fn estimate_fsdp(
             line: format!(
                 "torchrun --nproc-per-node {ranks}, with torch.distributed.fsdp.fully_shard(model)"
             ),
-            in_use: Some(least),
+            allocated: None,
             reserved: None,
+            in_use: Some(least),
             fits: Some(least <= device.total_bytes - device.margin_bytes),
             cards: smallest.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
             is_estimate: true,

@@ -387,10 +387,12 @@ pub struct Trial {
     pub title: String,
     /// Text to type.
     pub line: String,
-    /// Peak of memory in use on a device with memory to spare; `None` if the program failed.
-    pub in_use: Option<u64>,
+    /// Peak of allocated bytes; `None` if it is not known.
+    pub allocated: Option<u64>,
     /// Peak of reserved bytes; `None` if it is not known.
     pub reserved: Option<u64>,
+    /// Peak of memory in use on a device with memory to spare; `None` if the program failed.
+    pub in_use: Option<u64>,
     /// `true` if the program fits on the first card that is too small, or else on the first card;
     /// `None` if it is not known.
     pub fits: Option<bool>,

@@ -32,11 +32,11 @@ pub(super) fn render(verdict: &Verdict) -> String {
         owners(&mut text, peak);
     }
     if !verdict.trials.is_empty() {
-        head(&mut text, &["remedy", "in use", "fits", "smallest cards", "to type"]);
+        head(&mut text, &["remedy", "allocated", "in use", "fits", "smallest cards", "to type"]);
         for trial in &verdict.trials {
-            let (in_use, fits) = trial_figures(trial);
-            let cards = trial.cards.join(", ");
-            row(&mut text, &[trial.title.clone(), in_use, fits.into(), cards, code(&trial.line)]);
+            let ([allocated, in_use], fits) = trial_figures(trial);
+            let (title, cards) = (trial.title.clone(), trial.cards.join(", "));
+            row(&mut text, &[title, allocated, in_use, fits.into(), cards, code(&trial.line)]);
         }
         if verdict.trials.iter().any(|trial| trial.is_estimate) {
             line(&mut text, format_args!("\n~: an estimate, without a run."));
@@ -53,7 +53,7 @@ fn cards(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let devices = card.processes.iter().flat_map(|process| &process.devices);
         let most = |of: fn(&DeviceResult) -> Option<u64>| {
-            devices.clone().filter_map(of).max().map_or(String::new(), |bytes| amount(bytes))
+            devices.clone().filter_map(of).max().map_or(String::new(), amount)
         };
         row(
             text,
@@ -93,9 +93,12 @@ fn owners(text: &mut String, peak: &Peak) {
         }
     }
     if !peak.holders.is_empty() {
-        head(text, &["line", "memory", "blocks"]);
+        head(text, &["line", "module", "kind", "memory", "blocks"]);
         for held in peak.holders.iter().take(ROWS) {
-            row(text, &[code(short(&held.line)), amount(held.bytes), held.blocks.to_string()]);
+            let kind = held.kind.as_deref().map_or("", kind_words).to_owned();
+            let module = held.module.as_deref().map_or(String::new(), code);
+            let line = code(short(&held.line));
+            row(text, &[line, module, kind, amount(held.bytes), held.blocks.to_string()]);
         }
     }
 }

@@ -139,22 +139,29 @@ fn read_at(reads: &[Read]) -> String {
 
 fn batch_sentence(batch: &Batch) -> String {
     let Batch { variable, least, most, .. } = batch;
-    let of = |Found { card, with, largest, .. }: &Found| {
-        let with: Vec<String> =
-            with.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let with = match with.is_empty() {
-            true => String::new(),
-            false => format!(" with {}", with.join(" ")),
+    let mut sentences = Vec::new();
+    for of_card in batch.found.chunk_by(|one, other| one.card == other.card) {
+        let with = |found: &Found| {
+            let with = found.with.iter().map(|(name, value)| format!(" {name}={value}"));
+            let with: String = with.collect();
+            if with.is_empty() { with } else { format!(" with{with}") }
         };
-        match largest {
-            Some(value) if value == most => format!(
-                "It fits on {card}{with} up to {variable}={most}, the largest that was asked for."
-            ),
-            Some(value) => format!("It fits on {card}{with} up to {variable}={value}."),
-            None => format!("It does not fit on {card}{with} with {variable}={least}."),
+        let card = &of_card[0].card;
+        let of = |found: &Found| {
+            let value = found.largest?;
+            let asked = if value == *most { ", the largest that was asked for" } else { "" };
+            let asked = if found.with.is_empty() { asked } else { "" };
+            Some(format!("{variable}={value}{}{asked}", with(found)))
+        };
+        let fits: Vec<String> = of_card.iter().filter_map(of).collect();
+        if !fits.is_empty() {
+            sentences.push(format!("It fits on {card} up to {}.", fits.join(", ")));
         }
-    };
-    let mut sentences: Vec<String> = batch.found.iter().map(of).collect();
+        let fails = of_card.iter().find(|found| found.largest.is_none());
+        sentences.extend(fails.map(|found| {
+            format!("It does not fit on {card} with {variable}={least}{}.", with(found))
+        }));
+    }
     sentences.extend(margin(batch));
     sentences.push(format!("{} tried.", count(batch.runs, "run")));
     sentences.join(" ")
@@ -528,15 +535,16 @@ fn trials(text: &mut String, verdict: &Verdict) {
     let width = verdict.trials.iter().map(|trial| trial.title.chars().count()).max().unwrap_or(0);
     let width = width.clamp(12, 44);
     line(text, format_args!("What each remedy gives, by running it with memory to spare:"));
-    line(text, format_args!("  {:<width$} {:>11} fits  smallest cards", "remedy", "in use"));
+    let head = format!("{:>11} {:>11} fits  smallest cards", "allocated", "in use");
+    line(text, format_args!("  {:<width$} {head}", "remedy"));
     for trial in &verdict.trials {
-        let (in_use, fits) = trial_figures(trial);
+        let ([allocated, in_use], fits) = trial_figures(trial);
         let cards = match trial.error.is_empty() {
             true => trial.cards.join(", "),
             false => format!("failed: {}", trial.error),
         };
         let title = &trial.title;
-        let row = format!("  {title:<width$} {in_use:>11} {fits:<5} {cards}");
+        let row = format!("  {title:<width$} {allocated:>11} {in_use:>11} {fits:<5} {cards}");
         line(text, format_args!("{}", row.trim_end()));
         line(text, format_args!("    {}", trial.line));
     }
@@ -545,16 +553,20 @@ fn trials(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Returns the memory in use with a remedy, and whether the program fits, in words.
-pub(super) fn trial_figures(trial: &Trial) -> (String, &'static str) {
+/// Returns the allocated memory and the memory in use with a remedy, and whether the program fits,
+/// in words.
+pub(super) fn trial_figures(trial: &Trial) -> ([String; 2], &'static str) {
     let mark = if trial.is_estimate { "~" } else { "" };
-    let in_use = trial.in_use.map_or("-".to_owned(), |bytes| format!("{mark}{}", Amount(bytes)));
+    let figures = [trial.allocated, trial.in_use].map(|bytes| match bytes {
+        Some(bytes) => format!("{mark}{}", Amount(bytes)),
+        None => "-".to_owned(),
+    });
     let fits = match trial.fits {
         Some(true) => "yes",
         Some(false) => "no",
         None => "-",
     };
-    (in_use, fits)
+    (figures, fits)
 }
 
 fn unknown(text: &mut String, unknown: &Unknown) {

@@ -456,7 +456,9 @@ hook.state.is_recording = False
 ";
     let path = bench.file("program.py", &format!("import torch\n{MODEL}{owners}"));
     let ran = bench.dry_run(&["--", "python3", &path]);
-    let owners: Value = serde_json::from_str(ran.stdout.lines().next().unwrap()).unwrap();
+    let first = ran.stdout.lines().next();
+    let owners = first.unwrap_or_else(|| panic!("{}", ran.stderr));
+    let owners: Value = serde_json::from_str(owners).unwrap();
     let owners = &owners[0];
     assert_eq!(owners["live"], 7_400, "{}", ran.stderr);
     let kinds: Vec<_> = owners["kinds"].as_array().unwrap().iter().collect();

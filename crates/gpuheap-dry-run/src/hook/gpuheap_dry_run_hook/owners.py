@@ -212,7 +212,7 @@ class Owners:
 
     def group(self, blocks, is_workspace):
         kinds, modules, holders = {}, {}, {}
-        torch = os.path.dirname(self.torch.__file__) + os.sep
+        torch = os.path.splitext(self.torch.__file__)[0].removesuffix("__init__")
         lines = {}
         for block in blocks:
             kind, tag = self.kind(block, is_workspace)
@@ -243,7 +243,7 @@ class Owners:
             "modules": rows[:MOST_ROWS],
             "holders": [
                 {
-                    "line": line or "without a line of Python",
+                    "line": line or "no line of Python",
                     "called_from": caller,
                     "module": None if name == OUTSIDE else name,
                     "kind": kind,
