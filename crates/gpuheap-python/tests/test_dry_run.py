@@ -3,9 +3,9 @@
 import functools
 
 import pytest
+from test_pytest_plugin import PLUGIN
 
 import gpuheap
-from test_pytest_plugin import PLUGIN
 
 pytest_plugins = ["pytester"]
 
@@ -83,7 +83,9 @@ def test_wrong_use_is_refused():
 
 
 def test_fixture_has_default_card(pytester):
-    pytester.makepyfile(train="import gpuheap\ndef main(): gpuheap.Heap('cuda:0').alloc(20 << 30)\n")
+    pytester.makepyfile(
+        train="import gpuheap\ndef main(): gpuheap.Heap('cuda:0').alloc(20 << 30)\n"
+    )
     pytester.makepyfile("""
 import train
 
@@ -94,6 +96,8 @@ def test_default(gpu_dry_run):
 def test_own(gpu_dry_run):
     assert gpu_dry_run(train.main, card="RTX 4090").fits
 """)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *PLUGIN, "--gpuheap-card", "T4")
+    result = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", *PLUGIN, "--gpuheap-card", "T4"
+    )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*It does not fit on T4*"])

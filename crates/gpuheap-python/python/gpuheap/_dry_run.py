@@ -123,7 +123,17 @@ def dry_run(
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment[CALL] = str(call)
         done = subprocess.run(
-            [sys.executable, "-m", "gpuheap", "dry-run", *options, "--json", verdict, "--", *program],
+            [
+                sys.executable,
+                "-m",
+                "gpuheap",
+                "dry-run",
+                *options,
+                "--json",
+                verdict,
+                "--",
+                *program,
+            ],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -20,7 +20,9 @@ def load(name: str, file: str | None) -> ModuleType:
             if file is None or not name.startswith(error.name or ""):
                 raise
     # The name is another one than `__main__`, so that the file does not run as a program.
-    spec = importlib.util.spec_from_file_location("__mp_main__" if name == "__main__" else name, file)
+    spec = importlib.util.spec_from_file_location(
+        "__mp_main__" if name == "__main__" else name, file
+    )
     assert spec is not None and spec.loader is not None, file
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = sys.modules[spec.name] = module

@@ -272,7 +272,7 @@ class Owners:
 class Block:
     """A block of PyTorch's allocator that is live at the peak. Times are microseconds."""
 
-    __slots__ = ("address", "nbytes", "began", "ended", "tag", "frames")
+    __slots__ = ("address", "began", "ended", "frames", "nbytes", "tag")
 
     def __init__(self, address, nbytes, began, tag, frames):
         self.address, self.nbytes, self.began = address, nbytes, began

@@ -127,9 +127,7 @@ class Remedies:
                 if is_on:
                     enable(True)
                 return "model.set_grad_checkpointing()"
-        names = [
-            (name, module) for name, module in root.named_modules() if self.is_stack(module)
-        ]
+        names = [(name, module) for name, module in root.named_modules() if self.is_stack(module)]
         outer = [
             (name, module)
             for name, module in names
@@ -144,7 +142,9 @@ class Remedies:
     def is_stack(self, module):
         """Returns True for a list of at least two blocks of one class that have parts."""
         nn = self.torch.nn
-        blocks = list(module.children()) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
+        blocks = (
+            list(module.children()) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
+        )
         kinds = {type(block) for block in blocks}
         return (
             len(blocks) >= LEAST_BLOCKS
