@@ -74,9 +74,6 @@ const FALLBACK: c_int = 2;
 const TENSOR_CORE: c_int = 0;
 /// Index of the engine that supports every graph and needs no workspace.
 const LAST_ENGINE: u64 = 1 << 20;
-/// Environment variable that, if it is `off`, has each convolution offer one plan: as if a program
-/// did not set `torch.backends.cudnn.benchmark`.
-const BENCHMARK: &str = "GPUHEAP_EMULATED_CUDNN_BENCHMARK";
 
 /// Workspace of attention in both passes, bytes. PyTorch itself allocates the gradient of the
 /// queries.
@@ -244,13 +241,12 @@ impl Descriptor {
         let graph = self.kept(attribute::HEURISTIC_GRAPH)?;
         let graphs = self.descriptors(attribute::HEURISTIC_GRAPH);
         let plans = graphs.iter().find_map(Self::convolution_in).map(|it| it.plans());
-        let is_off = std::env::var_os(BENCHMARK).is_some_and(|value| value == "off");
         let engines = match plans {
             Some(_) if self.integer(attribute::HEURISTIC_MODE) == Some(FALLBACK) => {
                 LAST_ENGINE..LAST_ENGINE + 1
             }
-            Some(plans) if !is_off => 0..plans.len() as u64,
-            _ => 0..1,
+            Some(plans) => 0..plans.len() as u64,
+            None => 0..1,
         };
         let config = |index| {
             let engine = [
