@@ -83,13 +83,15 @@ impl Convolution {
         let wide = self.x.element != 2;
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
-        let mut fastest = sought("win").unwrap_or(first);
         let mut greediest = sought("rest").unwrap_or(first);
+        // No plan is greedier than the greediest: then the rule for the fastest does not hold.
+        let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
             first = measured.first;
             greediest = measured.greediest;
-            fastest = measured.fastest.unwrap_or(fastest.min(greediest));
+            fastest =
+                measured.fastest.unwrap_or(if fastest <= greediest { fastest } else { first });
             has_fourier = measured.has_fourier;
         }
         let mut plans = vec![
