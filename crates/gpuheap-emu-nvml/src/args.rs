@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_uint};
 
 use gpuheap_driver::abi;
 
-use crate::code::{Code, Outcome};
+use crate::code::{Code, Outcome, fail_if};
 
 pub(crate) type Out<T> = abi::Out<T, Code>;
 pub(crate) type Text = abi::Text<Code>;
@@ -48,9 +48,7 @@ pub(crate) fn write_if_known<T>(place: Out<T>, value: Option<T>) -> Outcome {
 pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T]) -> Outcome {
     let length = count.get()?;
     count.write(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
-    if values.len() > length as usize {
-        return Err(Code::INSUFFICIENT_SIZE);
-    }
+    fail_if(values.len() > length as usize, Code::INSUFFICIENT_SIZE)?;
     place.write_all(values.iter().copied())
 }
 
@@ -61,8 +59,6 @@ pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T
 /// `INSUFFICIENT_SIZE` if `length` is too small for the text and the zero.
 pub(crate) fn write_text(place: Out<c_char>, length: c_uint, text: &str) -> Outcome {
     place.require()?;
-    if text.len() >= length as usize {
-        return Err(Code::INSUFFICIENT_SIZE);
-    }
+    fail_if(text.len() >= length as usize, Code::INSUFFICIENT_SIZE)?;
     place.write_all(text.bytes().chain([0]).map(|byte| byte as c_char))
 }

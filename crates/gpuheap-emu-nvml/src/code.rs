@@ -7,6 +7,11 @@ use serde::Deserialize;
 /// Outcome of a call: a value, or the code of the failure.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
+/// Returns the failure `code` if the condition is true.
+pub(crate) fn fail_if(condition: bool, code: Code) -> Outcome {
+    if condition { Err(code) } else { Ok(()) }
+}
+
 /// Result code of an NVML function. The number equals `nvmlReturn_t`'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[repr(transparent)]

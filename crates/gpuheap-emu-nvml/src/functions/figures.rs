@@ -4,7 +4,7 @@
 use std::ffi::c_uint;
 
 use crate::args::{Handle, Out, write_if_known, write_list};
-use crate::code::{Code, Outcome};
+use crate::code::{Code, Outcome, fail_if};
 use crate::description::{Clocks, Device};
 use crate::types::{FieldValue, Temperature, UtilizationRates};
 
@@ -44,21 +44,15 @@ functions! {
 
     fn nvmlDeviceGetTemperature(nvml, device: Handle, sensor: c_uint, degrees: Out<c_uint>) {
         let found = nvml.device(device)?.temperature;
-        if sensor != 0 {
-            return Err(Code::INVALID_ARGUMENT);
-        }
+        fail_if(sensor != 0, Code::INVALID_ARGUMENT)?;
         write_if_known(degrees, found)
     }
 
     fn nvmlDeviceGetTemperatureV(nvml, device: Handle, reading: Out<Temperature>) {
         let found = nvml.device(device)?.temperature.ok_or(Code::NOT_SUPPORTED)?;
         let mut place = reading.get()?;
-        if place.version != Temperature::VERSION {
-            return Err(Code::ARGUMENT_VERSION_MISMATCH);
-        }
-        if place.sensor != 0 {
-            return Err(Code::INVALID_ARGUMENT);
-        }
+        fail_if(place.version != Temperature::VERSION, Code::ARGUMENT_VERSION_MISMATCH)?;
+        fail_if(place.sensor != 0, Code::INVALID_ARGUMENT)?;
         place.temperature = i32::try_from(found).unwrap_or(i32::MAX);
         reading.write(place)
     }

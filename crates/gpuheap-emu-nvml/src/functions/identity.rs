@@ -8,6 +8,12 @@ use crate::machine;
 use crate::types::PciInfo;
 
 functions! {
+    // PyTorch looks for NVLink connections. An emulated machine has no such connections. Only
+    // Windows has driver models.
+    unsupported {
+        nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2
+        nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
+    }
     figures {
         nvmlDeviceGetMinorNumber: |device| device.minor;
         nvmlDeviceGetNumaNodeId: |device| device.numa_node;
@@ -63,32 +69,6 @@ functions! {
             nvml.target(device)?.device.compute_capability.ok_or(Code::NOT_SUPPORTED)?;
         major.write(high)?;
         minor.write(low)
-    }
-
-    // PyTorch looks for NVLink connections. An emulated machine has no such connections.
-    fn nvmlDeviceGetNvLinkRemoteDeviceType(nvml, device: Handle, _link: c_uint, _kind: Out<c_int>) {
-        nvml.device(device)?;
-        Err(Code::NOT_SUPPORTED)
-    }
-
-    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
-        nvml, device: Handle, _link: c_uint, _info: Out<PciInfo>
-    ) {
-        nvml.device(device)?;
-        Err(Code::NOT_SUPPORTED)
-    }
-
-    fn nvmlDeviceGetGpuFabricInfoV(nvml, device: Handle, _info: Out<u8>) {
-        nvml.device(device)?;
-        Err(Code::NOT_SUPPORTED)
-    }
-
-    // Only Windows has driver models.
-    fn nvmlDeviceGetDriverModel | nvmlDeviceGetDriverModel_v2(
-        nvml, device: Handle, _current: Out<c_uint>, _pending: Out<c_uint>
-    ) {
-        nvml.device(device)?;
-        Err(Code::NOT_SUPPORTED)
     }
 }
 

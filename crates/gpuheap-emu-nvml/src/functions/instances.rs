@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 
 use crate::args::{Handle, Out, write_if_known};
-use crate::code::Code;
+use crate::code::{Code, fail_if};
 
 /// Most instances of a device, according to NVIDIA's documentation of MIG.
 const INSTANCES: c_uint = 7;
@@ -28,9 +28,7 @@ functions! {
     ) {
         let target = nvml.target(device)?;
         let found = target.device.mig.as_ref().ok_or(Code::NOT_SUPPORTED)?;
-        if target.instance.is_some() {
-            return Err(Code::INVALID_ARGUMENT);
-        }
+        fail_if(target.instance.is_some(), Code::INVALID_ARGUMENT)?;
         let at = index as usize;
         found.get(at).ok_or(Code::NOT_FOUND)?;
         instance.write(Handle::new(target.index, Some(at)))

@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 
 use crate::args::{Handle, Out, write_list};
-use crate::code::{Code, Outcome};
+use crate::code::{Code, Outcome, fail_if};
 use crate::description::List;
 use crate::library::{Nvml, Target};
 use crate::machine::Row;
@@ -49,9 +49,7 @@ lists! {
 
     fn nvmlDeviceGetMemoryInfo_v2(nvml, device: Handle, info: Out<MemoryV2>) {
         let target = nvml.target(device)?;
-        if info.get()?.version != MemoryV2::VERSION {
-            return Err(Code::ARGUMENT_VERSION_MISMATCH);
-        }
+        fail_if(info.get()?.version != MemoryV2::VERSION, Code::ARGUMENT_VERSION_MISMATCH)?;
         info.write(memory(&target))
     }
 

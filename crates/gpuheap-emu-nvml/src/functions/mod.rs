@@ -4,8 +4,19 @@
 /// then the body. The body returns an [`Outcome`](crate::code::Outcome).
 ///
 /// Rows of `figures` are for functions that write one number of a device. Each has the symbols,
-/// then a function that returns the number; `None` if the device lacks it.
+/// then a function that returns the number; `None` if the device lacks it. Functions of
+/// `unsupported` return `NOT_SUPPORTED` for every device. They declare no argument but the device:
+/// in every C ABI of Unix, the caller removes the others.
 macro_rules! functions {
+    (unsupported { $($symbol:ident)* } $($rest:tt)*) => {
+        functions! {
+            $($rest)*
+            $(fn $symbol(nvml, device: $crate::args::Handle) {
+                nvml.device(device)?;
+                Err($crate::code::Code::NOT_SUPPORTED)
+            })*
+        }
+    };
     (figures { $($($figure:ident)|+: $read:expr;)* } $($rest:tt)*) => {
         functions! {
             $(fn $($figure)|+ (nvml, device: $crate::args::Handle, place: $crate::args::Out<u32>) {
