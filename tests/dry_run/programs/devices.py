@@ -49,7 +49,10 @@ def pipeline():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS // size)]
-    stage = PipelineStage(nn.Sequential(*layers).to(device), rank, size, device)
+    # With shapes given, stages need not send each other objects to find them.
+    shape = torch.empty(64, WIDTH, device="meta")
+    module = nn.Sequential(*layers).to(device)
+    stage = PipelineStage(module, rank, size, device, input_args=shape, output_args=shape)
     optimizer = torch.optim.AdamW(stage.submod.parameters())
     schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
     for _ in range(3):

@@ -1,11 +1,15 @@
-"""Trains a model of a library for one step, or runs it once: LIBRARY NAME [CLASS]."""
+"""Trains models of a library for one step each, and runs them once: LIBRARY NAME[:CLASS]...
 
+Prints a line for each: its peak of requested and reserved memory, or its error. Models are made on
+the device, which saves the time to fill their weights.
+"""
+
+import gc
 import sys
 
 import torch
 
-library, name, *kind = sys.argv[1:]
-torch.manual_seed(0)
+library, *names = sys.argv[1:]
 device = "cuda"
 SMALL = {
     "hidden_size": 64,
@@ -42,14 +46,14 @@ def tensors(value):
             yield from tensors(part)
 
 
-def timm_model():
+def timm_model(name, _):
     import timm
 
     model = timm.create_model(name, pretrained=False)
     return model, (torch.rand(2, *model.pretrained_cfg["input_size"], device=device),)
 
 
-def torchvision_model():
+def torchvision_model(name, _):
     import torchvision
 
     options = {"weights": None}
@@ -78,14 +82,14 @@ def torchvision_model():
     return torchvision.models.get_model(name, **options), inputs
 
 
-def transformers_model():
+def transformers_model(name, kind):
     import transformers
 
     config = transformers.AutoConfig.for_model(name)
     for key, value in SMALL.items():
         if isinstance(getattr(config, key, None), int):
             setattr(config, key, value)
-    model = getattr(transformers, kind[0]).from_config(config)
+    model = getattr(transformers, kind).from_config(config)
     if model.main_input_name == "pixel_values":
         size = getattr(config, "image_size", 224)
         size = size if isinstance(size, int) else size[0]
@@ -101,18 +105,37 @@ def transformers_model():
     return model, inputs
 
 
-model, inputs = {
-    "timm": timm_model,
-    "torchvision": torchvision_model,
-    "transformers": transformers_model,
-}[library]()
-model = model.to(device).train()
-call = lambda: model(**inputs) if isinstance(inputs, dict) else model(*inputs)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-loss = sum(value.float().mean() for value in tensors(call()) if value.requires_grad)
-loss.backward()
-optimizer.step()
-if library != "torchvision" or not isinstance(inputs[0], list):
-    model.eval()
-    with torch.no_grad():
-        call()
+def step(name):
+    """Trains and runs a model, and returns its peaks."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    make = {
+        "timm": timm_model,
+        "torchvision": torchvision_model,
+        "transformers": transformers_model,
+    }[library]
+    with torch.device(device):
+        model, inputs = make(*name.partition(":")[::2])
+    model = model.to(device).train()
+    call = lambda: model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    sum(value.float().mean() for value in tensors(call()) if value.requires_grad).backward()
+    optimizer.step()
+    if library != "torchvision" or not isinstance(inputs[0], list):
+        model.eval()
+        with torch.no_grad():
+            call()
+    stats = torch.cuda.memory_stats()
+    return [stats[f"{key}_bytes.all.peak"] for key in ("requested", "reserved")]
+
+
+failed = False
+for name in names:
+    try:
+        print("step:", name, *step(name), flush=True)
+    except Exception as error:
+        failed = True
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        print("step:", name, "failed", text[:300], flush=True)
+sys.exit(failed)
