@@ -87,7 +87,7 @@ def transformers_model(name, kind):
 
     config = transformers.AutoConfig.for_model(name)
     for key, value in SMALL.items():
-        if isinstance(getattr(config, key, None), int):
+        if key in vars(config) and isinstance(getattr(config, key), int):
             setattr(config, key, value)
     model = getattr(transformers, kind).from_config(config)
     if model.main_input_name == "pixel_values":
