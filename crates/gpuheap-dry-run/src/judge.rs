@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use gpuheap_text::shell_word;
+use gpuheap_text::{Amount, shell_word};
 
 use crate::card::Device;
 use crate::error::not_written;
@@ -260,6 +260,15 @@ fn collect_notes(
         && let Some(line) = crate::reports::describe_many_reads(text)
     {
         notes.push(format!("the program has read 0 from the device {line}"));
+    }
+    let timed = run.processes.iter().filter_map(|process| process.libraries.as_ref());
+    if let Some(bytes) = timed.map(|libraries| libraries.timed_workspace).max().filter(|&n| n > 0) {
+        notes.push(format!(
+            "cuDNN's benchmark mode timed a plan with a workspace of {}, which may have raised the \
+             peak by as much. PyTorch gives way when memory is short, so a smaller card may do: name \
+             it with --card. torch.backends.cudnn.benchmark = False takes less, see --remedies",
+            Amount(bytes)
+        ));
     }
     let steps = torch().map(|torch| torch.steps).max().unwrap_or(0);
     match (run.ended, options.steps) {

@@ -78,6 +78,8 @@ pub(crate) struct Cudart {
 #[serde(default)]
 pub(crate) struct Libraries {
     pub(crate) libraries: Vec<Library>,
+    /// Largest workspace that cuDNN's benchmark mode timed, bytes; 0 without benchmark mode.
+    pub(crate) timed_workspace: u64,
 }
 
 /// Notes that one emulated library wrote.

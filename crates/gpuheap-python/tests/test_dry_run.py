@@ -36,7 +36,7 @@ def test_function_fits_or_not():
     result = gpuheap.dry_run(allocate, 10, card="RTX 4090,T4")
     assert result.fits and result.outcome == "fits", result
     assert result.output == "allocated 1\n"
-    assert [card.card for card in result.cards] == ["RTX 4090", "T4"]
+    assert [card.card for card in result.cards] == ["RTX 4090", "T4 16GB"]
     assert result.peak == max(card.peak for card in result.cards) > 10 << 30
     assert str(result).startswith("gpuheap dry-run: ") and "It fits on" in str(result)
     result = gpuheap.dry_run(allocate, 20, card="RTX 4090,T4")

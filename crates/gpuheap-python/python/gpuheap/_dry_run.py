@@ -38,7 +38,7 @@ class CardFit:
     total: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DryRun:
     """The verdict of a dry run. `str()` returns the text that `gpuheap dry-run` prints."""
 
@@ -58,8 +58,9 @@ class DryRun:
     #: Standard output of the function.
     output: str
     #: All figures, as `gpuheap dry-run --json` writes them.
-    json: dict[str, Any] = field(repr=False)
-    text: str = field(repr=False)
+    json: dict[str, Any] = field(compare=False)
+    #: Text that `gpuheap dry-run` prints.
+    text: str = field(compare=False)
 
     @property
     def peak(self) -> int | None:
@@ -68,6 +69,9 @@ class DryRun:
 
     def __str__(self) -> str:
         return self.text
+
+    # Pytest shows this text if an assertion fails.
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         import html
