@@ -22,10 +22,11 @@ macro_rules! hook_files {
 }
 
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 11] = hook_files![
+const HOOK_FILES: [(&str, &str); 12] = hook_files![
     "sitecustomize.py",
     "gpuheap_dry_run_hook/__init__.py",
     "gpuheap_dry_run_hook/callbacks.py",
+    "gpuheap_dry_run_hook/jax_pool.py",
     "gpuheap_dry_run_hook/lines.py",
     "gpuheap_dry_run_hook/native_stack.py",
     "gpuheap_dry_run_hook/owners.py",

@@ -200,13 +200,12 @@ fn collect_notes(
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let torch = || run.processes.iter().filter_map(|process| process.torch.as_ref());
-    let drivers = || run.processes.iter().filter_map(|process| process.driver.as_ref());
     let is_static = Outcome::NoVerdict(Reason::StaticRuntime);
     let is_headline = cards.iter().any(|card| card.outcome == is_static);
     let modules = run.processes.iter().filter_map(|process| process.python.as_ref());
     let modules: BTreeSet<&str> =
         modules.flat_map(|python| python.not_served.iter().map(String::as_str)).collect();
-    if drivers().any(|driver| driver.export_table_asked) {
+    if run.processes.iter().any(outcome::asked_for_tables) {
         let note = match is_headline {
             true if !modules.is_empty() => "",
             true => {
@@ -288,15 +287,9 @@ fn collect_notes(
 
 /// Returns the note for a module that does not run on the emulated driver.
 fn not_served(module: &str) -> String {
-    let reason = match module {
-        "jax" => {
-            "it finds none of its libraries on the emulated driver, and falls back to the processor"
-        }
-        _ => "its CUDA runtime is linked statically",
-    };
     format!(
-        "the program imports {module}, which cannot be dry-run: {reason}. Run it on a GPU, and see its \
-         memory there with gpuheap status"
+        "the program imports {module}, which cannot be dry-run: its CUDA runtime is linked statically. \
+         Run it on a GPU, and see its memory there with gpuheap status"
     )
 }
 

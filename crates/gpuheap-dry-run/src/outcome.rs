@@ -121,8 +121,15 @@ fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
 /// Returns whether a statically linked CUDA runtime may make the process's figures incomplete.
 /// PyTorch links its runtime dynamically, so figures that PyTorch reported are complete.
 fn is_static(process: &Process) -> bool {
-    let asked = process.driver.as_ref().is_some_and(|driver| driver.export_table_asked);
-    asked && process.torch.as_ref().is_none_or(|torch| torch.devices.is_empty())
+    let torch = process.torch.as_ref();
+    asked_for_tables(process) && torch.is_none_or(|torch| torch.devices.is_empty())
+}
+
+/// Returns whether a statically linked CUDA runtime requested the driver's tables, and the program
+/// may take memory through that runtime. A program that takes its memory from the driver does not.
+pub(crate) fn asked_for_tables(process: &Process) -> bool {
+    process.driver.as_ref().is_some_and(|driver| driver.export_table_asked)
+        && !process.python.as_ref().is_some_and(|python| python.uses_driver)
 }
 
 /// Returns the figures of a process; `None` if it used no device.
@@ -188,7 +195,7 @@ fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reports::{Driver, Torch, TorchDevice};
+    use crate::reports::{Driver, Python, Torch, TorchDevice};
 
     /// Returns reports of a PyTorch process with this number of failures and of refused requests.
     /// `went_on` is `true` if a step followed the last failure.
@@ -274,6 +281,8 @@ mod tests {
         processes[0].torch = None;
         assert_eq!(outcome(Ended::Exit(0), &processes), no_verdict);
         assert_eq!(outcome(Ended::Exit(1), &processes), no_verdict);
+        processes[0].python = Some(Python { uses_driver: true, ..Python::default() });
+        assert_ne!(outcome(Ended::Exit(0), &processes), no_verdict);
     }
 
     #[test]

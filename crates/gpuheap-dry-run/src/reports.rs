@@ -141,6 +141,8 @@ pub(crate) struct Owners {
 pub(crate) struct Python {
     /// Modules that the program imported, but that do not run on the emulated driver.
     pub(crate) not_served: Vec<String>,
+    /// `true` if the program's Python takes memory from the driver alone, as numba does.
+    pub(crate) uses_driver: bool,
 }
 
 /// Peaks of PyTorch's allocator on one device. Memory is in bytes.

@@ -1,14 +1,26 @@
 //! cuBLASLt: descriptions of matrix products, and a heuristic that always returns one algorithm.
 
-use std::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
 
+use gpuheap_driver::abi;
 use gpuheap_driver::{CUstream, export};
 
 use crate::cublas::{CublasCode, Out, Outcome, VERSION};
 use crate::{device, workspaces};
 
-/// Object to which the handles of all descriptions point. It is never read.
-static DESCRIPTION: u64 = 0;
+/// Description of a matrix or of an operation: the bytes of its attributes. JAX reads them back.
+#[derive(Default)]
+struct Attributes(BTreeMap<c_int, Vec<u8>>);
+
+type Description = abi::Handle<Attributes, CublasCode>;
+type In<T> = abi::In<T, CublasCode>;
+
+impl Attributes {
+    fn put(&mut self, attribute: c_int, bytes: &[u8]) {
+        self.0.insert(attribute, bytes.to_vec());
+    }
+}
 
 /// Result of the heuristic: `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
@@ -28,12 +40,82 @@ export! {
         VERSION
     }
 
-    /// Creates a description.
-    fn cublasLtCreate | cublasLtMatmulDescCreate | cublasLtMatmulPreferenceCreate |
-        cublasLtMatrixLayoutCreate | cublasLtMatrixTransformDescCreate
-        (made: Out<*const c_void>) -> Outcome
+    /// Returns the same text for every code.
+    fn cublasGetStatusName | cublasGetStatusString | cublasLtGetStatusName |
+        cublasLtGetStatusString() -> *const c_char
     {
-        made.write((&raw const DESCRIPTION).cast())
+        c"an error of cuBLAS in gpuheap's dry run".as_ptr()
+    }
+
+    /// Creates an object without attributes.
+    fn cublasLtCreate | cublasLtMatmulPreferenceCreate | cublasLtMatrixTransformDescCreate
+        (made: Out<Description>) -> Outcome
+    {
+        made.write(Description::new(Attributes::default()))
+    }
+
+    /// Creates a description of a product.
+    fn cublasLtMatmulDescCreate(made: Out<Description>, computed: c_int, scale: c_int) -> Outcome {
+        let mut attributes = Attributes::default();
+        attributes.put(0, &computed.to_ne_bytes());
+        attributes.put(1, &scale.to_ne_bytes());
+        made.write(Description::new(attributes))
+    }
+
+    /// Creates a description of a matrix.
+    fn cublasLtMatrixLayoutCreate(
+        made: Out<Description>,
+        kind: c_int,
+        rows: u64,
+        columns: u64,
+        leading: i64,
+    ) -> Outcome {
+        let mut attributes = Attributes::default();
+        attributes.put(0, &kind.to_ne_bytes());
+        attributes.put(2, &rows.to_ne_bytes());
+        attributes.put(3, &columns.to_ne_bytes());
+        attributes.put(4, &leading.to_ne_bytes());
+        attributes.put(5, &1_i32.to_ne_bytes());
+        made.write(Description::new(attributes))
+    }
+
+    /// Destroys an object.
+    fn cublasLtDestroy | cublasLtMatmulDescDestroy | cublasLtMatmulPreferenceDestroy |
+        cublasLtMatrixLayoutDestroy | cublasLtMatrixTransformDescDestroy(object: Description)
+        -> Outcome
+    {
+        object.end()
+    }
+
+    /// Sets an attribute.
+    fn cublasLtMatmulDescSetAttribute | cublasLtMatmulPreferenceSetAttribute |
+        cublasLtMatrixLayoutSetAttribute(
+        object: Description,
+        attribute: c_int,
+        value: In<u8>,
+        bytes: usize,
+    ) -> Outcome {
+        let value = value.get_all(bytes)?;
+        object.change(|attributes| attributes.put(attribute, &value))
+    }
+
+    /// Writes an attribute, or zeros for one that was not set, and the attribute's size.
+    fn cublasLtMatmulDescGetAttribute | cublasLtMatmulPreferenceGetAttribute |
+        cublasLtMatrixLayoutGetAttribute(
+        object: Description,
+        attribute: c_int,
+        value: Out<u8>,
+        bytes: usize,
+        written: Out<usize>,
+    ) -> Outcome {
+        let known = object.read(|attributes| attributes.0.get(&attribute).cloned())?;
+        let mut known = known.unwrap_or_default();
+        if bytes == 0 {
+            return written.write(known.len());
+        }
+        known.resize(bytes, 0);
+        value.write_all(known)?;
+        written.write_if_wanted(bytes)
     }
 
     /// Enqueues an empty kernel on the stream.

@@ -44,11 +44,7 @@ macro_rules! cublas_functions {
         );
         $sets!(
             "cuBLAS", 0, [
-                cublasGetMatrixAsync cublasGetVectorAsync cublasLtDestroy
-                cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
-                cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
-                cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute cublasSetMatrixAsync
-                cublasSetVectorAsync
+                cublasGetMatrixAsync cublasGetVectorAsync cublasSetMatrixAsync cublasSetVectorAsync
             ]
         );
     };

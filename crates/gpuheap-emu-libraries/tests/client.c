@@ -9,6 +9,11 @@ int cublasSgeqrfBatched(void *, int, int, void *, int, void *, int *, int);
 int cublasSetPointerMode_v2(void *, int), cublasGetPointerMode_v2(void *, int *);
 int cublasSetStream_v2(void *, void *), cublasGetStream_v2(void *, void **);
 int cublasLtMatmulDescCreate(void **, int, int), cublasLtMatmulDescDestroy(void *);
+int cublasLtMatrixLayoutCreate(void **, int, uint64_t, uint64_t, int64_t);
+int cublasLtMatrixLayoutGetAttribute(void *, int, void *, size_t, size_t *);
+int cublasLtMatrixLayoutSetAttribute(void *, int, void *, size_t);
+int cublasLtMatrixLayoutDestroy(void *), cublasGetVersion_v2(void *, int *);
+const char *cublasGetStatusString(int);
 int cublasLtMatmulAlgoGetHeuristic(void *, void *, void *, void *, void *, void *, void *, int,
                                    void *, int *);
 int cublasLtMatmul(void *), cuFileBufRegister(void *, size_t, int);
@@ -129,6 +134,25 @@ static int communicate(void) {
   return 0;
 }
 
+static int describe(void) {
+  void *layout = 0;
+  uint64_t columns = 7;
+  int32_t count = 7, order = 7;
+  size_t written = 7;
+  CHECK(cublasLtMatrixLayoutCreate(&layout, 0, 30, 20, 30) == 0);
+  CHECK(cublasLtMatrixLayoutGetAttribute(layout, 3, &columns, 8, &written) == 0);
+  CHECK(columns == 20 && written == 8);
+  CHECK(cublasLtMatrixLayoutGetAttribute(layout, 1, &order, 4, 0) == 0 && order == 0);
+  count = 5;
+  CHECK(cublasLtMatrixLayoutSetAttribute(layout, 5, &count, 4) == 0);
+  CHECK(cublasLtMatrixLayoutGetAttribute(layout, 5, &order, 4, 0) == 0 && order == 5);
+  CHECK(cublasLtMatrixLayoutGetAttribute(0, 5, &order, 4, 0) == 1);
+  CHECK(cublasLtMatrixLayoutSetAttribute(layout, 5, 0, 4) == 7);
+  CHECK(cublasLtMatrixLayoutDestroy(layout) == 0 && cublasLtMatrixLayoutDestroy(0) == 1);
+  CHECK(cublasGetVersion_v2(0, &count) == 0 && count >= 130000 && cublasGetStatusString(1));
+  return 0;
+}
+
 int main(void) {
   void *handle = 0, *description = 0, *stream = 0;
   int mode = 7, count = 0;
@@ -154,7 +178,7 @@ int main(void) {
   CHECK(cublasLtMatmul(handle) == 0 && cublasLtMatmulDescDestroy(description) == 0);
   const char *text = 0;
   CHECK(cuptiGetResultString(27, &text) == 0 && text && cusparseGetErrorString(1));
-  CHECK(transform() == 0 && solve() == 0 && sparse() == 0 && communicate() == 0);
+  CHECK(describe() == 0 && transform() == 0 && solve() == 0 && sparse() == 0 && communicate() == 0);
   CHECK(cuFileBufRegister(0, 0, 0) == 5001 && cuFileBufRegister(0, 0, 0) == 5001);
   CHECK(cublasDestroy_v2(handle) == 0 && cublasDestroy_v2(0) == 1);
   puts("the end of the C program");

@@ -131,13 +131,64 @@ fn python_loads_hook_and_own_sitecustomize() {
 #[test]
 fn unserved_module_is_named() {
     let bench = Bench::new();
-    bench.file("jax.py", "");
+    bench.file("cupy.py", "");
     let mut command = bench.command();
-    command.env("PYTHONPATH", bench.files.path()).args(["--", "python3", "-c", "import jax"]);
+    command.env("PYTHONPATH", bench.files.path()).args(["--", "python3", "-c", "import cupy"]);
     let ran = crate::ran(&mut command);
     assert_eq!(ran.code, 3, "{}", ran.stderr);
     let text = ran.stderr.replace("\n  ", " ");
-    assert!(text.contains("imports jax, which cannot be dry-run: it finds none"), "{text}");
+    assert!(text.contains("imports cupy, which cannot be dry-run: its CUDA runtime"), "{text}");
+}
+
+/// Modules that stand for JAX, with the members that the hook reads.
+const JAX: [(&str, &str); 3] = [
+    ("jax/_src/__init__.py", ""),
+    ("jax/_src/hardware_utils.py", "has_visible_nvidia_gpu = lambda: False"),
+    (
+        "jax/__init__.py",
+        "
+import types
+__version__ = '9.8.7'
+def memory_stats():
+    return dict(peak_bytes_in_use=3 << 30, pool_bytes=9 << 30, bytes_limit=9 << 30,
+                peak_pool_bytes=9 << 30, num_allocs=7)
+device = types.SimpleNamespace(platform='gpu', id=0, memory_stats=memory_stats)
+local_devices = lambda: [device]
+",
+    ),
+];
+
+#[test]
+fn jax_peaks_are_its_pools() {
+    let bench = Bench::new();
+    std::fs::create_dir_all(bench.files.path().join("jax/_src")).unwrap();
+    for (name, text) in JAX {
+        bench.file(name, text);
+    }
+    let script = "
+import os, sys, jax._src.hardware_utils as utils
+assert utils.has_visible_nvidia_gpu() and 'command_buffer=' in os.environ['XLA_FLAGS']
+if len(sys.argv) > 1:
+    raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate ' + sys.argv[1])
+";
+    let run = |more: &[&str]| {
+        let file = bench.files.path().join("verdict.json");
+        let mut command = bench.command();
+        command.env("PYTHONPATH", bench.files.path()).arg("--json").arg(&file);
+        let ran = crate::ran(command.args(["--", "python3", "-c", script]).args(more));
+        let json: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        (ran, json["cards"][0]["processes"][0].clone())
+    };
+    let (ran, process) = run(&[]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(process["devices"][0]["allocated"], 3_u64 << 30, "{process}");
+    assert_eq!(process["devices"][0]["reserved"], 3_u64 << 30, "{process}");
+    for (size, bytes) in [("13.5GiB with", 27_u64 << 29), ("1234 bytes.", 1234)] {
+        let (ran, process) = run(&[size]);
+        assert_eq!(ran.code, 1, "{}", ran.stderr);
+        assert_eq!(process["failures"][0]["requested"], bytes, "{process}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 """Hook of `gpuheap dry-run` in a Python program: reports steps, peaks, lines and reads of results.
 
-Does nothing until the program imports `torch`. Prints nothing. Raises `SystemExit` after the steps
-or the time of `--steps` and `--time-limit`, and no other exception.
+Does nothing until the program imports `torch` or `jax`. Prints nothing. Raises `SystemExit` after
+the steps or the time of `--steps` and `--time-limit`, and no other exception.
 """
 
 import atexit
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+from . import jax_pool
 from .callbacks import guarded
 from .owners import Owners
 from .peaks import out_of_memory, step_ended, update_peaks
@@ -41,11 +42,14 @@ REPORTS = (
 )
 
 
-class TorchWaiter:
-    """Finder that calls the hook after `torch` is imported. Other finders locate the module."""
+class Waiter:
+    """Finder that calls `then` after a module is imported. Other finders locate the module."""
+
+    def __init__(self, name, then):
+        self.name, self.then = name, then
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         import importlib.util
@@ -57,7 +61,7 @@ class TorchWaiter:
 
         def exec_module(module):
             run(module)
-            torch_imported(module)
+            self.then(module)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -203,7 +207,7 @@ def forked():
         state.clear()
 
 
-sys.meta_path.insert(0, TorchWaiter())
+sys.meta_path[:0] = [Waiter("torch", torch_imported), Waiter(jax_pool.MODULE, jax_pool.imported)]
 atexit.register(write_modules)
 load_stand_ins_by_name()
 os._exit = end_without_atexit

@@ -11,7 +11,7 @@ from .lines import line_of
 from .process import state
 
 # Modules whose libraries do not run on the emulated driver.
-NOT_SERVED = ("jax", "cupy", "rmm", "cudf", "cuml")
+NOT_SERVED = ("cupy", "rmm", "cudf", "cuml")
 
 
 def write():
@@ -53,13 +53,15 @@ def write():
 
 @guarded
 def write_modules():
-    """Writes the names of the imported modules that do not run on the emulated driver."""
+    """Writes the names of imported modules that do not run on the emulated driver, or that do.
+
+    numba's CUDA takes all its memory from the driver. Its bindings load a static runtime as well.
+    """
     found = [name for name in NOT_SERVED if name in sys.modules]
-    if found:
-        replace(
-            f"python.{os.getpid()}.json",
-            lambda file: file.write(json.dumps({"not_served": found}).encode()),
-        )
+    uses_driver = "numba.cuda" in sys.modules and not found
+    if found or uses_driver:
+        report = {"not_served": found, "uses_driver": uses_driver}
+        replace(f"python.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))
 
 
 def write_snapshot():
