@@ -2,9 +2,9 @@
 
     sweep.py GPUHEAP PYTHON WORK [--save FILE] [--jobs N] [NAME...]
 
-A process runs several models, and prints the peaks of each. A model passes if it has peaks. Prints a
-row for each, and fails if one does not pass. With `--save`, writes the rows as a Markdown table. A
-NAME chooses models by a part of their name or by their library.
+A process runs several models, and prints the peaks of each. A model passes if it has peaks.
+Prints a row for each, and fails if one does not pass. With `--save`, writes the rows as a
+Markdown table. A NAME chooses models by a part of their name or by their library.
 """
 
 import argparse
