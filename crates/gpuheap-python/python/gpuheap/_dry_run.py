@@ -92,11 +92,12 @@ def dry_run(
 ) -> DryRun:
     """Runs a function on an emulated GPU, and returns whether it fits on a card.
 
-    The function runs in a child process, with PyTorch as installed and kernels that do nothing. No
-    GPU is needed or used. The function is one of a module, or `functools.partial` of one. A text
-    names a function (`"train:main"`) or a program (`"train.py"`); a list is a program with its
-    arguments. `card` may have several names with commas between them. `memory` replaces the card's
-    size, `margin` is the part of a card to leave free (0.05), and `time_limit` is in seconds.
+    The function runs in a child process, with PyTorch as installed and kernels that do nothing.
+    No GPU is needed or used. The function is one of a module, or `functools.partial` of one. A
+    text names a function (`"train:main"`) or a program (`"train.py"`); a list is a program with
+    its arguments. `card` may have several names with commas between them. `memory` replaces the
+    card's size, `margin` is the part of a card to leave free (0.05 is 5 %; default 0), and
+    `time_limit` is in seconds.
     `remedies` runs the function again with each remedy that can be switched on from outside.
 
     Raises `gpuheap.DryRunFailed` if the run has no verdict, with the end of its output: the

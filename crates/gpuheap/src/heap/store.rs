@@ -404,10 +404,10 @@ impl StoreState {
         self.with_policy(|policy, env| policy.release(target, env))
     }
 
-    /// Returns unused memory above the soft limit to the driver. A driver's pool returns such
-    /// memory by itself. Because this function is called at every free, it searches all cached
-    /// memory only once, when the limit is first exceeded. From then on, it searches only memory
-    /// that became free.
+    /// Returns unused memory above the soft limit to the driver, and may wait for the device. A
+    /// driver's pool returns such memory by itself. Because this function is called at every free,
+    /// it searches all cached memory only once, when the limit is first exceeded. From then on, it
+    /// searches only memory that became free.
     pub(super) fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {
