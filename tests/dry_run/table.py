@@ -57,7 +57,7 @@ def errors(measured, key):
 
 def summary(measured):
     count = sum(bool(row["requested"]) for row, _ in measured)
-    missing = [short(row) for row, found in measured if row["requested"] and not found]
+    missing = sum(bool(row["requested"]) and not found for row, found in measured)
     lines = []
     for key in ("requested", "reserved"):
         of = errors(measured, key)
@@ -67,7 +67,10 @@ def summary(measured):
             f"* Peak {FIGURES[key]}: median {percent(middle)}, worst {percent(worst, signed=True)},"
             f" of {short(row)}."
         )
-    lines.append(f"* Without a verdict: {', '.join(missing) or 'none'}, of {count}.")
+    lines.append(
+        f"* Without figures of a dry run: {missing} of {count} rows. Results that a program reads"
+        " stopped it, or the row has not been run since a GPU measured it."
+    )
     wrap = lambda line: textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(map(wrap, lines)) + "\n"
 
@@ -84,7 +87,7 @@ def table(measured):
             else:
                 known = found and found[key] and f"({int(found[key]) / 2**20:,.1f})"
                 cells += [known or "", ""]
-        cells.append(found["seconds"] if found else "no verdict")
+        cells.append(found["seconds"] if found else "no figures")
         lines.append(f"| {short(row)} | {' | '.join(cells)} |\n")
     return "".join(lines)
 

@@ -60,14 +60,17 @@ class Owners:
         """Registers hooks that note which module is called."""
         module = self.torch.nn.modules.module
         is_compiling = self.torch.compiler.is_compiling
+        # A process that was forked from one with CUDA, such as a worker of a DataLoader, calls
+        # modules too (transforms of images), and may not call CUDA.
+        is_worker = getattr(self.torch._C, "_cuda_isInBadFork", lambda: False)
         enter, leave = self.enter, self.leave
 
         def before(called, arguments):
-            if not is_compiling():
+            if not (is_compiling() or is_worker()):
                 enter(called)
 
         def after(called, arguments, result):
-            if not is_compiling():
+            if not (is_compiling() or is_worker()):
                 leave(called)
 
         module.register_module_forward_pre_hook(before)
