@@ -85,8 +85,8 @@ impl PoolKind {
 pub struct KeptByThreads {
     /// Rounding of sizes.
     pub rounding: Rounding,
-    /// Largest size, in bytes, of small blocks. A thread caches a few blocks of each small size, up to
-    /// 128 MiB (gpuheap's `thread_cache::LARGEST`).
+    /// Largest size, in bytes, of small blocks. A thread caches a few blocks of each small size, up
+    /// to 128 MiB (`thread_cache::LARGEST` of gpuheap).
     pub small: u64,
     /// Value that replaces `small`, in bytes, if several threads use the pool and would wait for
     /// each other.
