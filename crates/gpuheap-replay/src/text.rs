@@ -1,6 +1,6 @@
 //! Texts for people: names, paragraphs of a terminal, and lines to type.
 
-pub(crate) use gpuheap_text::{Amount, count, grouped, line, shell_word, wrap};
+pub(crate) use gpuheap_text::{Amount, add_line, count, grouped, shell_word, wrap};
 
 /// Width of a terminal, in columns.
 pub const WIDTH: usize = 80;
@@ -31,12 +31,12 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
     let first_line = |value: &str| format!("export {name}={}", shell_word(value));
     let room = WIDTH - first.chars().count().max(indent.chars().count());
     if first_line(value).chars().count() <= room {
-        return line(text, format_args!("{first}{}", first_line(value)));
+        return add_line!(text, "{first}{}", first_line(value));
     }
     let mut parts = settings(value).into_iter();
-    line(text, format_args!("{first}{}", first_line(parts.next().unwrap_or_default())));
+    add_line!(text, "{first}{}", first_line(parts.next().unwrap_or_default()));
     for part in parts {
-        line(text, format_args!("{indent}{name}+={}", shell_word(&format!(",{part}"))));
+pub(crate) use gpuheap_text::{Amount, add_line, count, grouped, shell_word, wrap};
     }
 }
 

@@ -108,6 +108,12 @@ pub fn cut(text: &str, width: usize) -> String {
     short
 }
 
+/// Adds a line, written as by `format!`, without its trailing blanks.
+#[macro_export]
+macro_rules! add_line {
+    ($text:expr, $($line:tt)*) => { $crate::line($text, format_args!($($line)*)) };
+}
+
 /// Adds a line, without its trailing blanks.
 pub fn line(text: &mut String, line: impl fmt::Display) {
     // A write to a string never fails.

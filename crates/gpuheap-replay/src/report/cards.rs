@@ -1,7 +1,7 @@
 //! Text of cards.
 
 use crate::cards::{self, Class};
-use crate::text::{Amount, hanging, line};
+use crate::text::{Amount, add_line, hanging};
 use crate::verdict::{Fit, Way};
 
 /// Well-known cards, one or two of each size.
@@ -87,27 +87,28 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: 
 /// Renders the list of all cards, for a terminal of 80 columns.
 pub fn list_cards() -> String {
     let mut text = String::new();
-    line(
+    add_line!(
         &mut text,
-        format_args!(
-            "{:<26} {:<12} {:>10}  {:>10}  {:>8}  {:>4}",
-            "card", "class", "memory", "usable", "expand.", "async"
-        ),
+        "{:<26} {:<12} {:>10}  {:>10}  {:>8}  {:>4}",
+        "card",
+        "class",
+        "memory",
+        "usable",
+        "expand.",
+        "async"
     );
     for card in cards::all() {
         let mark = if card.usable_is_measured { "" } else { "~" };
         let usable = format!("{mark}{}", Amount(card.usable_bytes));
         let yes = |is: bool| if is { "yes" } else { "no" };
-        line(
+        add_line!(
             &mut text,
-            format_args!(
-                "{:<26} {:<12} {:>10}  {usable:>10}  {:>8}  {:>4}",
-                card.name,
-                card.class.to_string(),
-                Amount(card.total_bytes).to_string(),
-                yes(card.vmm),
-                yes(card.pools)
-            ),
+            "{:<26} {:<12} {:>10}  {usable:>10}  {:>8}  {:>4}",
+            card.name,
+            card.class.to_string(),
+            Amount(card.total_bytes).to_string(),
+            yes(card.vmm),
+            yes(card.pools)
         );
     }
     text.push_str(

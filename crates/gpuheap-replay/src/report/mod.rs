@@ -13,7 +13,7 @@ pub use self::verdict::Detail;
 use crate::recorded::Recorded;
 use crate::replay::DeviceUsed;
 use crate::run::TraceReport;
-use crate::text::{Amount, count, line, paragraph};
+use crate::text::{Amount, add_line, count, paragraph};
 
 /// Renders reports for a terminal of 80 columns, one section for each trace.
 pub fn render(reports: &[TraceReport], detail: Detail) -> String {
@@ -34,15 +34,13 @@ fn section(report: &TraceReport, detail: Detail) -> String {
 fn add_header(text: &mut String, report: &TraceReport) {
     let summary = &report.summary;
     let device = report.recorded_on.map(|device| format!(", device {device}")).unwrap_or_default();
-    line(text, format_args!("{} ({}{device})", report.name, report.format));
-    line(
+    add_line!(text, "{} ({}{device})", report.name, report.format);
+    add_line!(
         text,
-        format_args!(
-            "{} on {}, {} live at the peak",
-            count(summary.events, "event"),
-            count(summary.streams as u64, "stream"),
-            Amount(summary.peak_live_bytes)
-        ),
+        "{} on {}, {} live at the peak",
+        count(summary.events, "event"),
+        count(summary.streams as u64, "stream"),
+        Amount(summary.peak_live_bytes)
     );
     let typed = |limit| report.limit_typed.clone().unwrap_or_else(|| Amount(limit).to_string());
     let limit = report.limit.map(|limit| format!(", limited to {}", typed(limit)));

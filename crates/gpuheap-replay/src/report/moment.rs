@@ -4,7 +4,7 @@ use gpuheap_trace::Trace;
 
 use crate::Program;
 use crate::moment::{Moment, OnStream, Piece};
-use crate::text::{Amount, count, grouped, line};
+use crate::text::{Amount, add_line, count, grouped};
 
 /// Characters in a line of the map.
 const COLUMNS: u64 = 64;
@@ -32,28 +32,24 @@ pub fn render_moment(trace: &Trace, event: u64) -> Result<String, String> {
     let end = events.partition_point(|other| u64::from(other.number) <= event);
     let moment = Moment::after(trace, &Program::from_trace(trace), end);
     let mut text = String::new();
-    line(&mut text, format_args!("{} ({})", trace.name(), trace.format()));
-    line(
+    add_line!(&mut text, "{} ({})", trace.name(), trace.format());
+    add_line!(
         &mut text,
-        format_args!(
-            "after event {} of {}, {:.3} s in: {} live in {}",
-            grouped(event),
-            grouped(last),
-            moment.time_ns as f64 / 1e9,
-            Amount(moment.live),
-            count(moment.live_blocks, "block")
-        ),
+        "after event {} of {}, {:.3} s in: {} live in {}",
+        grouped(event),
+        grouped(last),
+        moment.time_ns as f64 / 1e9,
+        Amount(moment.live),
+        count(moment.live_blocks, "block")
     );
     if let Some(held) = moment.held {
-        line(
+        add_line!(
             &mut text,
-            format_args!(
-                "reserved {}: {} lost to rounding, {} pending, {} free",
-                Amount(held.reserved),
-                Amount(held.rounding),
-                Amount(moment.pending),
-                Amount(held.free)
-            ),
+            "reserved {}: {} lost to rounding, {} pending, {} free",
+            Amount(held.reserved),
+            Amount(held.rounding),
+            Amount(moment.pending),
+            Amount(held.free)
         );
     }
     add_holders(&mut text, &moment);
@@ -64,40 +60,40 @@ pub fn render_moment(trace: &Trace, event: u64) -> Result<String, String> {
 
 fn add_holders(text: &mut String, moment: &Moment) {
     let by = if moment.has_stacks { "by line of the program" } else { "by size" };
-    line(text, format_args!("\n{:>12}  {:>8}  {by}", "live", "blocks"));
+    add_line!(text, "\n{:>12}  {:>8}  {by}", "live", "blocks");
     for holder in moment.holders.iter().take(HOLDERS) {
         let bytes = Amount(holder.bytes).to_string();
-        line(text, format_args!("{bytes:>12}  {:>8}  {}", grouped(holder.blocks), holder.name));
+        add_line!(text, "{bytes:>12}  {:>8}  {}", grouped(holder.blocks), holder.name);
     }
     let rest = &moment.holders[moment.holders.len().min(HOLDERS)..];
     if !rest.is_empty() {
         let bytes: u64 = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
         let blocks = rest.iter().map(|holder| holder.blocks).sum();
         let bytes = Amount(bytes).to_string();
-        line(text, format_args!("{bytes:>12}  {:>8}  others", grouped(blocks)));
+        add_line!(text, "{bytes:>12}  {:>8}  others", grouped(blocks));
     }
 }
 
 fn add_streams(text: &mut String, moment: &Moment) {
-    line(
+    add_line!(
         text,
-        format_args!(
-            "\n{:>18}  {:>12}  {:>12}  {:>12}  {:>12}",
-            "stream", "live", "pending", "free", "reserved"
-        ),
+        "\n{:>18}  {:>12}  {:>12}  {:>12}  {:>12}",
+        "stream",
+        "live",
+        "pending",
+        "free",
+        "reserved"
     );
     for OnStream { stream, live, pending, reserved, free } in &moment.streams {
         let amount = |bytes: &u64| Amount(*bytes).to_string();
         let stream = stream_name(*stream);
-        line(
+        add_line!(
             text,
-            format_args!(
-                "{stream:>18}  {:>12}  {:>12}  {:>12}  {:>12}",
-                amount(live),
-                amount(pending),
-                amount(free),
-                amount(reserved)
-            ),
+            "{stream:>18}  {:>12}  {:>12}  {:>12}  {:>12}",
+            amount(live),
+            amount(pending),
+            amount(free),
+            amount(reserved)
         );
     }
 }
@@ -113,22 +109,20 @@ fn add_map(text: &mut String, moment: &Moment) {
         return;
     }
     let unit = (total / (COLUMNS * LINES)).max(512).next_power_of_two();
-    line(
+    add_line!(
         text,
-        format_args!(
-            "\nby address, {} a character: # live, + in part, ~ pending, . free, | new range",
-            Amount(unit)
-        ),
+        "\nby address, {} a character: # live, + in part, ~ pending, . free, | new range",
+        Amount(unit)
     );
     let mut streams: Vec<u64> = moment.pieces.iter().map(|piece| piece.stream).collect();
     streams.sort_unstable();
     streams.dedup();
     for stream in streams {
-        line(text, format_args!("stream {}", stream_name(stream)));
+        add_line!(text, "stream {}", stream_name(stream));
         let pieces = moment.pieces.iter().filter(|piece| piece.stream == stream);
         let cells: Vec<char> = strip(pieces, unit);
         for row in cells.chunks(COLUMNS as usize) {
-            line(text, format_args!("  {}", row.iter().collect::<String>()));
+            add_line!(text, "  {}", row.iter().collect::<String>());
         }
     }
 }

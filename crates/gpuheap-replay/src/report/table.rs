@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::replay::{Cause, Minimum, PoolReport, Stop};
 use crate::run::TraceReport;
-use crate::text::{Amount, WIDTH, grouped, line, paragraph, wrap};
+use crate::text::{Amount, WIDTH, add_line, grouped, paragraph, wrap};
 use crate::{Gap, PeakRange};
 
 /// Width of the column of names. A longer name has a separate line.
@@ -16,17 +16,15 @@ pub(super) fn add(text: &mut String, report: &TraceReport) {
         true => format!("  {cell:>15}"),
         false => String::new(),
     };
-    line(
+    add_line!(
         text,
-        format_args!(
-            "{:<NAME$} {:>15}  {:>5}  {:>12}  {:>8}{}",
-            "pool",
-            "peak reserved",
-            "used",
-            "driver calls",
-            "ns/event",
-            minimum("smallest device")
-        ),
+        "{:<NAME$} {:>15}  {:>5}  {:>12}  {:>8}{}",
+        "pool",
+        "peak reserved",
+        "used",
+        "driver calls",
+        "ns/event",
+        minimum("smallest device")
     );
     for pool in &report.pools {
         let is_model = pool.pool.is_closed_driver(report.device.is_emulated);
@@ -46,17 +44,15 @@ pub(super) fn add(text: &mut String, report: &TraceReport) {
         });
         match &pool.stop {
             Some(stop) => {
-                line(text, format_args!("{name:<NAME$} {:<46}{smallest}", stopped(stop)));
+                add_line!(text, "{name:<NAME$} {:<46}{smallest}", stopped(stop));
             }
-            None => line(
+            None => add_line!(
                 text,
-                format_args!(
-                    "{name:<NAME$} {:>15}  {:>5}  {:>12}  {:>8}{smallest}",
-                    range(pool.peak_reserved),
-                    used(pool),
-                    grouped(pool.driver_calls),
-                    pool.warm_ns.map_or("-".to_owned(), |ns| grouped(ns.round() as u64)),
-                ),
+                "{name:<NAME$} {:>15}  {:>5}  {:>12}  {:>8}{smallest}",
+                range(pool.peak_reserved),
+                used(pool),
+                grouped(pool.driver_calls),
+                pool.warm_ns.map_or("-".to_owned(), |ns| grouped(ns.round() as u64))
             ),
         }
     }
@@ -76,7 +72,7 @@ fn notes(text: &mut String, report: &TraceReport) {
     if report.pools.iter().any(is_bare) {
         let why =
             "rmm:pool and rmm:arena take half of the device at the start, unless told a size.";
-        line(text, why);
+        add_line!(text, "{why}");
     }
     let fallbacks: BTreeSet<&str> =
         report.pools.iter().filter_map(|pool| pool.fallback.as_deref()).collect();

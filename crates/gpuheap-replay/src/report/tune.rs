@@ -1,7 +1,7 @@
 //! Text of a search for settings.
 
 use super::device_words;
-use crate::text::{Amount, exported, grouped, line, paragraph, typed};
+use crate::text::{Amount, add_line, exported, grouped, paragraph, typed};
 use crate::tune::Family;
 use crate::tune::TraceSearch;
 
@@ -13,7 +13,7 @@ pub fn tune(searches: &[TraceSearch]) -> String {
 
 fn section(search: &TraceSearch) -> String {
     let mut text = String::new();
-    line(&mut text, format_args!("{} ({})", search.name, search.format));
+    add_line!(&mut text, "{} ({})", search.name, search.format);
     let words = device_words(&search.device, &search.recorded);
     let (tried, framework) = (grouped(search.tried), search.family.title());
     paragraph(&mut text, &format!("{tried} settings of {framework} tried on {words}"));
@@ -35,16 +35,16 @@ fn section(search: &TraceSearch) -> String {
         (false, _) => "The program gets through under none of them. This one serves it longest:",
     };
     paragraph(&mut text, result);
-    line(&mut text, format_args!("{:>14}  {:>12}  setting", "peak reserved", "driver calls"));
+    add_line!(&mut text, "{:>14}  {:>12}  setting", "peak reserved", "driver calls");
     for candidate in &search.candidates {
         let peak = Amount(candidate.reserved_peak).to_string();
         let calls = grouped(candidate.driver_calls);
         let is_variable = search.family == Family::Torch;
         if !is_variable && candidate.setting.chars().count() <= 48 {
-            line(&mut text, format_args!("{peak:>14}  {calls:>12}  {}", candidate.setting));
+            add_line!(&mut text, "{peak:>14}  {calls:>12}  {}", candidate.setting);
             continue;
         }
-        line(&mut text, format_args!("{peak:>14}  {calls:>12}"));
+        add_line!(&mut text, "{peak:>14}  {calls:>12}");
         match is_variable {
             true => exported(&mut text, "  ", "  ", &candidate.setting),
             false => typed(&mut text, "  ", "      ", &candidate.setting),
@@ -54,7 +54,7 @@ fn section(search: &TraceSearch) -> String {
         }
     }
     if search.family == Family::Torch {
-        line(&mut text, format_args!("Lines are for the shell, before python starts."));
+        add_line!(&mut text, "Lines are for the shell, before python starts.");
     }
     if search.recorded.waits {
         paragraph(

@@ -3,7 +3,7 @@
 use super::table::place;
 use crate::replay::{Cause, PoolReport};
 use crate::run::TraceReport;
-use crate::text::{Amount, count, exported, grouped, hanging, line, paragraph, typed};
+use crate::text::{Amount, add_line, count, exported, grouped, hanging, paragraph, typed};
 use crate::verdict::{Advice, MemoryAtFailure, Remedy, RemedyKind};
 use crate::{Gap, PeakRange};
 
@@ -292,7 +292,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
             format!("  {:>11}  {what:<26}", Amount(*bytes).to_string())
         };
         let row: String = pair.iter().map(cell).collect();
-        line(text, format_args!("{row}"));
+        add_line!(text, "{row}");
     }
     let most = match detail {
         Detail::Screen => 3,
@@ -386,7 +386,7 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
         (true, true) => "RMM resources that take little, set before cudf allocates (lower bounds):",
         (true, false) => "RMM resources that take little, set before cudf allocates:",
     };
-    line(text, format_args!("{title}"));
+    add_line!(text, "{title}");
     let shown = match detail {
         Detail::Screen => on_screen(report),
         Detail::Full => verdict.remedies.iter().collect(),
@@ -484,7 +484,7 @@ fn add_gaps(text: &mut String, report: &TraceReport) {
     if gaps.is_empty() {
         return;
     }
-    line(text, format_args!("Not in the recording:"));
+    add_line!(text, "Not in the recording:");
     for gap in gaps {
         hanging(text, "  - ", "    ", &gap.to_string());
     }
