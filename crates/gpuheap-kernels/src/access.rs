@@ -33,11 +33,6 @@ impl Kernel {
     /// they are listed as read and as written.
     pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
-        let block = |writes, address: u64, count: u64, of: Type| {
-            let size = of.size() as u64;
-            let region = Region { address, run: count.saturating_mul(size), axes: Vec::new() };
-            Access { writes, align: size, region }
-        };
         match self.0 {
             Kind::Elementwise { path, does, of, left, right } => {
                 let each = vector(path, of, does.output(of));
@@ -198,11 +193,15 @@ fn for_each_place(axes: &[Axis], mut each: impl FnMut([i64; 2])) {
 fn reduced(words: &[u64], op: Reduction, of: Type, inner: u64) -> Vec<Access> {
     let word = |index: usize| words.get(index).copied().unwrap_or(0);
     let (outer, n, chunk) = (word(0), word(1), word(2).max(1));
-    let block = |writes, address, count: u64, of: Type| {
-        let size = of.size() as u64;
-        let run = count.saturating_mul(outer).saturating_mul(inner).saturating_mul(size);
-        Access { writes, align: size, region: Region { address, run, axes: Vec::new() } }
-    };
-    let results = n.div_ceil(chunk).max(1);
-    vec![block(false, word(6), n, of), block(true, word(5), results, op.output(of))]
+    let each = outer.saturating_mul(inner);
+    let (read, written) = (n, n.div_ceil(chunk).max(1));
+    let read = block(false, word(6), read.saturating_mul(each), of);
+    vec![read, block(true, word(5), written.saturating_mul(each), op.output(of))]
+}
+
+/// Returns the access to `count` adjacent elements.
+fn block(writes: bool, address: u64, count: u64, of: Type) -> Access {
+    let size = of.size() as u64;
+    let region = Region { address, run: count.saturating_mul(size), axes: Vec::new() };
+    Access { writes, align: size, region }
 }

@@ -2,6 +2,7 @@
 
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::threads::UNITS;
+use crate::types::worded;
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
 /// A kernel. A GPU runs the kernel's PTX, and an emulated device its Rust. Both identify the kernel
@@ -27,16 +28,17 @@ pub(crate) enum Kind {
     Groups { shared: bool, of: Option<Type>, key: Type },
 }
 
-/// How a kernel finds its elements.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Path {
-    /// Adjacent elements in all arrays, read in order.
-    Flat,
-    /// Single elements, located by coordinates and strides.
-    Strided,
-    /// Vectors of elements, located by coordinates and strides. Along the innermost axis, each
-    /// array either has adjacent elements or repeats one element.
-    Vectors,
+worded! {
+    /// How a kernel finds its elements.
+    pub(crate) enum Path {
+        /// Adjacent elements in all arrays, read in order.
+        Flat = "flat",
+        /// Single elements, located by coordinates and strides.
+        Strided = "strided",
+        /// Vectors of elements, located by coordinates and strides. Along the innermost axis, each
+        /// array either has adjacent elements or repeats one element.
+        Vectors = "vectors",
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,14 +47,14 @@ pub(crate) enum Does {
     Comparison(Comparison),
 }
 
-/// Kind of operand.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Source {
-    Array,
-    Scalar,
+worded! {
+    /// Kind of operand.
+    pub(crate) enum Source {
+        Array = "array",
+        Scalar = "scalar",
+    }
 }
 
-const PATHS: [Path; 3] = [Path::Flat, Path::Strided, Path::Vectors];
 const SOURCES: [[Source; 2]; 4] = [
     [Source::Array, Source::Array],
     [Source::Array, Source::Scalar],
@@ -141,7 +143,7 @@ impl Kernel {
         let arithmetic = Arithmetic::ALL.iter().copied().map(Does::Arithmetic);
         let comparison = Comparison::ALL.iter().copied().map(Does::Comparison);
         for does in arithmetic.chain(comparison) {
-            for path in PATHS {
+            for &path in Path::ALL {
                 for &of in Type::ALL.iter().filter(|of| does.takes(**of)) {
                     let sources = SOURCES.into_iter().filter(|sources| path.takes(*sources));
                     all.extend(sources.map(|[left, right]| Kind::Elementwise {
@@ -177,31 +179,6 @@ impl Path {
     /// no strided kernel.
     fn takes(self, sources: [Source; 2]) -> bool {
         self == Path::Flat || sources.contains(&Source::Array)
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Path::Flat => "flat",
-            Path::Strided => "strided",
-            Path::Vectors => "vectors",
-        }
-    }
-
-    fn from_word(word: &str) -> Option<Path> {
-        PATHS.into_iter().find(|known| known.word() == word)
-    }
-}
-
-impl Source {
-    fn word(self) -> &'static str {
-        match self {
-            Source::Array => "array",
-            Source::Scalar => "scalar",
-        }
-    }
-
-    fn from_word(word: &str) -> Option<Source> {
-        [Source::Array, Source::Scalar].into_iter().find(|known| known.word() == word)
     }
 }
 

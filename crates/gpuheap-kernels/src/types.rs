@@ -2,16 +2,16 @@
 
 /// Declares an enum with a word for each variant. The names of kernels are made of these words.
 macro_rules! worded {
-    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
+    ($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum $name {
+        $vis enum $name {
             $($(#[$variant_doc])* $variant,)*
         }
 
         impl $name {
             /// All variants.
-            pub const ALL: &[$name] = &[$($name::$variant),*];
+            $vis const ALL: &[$name] = &[$($name::$variant),*];
 
             pub(crate) fn word(self) -> &'static str {
                 match self {
@@ -25,6 +25,7 @@ macro_rules! worded {
         }
     };
 }
+pub(crate) use worded;
 
 worded! {
     /// Type of an array's elements, little-endian in memory.

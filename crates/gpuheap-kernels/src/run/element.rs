@@ -5,51 +5,12 @@ use crate::{Arithmetic, Comparison, Reduction, Type};
 /// Calls a generic function with the Rust type of a [`Type`](crate::Type).
 macro_rules! with_type {
     ($of:expr, $T:ident => $call:expr) => {
+        with_type!(@ $of, $T => $call; Bool $crate::run::element::Flag, I8 i8, I16 i16, I32 i32,
+            I64 i64, U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64)
+    };
+    (@ $of:expr, $T:ident => $call:expr; $($name:ident $type:ty),*) => {
         match $of {
-            $crate::Type::Bool => {
-                type $T = $crate::run::element::Flag;
-                $call
-            }
-            $crate::Type::I8 => {
-                type $T = i8;
-                $call
-            }
-            $crate::Type::I16 => {
-                type $T = i16;
-                $call
-            }
-            $crate::Type::I32 => {
-                type $T = i32;
-                $call
-            }
-            $crate::Type::I64 => {
-                type $T = i64;
-                $call
-            }
-            $crate::Type::U8 => {
-                type $T = u8;
-                $call
-            }
-            $crate::Type::U16 => {
-                type $T = u16;
-                $call
-            }
-            $crate::Type::U32 => {
-                type $T = u32;
-                $call
-            }
-            $crate::Type::U64 => {
-                type $T = u64;
-                $call
-            }
-            $crate::Type::F32 => {
-                type $T = f32;
-                $call
-            }
-            $crate::Type::F64 => {
-                type $T = f64;
-                $call
-            }
+            $($crate::Type::$name => { type $T = $type; $call })*
         }
     };
 }
@@ -128,17 +89,8 @@ pub(super) struct Flag(pub(super) bool);
 macro_rules! integers {
     ($($T:ident),*) => {$(
         impl Element for $T {
-            const SIZE: usize = size_of::<$T>();
             const GREATEST: $T = $T::MAX;
             const LEAST: $T = $T::MIN;
-
-            fn load(bytes: &[u8]) -> $T {
-                bytes.try_into().map_or(0, $T::from_le_bytes)
-            }
-
-            fn store(self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_le_bytes());
-            }
 
             fn arithmetic(op: Arithmetic) -> fn($T, $T) -> $T {
                 match op {
@@ -150,6 +102,7 @@ macro_rules! integers {
             }
 
             compare!($T);
+            little_endian!($T);
 
             fn smaller(self, other: $T) -> $T {
                 self.min(other)
@@ -162,13 +115,6 @@ macro_rules! integers {
             fn value(self) -> Value {
                 Value::Integer(i128::from(self))
             }
-
-            fn from_value(value: Value) -> $T {
-                match value {
-                    Value::Integer(value) => value as $T,
-                    Value::Float(value) => value as $T,
-                }
-            }
         }
     )*};
 }
@@ -176,17 +122,8 @@ macro_rules! integers {
 macro_rules! floats {
     ($($T:ident),*) => {$(
         impl Element for $T {
-            const SIZE: usize = size_of::<$T>();
             const GREATEST: $T = $T::INFINITY;
             const LEAST: $T = $T::NEG_INFINITY;
-
-            fn load(bytes: &[u8]) -> $T {
-                bytes.try_into().map_or(0.0, $T::from_le_bytes)
-            }
-
-            fn store(self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_le_bytes());
-            }
 
             fn arithmetic(op: Arithmetic) -> fn($T, $T) -> $T {
                 match op {
@@ -198,6 +135,7 @@ macro_rules! floats {
             }
 
             compare!($T);
+            little_endian!($T);
 
             fn smaller(self, other: $T) -> $T {
                 if self.is_nan() || other.is_nan() {
@@ -222,15 +160,30 @@ macro_rules! floats {
             fn value(self) -> Value {
                 Value::Float(f64::from(self))
             }
-
-            fn from_value(value: Value) -> $T {
-                match value {
-                    Value::Integer(value) => value as $T,
-                    Value::Float(value) => value as $T,
-                }
-            }
         }
     )*};
+}
+
+/// The parts that integers and floats have alike: their bytes, and conversion from a [`Value`].
+macro_rules! little_endian {
+    ($T:ident) => {
+        const SIZE: usize = size_of::<$T>();
+
+        fn load(bytes: &[u8]) -> $T {
+            bytes.try_into().map_or($T::default(), $T::from_le_bytes)
+        }
+
+        fn store(self, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.to_le_bytes());
+        }
+
+        fn from_value(value: Value) -> $T {
+            match value {
+                Value::Integer(value) => value as $T,
+                Value::Float(value) => value as $T,
+            }
+        }
+    };
 }
 
 macro_rules! compare {

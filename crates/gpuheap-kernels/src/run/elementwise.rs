@@ -1,8 +1,9 @@
 //! Arithmetic, comparisons and casts.
 
 use crate::Type;
+use crate::access::{element_axes, vector};
 use crate::axes::{Axis, for_each_row};
-use crate::kernel::{Does, Source};
+use crate::kernel::{Does, Path, Source};
 use crate::run::element::{Element, Elements, Flag, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::run::strided::gather;
@@ -45,40 +46,27 @@ impl Buffered {
     }
 }
 
-pub(super) fn flat(
+pub(super) fn elementwise(
     words: &[u64],
+    path: Path,
     does: Does,
     of: Type,
     sources: [Source; 2],
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
-    let mut operands = [0, 1].map(|i| Buffered::new(sources[i], word(words, 2 + i), size));
-    let mut results = vec![0; CHUNK * out_size];
-    for (first, count) in chunks(word(words, 0)) {
-        for operand in &mut operands {
-            operand.fetch((first * size as u64) as i64, size as i64, size, count, memory)?;
+    // Index of the result's address. The operands are in the words after it.
+    let (result, axes) = match path {
+        Path::Flat => {
+            (1, vec![Axis { length: word(words, 0) as usize, strides: [size as i64; 2] }])
         }
-        let results = &mut results[..count * out_size];
-        compute(does, of, &operands, results);
-        memory.write(word(words, 1).wrapping_add(first * out_size as u64), results)?;
-    }
-    Ok(())
-}
-
-pub(super) fn strided(
-    words: &[u64],
-    axes: &[Axis],
-    does: Does,
-    of: Type,
-    sources: [Source; 2],
-    memory: &mut AnyMemory<'_>,
-) -> Result<(), Refused> {
-    let (size, out_size) = (of.size(), does.output(of).size());
-    let mut operands = [0, 1].map(|i| Buffered::new(sources[i], word(words, 3 + i), size));
+        _ => (2, element_axes(words, vector(path, of, does.output(of)))),
+    };
+    let operand = |i: usize| Buffered::new(sources[i], word(words, result + 1 + i), size);
+    let mut operands = [0, 1].map(operand);
     let mut results = vec![0; CHUNK * out_size];
-    let mut out = word(words, 2);
-    for_each_row(axes, |row| {
+    let mut out = word(words, result);
+    for_each_row(&axes, |row| {
         for (first, count) in chunks(row.length as u64) {
             for (operand, i) in operands.iter_mut().zip(0..) {
                 let offset = row.strides[i].wrapping_mul(first as i64);

@@ -9,9 +9,9 @@ mod reduce;
 mod strided;
 
 use crate::Kernel;
-use crate::access::{element_axes, vector};
-use crate::kernel::{Kind, Path};
+use crate::kernel::Kind;
 
+use element::{Elements, with_type};
 use memory::{AnyMemory, KeepsError, Refused};
 
 pub use memory::Memory;
@@ -34,17 +34,21 @@ impl Kernel {
 
     fn run_on(&self, words: &[u64], memory: &mut AnyMemory<'_>) -> Result<(), Refused> {
         match self.0 {
-            Kind::Elementwise { path: Path::Flat, does, of, left, right } => {
-                elementwise::flat(words, does, of, [left, right], memory)
-            }
             Kind::Elementwise { path, does, of, left, right } => {
-                let axes = element_axes(words, vector(path, of, does.output(of)));
-                elementwise::strided(words, &axes, does, of, [left, right], memory)
+                elementwise::elementwise(words, path, does, of, [left, right], memory)
             }
             Kind::Cast { from, to } => elementwise::cast(words, from, to, memory),
             Kind::Copy { unit } => strided::copy(words, unit, memory),
-            Kind::Rows { op, of } => reduce::rows(words, op, of, memory),
-            Kind::Columns { op, of } => reduce::columns(words, op, of, memory),
+            Kind::Rows { op, of } => {
+                with_type!(op.output(of), A => {
+                    reduce::rows::<A>(words, op, Elements::convert_from(of), memory)
+                })
+            }
+            Kind::Columns { op, of } => {
+                with_type!(op.output(of), A => {
+                    reduce::columns::<A>(words, op, Elements::convert_from(of), memory)
+                })
+            }
             Kind::Groups { of, key, .. } => group::group(words, of, key, memory),
         }
     }

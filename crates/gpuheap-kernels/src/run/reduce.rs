@@ -1,32 +1,12 @@
 //! Reductions, in the order that the plan fixes. Each lane of a piece combines its elements in
 //! order. Then the lanes' totals are combined by halves.
 
-use crate::run::element::{Element, Elements, with_type};
+use crate::Reduction;
+use crate::run::element::{Element, Elements};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::threads::{BLOCK, VECTOR};
-use crate::{Reduction, Type};
 
-pub(super) fn rows(
-    words: &[u64],
-    op: Reduction,
-    of: Type,
-    memory: &mut AnyMemory<'_>,
-) -> Result<(), Refused> {
-    let to = op.output(of);
-    with_type!(to, A => reduce_rows::<A>(words, op, Elements::convert_from(of), memory))
-}
-
-pub(super) fn columns(
-    words: &[u64],
-    op: Reduction,
-    of: Type,
-    memory: &mut AnyMemory<'_>,
-) -> Result<(), Refused> {
-    let to = op.output(of);
-    with_type!(to, A => reduce_columns::<A>(words, op, Elements::convert_from(of), memory))
-}
-
-fn reduce_rows<A: Element>(
+pub(super) fn rows<A: Element>(
     words: &[u64],
     op: Reduction,
     elements: Elements<A>,
@@ -66,7 +46,7 @@ fn reduce_rows<A: Element>(
     Ok(())
 }
 
-fn reduce_columns<A: Element>(
+pub(super) fn columns<A: Element>(
     words: &[u64],
     op: Reduction,
     elements: Elements<A>,
