@@ -208,7 +208,7 @@ impl Buffer {
     #[pyo3(signature = (byte=0))]
     fn fill(&self, py: Python<'_>, byte: u8) -> PyResult<()> {
         let memory = self.share(py)?;
-        call(py, || memory.owner.fill(self.address, self.bytes, byte, memory.stream()))
+        call(py, || memory.owner.wrap_bytes(self.address, self.bytes, memory.stream())?.fill(byte))
     }
 
     /// Copies bytes to the device, from any object with the buffer protocol. Waits until the copy
@@ -216,10 +216,13 @@ impl Buffer {
     #[pyo3(signature = (source, offset=0))]
     fn copy_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
         let memory = self.share(py)?;
-        let bytes = crate::host::bytes_of(source)?;
+        let bytes = crate::host::copy_buffer(source)?;
         self.check_range(py, offset, bytes.len())?;
         let to = self.address + offset;
-        call_detached(py, || memory.owner.upload(to, &bytes, memory.stream()))
+        let length = bytes.len() as u64;
+        call_detached(py, || {
+            memory.owner.wrap_bytes(to, length, memory.stream())?.write_from(&bytes)
+        })
     }
 
     /// Copies bytes to the host. Waits for the stream's earlier work.
@@ -237,7 +240,9 @@ impl Buffer {
         let from = self.address + offset;
         // Python allocates the bytes, and raises an error if the host has no memory.
         PyBytes::new_with(py, length, |read| {
-            call_detached(py, || memory.owner.download(from, read, memory.stream()))
+            call_detached(py, || {
+                memory.owner.wrap_bytes(from, bytes, memory.stream())?.read_into(read)
+            })
         })
     }
 

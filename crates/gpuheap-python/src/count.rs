@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
-use crate::kind::index_of;
+use crate::kind::read_index;
 
 /// A non-negative whole number.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl<'py> FromPyObject<'_, 'py> for Count {
         if let Ok(count) = given.cast::<PyInt>() {
             return count.extract().map(Count).map_err(|_| refused(&given));
         }
-        match index_of(&given)? {
+        match read_index(&given)? {
             Some(count) => count.extract().map(Count).map_err(|_| refused(&count)),
             None => Err(PyTypeError::new_err(format!(
                 "{} is no whole number; pass a number of bytes or groups as an int",

@@ -22,7 +22,7 @@ impl Device {
     #[new]
     #[pyo3(signature = (name=None))]
     fn new(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
-        let inner = match name.map(|name| name_of(name).to_owned()) {
+        let inner = match name.map(|name| parse_name(name).to_owned()) {
             Some(name) => call_detached(py, || gpuheap::Device::open(&name))?,
             None => default_device(py)?,
         };
@@ -94,7 +94,7 @@ pub(crate) fn default_device(py: Python<'_>) -> PyResult<gpuheap::Device> {
 
 /// Returns the name in a line of [`devices`], such as `"cuda:0: NVIDIA H200, ..."`. A name alone is
 /// returned unchanged.
-pub(crate) fn name_of(text: &str) -> &str {
+pub(crate) fn parse_name(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(name, _)| name)
 }
 

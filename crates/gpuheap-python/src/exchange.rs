@@ -13,7 +13,7 @@ use pyo3::{ffi, intern};
 use gpuheap::Error;
 
 use crate::failure::call;
-use crate::kind::{Kind, MOST_AXES, index_of};
+use crate::kind::{Kind, MOST_AXES, read_index};
 use crate::owner::{Owner, Place};
 use crate::reserve;
 
@@ -216,7 +216,7 @@ pub(crate) fn dlpack<'py>(
 /// stream, 2 is the thread's default stream, -1 requests no order.
 fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let number = match given {
-        Some(given) if !given.hasattr(intern!(py, "__cuda_stream__"))? => index_of(given)?,
+        Some(given) if !given.hasattr(intern!(py, "__cuda_stream__"))? => read_index(given)?,
         _ => None,
     };
     let consumer = match &number {

@@ -12,7 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::array::{Array, Held, Window, length, numbers_of};
+use crate::array::{Array, Held, Window, length, read_numbers};
 use crate::buffer::Buffer;
 use crate::exchange::{
     self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, SHOWN, check_strides,
@@ -20,7 +20,7 @@ use crate::exchange::{
 };
 use crate::failure::{call, call_detached, wait_detached};
 use crate::heap::Heap;
-use crate::kind::{Kind, MOST_AXES, index_of};
+use crate::kind::{Kind, MOST_AXES, read_index};
 use crate::owner::Owner;
 
 /// Makes an array over another library's memory, without a copy. `source` has `__dlpack__`
@@ -48,7 +48,7 @@ pub(crate) fn from_dlpack(
         let device = source.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
         check_device(&owner, device)?;
         let asked = if device.0 == DL_CUDA_HOST { None } else { Some(&stream) };
-        let capsule = capsule_of(source, asked)?;
+        let capsule = request_capsule(source, asked)?;
         if ignores_streams(source)? {
             call_detached(py, || owner.device.synchronize())?;
         }
@@ -121,7 +121,7 @@ fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Calls `__dlpack__` so that `stream` waits for the library's work. For page-locked memory,
 /// libraries refuse a stream. If no stream is passed, they make the default stream wait for their
 /// work.
-fn capsule_of<'py>(
+fn request_capsule<'py>(
     source: &Bound<'py, PyAny>,
     stream: Option<&Stream>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -184,7 +184,7 @@ fn from_interface(
             PyBufferError::new_err(format!("__cuda_array_interface__ has no {name:?}"))
         })
     };
-    let shape: Vec<usize> = numbers_of(&needed("shape")?)?;
+    let shape: Vec<usize> = read_numbers(&needed("shape")?)?;
     let typestr: String = needed("typestr")?.extract()?;
     let (address, is_read_only): (u64, bool) = needed("data")?.extract()?;
     let Some(kind) = Kind::parse(&typestr) else { return Err(unknown_type(&typestr)) };
@@ -192,7 +192,7 @@ fn from_interface(
         return Err(PyBufferError::new_err("the memory has a mask, which arrays have not"));
     }
     if let Some(strides) = entry("strides")? {
-        let strides: Vec<i64> = numbers_of(strides.cast::<PyTuple>()?)?;
+        let strides: Vec<i64> = read_numbers(strides.cast::<PyTuple>()?)?;
         check_strides(&shape, &strides, kind.size())?;
     }
     match interface.get_item("stream")? {
@@ -222,7 +222,7 @@ fn handle_number(given: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     if given.hasattr(intern!(given.py(), "__cuda_stream__"))? {
         return Ok(None);
     }
-    Ok(index_of(given)?.and_then(|number| number.extract().ok()))
+    Ok(read_index(given)?.and_then(|number| number.extract().ok()))
 }
 
 /// A window of another library's memory, before it becomes a Python object.

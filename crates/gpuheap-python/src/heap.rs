@@ -12,10 +12,10 @@ use crate::addresses::Addresses;
 use crate::array::Array;
 use crate::buffer::Buffer;
 use crate::count::Count;
-use crate::device::{Device, default_device, name_of};
+use crate::device::{Device, default_device, parse_name};
 use crate::failure::{call, call_detached, in_python, refused};
 use crate::host::HostBuffer;
-use crate::kind::index_of;
+use crate::kind::read_index;
 use crate::lines::LineMemory;
 use crate::memory::Memory;
 use crate::owner::Owner;
@@ -91,8 +91,9 @@ impl Heap {
         let total = device.total_memory();
         // The core would record Rust lines of this module instead of Python lines.
         let builder = gpuheap::Heap::builder(&device).track(Tracking::Off);
-        let bytes =
-            |given: Option<&Bound<'_, PyAny>>| given.map(|given| size_of(given, total)).transpose();
+        let bytes = |given: Option<&Bound<'_, PyAny>>| {
+            given.map(|given| parse_size(given, total)).transpose()
+        };
         let pool = pool.map(PoolKind::parse).transpose();
         let pool = pool.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let builder = with(builder, bytes(limit)?, HeapBuilder::hard_limit);
@@ -269,7 +270,7 @@ impl Heap {
     /// Forecasts whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`,
     /// with a sentence. Counts the limits of the open scopes around the call. Allocates nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
-        let budget = Budget::of_caller(py, &self.owner.scopes)?;
+        let budget = Budget::for_caller(py, &self.owner.scopes)?;
         if let Some((scope, left, limit)) =
             budget.as_ref().and_then(|budget| budget.shortage(nbytes.0))
         {
@@ -363,7 +364,7 @@ impl Heap {
         resumable: Vec<Py<PyAny>>,
     ) -> PyResult<Account> {
         let total = self.owner.device.total_memory();
-        let limit = limit.map(|given| size_of(given, total)).transpose()?;
+        let limit = limit.map(|given| parse_size(given, total)).transpose()?;
         Account::open(py, &self.owner.scopes, name, limit, resumable)
     }
 
@@ -446,7 +447,7 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
         return Ok(device.get().inner.clone());
     }
     let name = match given.cast::<PyString>() {
-        Ok(name) => name_of(&name.to_string()).to_owned(),
+        Ok(name) => parse_name(&name.to_string()).to_owned(),
         Err(_) if given.is_instance_of::<PyInt>() => format!("cuda:{given}"),
         Err(_) => {
             return Err(PyTypeError::new_err(format!(
@@ -463,11 +464,11 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
 #[pyfunction]
 #[pyo3(signature = (size, total=0))]
 pub(crate) fn _size(size: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
-    size_of(size, total)
+    parse_size(size, total)
 }
 
 /// Reads a size: bytes, or a text such as `"512MiB"` or `"80%"` of `total`.
-fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
+fn parse_size(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
     if let Ok(text) = given.cast::<PyString>() {
         let size = Size::parse(&text.to_string());
         return size
@@ -479,7 +480,7 @@ fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
             "{given} is no size; pass bytes as a whole number, or a text (\"512MiB\", \"80%\")"
         ))
     };
-    match index_of(given)? {
+    match read_index(given)? {
         Some(number) => number.extract::<u64>().map_err(|_| refused(number.to_string())),
         None => Err(refused(given.repr()?.to_string())),
     }
@@ -497,7 +498,7 @@ impl Given<'_> {
         match self {
             Given::Nothing => Ok(before),
             Given::Object(object) if object.is_none() => Ok(None),
-            Given::Object(object) => size_of(object, total).map(Some),
+            Given::Object(object) => parse_size(object, total).map(Some),
         }
     }
 }

@@ -210,12 +210,12 @@ fn freed(py: Python<'_>) -> PyErr {
 }
 
 /// Copies the bytes of an object with the buffer protocol.
-pub(crate) fn bytes_of(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub(crate) fn copy_buffer(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if is_masked(source)? {
         return Err(masked(source));
     }
-    match view_of(source)? {
-        Some(view) => bytes_of_view(&view),
+    match open_view(source)? {
+        Some(view) => copy_view(&view),
         None => Err(PyTypeError::new_err(format!(
             "{} has no buffer protocol; pass bytes, a memoryview, a NumPy array",
             source.get_type()
@@ -225,7 +225,7 @@ pub(crate) fn bytes_of(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 
 /// Makes the `memoryview` of an object. Returns `None` if the object has no buffer protocol. An
 /// exception of the object's own code is passed on.
-pub(crate) fn view_of<'py>(source: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+pub(crate) fn open_view<'py>(source: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = source.py();
     if !has_buffer(source) {
         return Ok(None);
@@ -264,7 +264,7 @@ pub(crate) fn masked(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// Copies the elements of a `memoryview` in row-major order. A contiguous view is copied only once.
-pub(crate) fn bytes_of_view(view: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub(crate) fn copy_view(view: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let py = view.py();
     let wanted: usize = view.getattr(intern!(py, "nbytes"))?.extract()?;
     if wanted == 0 {

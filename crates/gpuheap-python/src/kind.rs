@@ -36,18 +36,12 @@ macro_rules! with_kind {
         $crate::kind::with_kind!(@ $kind, u8, $T => $work)
     };
     (@ $kind:expr, $bool:ty, $T:ident => $work:expr) => {
+        $crate::kind::with_kind!(@ $kind, $T => $work; Bool $bool, I8 i8, I16 i16, I32 i32, I64 i64,
+            U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64)
+    };
+    (@ $kind:expr, $T:ident => $work:expr; $($name:ident $type:ty),*) => {
         match $kind {
-            $crate::kind::Kind::Bool => { type $T = $bool; $work }
-            $crate::kind::Kind::I8 => { type $T = i8; $work }
-            $crate::kind::Kind::I16 => { type $T = i16; $work }
-            $crate::kind::Kind::I32 => { type $T = i32; $work }
-            $crate::kind::Kind::I64 => { type $T = i64; $work }
-            $crate::kind::Kind::U8 => { type $T = u8; $work }
-            $crate::kind::Kind::U16 => { type $T = u16; $work }
-            $crate::kind::Kind::U32 => { type $T = u32; $work }
-            $crate::kind::Kind::U64 => { type $T = u64; $work }
-            $crate::kind::Kind::F32 => { type $T = f32; $work }
-            $crate::kind::Kind::F64 => { type $T = f64; $work }
+            $($crate::kind::Kind::$name => { type $T = $type; $work })*
         }
     };
 }
@@ -57,23 +51,11 @@ pub(crate) use with_kind;
 /// elements.
 macro_rules! with_size {
     ($kind:expr, $T:ident => $work:expr) => {
+        $crate::kind::with_size!(@ $kind, $T => $work; 1 u8, 2 u16, 4 u32, _ u64)
+    };
+    (@ $kind:expr, $T:ident => $work:expr; $($size:tt $type:ty),*) => {
         match $kind.size() {
-            1 => {
-                type $T = u8;
-                $work
-            }
-            2 => {
-                type $T = u16;
-                $work
-            }
-            4 => {
-                type $T = u32;
-                $work
-            }
-            _ => {
-                type $T = u64;
-                $work
-            }
+            $($size => { type $T = $type; $work })*
         }
     };
 }
@@ -204,7 +186,7 @@ impl Number {
         if given.hasattr(intern!(py, "__len__"))? {
             return Ok(None);
         }
-        if let Some(whole) = index_of(given)? {
+        if let Some(whole) = read_index(given)? {
             return Number::int(&whole).map(Some);
         }
         if is_complex(given)? {
@@ -280,7 +262,7 @@ impl Number {
 
 /// Returns the whole number of an object with `__index__`. Returns `None` if the object has no
 /// `__index__`. An exception of the object's own code is passed on.
-pub(crate) fn index_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+pub(crate) fn read_index<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = given.py();
     if given.is_instance_of::<PyInt>() {
         return Ok(Some(given.clone()));

@@ -265,7 +265,7 @@ impl Lines {
         let mut frame = innermost_frame(py)?;
         let mut outermost = None;
         loop {
-            let (code, number) = place_of(&frame);
+            let (code, number) = read_place(&frame);
             if self.is_program(&code) {
                 return Some((code, number));
             }
@@ -424,7 +424,7 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
     let line = Python::try_attach(|py| {
         let mut frame = innermost_frame(py);
         while let Some(found) = frame {
-            let (code, number) = place_of(&found);
+            let (code, number) = read_place(&found);
             if is_program(&code) {
                 let (file, function) = names(&code).ok()?;
                 return Some(format!("{file}:{number} in {function}"));
@@ -437,7 +437,7 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
 }
 
 /// Returns the code object and the current line of a frame.
-fn place_of<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
+fn read_place<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
     let raw = frame.as_ptr().cast::<ffi::PyFrameObject>();
     // SAFETY: the object is a frame; the code object is a new reference and never null.
     unsafe {

@@ -135,7 +135,9 @@ impl Owner {
         py: Python<'_>,
         work: impl FnOnce() -> Result<R, Error> + Send,
     ) -> PyResult<R> {
-        let Some(budget) = Budget::of_caller(py, &self.scopes)? else { return self.work(py, work) };
+        let Some(budget) = Budget::for_caller(py, &self.scopes)? else {
+            return self.work(py, work);
+        };
         let check = budget.clone();
         let made = self.work(py, || gpuheap::admitted(move |bytes| check.admits(bytes), work));
         made.map_err(|error| budget.refusal(py).unwrap_or(error))
@@ -166,38 +168,8 @@ impl Owner {
         Python::try_attach(|py| self.tracked_below(py, address, bytes)).flatten()
     }
 
-    /// Fills a range of a buffer's device memory with a byte.
-    pub(crate) fn fill(
-        &self,
-        address: u64,
-        bytes: u64,
-        byte: u8,
-        stream: &gpuheap::Stream,
-    ) -> Result<(), Error> {
-        self.wrap_bytes(address, bytes, stream)?.fill(byte)
-    }
-
-    /// Copies bytes to a buffer's device memory. Waits.
-    pub(crate) fn upload(
-        &self,
-        to: u64,
-        bytes: &[u8],
-        stream: &gpuheap::Stream,
-    ) -> Result<(), Error> {
-        self.wrap_bytes(to, bytes.len() as u64, stream)?.write_from(bytes)
-    }
-
-    /// Copies bytes from a buffer's device memory. Waits.
-    pub(crate) fn download(
-        &self,
-        from: u64,
-        bytes: &mut [u8],
-        stream: &gpuheap::Stream,
-    ) -> Result<(), Error> {
-        self.wrap_bytes(from, bytes.len() as u64, stream)?.read_into(bytes)
-    }
-
-    fn wrap_bytes(
+    /// Returns a range of a buffer's device memory as an array.
+    pub(crate) fn wrap_bytes(
         &self,
         address: u64,
         bytes: u64,

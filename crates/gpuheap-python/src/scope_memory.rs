@@ -15,7 +15,7 @@ use crate::scope::{Account, Counts, Holder, innermost, lock};
 /// Makes a scope free the memory of an object when the scope ends.
 #[pyfunction]
 pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyResult<()> {
-    account.counts.adopt(object.py(), holder_of(object)?);
+    account.counts.adopt(object.py(), make_holder(object)?);
     Ok(())
 }
 
@@ -37,13 +37,13 @@ pub(crate) fn _scope_keep(
         }
     }
     // If the object was allocated before the scope opened, none of these scopes owns it.
-    let number = holder_of(object)?.number;
+    let number = make_holder(object)?.number;
     let mut was_owned = false;
     for scope in &scopes {
         was_owned |= lock(&scope.owned).remove(number);
     }
     if was_owned && let Some(around) = account.counts.around() {
-        around.adopt(py, holder_of(object)?);
+        around.adopt(py, make_holder(object)?);
     }
     let Some((address, bytes)) = place else { return Ok(()) };
     let charged = charged_to(object);
@@ -55,7 +55,7 @@ pub(crate) fn _scope_keep(
         };
         if is_charged {
             // Makes the holder before taking the lock: making an object may run the collector.
-            let holder = holder_of(object)?;
+            let holder = make_holder(object)?;
             lock(&scope.kept).push(py, holder, address, bytes);
         }
     }
@@ -84,7 +84,7 @@ pub(crate) fn _scope_leaked<'py>(
     heap.owner.lines.records_inside(py, account.counts.number, is_leaked)
 }
 
-fn holder_of(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
+fn make_holder(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
     if let Ok(array) = object.cast::<Array>() {
         return array.get().holder(object.py());
     }

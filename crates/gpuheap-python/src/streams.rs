@@ -23,7 +23,7 @@ use pyo3::types::PyInt;
 use rustc_hash::FxHashMap;
 
 use crate::failure::{call, call_detached, conversion};
-use crate::kind::index_of;
+use crate::kind::read_index;
 
 /// A stream on a heap's device, made by `Heap.stream()`. It does not wait for the default stream.
 ///
@@ -122,7 +122,7 @@ impl Streams {
         if let Ok(own) = given.cast::<Stream>() {
             return Ok(own.get().inner.clone());
         }
-        let (handle, is_object) = handle_of(given)?;
+        let (handle, is_object) = read_handle(given)?;
         if CUstream(handle) == CUstream::NULL || CUstream(handle) == CUstream::LEGACY {
             return Ok(default.clone());
         }
@@ -367,7 +367,7 @@ fn address(object: Option<&Bound<'_, PyAny>>) -> usize {
 }
 
 /// Returns the handle of a stream, and whether it was passed as an object, which may keep it alive.
-pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
+pub(crate) fn read_handle(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     if given.is_instance_of::<PyInt>() {
         let handle = given.extract::<usize>();
         return handle.map(|handle| (handle, false)).map_err(|_| {
@@ -394,8 +394,8 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
             given.get_type()
         )));
     }
-    if let Some(number) = index_of(given)? {
-        return handle_of(&number);
+    if let Some(number) = read_index(given)? {
+        return read_handle(&number);
     }
     Err(PyTypeError::new_err(format!(
         "{} is no stream; pass an object with __cuda_stream__ (gpuheap, cuda.core, CuPy, PyTorch, RMM), \

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 
 use super::window::{Window, length};
-use crate::kind::{MOST_AXES, index_of};
+use crate::kind::{MOST_AXES, read_index};
 
 /// A part of an array.
 pub(crate) enum Part {
@@ -106,7 +106,7 @@ fn axis(item: &Bound<'_, PyAny>, length: usize, shape: &[usize]) -> PyResult<Axi
     }
     // NumPy's arrays without axes have both `__index__` and `__len__`.
     let is_number = !item.is_instance_of::<PyBool>() && !item.hasattr(intern!(py, "__len__"))?;
-    let number = if is_number { index_of(item)? } else { None };
+    let number = if is_number { read_index(item)? } else { None };
     let Some(number) = number else {
         return Err(PyTypeError::new_err(format!(
             "an index of {} is none that arrays have; pass whole numbers, slices, `...` and None",

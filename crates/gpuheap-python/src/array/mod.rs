@@ -24,7 +24,7 @@ use pyo3::pyclass::CompareOp;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 
 pub(crate) use shared::SharedMemory;
-pub(crate) use source::numbers_of;
+pub(crate) use source::read_numbers;
 pub(crate) use window::{Held, Window, length};
 
 use crate::count::Count;
@@ -116,9 +116,9 @@ impl Array {
         dtype: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<Array>> {
-        let shape = source::shape_of(shape)?;
+        let shape = source::read_shape(shape)?;
         let number = match value {
-            Some(value) => number_of(value)?,
+            Some(value) => read_number(value)?,
             None => Number::Int(0),
         };
         let kind = match (dtype.filter(|dtype| !dtype.is_none()), number) {
@@ -472,14 +472,14 @@ impl Array {
 
     /// A copy whose elements are repeated to fill a larger shape.
     fn broadcast_to(&self, py: Python<'_>, shape: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
-        let shape = source::shape_of(shape)?;
+        let shape = source::read_shape(shape)?;
         self.make(py, |window| operations::broadcast(window, &shape))
     }
 
     /// Sets every element to a number. Does not wait.
     fn fill(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let window = self.writable(py)?;
-        let number = number_of(value)?.check(window.kind)?;
+        let number = read_number(value)?.check(window.kind)?;
         self.held.owner.work(py, || operations::fill(window, number))
     }
 
@@ -776,7 +776,7 @@ impl Array {
     }
 }
 
-fn number_of(given: &Bound<'_, PyAny>) -> PyResult<Number> {
+fn read_number(given: &Bound<'_, PyAny>) -> PyResult<Number> {
     let number = Number::read(given)?;
     number.ok_or_else(|| PyTypeError::new_err(format!("{} is no number", given.get_type())))
 }

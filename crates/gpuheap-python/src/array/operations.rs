@@ -300,46 +300,6 @@ pub(crate) enum Reduction {
     Max,
 }
 
-/// Reduces all elements to a Python number.
-pub(crate) fn reduce(
-    py: Python<'_>,
-    owner: &Owner,
-    op: Reduction,
-    window: &Window,
-) -> PyResult<Py<PyAny>> {
-    fn run<T: Native<Sum: Native, Mean: Native>>(
-        py: Python<'_>,
-        owner: &Owner,
-        op: Reduction,
-        window: &Window,
-    ) -> PyResult<Py<PyAny>> {
-        match op {
-            Reduction::Sum => owner.work(py, || window.typed::<T>()?.sum())?.item(py),
-            _ => owner.work(py, || window.typed::<T>()?.mean())?.item(py),
-        }
-    }
-    fn extreme<T: Native + Num>(
-        py: Python<'_>,
-        owner: &Owner,
-        op: Reduction,
-        window: &Window,
-    ) -> PyResult<Py<PyAny>> {
-        let find = || {
-            let array = window.typed::<T>()?;
-            if op == Reduction::Min { array.min() } else { array.max() }
-        };
-        owner.work(py, find)?.item(py)
-    }
-    match op {
-        Reduction::Sum | Reduction::Mean => {
-            with_kind!(window.kind, T => run::<T>(py, owner, op, window))
-        }
-        Reduction::Min | Reduction::Max => {
-            with_kind!(window.kind, number T => extreme::<T>(py, owner, op, window))
-        }
-    }
-}
-
 /// Reduces the elements along an axis.
 pub(crate) fn reduce_axis(op: Reduction, window: &Window, axis: usize) -> Result<Window, Error> {
     fn run<T: Native<Sum: Native, Mean: Native>>(

@@ -154,9 +154,6 @@ impl Array {
             return Err(PyTypeError::new_err("a mask has no least element; use all() or any()"));
         }
         let dtype = dtype.filter(|dtype| !dtype.is_none()).map(Kind::read).transpose()?;
-        if axis.is_none() && dtype.is_none() && !keepdims {
-            return operations::reduce(py, &self.held.owner, op, window);
-        }
         let along = axis.map(|axis| self.axis(axis));
         let axes = window.shape.len();
         let reduced = |window: &Window| {

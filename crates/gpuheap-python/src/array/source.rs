@@ -8,8 +8,8 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::window::length;
 use crate::failure::{refused, reserve};
-use crate::host::{bytes_of_view, is_masked, masked, view_of};
-use crate::kind::{Kind, MOST_AXES, Native, Number, index_of, put};
+use crate::host::{copy_view, is_masked, masked, open_view};
+use crate::kind::{Kind, MOST_AXES, Native, Number, put, read_index};
 
 /// Elements in host memory in row-major order, with their shape.
 pub(crate) struct Source {
@@ -39,7 +39,7 @@ impl Source {
         if is_masked(given)? {
             return Err(masked(given));
         }
-        let Some(view) = view_of(given)? else {
+        let Some(view) = open_view(given)? else {
             let array = match given.hasattr(intern!(py, "__array__"))? {
                 true => "pass numpy.asarray(x)",
                 false => {
@@ -72,7 +72,7 @@ impl Source {
         if shape.len() > MOST_AXES {
             return Err(too_many_axes(shape.len()));
         }
-        let mut bytes = bytes_of_view(&view)?;
+        let mut bytes = copy_view(&view)?;
         if bytes.len() != length(&shape).saturating_mul(size) {
             return Err(PyValueError::new_err(format!(
                 "the buffer has {} bytes, and its shape {shape:?} takes {} elements of {size} bytes",
@@ -207,7 +207,7 @@ fn too_long_a_shape(py: Python<'_>) -> PyErr {
 }
 
 /// Returns the items of `given`, a shape.
-fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+fn read_items<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let py = given.py();
     if !given.hasattr(intern!(py, "__iter__"))? && !given.hasattr(intern!(py, "__getitem__"))? {
         return Err(PyTypeError::new_err(format!(
@@ -223,7 +223,7 @@ fn items_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> 
 
 /// Reads the shape of a `reshape`: whole numbers, of which one may be -1.
 pub(crate) fn reshape_lengths(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> {
-    let read = |length: &Bound<'_, PyAny>| match index_of(length)? {
+    let read = |length: &Bound<'_, PyAny>| match read_index(length)? {
         Some(number) => number.extract::<isize>().map_err(|_| {
             PyValueError::new_err(format!(
                 "{number} is longer than any axis; pass a smaller number"
@@ -234,12 +234,12 @@ pub(crate) fn reshape_lengths(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> 
             length.repr()?
         ))),
     };
-    items_of(given)?.iter().map(read).collect()
+    read_items(given)?.iter().map(read).collect()
 }
 
 /// Reads at most as many numbers as an array can have axes. Ignores the sequence's reported length:
 /// reserving by it could exhaust memory.
-pub(crate) fn numbers_of<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
+pub(crate) fn read_numbers<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
 where
     T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>,
 {
@@ -254,7 +254,7 @@ where
 }
 
 /// Reads a shape: a length, or a sequence of lengths.
-pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+pub(crate) fn read_shape(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let py = given.py();
     let refused = |length: String| {
         let most = isize::MAX;
@@ -262,13 +262,13 @@ pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
             format!("{length} is no length of an axis; pass a whole number from 0 to {most}");
         refused(py, "WrongShape", &text)
     };
-    let lengths: Vec<Bound<'_, PyAny>> = match index_of(given)? {
+    let lengths: Vec<Bound<'_, PyAny>> = match read_index(given)? {
         Some(length) => vec![length],
-        None => items_of(given)?,
+        None => read_items(given)?,
     };
     lengths
         .iter()
-        .map(|length| match index_of(length)? {
+        .map(|length| match read_index(length)? {
             Some(number) => number.extract::<usize>().map_err(|_| refused(number.to_string())),
             None => Err(refused(length.repr()?.to_string())),
         })

@@ -69,7 +69,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Returns the caller's budgets. `None` if no scope that governs the caller has a limit.
-    pub(crate) fn of_caller(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Budget>> {
+    pub(crate) fn for_caller(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Budget>> {
         let Some(account) = governing(py, heap)? else { return Ok(None) };
         let counts = account.get().counts.clone();
         let is_limited = counts.of_heap().any(|scope| scope.limit_now().is_some());

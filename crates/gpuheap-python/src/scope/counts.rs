@@ -88,7 +88,7 @@ impl Counts {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_of(&self, heap: &Arc<OpenScopes>) -> bool {
+    pub(super) fn belongs_to(&self, heap: &Arc<OpenScopes>) -> bool {
         Arc::ptr_eq(&self.heap, heap)
     }
 
@@ -108,7 +108,7 @@ impl Counts {
     pub(crate) fn around(&self) -> Option<Arc<Counts>> {
         let mut next = self.outer.as_ref();
         while let Some(scope) = next {
-            if scope.is_of(&self.heap) && !scope.is_closed() {
+            if scope.belongs_to(&self.heap) && !scope.is_closed() {
                 return Some(scope.clone());
             }
             next = scope.outer.as_ref();
@@ -126,7 +126,7 @@ impl Counts {
     /// Returns this scope and those outer scopes that have the same heap.
     pub(super) fn of_heap(&self) -> impl Iterator<Item = &Counts> {
         std::iter::successors(Some(self), |scope| scope.outer.as_deref())
-            .filter(|scope| scope.is_of(&self.heap))
+            .filter(|scope| scope.belongs_to(&self.heap))
     }
 
     /// Limit in bytes; `None` after the scope ended.

@@ -164,7 +164,7 @@ pub(crate) fn innermost(
     while let Some(account) = next {
         let this = account.get();
         next = this.before(py);
-        let is_wanted = heap.is_none_or(|heap| this.counts.is_of(heap));
+        let is_wanted = heap.is_none_or(|heap| this.counts.belongs_to(heap));
         if !is_wanted || this.closed() || !this.extent.is_running(py)? {
             continue;
         }
@@ -204,22 +204,17 @@ fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
 /// Returns the latest open scope, from `from` backwards. Drops the closed scopes directly before
 /// the returned one.
 fn skip_closed(py: Python<'_>, from: Option<Py<Account>>) -> Option<Py<Account>> {
-    let mut next = from;
-    while let Some(account) = &next {
-        if !account.get().closed() {
-            break;
-        }
-        next = account.get().before(py);
-    }
-    let open = next?;
-    let mut older = open.get().before(py);
-    while let Some(account) = &older {
-        if !account.get().closed() {
-            break;
-        }
-        older = account.get().before(py);
-    }
+    let open = latest_open(py, from)?;
+    let older = latest_open(py, open.get().before(py));
     let forgotten = std::mem::replace(&mut *lock(&open.get().before), older);
     drop(forgotten);
     Some(open)
+}
+
+fn latest_open(py: Python<'_>, from: Option<Py<Account>>) -> Option<Py<Account>> {
+    let mut next = from?;
+    while next.get().closed() {
+        next = next.get().before(py)?;
+    }
+    Some(next)
 }
