@@ -177,15 +177,6 @@ const OTHERS: [&str; 6] = [
 /// A variable of the environment.
 struct Setting {
     variable: &'static str,
-    /// Meaning of the variable.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
-    meaning: &'static str,
-    /// Behavior if the variable is not set.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
-    default: &'static str,
-    /// Method of a builder that sets the same value and takes precedence over the variable.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
-    method: &'static str,
     /// Returns the accepted values.
     takes: fn() -> String,
     /// Stores a value in the settings, or returns the reason why it is invalid.
@@ -195,9 +186,6 @@ struct Setting {
 const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
-        meaning: "device that `Device::open_default` opens",
-        default: "the first real GPU, else `emulated`",
-        method: "`Device::open`",
         takes: device::names,
         read: |settings, text| {
             device::check_name(text).map_err(|_| "is not a device".to_owned())?;
@@ -207,88 +195,47 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_POOL",
-        meaning: "policy by which a heap caches memory",
-        default: "`stitched`; `split` if the device has no virtual memory management",
-        method: "`HeapBuilder::pool`",
         takes: || join_names(PoolKind::ALL.map(PoolKind::name)),
         read: |settings, text| {
-            let pool = PoolKind::parse(text).map_err(|_| "is not a pool".to_owned())?;
-            settings.pool = Some(pool);
-            Ok(())
+            let pool = PoolKind::parse(text).map_err(|_| "is not a pool".to_owned());
+            pool.map(|pool| settings.pool = Some(pool))
         },
     },
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
-        meaning: "hard limit: most of the device's own memory that a heap takes from the driver",
-        default: "no limit; on WSL2 80 % of the free memory",
-        method: "`HeapBuilder::hard_limit`",
         takes: sizes,
-        read: |settings, text| {
-            settings.hard_limit = Some(size(text)?);
-            Ok(())
-        },
+        read: |settings, text| size(text).map(|size| settings.hard_limit = Some(size)),
     },
     Setting {
         variable: "GPUHEAP_SOFT_MEMORY_LIMIT",
-        meaning: "soft limit: a heap that has more than this gives cached memory back",
-        default: "no limit",
-        method: "`HeapBuilder::soft_limit`",
         takes: sizes,
-        read: |settings, text| {
-            settings.soft_limit = Some(size(text)?);
-            Ok(())
-        },
+        read: |settings, text| size(text).map(|size| settings.soft_limit = Some(size)),
     },
     Setting {
         variable: "GPUHEAP_TRACK",
-        meaning: "record that is kept of each outstanding allocation",
-        default: "`off`",
-        method: "`HeapBuilder::track`",
         takes: || join_names(Tracking::ALL.map(Tracking::name)),
         read: |settings, text| {
             let tracking = Tracking::parse(text).map_err(|_| "is not a way of tracking".to_owned());
-            settings.track = Some(tracking?);
-            Ok(())
+            tracking.map(|tracking| settings.track = Some(tracking))
         },
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_FREE",
-        meaning: "freed memory is zeroed before it is cached",
-        default: "`off`",
-        method: "`HeapBuilder::zero_on_free`",
         takes: switches,
-        read: |settings, text| {
-            settings.zero_on_free = Some(switch(text)?);
-            Ok(())
-        },
+        read: |settings, text| switch(text).map(|is_on| settings.zero_on_free = Some(is_on)),
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_ALLOC",
-        meaning: "memory is zeroed before it is handed out",
-        default: "`off`",
-        method: "`HeapBuilder::zero_on_alloc`",
         takes: switches,
-        read: |settings, text| {
-            settings.zero_on_alloc = Some(switch(text)?);
-            Ok(())
-        },
+        read: |settings, text| switch(text).map(|is_on| settings.zero_on_alloc = Some(is_on)),
     },
     Setting {
         variable: "GPUHEAP_SLACK",
-        meaning: "share of the live peak by which `stitched` may exceed it before it maps free memory together",
-        default: "4 %, or 1.4 % of the device if that is more and the device is far from full; more for a program that does not repeat itself",
-        method: "`HeapBuilder::slack`",
         takes: || "a share of the peak (10%), from 0% to 1000%".to_owned(),
-        read: |settings, text| {
-            settings.slack = Some(share(text)?);
-            Ok(())
-        },
+        read: |settings, text| share(text).map(|share| settings.slack = Some(share)),
     },
     Setting {
         variable: "GPUHEAP_SEARCH_DEPTH",
-        meaning: "number of free blocks among which `stitched` searches one that a stream may use without a wait",
-        default: "8",
-        method: "`HeapBuilder::search_depth`",
         takes: || "a number from 1 to 1000".to_owned(),
         read: |settings, text| {
             let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
@@ -298,9 +245,6 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_RELEASE_THRESHOLD",
-        meaning: "freed memory that `driver` keeps",
-        default: "all of it",
-        method: "`HeapBuilder::release_threshold`",
         takes: || format!("0, {}", sizes()),
         read: |settings, text| {
             // No other size may be zero.
@@ -503,15 +447,11 @@ mod tests {
     #[test]
     fn documentation_lists_every_setting() {
         let page = include_str!("../../../docs/environment.md");
-        for Setting { variable, meaning, takes, default, method, .. } in &TABLE {
-            let row = format!("| `{variable}` | {meaning} | {} | {default} | {method} |", takes());
-            assert!(page.contains(&row), "docs/environment.md lacks this row:\n{row}");
-        }
-        let rows = page.lines().filter(|line| line.starts_with("| `GPUHEAP_")).count();
-        assert_eq!(
-            rows,
-            TABLE.len(),
-            "docs/environment.md has rows of settings that there are not"
-        );
+        let rows = page.lines().filter(|line| line.starts_with("| `GPUHEAP_"));
+        let rows: Vec<Vec<&str>> = rows.map(|row| row.split(" | ").collect()).collect();
+        let shown: Vec<_> = rows.iter().map(|row| (row[0].to_owned(), row[2].to_owned())).collect();
+        let row = |setting: &Setting| (format!("| `{}`", setting.variable), (setting.takes)());
+        assert_eq!(shown, TABLE.iter().map(row).collect::<Vec<_>>());
+        assert!(rows.iter().all(|row| row.len() == 5), "{rows:?}");
     }
 }

@@ -2,6 +2,7 @@
 //! several modules.
 
 #[path = "../tests/heap/failing.rs"]
+#[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 pub(crate) mod failing;
 
 use gpuheap_pool::testing::{IgnoresStreams, fewer};

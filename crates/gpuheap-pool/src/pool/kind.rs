@@ -1,7 +1,5 @@
 //! Kinds of pools and their names, and rules for the blocks that threads cache.
 
-use std::fmt;
-
 use serde::Serialize;
 
 use crate::source::round_up;
@@ -9,52 +7,102 @@ use crate::source::round_up;
 /// Unit of sizes, in bytes: the alignment of the driver's allocations (H200, driver 580).
 pub(super) const ROUNDING: u64 = 512;
 
-/// Policy of a pool, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum PoolKind {
-    /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the host
-    /// until all work of the device is completed, and nothing is cached. One exception: memory
-    /// freed on a capturing stream stays pending until the capture ends.
-    None,
-    /// One list of whole blocks. Its code is short, as an example of a pool.
-    Simple,
-    /// Powers of two from one byte to 128 MiB, cached by bin. Larger blocks are not cached.
-    Binned,
-    /// Best fit over segments that are split and coalesced.
-    Split,
-    /// Best fit over physical pages. If no free range is large enough, free pages are mapped into
-    /// one range. On a device without virtual memory management, `stitched` works like `split`.
-    Stitched,
-    /// A stream-ordered pool of the driver. It keeps freed memory up to the release threshold
-    /// (`HeapBuilder::release_threshold`), by default all of it.
-    Driver,
+/// Declares an enum whose variants have names, with `ALL` and `name`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! named {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All variants, in the order in which documentation and messages list them.
+            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
+
+            /// Returns the name that settings, the command line and JSON use.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+/// Implements `parse` and `Display` for an enum of [`named`], and declares the error for a name
+/// that no variant has. The error's text is the name, `$refusal` and all names.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! parsed_by_name {
+    ($name:ident, $(#[$doc:meta])* $error:ident, $refusal:literal) => {
+        impl $name {
+            /// Returns the variant of that name.
+            ///
+            /// # Errors
+            ///
+            /// No variant has that name; the error's text lists the names.
+            pub fn parse(name: &str) -> Result<$name, $error> {
+                let found = $name::ALL.into_iter().find(|known| known.name() == name);
+                found.ok_or_else(|| $error(name.to_owned()))
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $error(String);
+
+        impl std::fmt::Display for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let names = $name::ALL.map(|known| known.name()).join(", ");
+                write!(f, "'{}' {} {names}", self.0, $refusal)
+            }
+        }
+
+        impl std::error::Error for $error {}
+    };
+}
+
+named! {
+    /// Policy of a pool, by its name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum PoolKind {
+        /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the host
+        /// until all work of the device is completed, and nothing is cached. One exception: memory
+        /// freed on a capturing stream stays pending until the capture ends.
+        None = "none",
+        /// One list of whole blocks. Its code is short, as an example of a pool.
+        Simple = "simple",
+        /// Powers of two from one byte to 128 MiB, cached by bin. Larger blocks are not cached.
+        Binned = "binned",
+        /// Best fit over segments that are split and coalesced.
+        Split = "split",
+        /// Best fit over physical pages. If no free range is large enough, free pages are mapped into
+        /// one range. On a device without virtual memory management, `stitched` works like `split`.
+        Stitched = "stitched",
+        /// A stream-ordered pool of the driver. It keeps freed memory up to the release threshold
+        /// (`HeapBuilder::release_threshold`), by default all of it.
+        Driver = "driver",
+    }
+}
+
+parsed_by_name! {
+    PoolKind,
+    /// Error for an unknown pool name. The text of the error lists the names of all pools.
+    UnknownPool,
+    "is not a pool; the pools are"
 }
 
 impl PoolKind {
-    /// All pools, in the order in which documentation and messages list them.
-    pub const ALL: [PoolKind; 6] = [
-        PoolKind::None,
-        PoolKind::Simple,
-        PoolKind::Binned,
-        PoolKind::Split,
-        PoolKind::Stitched,
-        PoolKind::Driver,
-    ];
-
-    /// Returns the name that settings and the command line use.
-    pub fn name(self) -> &'static str {
-        match self {
-            PoolKind::None => "none",
-            PoolKind::Simple => "simple",
-            PoolKind::Binned => "binned",
-            PoolKind::Split => "split",
-            PoolKind::Stitched => "stitched",
-            PoolKind::Driver => "driver",
-        }
-    }
-
     /// Returns the name that a `MemoryStatus` prints.
     pub fn title(self) -> &'static str {
         match self {
@@ -65,18 +113,6 @@ impl PoolKind {
             PoolKind::Stitched => "StitchedPool",
             PoolKind::Driver => "DriverPool",
         }
-    }
-
-    /// Returns the policy of that name.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPool`] for any other name; its text lists the names.
-    pub fn parse(name: &str) -> Result<PoolKind, UnknownPool> {
-        PoolKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownPool(name.to_owned()))
     }
 }
 
@@ -159,22 +195,3 @@ impl Rounding {
         if number == 0 { Rounding::Units } else { Rounding::PowersOfTwo }
     }
 }
-
-impl fmt::Display for PoolKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// Error for an unknown pool name. The text of the error lists the names of all pools.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownPool(String);
-
-impl fmt::Display for UnknownPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = PoolKind::ALL.iter().map(|kind| kind.name()).collect();
-        write!(f, "'{}' is not a pool; the pools are {}", self.0, names.join(", "))
-    }
-}
-
-impl std::error::Error for UnknownPool {}

@@ -43,28 +43,24 @@ pub enum Cu {}
 /// Conversion of 64-bit floats to 32 bits.
 pub enum Narrow {}
 
-impl ElementRule for Same {
-    type Of<T: Plain> = T;
+macro_rules! rules {
+    ($($rule:ident: $to:ty, |$element:ident| $convert:expr;)*) => {
+        $(
+            impl ElementRule for $rule {
+                type Of<T: Plain> = $to;
 
-    fn convert<T: Plain>(element: T) -> T {
-        element
-    }
+                fn convert<T: Plain>($element: T) -> $to {
+                    $convert
+                }
+            }
+        )*
+    };
 }
 
-impl ElementRule for Cu {
-    type Of<T: Plain> = T::Cu;
-
-    fn convert<T: Plain>(element: T) -> T::Cu {
-        element.cu()
-    }
-}
-
-impl ElementRule for Narrow {
-    type Of<T: Plain> = T::Narrow;
-
-    fn convert<T: Plain>(element: T) -> T::Narrow {
-        element.narrow()
-    }
+rules! {
+    Same: T, |element| element;
+    Cu: T::Cu, |element| element.cu();
+    Narrow: T::Narrow, |element| element.narrow();
 }
 
 macro_rules! plain {

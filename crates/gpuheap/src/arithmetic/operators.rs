@@ -193,44 +193,35 @@ fn type_of<T: Number>(_: &T) -> Type {
     T::TYPE
 }
 
-/// Negates each element, in a new array. The smallest integer of a type stays unchanged.
-impl<S: ArrayData, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
-    type Output = Result<DeviceArray<T, D>, Error>;
+macro_rules! unary_operators {
+    ($($verb:literal $trait:ident $method:ident $op:ident [$($number:tt)*] $element:ty, $of:expr;)*) => {
+        $(
+            #[doc = concat!($verb, " each element, in a new array.")]
+            impl<S: ArrayData, $($number)* D: Dimension> $trait for &ArrayBase<S, $element, D> {
+                type Output = Result<DeviceArray<$element, D>, Error>;
 
-    #[track_caller]
-    fn neg(self) -> Self::Output {
-        apply_unary(Unary::Negate, T::TYPE, self, Location::caller())
-    }
+                #[track_caller]
+                fn $method(self) -> Self::Output {
+                    apply_unary(Unary::$op, $of, self, Location::caller())
+                }
+            }
+
+            #[doc = concat!($verb, " each element in the array's own memory.")]
+            impl<$($number)* D: Dimension> $trait for DeviceArray<$element, D> {
+                type Output = Result<DeviceArray<$element, D>, Error>;
+
+                fn $method(self) -> Self::Output {
+                    unary(Unary::$op, $of, &self.window(), &self.window())?;
+                    Ok(self)
+                }
+            }
+        )*
+    };
 }
 
-/// Negates each element in the array's own memory.
-impl<T: Signed, D: Dimension> Neg for DeviceArray<T, D> {
-    type Output = Result<DeviceArray<T, D>, Error>;
-
-    fn neg(self) -> Self::Output {
-        unary(Unary::Negate, T::TYPE, &self.window(), &self.window())?;
-        Ok(self)
-    }
-}
-
-/// Inverts each element, in a new array.
-impl<S: ArrayData, D: Dimension> Not for &ArrayBase<S, bool, D> {
-    type Output = Result<DeviceArray<bool, D>, Error>;
-
-    #[track_caller]
-    fn not(self) -> Self::Output {
-        apply_unary(Unary::Not, Type::Bool, self, Location::caller())
-    }
-}
-
-/// Inverts each element in the array's own memory.
-impl<D: Dimension> Not for DeviceArray<bool, D> {
-    type Output = Result<DeviceArray<bool, D>, Error>;
-
-    fn not(self) -> Self::Output {
-        unary(Unary::Not, Type::Bool, &self.window(), &self.window())?;
-        Ok(self)
-    }
+unary_operators! {
+    "Negates" Neg neg Negate [T: Signed,] T, T::TYPE;
+    "Inverts" Not not Not [] bool, Type::Bool;
 }
 
 impl<S: ArrayData, T: Signed, D: Dimension> ArrayBase<S, T, D> {

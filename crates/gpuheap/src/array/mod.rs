@@ -1,5 +1,35 @@
 //! Device arrays. They own their memory.
 
+/// Implements the traits of an error that has the reason in `error` and returns a value to the
+/// caller.
+macro_rules! is_error {
+    ($name:ident<$($parameter:ident),*>) => {
+        impl<$($parameter),*> From<$name<$($parameter),*>> for Error {
+            fn from(error: $name<$($parameter),*>) -> Error {
+                error.error
+            }
+        }
+
+        impl<$($parameter),*> std::fmt::Debug for $name<$($parameter),*> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(&self.error, f)
+            }
+        }
+
+        impl<$($parameter),*> std::fmt::Display for $name<$($parameter),*> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&self.error, f)
+            }
+        }
+
+        impl<$($parameter),*> std::error::Error for $name<$($parameter),*> {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.error)
+            }
+        }
+    };
+}
+
 pub(crate) mod admission;
 mod create;
 mod debug;
@@ -323,36 +353,24 @@ mod sealed {
         fn storage(&self) -> &Arc<super::Storage>;
     }
 
-    #[allow(private_interfaces)]
-    impl HasStorage for super::Owned {
-        const NAME: &'static str = "DeviceArray";
+    macro_rules! has_storage {
+        ($($held:ty = $name:literal, |$this:ident| $storage:expr;)*) => {$(
+            #[allow(private_interfaces)]
+            impl HasStorage for $held {
+                const NAME: &'static str = $name;
 
-        fn storage(&self) -> &Arc<super::Storage> {
-            &self.0
-        }
+                fn storage(&self) -> &Arc<super::Storage> {
+                    let $this = self;
+                    $storage
+                }
+            }
+        )*};
     }
-    #[allow(private_interfaces)]
-    impl HasStorage for super::Shared {
-        const NAME: &'static str = "SharedArray";
 
-        fn storage(&self) -> &Arc<super::Storage> {
-            &self.0
-        }
-    }
-    #[allow(private_interfaces)]
-    impl HasStorage for super::View<'_> {
-        const NAME: &'static str = "DeviceView";
-
-        fn storage(&self) -> &Arc<super::Storage> {
-            self.0
-        }
-    }
-    #[allow(private_interfaces)]
-    impl HasStorage for super::ViewMut<'_> {
-        const NAME: &'static str = "DeviceViewMut";
-
-        fn storage(&self) -> &Arc<super::Storage> {
-            self.0
-        }
+    has_storage! {
+        super::Owned = "DeviceArray", |array| &array.0;
+        super::Shared = "SharedArray", |array| &array.0;
+        super::View<'_> = "DeviceView", |array| array.0;
+        super::ViewMut<'_> = "DeviceViewMut", |array| array.0;
     }
 }

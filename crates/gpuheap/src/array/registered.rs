@@ -1,6 +1,5 @@
 //! Vectors of the program that the device reads and writes in place.
 
-use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -130,26 +129,4 @@ impl<T> RegisterError<T> {
     }
 }
 
-impl<T> From<RegisterError<T>> for Error {
-    fn from(error: RegisterError<T>) -> Error {
-        error.error
-    }
-}
-
-impl<T> fmt::Debug for RegisterError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T> fmt::Display for RegisterError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T> std::error::Error for RegisterError<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
+is_error!(RegisterError<T>);

@@ -1,6 +1,5 @@
 //! Resizing of arrays.
 
-use std::fmt;
 use std::panic::Location;
 
 use ndarray::{Dimension, IntoDimension, Ix1};
@@ -91,26 +90,4 @@ impl<T, D> ResizeError<T, D> {
     }
 }
 
-impl<T, D> From<ResizeError<T, D>> for Error {
-    fn from(error: ResizeError<T, D>) -> Error {
-        error.error
-    }
-}
-
-impl<T, D> fmt::Debug for ResizeError<T, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T, D> fmt::Display for ResizeError<T, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T, D> std::error::Error for ResizeError<T, D> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
+is_error!(ResizeError<T, D>);

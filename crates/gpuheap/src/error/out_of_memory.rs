@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
-use gpuheap_pool::PoolKind;
+use gpuheap_pool::{PoolKind, named};
 use serde::Serialize;
 
 use super::reclaim_step::ReclaimStep;
@@ -105,47 +105,32 @@ pub struct Consumer {
     pub bytes: u64,
 }
 
-/// Reason why a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Cause {
-    /// The request alone is larger than the device.
-    LargerThanDevice,
-    /// The request alone is larger than the hard limit.
-    LargerThanLimit,
-    /// Live memory and the request together exceed the hard limit.
-    Limit,
-    /// Live memory and the request together exceed the device.
-    DeviceFull,
-    /// Enough bytes are cached, but each piece is too small.
-    Fragmentation,
-    /// Other heaps of this process hold the missing memory, and cannot give it back on their own.
-    OtherHeaps,
-    /// Other libraries and processes hold the missing memory.
-    Foreign,
-    /// The driver refuses memory that it reports as free, or gives no more of this kind of memory.
-    /// It is not known which request would succeed.
-    Refused,
-    /// A stream is capturing a graph: it cannot wait for frees on other streams, and cannot be
-    /// waited for.
-    Capture,
-}
-
-impl Cause {
-    /// Returns the cause's name, one word, as in the JSON of `gpuheap replay`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::LargerThanDevice => "larger_than_device",
-            Cause::LargerThanLimit => "larger_than_limit",
-            Cause::Limit => "limit",
-            Cause::DeviceFull => "device_full",
-            Cause::Fragmentation => "fragmentation",
-            Cause::OtherHeaps => "other_heaps",
-            Cause::Foreign => "foreign",
-            Cause::Refused => "refused",
-            Cause::Capture => "capture",
-        }
+named! {
+    /// Reason why a request failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum Cause {
+        /// The request alone is larger than the device.
+        LargerThanDevice = "larger_than_device",
+        /// The request alone is larger than the hard limit.
+        LargerThanLimit = "larger_than_limit",
+        /// Live memory and the request together exceed the hard limit.
+        Limit = "limit",
+        /// Live memory and the request together exceed the device.
+        DeviceFull = "device_full",
+        /// Enough bytes are cached, but each piece is too small.
+        Fragmentation = "fragmentation",
+        /// Other heaps of this process hold the missing memory, and cannot give it back on their own.
+        OtherHeaps = "other_heaps",
+        /// Other libraries and processes hold the missing memory.
+        Foreign = "foreign",
+        /// The driver refuses memory that it reports as free, or gives no more of this kind of memory.
+        /// It is not known which request would succeed.
+        Refused = "refused",
+        /// A stream is capturing a graph: it cannot wait for frees on other streams, and cannot be
+        /// waited for.
+        Capture = "capture",
     }
 }
 

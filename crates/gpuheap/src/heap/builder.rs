@@ -98,76 +98,48 @@ impl Device {
     }
 }
 
-impl HeapBuilder {
-    pub(crate) fn new(device: &Device) -> HeapBuilder {
-        HeapBuilder { device: device.clone(), environment: true, choices: Choices::default() }
-    }
+/// Declares the builder's methods that set one choice each.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $method:ident($value:ident: $type:ty) => $($choice:ident).+,)*) => {
+        impl HeapBuilder {
+            $(
+                $(#[$doc])*
+                pub fn $method(mut self, $value: $type) -> HeapBuilder {
+                    self.choices.$($choice).+ = Some($value);
+                    self
+                }
+            )*
+        }
+    };
+}
 
+setters! {
     /// Sets the pool. The default is `stitched`. On a device without virtual memory management, the
     /// heap uses `split` instead, and the [status](crate::MemoryStatus) has the reason.
-    pub fn pool(mut self, pool: PoolKind) -> HeapBuilder {
-        self.choices.pool = Some(pool);
-        self
-    }
-
+    pool(pool: PoolKind) => pool,
     /// Sets the hard limit: the heap never reserves more than `bytes` of device memory. The limit
     /// has to be at least 2 MiB, the driver's granularity. With the `driver` pool, it has to be at
     /// least 32 MiB.
-    pub fn hard_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.choices.limits.hard = Some(bytes);
-        self
-    }
-
+    hard_limit(bytes: u64) => limits.hard,
     /// Sets the soft limit in bytes. While the heap has reserved more, each call that finds unused
     /// cached memory gives it back to the driver.
-    pub fn soft_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.choices.limits.soft = Some(bytes);
-        self
-    }
-
+    soft_limit(bytes: u64) => limits.soft,
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
     /// memory. With the pools `stitched`, `split` and `driver`, the limit has to be at least 2 MiB,
     /// because they take that much at a time. With the other pools, it has to be at least one byte.
-    pub fn pinned_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.choices.pinned_limit = Some(bytes);
-        self
-    }
-
+    pinned_limit(bytes: u64) => pinned_limit,
     /// Sets whether freed memory is filled with zeros, its rounding included, before it can be
     /// reused. Use it if a later owner of the memory must not read the data.
-    pub fn zero_on_free(mut self, zero: bool) -> HeapBuilder {
-        self.choices.zero_on_free = Some(zero);
-        self
-    }
-
+    zero_on_free(zero: bool) => zero_on_free,
     /// Sets whether allocated memory is filled with zeros, its rounding included.
-    pub fn zero_on_alloc(mut self, zero: bool) -> HeapBuilder {
-        self.choices.zero_on_alloc = Some(zero);
-        self
-    }
-
+    zero_on_alloc(zero: bool) => zero_on_alloc,
     /// Sets the amount of detail recorded for each outstanding allocation. By default, nothing is
     /// recorded.
-    pub fn track(mut self, tracking: Tracking) -> HeapBuilder {
-        self.choices.track = Some(tracking);
-        self
-    }
-
-    /// Ignores the environment: settings that are not made here have their defaults, as if no
-    /// variable were set. There is no default limit on WSL2 either.
-    pub fn without_environment(mut self) -> HeapBuilder {
-        self.environment = false;
-        self
-    }
-
+    track(tracking: Tracking) => track,
     /// Starts a thread that gives back all cached memory of all kinds to the driver while the heap
     /// is idle. Idle means that nothing was allocated or freed for a time between `after` and twice
     /// `after`. Without this call, the heap has no such thread.
-    pub fn idle_trim(mut self, after: Duration) -> HeapBuilder {
-        self.choices.idle_trim = Some(after);
-        self
-    }
-
+    idle_trim(after: Duration) => idle_trim,
     /// Sets how many bytes of freed memory each thread may cache for each stream. The thread's next
     /// requests are served from its cache without a lock. The default is 1/64 of the device's
     /// memory, or of the hard limit, and at most 256 MiB. With zero, every call of a thread uses
@@ -178,11 +150,7 @@ impl HeapBuilder {
     /// cached, and all of it returns to the pool before a request fails.
     ///
     /// The pools `stitched`, `split` and `binned` have such caches; the others do not.
-    pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {
-        self.choices.thread_cache = Some(bytes);
-        self
-    }
-
+    thread_cache(bytes: u64) => thread_cache,
     /// Sets the slack of the `stitched` pool, as a fraction of the peak of live memory. The pool
     /// reserves up to that much beyond the peak before it maps free pieces into one range. Less
     /// slack packs memory tighter; more saves time if a program does not repeat itself.
@@ -196,24 +164,26 @@ impl HeapBuilder {
     ///
     /// A slack set here is fixed and has no part that follows from the device. With 0, the pool
     /// always packs. A negative value and NaN count as 0, and values above 10 as 10.
-    pub fn slack(mut self, part: f64) -> HeapBuilder {
-        self.choices.slack = Some(part);
-        self
-    }
-
+    slack(part: f64) => slack,
     /// Sets how many free blocks the `stitched` pool examines to find a block that a stream may use
     /// without waiting for another stream. The default is 8.
-    pub fn search_depth(mut self, blocks: usize) -> HeapBuilder {
-        self.choices.search_depth = Some(blocks);
-        self
-    }
-
+    search_depth(blocks: usize) => search_depth,
     /// Sets the bytes of freed memory that the pool of a `driver` heap keeps
     /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). By default the pool keeps all freed memory. With
     /// zero, it keeps none beyond the next wait for a stream, an event or the device. A lower soft
     /// limit takes precedence. Other pools ignore this setting.
-    pub fn release_threshold(mut self, bytes: u64) -> HeapBuilder {
-        self.choices.release_threshold = Some(bytes);
+    release_threshold(bytes: u64) => release_threshold,
+}
+
+impl HeapBuilder {
+    pub(crate) fn new(device: &Device) -> HeapBuilder {
+        HeapBuilder { device: device.clone(), environment: true, choices: Choices::default() }
+    }
+
+    /// Ignores the environment: settings that are not made here have their defaults, as if no
+    /// variable were set. There is no default limit on WSL2 either.
+    pub fn without_environment(mut self) -> HeapBuilder {
+        self.environment = false;
         self
     }
 
