@@ -10,7 +10,7 @@ use gpuheap_capi::*;
 use gpuheap_driver::{CUresult, CUstream};
 
 use crate::client::{Client, Status, destroy_stream, handle, last_error, make_stream, sized_room};
-use crate::failing::{fail_each_call, with_failing_call};
+use crate::failing::{assert_errs_or_recovers, with_failing_call};
 use crate::support::emulated;
 
 /// Size of the block that two streams use, in bytes.
@@ -142,11 +142,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 #[test]
 fn any_failed_call_gives_status() {
     for pool in PoolKind::ALL {
-        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
-            assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
-            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
-            assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
-        }
+        assert_errs_or_recovers(pool.name(), (0, 0), |nth, code| run(pool, nth, code));
     }
 }
 
@@ -169,10 +165,6 @@ fn run_reset(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 #[test]
 fn failed_reset_closes_the_heap() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
-        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
-            assert!(!run_reset(pool, 0, code).0, "{pool}: {}", last_error());
-            let (failed, made_good) = fail_each_call(|nth| run_reset(pool, nth, code));
-            assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
-        }
+        assert_errs_or_recovers(pool.name(), (0, 0), |nth, code| run_reset(pool, nth, code));
     }
 }

@@ -7,7 +7,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Error, Host, PoolKind, Target};
 use ndarray::{Array1, Array2, Ix2, arr1, arr2};
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, make_heap};
 
 #[derive(Adapt, Debug, PartialEq)]
 struct Layer<W, B = W> {
@@ -63,8 +63,7 @@ where
 struct Metres;
 
 fn with_target(test: impl Fn(&Target) -> Result<(), Error>) {
-    let device = device(1 << 30, Schedule::Seeded(6));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(6), PoolKind::Split);
     test(&heap.target().unwrap()).unwrap();
     assert_all_returned(&device, &heap, "derive");
 }

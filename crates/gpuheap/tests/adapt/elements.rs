@@ -7,7 +7,7 @@ use gpuheap::{Adapt, DeviceArray, Diagonal, Element, PoolKind, Target};
 use ndarray::{Array2, Ix2, arr1, arr2};
 use num_complex::Complex;
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, make_heap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable, Adapt)]
 #[adapt(element)]
@@ -62,8 +62,7 @@ fn assert_same<T: Element + PartialEq + std::fmt::Debug>(
 
 #[test]
 fn numbers_convert_by_table() {
-    let device = device(1 << 30, Schedule::Seeded(8));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(8), PoolKind::Split);
     let target = &heap.target().unwrap();
     check(target, [1_i8, -2], [1, -2], [1.0_f32, -2.0]);
     check(target, [1_i16, -2], [1, -2], [1.0_f32, -2.0]);
@@ -100,8 +99,7 @@ fn numbers_convert_by_table() {
 fn numbers_of_16_bits() {
     use half::{bf16, f16};
 
-    let device = device(1 << 30, Schedule::Seeded(8));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(8), PoolKind::Split);
     let target = &heap.target().unwrap();
     let halves = [f16::from_f32(1.5), f16::from_f32(-2.0)];
     check(target, halves, halves, [1.5_f32, -2.0]);
@@ -116,8 +114,7 @@ fn numbers_of_16_bits() {
 
 #[test]
 fn deep_inside_structures() {
-    let device = device(1 << 30, Schedule::Seeded(8));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(8), PoolKind::Split);
     let target = heap.target().unwrap();
     let diagonal: Diagonal<DeviceArray<f32>> = target.cu(&Diagonal(vec![1, 2])).unwrap();
     assert_eq!(diagonal.0.to_vec().unwrap(), [1.0, 2.0]);

@@ -6,8 +6,8 @@ use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 use ndarray::Array1;
 
-use crate::failing::{fail_each_call, with_failing_call};
-use crate::support::{emulated, heap};
+use crate::failing::{assert_errs_or_recovers, with_failing_call};
+use crate::support::{assert_all_returned, assert_nothing_live, emulated, heap};
 
 /// Uploads small and large arrays, converts them, uses them on their own streams, frees them and
 /// copies them back.
@@ -40,23 +40,14 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let (result, got_there) = with_failing_call(&emulator, nth, code, || scenario(&heap, &streams));
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
-    let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
-    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
-    device.synchronize().unwrap();
-    heap.reclaim_all().unwrap();
-    assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
-    assert!(emulator.findings().unwrap().is_empty(), "{what}: {:?}", emulator.findings().unwrap());
+    assert_nothing_live(&heap, &what);
+    assert_all_returned(&device, &heap, &what);
     (result.is_err(), got_there)
 }
 
 #[test]
 fn failing_call_errs_or_recovers() {
     for pool in [PoolKind::Split, PoolKind::Simple] {
-        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
-            assert!(!run(pool, 0, code).0, "{pool}");
-            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
-            assert!(failed > 30 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
-        }
+        assert_errs_or_recovers(pool.name(), (30, 1), |nth, code| run(pool, nth, code));
     }
 }

@@ -4,12 +4,11 @@ use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Host, MemoryKind, PoolKind, SharedArray};
 use ndarray::arr1;
 
-use crate::support::{assert_all_returned, device, emulated, heap};
+use crate::support::{assert_all_returned, emulated, make_heap};
 
 #[test]
 fn owned_arrays_and_views_are_copied() {
-    let device = device(1 << 30, Schedule::Seeded(4));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(4), PoolKind::Split);
     let target = heap.target().unwrap();
     let mut array = target.array(&[1, 2, 3]).unwrap();
     let pinned = target.kind(MemoryKind::Pinned);
@@ -26,8 +25,7 @@ fn owned_arrays_and_views_are_copied() {
 
 #[test]
 fn shared_arrays_move_only_if_needed() {
-    let device = device(1 << 30, Schedule::Seeded(4));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(4), PoolKind::Split);
     let target = heap.target().unwrap();
     let shared = target.array(&[1.0_f64, 2.0]).unwrap().into_shared();
     let address = |array: &SharedArray<f64>| array.device_ptr(&array.stream()).unwrap();

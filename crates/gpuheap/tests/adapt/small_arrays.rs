@@ -4,7 +4,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Host, MemoryKind, PoolKind, Tracking};
 use ndarray::Array1;
 
-use crate::support::{assert_all_returned, assert_no_findings, device, heap, on_real_gpu};
+use crate::support::{assert_all_returned, assert_no_findings, device, make_heap, on_real_gpu};
 
 fn many(count: usize) -> Vec<Array1<u16>> {
     (0..count).map(|n| Array1::from_elem(n % 50 + 1, n as u16)).collect()
@@ -12,8 +12,7 @@ fn many(count: usize) -> Vec<Array1<u16>> {
 
 #[test]
 fn ten_thousand_arrays_are_few_calls() {
-    let device = device(1 << 30, Schedule::Seeded(2));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(2), PoolKind::Split);
     let target = heap.target().unwrap();
     let host = many(10_000);
     let before = heap.usage().unwrap().stats.allocations;
@@ -38,8 +37,7 @@ fn ten_thousand_arrays_are_few_calls() {
 
 #[test]
 fn each_is_independent_of_the_others() {
-    let device = device(1 << 30, Schedule::Seeded(9));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(9), PoolKind::Split);
     for kind in [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Unified] {
         let target = heap.target().unwrap().kind(kind);
         let mut up: Vec<DeviceArray<u8>> =
@@ -93,8 +91,7 @@ fn each_is_independent_of_the_others() {
 #[test]
 fn streams_keep_their_order() {
     for seed in 0..20 {
-        let device = device(1 << 30, Schedule::Seeded(seed));
-        let heap = heap(&device, PoolKind::Split);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(seed), PoolKind::Split);
         let target = heap.target().unwrap();
         let mut up: Vec<DeviceArray<u8>> =
             target.adapt(&(0..6_u8).map(|n| vec![n; 5000]).collect::<Vec<_>>()).unwrap();
@@ -121,8 +118,7 @@ fn streams_keep_their_order() {
 
 #[test]
 fn single_small_array_is_ordinary() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::None);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::None);
     let target = heap.target().unwrap();
     let up = target.adapt(&(vec![1_u8; 5000], 3, Vec::<u8>::new())).unwrap();
     assert_eq!(heap.usage().unwrap().live, 5000);
@@ -133,8 +129,7 @@ fn single_small_array_is_ordinary() {
 
 #[test]
 fn scopes_free_and_keep_them() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let (kept, report) = heap.scope(|scope| {
         let target = scope.target().unwrap();
         let mut up = target.adapt(&vec![vec![1_u8; 10], vec![2; 10], vec![3; 10]]).unwrap();
@@ -184,8 +179,7 @@ fn arrays_are_there_when_adapt_returned() {
         }
     }
 
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let (array, error) = heap.target().unwrap().adapt(&Hasty(vec![1, 2])).unwrap();
     assert_eq!(array.to_vec().unwrap(), [1, 2]);
     assert!(error.to_string().contains("use the array that adapt returns"), "{error}");
@@ -212,8 +206,7 @@ fn array_of_failed_adapt_errs() {
         }
     }
 
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let target = heap.target().unwrap();
     let failing = Failing(RefCell::default(), target.clone());
     target.adapt(&failing).unwrap_err();

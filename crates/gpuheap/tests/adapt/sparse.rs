@@ -5,7 +5,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Host, PoolKind};
 use sprs::{CsMat, CsMatI, TriMat};
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, make_heap};
 
 fn matrix() -> CsMat<f64> {
     let mut triplets = TriMat::new((3, 4));
@@ -17,8 +17,7 @@ fn matrix() -> CsMat<f64> {
 
 #[test]
 fn sparse_layouts_round_trip() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let target = heap.target().unwrap();
     for host in [matrix(), matrix().to_csc(), CsMat::zero((5, 0))] {
         let up: DeviceCsMat<f64> = target.adapt(&host).unwrap();
@@ -40,8 +39,7 @@ fn sparse_layouts_round_trip() {
 
 #[test]
 fn sparse_conversion_keeps_indices() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let target = heap.target().unwrap();
     let small: CsMatI<f64, u32> = matrix().to_other_types();
     let up: DeviceCsMat<f32, u32> = target.cu(&small).unwrap();

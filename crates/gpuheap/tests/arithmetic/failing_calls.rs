@@ -6,8 +6,8 @@ use gpuheap::{Error, Heap, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 use ndarray::{array, s};
 
-use crate::failing::{fail_each_call, with_failing_call};
-use crate::support::{assert_other_kinds_returned, emulated, heap};
+use crate::failing::{assert_errs_or_recovers, with_failing_call};
+use crate::support::{assert_all_returned, assert_nothing_live, emulated, heap};
 
 /// Makes new arrays, reuses their memory, works in place and on two streams, reduces, slices,
 /// groups and reads.
@@ -42,15 +42,10 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let (result, got_there) = with_failing_call(&emulator, nth, code, || scenario(&heap, &streams));
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
-    let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
-    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
+    assert_nothing_live(&heap, &what);
     // A second run works, and in the end all memory and modules are returned.
     scenario(&heap, &streams).unwrap();
-    device.synchronize().unwrap();
-    heap.reclaim_all().unwrap();
-    assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
-    assert_other_kinds_returned(&heap, &what);
+    assert_all_returned(&device, &heap, &what);
     drop((heap, streams, device));
     let loads = ["cuModuleLoadData", "cuModuleUnload"].map(|name| emulator.calls_of(name));
     // The failed load counts as a call, but loaded nothing.
@@ -62,11 +57,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 #[test]
 fn failing_call_errs_or_recovers() {
     for pool in [PoolKind::Split, PoolKind::None] {
-        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
-            assert!(!run(pool, 0, code).0, "{pool}");
-            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
-            assert!(failed > 60 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
-        }
+        assert_errs_or_recovers(pool.name(), (60, 1), |nth, code| run(pool, nth, code));
     }
 }
 

@@ -5,7 +5,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{Device, Heap, PoolKind, Target, ThreadUsage};
 use gpuheap_pool::testing::Random;
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, make_heap};
 
 /// A device with a heap. At the end, all memory of the heap must be returned.
 pub(crate) struct Bench {
@@ -15,8 +15,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(schedule: Schedule) -> Bench {
-        let device = device(1 << 30, schedule);
-        let heap = heap(&device, PoolKind::Split);
+        let (device, heap) = make_heap(1 << 30, schedule, PoolKind::Split);
         Bench { device, heap }
     }
 

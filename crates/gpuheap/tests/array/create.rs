@@ -4,7 +4,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, MemoryKind, PoolKind};
 use ndarray::{ArrayD, IxDyn, arr0, arr2};
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, device, heap, make_heap, make_heap_and_stream};
 
 pub(crate) const KINDS: [MemoryKind; 3] =
     [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
@@ -13,9 +13,7 @@ pub(crate) const KINDS: [MemoryKind; 3] =
 fn upload_and_download_round_trip() {
     for pool in PoolKind::ALL {
         for kind in KINDS {
-            let device = device(1 << 30, Schedule::Seeded(7));
-            let heap = heap(&device, pool);
-            let stream = device.stream().unwrap();
+            let (device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::Seeded(7), pool);
             let target = heap.on(&stream).kind(kind);
             let host = ndarray::Array::from_shape_fn((3, 5), |(i, j)| (i * 10 + j) as f32);
             let mut a = target.array(&host).unwrap();
@@ -36,8 +34,7 @@ fn upload_and_download_round_trip() {
 
 #[test]
 fn copies_cross_kinds_and_keep_source() {
-    let device = device(1 << 30, Schedule::Seeded(3));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
     for from in KINDS {
         let source = heap.target().unwrap().kind(from).array(&[1_u16, 2, 3]).unwrap();
         assert_eq!(source.copy().unwrap().kind(), from);
@@ -54,8 +51,7 @@ fn copies_cross_kinds_and_keep_source() {
 
 #[test]
 fn only_written_array_is_readable() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let target = heap.target().unwrap();
     let cpu = vec![1.5_f32, 2.5, 3.5];
     let a = target.uninit(3).unwrap().write_from(&cpu).unwrap();
@@ -84,8 +80,7 @@ fn only_written_array_is_readable() {
 
 #[test]
 fn arrays_accept_axes_and_host_layouts() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let target = heap.target().unwrap();
     let point = target.array(&arr0(7_u8)).unwrap();
     assert_eq!((point.ndim(), point.len(), point.to_ndarray().unwrap()), (0, 1, arr0(7)));
@@ -104,8 +99,7 @@ fn arrays_accept_axes_and_host_layouts() {
 #[test]
 fn nothing_is_an_array_too() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::Immediate);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::Immediate, pool);
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);
             let mut empty = target.array::<[f64]>(&[]).unwrap();
@@ -148,8 +142,7 @@ fn impossible_lengths_are_errors() {
 
 #[test]
 fn source_may_change_after_copy() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let target = heap.target().unwrap();
     let mut host = vec![1_u32; 1000];
     let a = target.array(&host).unwrap();

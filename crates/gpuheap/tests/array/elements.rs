@@ -6,7 +6,7 @@ use gpuheap::{Element, PoolKind, Target};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, device, heap, make_heap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
@@ -75,8 +75,7 @@ fn every_plain_type_is_an_element() {
 
 #[test]
 fn zero_sized_elements_take_no_memory() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (_device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let a = heap.target().unwrap().filled((1 << 20, 1 << 20), ()).unwrap();
     assert_eq!((a.len(), a.bytes(), heap.usage().unwrap().reserved), (1 << 40, 0, 0));
     assert_eq!(a.slice(1..3).unwrap().to_vec().unwrap().len(), 2 << 20);
@@ -108,8 +107,7 @@ fn invalid_bytes_are_not_read() {
 /// aligned.
 #[test]
 fn fills_of_elements_at_odd_places() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let target = heap.target().unwrap();
     let mut a = target.zeroed::<u8, _>(17).unwrap().into_slice(1..).unwrap();
     {

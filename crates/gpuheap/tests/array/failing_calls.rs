@@ -5,8 +5,8 @@ use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::failing::{fail_each_call, with_failing_call};
-use crate::support::{assert_other_kinds_returned, heap};
+use crate::failing::{assert_errs_or_recovers, with_failing_call};
+use crate::support::{assert_all_returned, assert_nothing_live, heap};
 
 /// Makes, writes, reads, prints and frees arrays, and copies them between streams, kinds and
 /// devices.
@@ -59,17 +59,12 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     for (device, heap) in devices.iter().zip(&heaps) {
-        let usage = heap.usage().unwrap();
-        assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
-        assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
+        assert_nothing_live(heap, &what);
         // A second run works, and in the end all memory is returned.
         let again = heap.target().unwrap().filled(1 << 20, 1_u8).unwrap();
         assert_eq!(again.to_vec().unwrap(), vec![1; 1 << 20], "{what}");
         drop(again);
-        device.synchronize().unwrap();
-        heap.reclaim_all().unwrap();
-        assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
-        assert_other_kinds_returned(heap, &what);
+        assert_all_returned(device, heap, &what);
     }
     drop(heaps);
     for ordinal in 0..2 {
@@ -83,10 +78,6 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 #[test]
 fn failing_call_errs_or_recovers() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::Simple] {
-        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
-            assert!(!run(pool, 0, code).0, "{pool}");
-            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
-            assert!(failed > 100 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
-        }
+        assert_errs_or_recovers(pool.name(), (100, 1), |nth, code| run(pool, nth, code));
     }
 }

@@ -7,7 +7,7 @@ use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CU_MEM_ATTACH_GLOBAL, check};
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, device, heap, make_heap};
 
 /// Memory of a kind from the driver, and the call that frees it.
 struct Foreign<'a> {
@@ -54,8 +54,7 @@ impl Drop for Foreign<'_> {
 
 #[test]
 fn wrapped_pointer_is_not_freed() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let target = heap.target().unwrap();
     for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
         let memory = Foreign::new(&device, kind, 4096);
@@ -81,8 +80,7 @@ fn wrapped_pointer_is_not_freed() {
 
 #[test]
 fn owner_callback_runs_once() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let streams = [device.stream().unwrap(), device.stream().unwrap()];
     for end in 0..6 {
         let calls = Arc::new(AtomicU64::new(0));
@@ -125,8 +123,7 @@ fn owner_callback_runs_once() {
 /// If memory is freed in stream order, work that is still running may use it.
 #[test]
 fn an_owner_frees_in_stream_order() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let streams = [device.stream().unwrap(), device.stream().unwrap()];
     let mut address = 0;
     let taken = device.with_current(|driver| {
@@ -155,8 +152,7 @@ fn an_owner_frees_in_stream_order() {
 
 #[test]
 fn owner_callback_may_use_and_panic() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let target = heap.target().unwrap();
     let memory = Foreign::new(&device, MemoryKind::Device, 64);
     let handle: Arc<Mutex<Option<gpuheap::SharedArray<u8>>>> = Arc::default();
@@ -184,8 +180,7 @@ fn owner_callback_may_use_and_panic() {
 
 #[test]
 fn unwrappable_pointer_names_reason() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let target = heap.target().unwrap();
     let memory = Foreign::new(&device, MemoryKind::Device, 2 << 20);
     let calls = Arc::new(AtomicU64::new(0));

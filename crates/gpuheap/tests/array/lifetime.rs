@@ -8,12 +8,11 @@ use gpuheap::emu::{Profile, Schedule};
 use gpuheap::{Device, Heap, MemoryKind, PoolKind, Scope};
 
 use crate::create::KINDS;
-use crate::support::{assert_all_returned, device, heap, on_real_gpu};
+use crate::support::{assert_all_returned, device, heap, make_heap, on_real_gpu};
 
 #[test]
 fn free_returns_memory_to_pool() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     for kind in KINDS {
         let a = heap.target().unwrap().kind(kind).filled(1 << 20, 1_u8).unwrap();
         a.free().unwrap();
@@ -26,8 +25,7 @@ fn free_returns_memory_to_pool() {
 #[test]
 fn release_reports_regained_bytes() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
         let target = heap.target().unwrap();
         let a = target.filled(32 << 20, 1_u8).unwrap();
         let regained = a.release().unwrap();
@@ -43,8 +41,7 @@ fn release_reports_regained_bytes() {
 
 #[test]
 fn freed_array_errs() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let target = heap.target().unwrap();
     let mut a = target.array(&[1_u32, 2, 3]).unwrap().into_shared();
     let other = a.clone().into_slice(1..).unwrap();
@@ -80,8 +77,7 @@ fn freed_array_errs() {
 
 #[test]
 fn free_is_atomic_with_use() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     for _ in 0..50 {
         let a = heap.target().unwrap().filled(1000, 7_u8).unwrap().into_shared();
         let start = Barrier::new(3);
@@ -110,8 +106,7 @@ fn free_is_atomic_with_use() {
 
 #[test]
 fn host_read_keeps_memory() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let mut array = None;
     let (_, report) = heap.scope(|scope| {
         let target = scope.target().unwrap().kind(MemoryKind::Pinned);
@@ -131,8 +126,7 @@ fn borrow_outliving_scope_keeps_memory() {
     for (kind, of_thread) in
         [MemoryKind::Unified, MemoryKind::Pinned].into_iter().flat_map(|k| [(k, false), (k, true)])
     {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, PoolKind::Split);
+        let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
         let target = heap.target().unwrap().kind(kind);
         let live = || heap.usage_of(kind).unwrap().live;
         let array = OnceCell::new();
@@ -165,8 +159,7 @@ fn zero_on_free_zeroes_memory() {
         return;
     }
     for kind in KINDS {
-        let device = device(1 << 30, Schedule::Seeded(6));
-        let heap = heap(&device, PoolKind::Split);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(6), PoolKind::Split);
         let target = heap.target().unwrap().kind(kind);
         drop(target.zero_on_free(true).filled(600, 7_u8).unwrap());
         // The next array gets the freed block, rounding included, and writes nothing to it.

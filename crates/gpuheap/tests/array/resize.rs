@@ -6,13 +6,12 @@ use ndarray::{Array2, arr2, s};
 use proptest::prelude::*;
 
 use crate::create::KINDS;
-use crate::support::{assert_all_returned, device, heap, on_real_gpu};
+use crate::support::{assert_all_returned, device, make_heap, on_real_gpu};
 
 #[test]
 fn elements_keep_their_row_major_order() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::Seeded(1));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), pool);
         for kind in KINDS {
             let target = heap.target().unwrap().kind(kind);
             let a = target.array(&arr2(&[[1_u32, 2, 3], [4, 5, 6]])).unwrap();
@@ -37,8 +36,7 @@ fn elements_keep_their_row_major_order() {
 
 #[test]
 fn resized_registered_memory_becomes_pinned() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let target = heap.target().unwrap();
     let a = target.register(vec![1_u8, 2, 3]).unwrap().resize(5, 4).unwrap();
     assert_eq!((a.kind(), a.to_vec().unwrap()), (MemoryKind::Pinned, vec![1, 2, 3, 4, 4]));
@@ -51,8 +49,7 @@ fn resized_registered_memory_becomes_pinned() {
 
 #[test]
 fn resized_window_leaves_its_memory() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let a = heap.target().unwrap().array(&Vec::from_iter(0..1000_u32)).unwrap();
     let a = a.into_slice(500..503).unwrap().resize(4, 9).unwrap();
     assert_eq!((a.to_vec().unwrap(), heap.usage().unwrap().live), (vec![500, 501, 502, 9], 16));
@@ -86,8 +83,7 @@ fn an_error_holds_the_array() {
 
 #[test]
 fn resize_keeps_scope_and_stream() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let other = device.stream().unwrap();
     let (resized, report) = heap.scope(|scope| {
         let a = scope.target().unwrap().filled(3, 1_u8).unwrap();
@@ -112,8 +108,7 @@ proptest! {
         shapes in prop::collection::vec((0_usize..40, 0_usize..40), 1..12),
         kind in 0..KINDS.len(),
     ) {
-        let device = device(1 << 30, Schedule::Seeded(4));
-        let heap = heap(&device, PoolKind::Stitched);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(4), PoolKind::Stitched);
         let mut array = heap.target().unwrap().kind(KINDS[kind]).zeroed::<u16, _>((0, 0)).unwrap();
         let mut host = Vec::new();
         for (nth, (rows, columns)) in shapes.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use gpuheap::emu::{Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind};
 
-use crate::support::{assert_all_returned, device, heap, on_real_gpu};
+use crate::support::{assert_all_returned, device, heap, make_heap, on_real_gpu};
 
 fn live(heap: &Heap) -> u64 {
     heap.usage().unwrap().live
@@ -15,8 +15,7 @@ fn live(heap: &Heap) -> u64 {
 
 #[test]
 fn scope_frees_forgotten_reports_kept() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let mut stale = None;
     let began = line!() + 1;
     let ((kept, line), report) = heap.scope(|scope| {
@@ -57,8 +56,7 @@ fn scope_frees_forgotten_reports_kept() {
 
 #[test]
 fn scope_keeps_any_handle() {
-    let device = device(1 << 30, Schedule::Seeded(5));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(5), PoolKind::Split);
     let ((owned, shared, windowed, written), report) = heap.scope(|scope| {
         let target = scope.target().unwrap();
         let make = |value: u8| target.filled(10, value).unwrap();
@@ -89,8 +87,7 @@ fn cycles_are_freed() {
         array: DeviceArray<f32>,
         next: RefCell<Option<Rc<Node>>>,
     }
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let (_, report) = heap.scope(|scope| {
         let array = scope.target().unwrap().filled(1 << 20, 1.0).unwrap();
         let node = Rc::new(Node { array, next: RefCell::default() });
@@ -105,8 +102,7 @@ fn cycles_are_freed() {
 
 #[test]
 fn a_panic_frees_and_goes_on() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (_device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     for of_thread in [false, true] {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let work = |scope: &gpuheap::Scope| {
@@ -153,8 +149,7 @@ fn thread_scope_covers_threads_arrays() {
 
 #[test]
 fn innermost_scope_owns_array() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let target = heap.target().unwrap();
     let ((early, late, twice, explicit), outer) = heap.thread_scope(|outer| {
         let early = target.filled(1, 1_u8).unwrap();
@@ -187,8 +182,7 @@ fn innermost_scope_owns_array() {
 
 #[test]
 fn ended_scope_refuses_arrays() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let (target, _) = heap.scope(|scope| scope.target().unwrap());
     let line = line!() - 1;
     let error = target.filled(10, 1_u8).unwrap_err().to_string();
@@ -205,8 +199,7 @@ fn ended_scope_refuses_arrays() {
 /// with the number of dropped arrays.
 #[test]
 fn long_scope_frees_right_arrays() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let (kept, report) = heap.scope(|scope| {
         let target = scope.target().unwrap();
         let mut kept = Vec::new();
@@ -249,8 +242,7 @@ fn scope_end_after_reset_errs() {
 
 #[test]
 fn scope_report_fits_80_columns() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (_device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let (kept, report) = heap.scope(|scope| {
         let target = scope.target().unwrap().kind(MemoryKind::Unified);
         std::mem::forget(target.filled(3 << 20, 1_u8).unwrap());

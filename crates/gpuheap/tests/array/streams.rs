@@ -6,12 +6,11 @@ use std::thread;
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, PoolKind};
 
-use crate::support::{assert_all_returned, device, emulated, heap};
+use crate::support::{assert_all_returned, device, emulated, heap, make_heap};
 
 #[test]
 fn array_follows_streams_of_use() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let streams = [device.stream().unwrap(), device.stream().unwrap()];
     let a = heap.on(&streams[0]).filled(1 << 20, 3_u8).unwrap();
     a.device_ptr(&streams[1]).unwrap();
@@ -91,8 +90,7 @@ fn freed_memory_waits_for_its_stream() {
 
 #[test]
 fn opposite_copies_do_not_deadlock() {
-    let device = device(1 << 30, Schedule::Seeded(9));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(9), PoolKind::Split);
     let make = || heap.on(&device.stream().unwrap()).filled(64, 1_u32).unwrap().into_shared();
     let (a, b) = (make(), make());
     let start = Barrier::new(2);

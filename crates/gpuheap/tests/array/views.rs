@@ -4,7 +4,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, PoolKind, SharedArray};
 use ndarray::arr2;
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, make_heap};
 
 fn counted(n: usize) -> Vec<u32> {
     (0..n as u32).collect()
@@ -12,8 +12,7 @@ fn counted(n: usize) -> Vec<u32> {
 
 #[test]
 fn ranges_of_the_leading_axis() {
-    let device = device(1 << 30, Schedule::Seeded(2));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(2), PoolKind::Split);
     let target = heap.target().unwrap();
     let mut a = target.array(&counted(12)).unwrap().into_shape((4, 3)).unwrap();
     let rows = |view: gpuheap::DeviceView<'_, u32, ndarray::Ix2>| view.to_ndarray().unwrap();
@@ -58,8 +57,7 @@ fn ranges_of_the_leading_axis() {
 
 #[test]
 fn other_shapes_and_other_elements() {
-    let device = device(1 << 30, Schedule::Seeded(5));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(5), PoolKind::Split);
     let target = heap.target().unwrap();
     let a = target.array(&counted(6)).unwrap();
     assert_eq!(a.reshape((2, 3)).unwrap().to_ndarray().unwrap(), arr2(&[[0, 1, 2], [3, 4, 5]]));
@@ -98,8 +96,7 @@ fn other_shapes_and_other_elements() {
 
 #[test]
 fn a_window_keeps_the_whole_memory() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
     let shared: SharedArray<u32> =
         heap.target().unwrap().array(&counted(100)).unwrap().into_shared();
     let tail = shared.clone().into_slice(98..).unwrap();
@@ -116,8 +113,7 @@ fn a_window_keeps_the_whole_memory() {
 
 #[test]
 fn overlapping_window_copy_is_refused() {
-    let device = device(1 << 30, Schedule::Seeded(4));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(4), PoolKind::Split);
     let all = heap.target().unwrap().array(&counted(8)).unwrap().into_shared();
     let window = |range: std::ops::Range<usize>| all.clone().into_slice(range).unwrap();
     window(4..8).copy_from(&window(0..4)).unwrap();

@@ -4,7 +4,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, Scope, SharedArray};
 use ndarray::{Array1, Array2, arr1};
 
-use crate::support::{assert_all_returned, device, emulated, heap};
+use crate::support::{assert_all_returned, emulated, heap, make_heap};
 
 /// Number of elements of a batch. A batch is too large to be uploaded together with others.
 const MANY: usize = 10_000;
@@ -15,8 +15,7 @@ fn batch_of(nth: u32) -> Vec<u32> {
 
 #[test]
 fn batches_come_in_order() {
-    let device = device(1 << 30, Schedule::Seeded(1));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let target = heap.target().unwrap();
     let mut sums = Vec::new();
     for (nth, batch) in target.batches([[1_i32, 2], [3, 4]]).enumerate() {
@@ -53,8 +52,7 @@ fn the_devices_own_heap_serves() {
 
 #[test]
 fn leaving_early_frees_the_last_batch() {
-    let device = device(1 << 30, Schedule::Seeded(2));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(2), PoolKind::Split);
     let target = heap.target().unwrap();
     for ahead in [0, 2] {
         let mut kept = None;
@@ -73,8 +71,7 @@ fn leaving_early_frees_the_last_batch() {
 
 #[test]
 fn ended_batch_errs() {
-    let device = device(1 << 30, Schedule::Seeded(2));
-    let heap = heap(&device, PoolKind::Split);
+    let (_device, heap) = make_heap(1 << 30, Schedule::Seeded(2), PoolKind::Split);
     let line = line!() + 1;
     let mut batches = heap.target().unwrap().batches((0..2).map(batch_of));
     let first = batches.next().unwrap().unwrap();
@@ -89,8 +86,7 @@ fn ended_batch_errs() {
 
 #[test]
 fn results_and_kept_batches_stay() {
-    let device = device(1 << 30, Schedule::Seeded(3));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
     let target = heap.target().unwrap();
     for ahead in [0, 1] {
         let mut batches = target.batches((0..4).map(batch_of)).prefetch(ahead);
@@ -116,8 +112,7 @@ fn results_and_kept_batches_stay() {
 /// In a scope, arrays made from batches and batches that were kept belong to the scope.
 #[test]
 fn scopes_are_kept_to() {
-    let device = device(1 << 30, Schedule::Seeded(3));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
     for ahead in [0, 1] {
         let ((copy, kept, unkept), report) = heap.scope(|scope| {
             let mut batches = scope.target().unwrap().batches((0..3).map(batch_of)).prefetch(ahead);
@@ -155,8 +150,7 @@ fn scopes_are_kept_to() {
 #[test]
 fn scopes_free_batches_too() {
     for (ahead, of_thread) in [(0, false), (0, true), (2, false), (2, true)] {
-        let device = device(1 << 30, Schedule::Seeded(3));
-        let heap = heap(&device, PoolKind::Split);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
         let mut live = 0;
         let work = |scope: &Scope| {
             let target = if of_thread { heap.target() } else { scope.target() }.unwrap();
@@ -199,8 +193,7 @@ fn scopes_free_batches_too() {
 
 #[test]
 fn scope_frees_batches() {
-    let device = device(1 << 30, Schedule::Seeded(3));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
     std::thread::scope(|threads| {
         let ((fed, first), report) = heap.scope(|scope| {
             let batches = scope.target().unwrap().batches((0..50).map(batch_of));
@@ -228,8 +221,7 @@ fn scope_frees_batches() {
 /// requested it.
 #[test]
 fn thread_scope_covers_its_batches() {
-    let device = device(1 << 30, Schedule::Seeded(3));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
     let mut batches = heap.target().unwrap().batches((0..3).map(batch_of));
     let (first, report) = heap.thread_scope(|_| batches_next(&mut batches));
     assert!(first.is_freed() && report.freed == 1);
@@ -250,8 +242,7 @@ fn batches_next<I: Iterator<Item = Result<DeviceArray<u32>, Error>>>(
 
 #[test]
 fn the_callers_own_arrays_survive() {
-    let device = device(1 << 30, Schedule::Seeded(4));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(4), PoolKind::Split);
     let target = heap.target().unwrap();
     let shared = target.array(&batch_of(7)).unwrap().into_shared();
     let owned = target.array(&batch_of(8)).unwrap();
@@ -288,8 +279,7 @@ struct Sample<X, Y> {
 
 #[test]
 fn structures_are_freed_whole() {
-    let device = device(1 << 30, Schedule::Seeded(5));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(5), PoolKind::Split);
     let target = heap.target().unwrap();
     let sample = |nth: usize| Sample {
         image: Array2::from_elem((100, 100), nth as f64),
@@ -335,8 +325,7 @@ fn element_types_change_as_asked() {
 
 #[test]
 fn other_kinds_of_memory() {
-    let device = device(1 << 30, Schedule::Seeded(6));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(6), PoolKind::Split);
     for kind in [MemoryKind::Unified, MemoryKind::Pinned] {
         let target = heap.target().unwrap().kind(kind);
         for ahead in [0, 2] {
@@ -382,8 +371,7 @@ fn sizes_are_known() {
 
 #[test]
 fn consumer_of_batch_is_freed_too() {
-    let device = device(1 << 30, Schedule::Seeded(5));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(5), PoolKind::Split);
     let target = heap.target().unwrap();
     let mut results = Vec::new();
     for batch in target.batches((0..3).map(batch_of)) {
@@ -399,8 +387,7 @@ fn consumer_of_batch_is_freed_too() {
 
 #[test]
 fn device_arrays_convert_on_target_stream() {
-    let device = device(1 << 30, Schedule::Seeded(6));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(6), PoolKind::Split);
     let elsewhere = heap.on(&device.stream().unwrap());
     let sources: Vec<DeviceArray<f64>> =
         (0..4).map(|nth| elsewhere.filled(MANY, f64::from(nth)).unwrap()).collect();

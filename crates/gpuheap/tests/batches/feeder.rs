@@ -1,22 +1,14 @@
 //! Batches that a thread uploads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Adapt, DeviceArray, Heap, PoolKind, Staging};
-use gpuheap_pool::testing::Random;
+use gpuheap::{Adapt, DeviceArray, PoolKind};
 
-use crate::support::{assert_all_returned, device, emulated, heap};
-
-const BATCH: usize = 20 << 20;
-
-fn limited(device: &gpuheap::Device, batches: usize) -> Heap {
-    let builder = Heap::builder(device).without_environment().pool(PoolKind::Split);
-    builder.hard_limit((batches * BATCH) as u64).build().unwrap()
-}
+use crate::support::{assert_all_returned, device, emulated, heap, make_heap};
+use crate::upload_ahead::{BATCH, limited};
 
 #[test]
 fn data_ten_times_the_limit() {
@@ -169,8 +161,7 @@ fn errors_come_at_their_turn() {
 
 #[test]
 fn kept_and_made_arrays_stay() {
-    let device = device(1 << 30, Schedule::Seeded(4));
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(4), PoolKind::Split);
     let target = heap.target().unwrap();
     let (kept, copies): (Vec<DeviceArray<f32>>, Vec<DeviceArray<f32>>) = thread::scope(|scope| {
         let items = (0..5_i64).map(|nth| vec![nth; 10_000]);
@@ -211,36 +202,4 @@ fn feeder_continues_after_batches() {
     });
     assert_eq!(found, [2, 3, 4, 5]);
     assert_all_returned(&device, &heap, "on");
-}
-
-#[test]
-fn order_holds_whatever_runs_when() {
-    let staging = Staging { threads: 2, piece: 32 << 10, slots: 2, threshold: 64 << 10 };
-    for seed in 0..20 {
-        let device = device(1 << 30, Schedule::Seeded(seed));
-        let builder = Heap::builder(&device).without_environment().staging(staging);
-        let pool = PoolKind::ALL[seed as usize % PoolKind::ALL.len()];
-        let heap = builder.pool(pool).hard_limit(64 << 20).build().unwrap();
-        let target = heap.on(&device.stream().unwrap());
-        let mut random = Random(seed);
-        let counts: Arc<Vec<usize>> =
-            Arc::new((0..12).map(|_| random.below(60_000) as usize + 1).collect());
-        let copies: Vec<_> = thread::scope(|scope| {
-            let items = counts.iter().enumerate().map(|(nth, count)| vec![nth as u32; *count]);
-            let most = random.below(4) as usize;
-            let batches = target.batches(items).prefetch_on(scope, most).unwrap();
-            let taken = batches.map(|batch| {
-                let mut batch = batch.unwrap();
-                let copy = batch.copy().unwrap();
-                batch.fill(1000).unwrap();
-                copy
-            });
-            taken.collect()
-        });
-        for (nth, copy) in copies.iter().enumerate() {
-            assert!(copy.to_vec().unwrap() == vec![nth as u32; counts[nth]], "seed {seed}, {nth}");
-        }
-        drop((copies, target));
-        assert_all_returned(&device, &heap, &format!("seed {seed}"));
-    }
 }

@@ -4,14 +4,14 @@ use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUcontext, CUresult, CUstreamCaptureMode};
 
-use crate::support::{assert_all_returned, device, emulated, fill, heap, order};
+use crate::support::{
+    assert_all_returned, device, emulated, fill, heap, make_heap, make_heap_and_stream, order,
+};
 
 #[test]
 fn zero_byte_allocation_touches_nothing() {
     for pool in PoolKind::ALL {
-        let device = device(64 << 20, Schedule::Immediate);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
+        let (device, heap, stream) = make_heap_and_stream(64 << 20, Schedule::Immediate, pool);
         let before = heap.usage().unwrap().driver_calls;
         let blocks: Vec<_> = (0..10).map(|_| heap.allocate(0, &stream).unwrap()).collect();
         let usage = heap.usage().unwrap();
@@ -28,9 +28,7 @@ fn zero_byte_allocation_touches_nothing() {
 #[test]
 fn freed_block_is_reused_without_call() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
+        let (_device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::OnDemand, pool);
         let block = heap.allocate(3 << 20, &stream).unwrap();
         let address = block.address();
         fill(&block, 1, &stream);
@@ -120,8 +118,7 @@ fn failing_call_restores_context() {
 #[test]
 fn freed_block_crosses_streams_in_order() {
     for pool in PoolKind::ALL {
-        let device = device(64 << 20, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 << 20, Schedule::OnDemand, pool);
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
         // Each request is for 40 of 64 MiB, so on the emulator both get the same memory.
         let first = heap.allocate(40 << 20, &one).unwrap();
@@ -139,8 +136,7 @@ fn freed_block_crosses_streams_in_order() {
 #[test]
 fn dropped_stream_loses_nothing() {
     for pool in PoolKind::ALL {
-        let device = device(64 << 20, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 << 20, Schedule::OnDemand, pool);
         let other = device.stream().unwrap();
         for round in 0..4 {
             let stream = device.stream().unwrap();
@@ -158,8 +154,7 @@ fn dropped_stream_loses_nothing() {
 #[test]
 fn blocks_outlive_stream_streams_outlive_heap() {
     for pool in PoolKind::ALL {
-        let device = device(200 << 20, Schedule::Seeded(4));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(200 << 20, Schedule::Seeded(4), pool);
         let other = device.stream().unwrap();
         for round in 0..3 {
             let stream = device.stream().unwrap();
@@ -254,9 +249,7 @@ fn heap_holds_address_of_taken_memory() {
 #[test]
 fn blocks_have_driver_alignment() {
     for pool in PoolKind::ALL {
-        let device = device(256 << 20, Schedule::Immediate);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
+        let (_device, heap, stream) = make_heap_and_stream(256 << 20, Schedule::Immediate, pool);
         let sizes = [1, 100, 513, 4097, 70_001, (1 << 20) + 1, (20 << 20) + 3];
         let mut blocks: Vec<_> =
             sizes.iter().map(|bytes| heap.allocate(*bytes, &stream).unwrap()).collect();
@@ -272,8 +265,7 @@ fn blocks_have_driver_alignment() {
 #[test]
 fn default_stream_is_never_released() {
     for pool in PoolKind::ALL {
-        let device = device(100 << 20, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(100 << 20, Schedule::OnDemand, pool);
         let [one, two] = [(); 2].map(|()| device.default_stream().unwrap());
         drop(heap.allocate(1 << 20, &one).unwrap());
         let kept = heap.allocate(40 << 20, &two).unwrap();

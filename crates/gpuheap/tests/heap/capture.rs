@@ -61,8 +61,7 @@ fn captured(device: &Device, stream: &Stream, mode: CUstreamCaptureMode, work: i
 fn capture_is_untouched_by_heap() {
     for pool in POOLS {
         for mode in MODES {
-            let device = device(256 * MIB, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, pool);
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
             let theirs = heap.allocate(5 * MIB, &other).unwrap();
             fill(&theirs, 1, &other);
@@ -92,9 +91,8 @@ fn capture_is_untouched_by_heap() {
 #[test]
 fn other_threads_continue_during_capture() {
     for mode in MODES {
-        let device = device(256 * MIB, Schedule::OnDemand);
-        let heap = heap(&device, PoolKind::Split);
-        let stream = device.stream().unwrap();
+        let (device, heap, stream) =
+            make_heap_and_stream(256 * MIB, Schedule::OnDemand, PoolKind::Split);
         let (begin, end) = (Barrier::new(3), Barrier::new(3));
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -329,8 +327,7 @@ fn driver_pool_stays_out_of_capture() {
 /// Tests the one case in which `none` keeps freed memory: no stream can wait for a fence.
 #[test]
 fn unpooled_capture_free_returns_later() {
-    let device = device(96 * MIB, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::None);
+    let (device, heap) = make_heap(96 * MIB, Schedule::OnDemand, PoolKind::None);
     let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
     let [before, theirs] = [&stream, &other].map(|stream| {
         let block = heap.allocate(3 * MIB, stream).unwrap();
@@ -355,9 +352,8 @@ fn unpooled_capture_free_returns_later() {
 
 #[test]
 fn streams_ending_in_capture_lose_nothing() {
-    let device = device(96 * MIB, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
-    let stream = device.stream().unwrap();
+    let (device, heap, stream) =
+        make_heap_and_stream(96 * MIB, Schedule::OnDemand, PoolKind::Split);
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         let other = device.stream().unwrap();
         let block = heap.allocate(MIB, &other).unwrap();
@@ -372,8 +368,7 @@ fn streams_ending_in_capture_lose_nothing() {
 
 #[test]
 fn capture_arrays_work_or_are_refused() -> Result<(), Error> {
-    let device = device(96 * MIB, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(96 * MIB, Schedule::OnDemand, PoolKind::Split);
     let (stream, other) = (device.stream()?, device.stream()?);
     let (mut ours, theirs) =
         (heap.on(&stream).array(&[1.0_f32; 1000])?, heap.on(&other).array(&[2.0_f32; 1000])?);
@@ -399,9 +394,8 @@ fn capture_arrays_work_or_are_refused() -> Result<(), Error> {
 
 #[test]
 fn graph_runs_on_kept_memory() {
-    let device = device(96 * MIB, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
-    let stream = device.stream().unwrap();
+    let (device, heap, stream) =
+        make_heap_and_stream(96 * MIB, Schedule::OnDemand, PoolKind::Split);
     let mut kept = None;
     let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         let block = heap.allocate(MIB, &stream).unwrap();
@@ -424,8 +418,7 @@ fn graph_runs_on_kept_memory() {
 fn heap_ending_in_capture_keeps_graph() {
     for pool in POOLS {
         for mode in MODES {
-            let device = device(96 * MIB, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(96 * MIB, Schedule::OnDemand, pool);
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
             let ours = heap.allocate(5 * MIB, &stream).unwrap();
             fill(&ours, 1, &stream);

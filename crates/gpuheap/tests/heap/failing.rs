@@ -22,6 +22,23 @@ pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
     (failed, made_good)
 }
 
+/// Fails each call of a scenario in turn, with each of two codes. Asserts that no run fails without
+/// a failing call, that more than `failures` runs fail, and that at least `recoveries` recover.
+pub(crate) fn assert_errs_or_recovers(
+    what: &str,
+    (failures, recoveries): (u64, u64),
+    run: impl Fn(u64, CUresult) -> (bool, bool),
+) {
+    for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+        assert!(!run(0, code).0, "{what}: a run fails without a failing call");
+        let (failed, made_good) = fail_each_call(|nth| run(nth, code));
+        assert!(
+            failed > failures && made_good >= recoveries,
+            "{what}, {code:?}: {failed} failed, {made_good} not"
+        );
+    }
+}
+
 /// Runs `work` with its `nth` driver call failing with `code`; if `nth` is 0, no call fails. Later
 /// calls do not fail. Returns the result of `work`, and `true` if `work` made that call.
 pub(crate) fn with_failing_call<R>(

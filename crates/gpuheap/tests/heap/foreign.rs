@@ -8,8 +8,8 @@ use gpuheap::{Device, Error, ErrorKind, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CUresult, CUstream, check};
 
 use crate::support::{
-    Witness, assert_all_returned, device, emulated, fill, heap, make_foreign_stream, on_real_gpu,
-    while_capturing,
+    Witness, assert_all_returned, device, emulated, fill, heap, make_foreign_stream, make_heap,
+    on_real_gpu, while_capturing,
 };
 
 const MIB: u64 = 1 << 20;
@@ -65,8 +65,7 @@ fn default_stream_handles_name_one_stream() {
 #[test]
 fn retired_stream_is_not_queried() {
     for pool in PoolKind::ALL {
-        let device = device(64 << 20, Schedule::Seeded(6));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 << 20, Schedule::Seeded(6), pool);
         let own = device.stream().unwrap();
         for tag in 0..8 {
             let raw = make_foreign_stream(&device);
@@ -90,8 +89,7 @@ fn retired_stream_is_not_queried() {
 #[test]
 fn stream_retired_early_is_followed_again() {
     for pool in PoolKind::ALL {
-        let device = device(64 << 20, Schedule::Seeded(3));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 << 20, Schedule::Seeded(3), pool);
         let (own, raw) = (device.stream().unwrap(), make_foreign_stream(&device));
         let mut stream = wrap(&device, raw);
         for tag in 0..8 {
@@ -223,8 +221,7 @@ fn failed_retire_all_withholds_live_memory() {
 #[test]
 fn retire_all_accepts_destroyed_streams() {
     for pool in PoolKind::ALL {
-        let device = device(64 << 20, Schedule::Seeded(2));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 << 20, Schedule::Seeded(2), pool);
         let own = device.stream().unwrap();
         for tag in 0..4 {
             let raw = make_foreign_stream(&device);

@@ -68,6 +68,18 @@ impl<'a> Theirs<'a> {
         });
     }
 
+    /// Announces the stream's end, through a new handle to it, and destroys it.
+    fn retire_and_destroy(&self, heap: &Heap) {
+        heap.retire(&self.wrap().unwrap()).unwrap();
+        self.destroy();
+    }
+
+    /// Ends the stream after the heap's memory was returned.
+    fn end_after(&self, device: &Device, heap: &Heap, case: &str) {
+        await_returned(device, heap, case);
+        self.retire_and_destroy(heap);
+    }
+
     fn destroy(&self) {
         self.call("cuStreamDestroy_v2", |driver| {
             // SAFETY: the stream belongs to the test.
@@ -173,16 +185,9 @@ fn unknown_stream_allocates_in_capture() {
             witness.check();
             drop((kept, beside));
             drop((stream, known));
-            await_returned(device, &heap, case);
-            retire(&heap, &theirs);
-            theirs.destroy();
+            theirs.end_after(device, &heap, case);
         }
     });
-}
-
-/// Announces the end of a stream, through a new handle to it.
-fn retire(heap: &Heap, theirs: &Theirs<'_>) {
-    heap.retire(&theirs.wrap().unwrap()).unwrap();
 }
 
 #[test]
@@ -212,8 +217,7 @@ fn memory_freed_in_capture_awaits_graph() {
         let block = heap.allocate(16 * MIB, &device.stream().unwrap()).unwrap();
         drop(block);
         drop(stream);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.retire_and_destroy(&heap);
         assert_all_returned(device, &heap, case);
     });
 }
@@ -268,8 +272,7 @@ fn forked_streams_of_capture_share_nothing() {
         drop((stream, forked));
         await_returned(device, &heap, case);
         for theirs in [theirs, fork] {
-            retire(&heap, &theirs);
-            theirs.destroy();
+            theirs.retire_and_destroy(&heap);
         }
     });
 }
@@ -277,8 +280,7 @@ fn forked_streams_of_capture_share_nothing() {
 #[test]
 fn two_threads_capture_at_once() {
     for mode in MODES {
-        let device = device(512 * MIB, Schedule::OnDemand);
-        let heap = heap(&device, PoolKind::Stitched);
+        let (device, heap) = make_heap(512 * MIB, Schedule::OnDemand, PoolKind::Stitched);
         let both = Barrier::new(2);
         std::thread::scope(|scope| {
             for tag in 1..=2 {
@@ -337,9 +339,7 @@ fn broken_capture_returns_its_memory() {
         let block = heap.allocate(MIB, &known).unwrap();
         fill(&block, 2, &known);
         drop((block, known));
-        await_returned(device, &heap, case);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.end_after(device, &heap, case);
     });
 }
 
@@ -347,8 +347,7 @@ fn broken_capture_returns_its_memory() {
 fn block_outlives_captured_stream() {
     for pool in POOLS {
         for by_all in [false, true] {
-            let device = device(64 * MIB, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(64 * MIB, Schedule::OnDemand, pool);
             let theirs = Theirs::new(&device, false);
             theirs.begin(CUstreamCaptureMode::RELAXED);
             let stream = theirs.wrap().unwrap();
@@ -391,9 +390,7 @@ fn stream_object_serves_after_its_capture() {
         assert!(stream.is_done().unwrap());
         released.release().unwrap();
         drop((array, stream));
-        await_returned(device, &heap, case);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.end_after(device, &heap, case);
     });
 }
 
@@ -416,9 +413,7 @@ fn known_block_is_freed_in_capture() {
         inside.free_on(&outside).unwrap();
         theirs.end().expect(case).end();
         drop(stream);
-        await_returned(device, &heap, case);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.end_after(device, &heap, case);
     });
 }
 
@@ -443,9 +438,7 @@ fn limit_in_capture_breaks_nothing() {
         drop(first);
         theirs.end().expect(case).end();
         drop((second, stream));
-        await_returned(device, &heap, case);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.end_after(device, &heap, case);
     });
 }
 
@@ -481,8 +474,7 @@ fn device_wait_spares_unknown_capture() {
             assert!(heap.allocate(32 * MIB, &own).is_ok(), "{pool} {unannounced}");
             graph.end();
             drop(stream);
-            retire(&heap, &theirs);
-            theirs.destroy();
+            theirs.retire_and_destroy(&heap);
             await_returned(&device, &heap, pool.name());
         }
     }
@@ -490,8 +482,7 @@ fn device_wait_spares_unknown_capture() {
 
 #[test]
 fn own_default_stream_is_captured_first() {
-    let device = device(256 * MIB, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Stitched);
+    let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, PoolKind::Stitched);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let theirs = Theirs { device: &device, raw: CUstream::PER_THREAD, unannounced: false };
@@ -532,8 +523,7 @@ fn captures_in_turns_leave_no_streams() {
         }
         assert!(now <= reserved, "round {round}: {now} of {reserved}");
     }
-    retire(&heap, &theirs);
-    theirs.destroy();
+    theirs.retire_and_destroy(&heap);
     assert_all_returned(&device, &heap, "captures in turns");
 }
 
@@ -579,9 +569,7 @@ fn later_broken_capture_keeps_order() {
                 assert!(theirs.end().is_none());
                 device.synchronize().unwrap();
                 drop(stream);
-                await_returned(&device, &heap, &format!("{pool} {by_name} {seen}"));
-                retire(&heap, &theirs);
-                theirs.destroy();
+                theirs.end_after(&device, &heap, &format!("{pool} {by_name} {seen}"));
             }
         }
     }
@@ -592,8 +580,7 @@ fn later_broken_capture_keeps_order() {
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {
-        let device = device(64 * MIB, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 * MIB, Schedule::OnDemand, pool);
         let other = device.stream().unwrap();
         let theirs = Theirs::new(&device, false);
         theirs.begin(CUstreamCaptureMode::RELAXED);
@@ -611,9 +598,7 @@ fn broken_capture_gets_no_graph_memory() {
         graph.run_and_end(&other);
         device.synchronize().unwrap();
         drop(stream);
-        await_returned(&device, &heap, pool.name());
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.end_after(&device, &heap, pool.name());
     }
 }
 
@@ -662,9 +647,7 @@ fn stream_of_two_names_frees() {
         theirs.end().expect(case).end();
         assert_eq!(freed, (true, true), "{case}");
         drop((stream, known));
-        await_returned(device, &heap, case);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.end_after(device, &heap, case);
     });
 }
 
@@ -697,8 +680,7 @@ fn kept_graph_allows_device_waits() {
 #[test]
 fn driver_pool_refuses_unknown_capture() {
     for unannounced in [false, true] {
-        let device = device(256 * MIB, Schedule::OnDemand);
-        let heap = heap(&device, PoolKind::Driver);
+        let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, PoolKind::Driver);
         let other = device.stream().unwrap();
         let block = heap.allocate(MIB, &other).unwrap();
         let theirs = Theirs::new(&device, unannounced);
@@ -711,8 +693,7 @@ fn driver_pool_refuses_unknown_capture() {
         device.synchronize().unwrap();
         heap.reclaim_all().unwrap();
         assert_eq!(heap.usage().unwrap().live, 0);
-        retire(&heap, &theirs);
-        theirs.destroy();
+        theirs.retire_and_destroy(&heap);
         assert_no_findings(&device, "driver");
     }
 }
@@ -723,8 +704,7 @@ fn driver_pool_refuses_unknown_capture() {
 fn other_threads_free_of_own_capture() {
     for pool in POOLS {
         for ended in [false, true] {
-            let device = device(256 * MIB, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, pool);
             let blocks = std::thread::scope(|scope| {
                 let made = scope.spawn(|| {
                     let theirs =
@@ -754,91 +734,19 @@ fn other_threads_free_of_own_capture() {
     }
 }
 
-/// Several heaps of a device have limits, while threads capture, break captures and end heaps.
-#[test]
-fn captures_of_many_heaps_at_random() {
-    for seed in 0..4_u64 {
-        let device = emulated(192 * MIB, Schedule::Seeded(seed));
-        let heaps: Vec<Heap> = [PoolKind::Stitched, PoolKind::Split, PoolKind::Binned]
-            .map(|pool| {
-                Heap::builder(&device)
-                    .pool(pool)
-                    .soft_limit(8 * MIB)
-                    .hard_limit(48 * MIB)
-                    .build()
-                    .unwrap()
-            })
-            .into();
-        std::thread::scope(|scope| {
-            for thread in 0..3_u64 {
-                let (device, heaps) = (&device, &heaps);
-                scope.spawn(move || {
-                    let mut random = Random(seed * 31 + thread + 1);
-                    let mut next = move |below| random.below(below);
-                    let launched = device.stream().unwrap();
-                    let mut kept = Vec::new();
-                    for _ in 0..40 {
-                        let theirs = Theirs::new(device, next(2) == 0);
-                        theirs.begin(MODES[2]);
-                        for _ in 0..next(12) {
-                            let heap = &heaps[next(3) as usize];
-                            let Ok(stream) = theirs.wrap() else { break };
-                            match next(8) {
-                                0 => drop(heap.reclaim(MIB)),
-                                1 => drop(heap.usage().unwrap()),
-                                2 => drop(heap.flush()),
-                                _ => {
-                                    let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream)
-                                    else {
-                                        continue;
-                                    };
-                                    fill(&block, 1, &stream);
-                                    if next(4) == 0 {
-                                        kept.push(block);
-                                    }
-                                }
-                            }
-                        }
-                        if let Some(graph) = theirs.end() {
-                            if next(3) > 0 {
-                                graph.run_and_end(&launched);
-                            } else {
-                                graph.end();
-                            }
-                        }
-                        let stream = theirs.wrap().unwrap();
-                        stream.wait(&launched.record().unwrap()).unwrap();
-                        kept.drain(..).for_each(|block| fill(&block, 3, &stream));
-                        drop(stream);
-                        for heap in heaps {
-                            retire(heap, &theirs);
-                        }
-                        theirs.destroy();
-                    }
-                });
-            }
-        });
-        for heap in &heaps {
-            device.synchronize().unwrap();
-            heap.reclaim_all().unwrap();
-            assert_eq!(heap.usage().unwrap().live, 0);
-            assert_eq!(heap.usage().unwrap().stats.taken, 0, "{seed}");
-        }
-        assert_no_findings(&device, "at random");
-    }
-}
-
-/// Threads capture, break captures, destroy graphs and free one another's blocks. Meanwhile the
-/// heaps end.
+/// Threads capture, break captures, destroy graphs and free one another's blocks. Meanwhile heaps
+/// of one thread each end, and a heap of all threads stays.
 #[test]
 fn heaps_end_amid_captures() {
     for seed in 0..12_u64 {
         let device = emulated(512 * MIB, SCHEDULES[seed as usize % 3]);
         let pools = [PoolKind::Stitched, PoolKind::Split, PoolKind::Simple, PoolKind::Stitched];
         let thrown = std::sync::Mutex::new(Vec::<Block>::new());
+        let limits = Heap::builder(&device).pool(pools[seed as usize % 4]);
+        let common = limits.soft_limit(8 * MIB).hard_limit(48 * MIB).build().unwrap();
         std::thread::scope(|scope| {
             for thread in 0..3_u64 {
-                let (device, thrown) = (&device, &thrown);
+                let (device, thrown, common) = (&device, &thrown, &common);
                 scope.spawn(move || {
                     let mut random = Random(seed * 31 + thread + 1);
                     let mut next = move |below| random.below(below);
@@ -861,6 +769,10 @@ fn heaps_end_amid_captures() {
                         // launched afterwards.
                         let (mut runs, mut runs_late) = (true, true);
                         for _ in 0..next(9) {
+                            let heap = if next(3) == 0 { common } else { &heap };
+                            if next(8) == 0 {
+                                drop(heap.reclaim(MIB));
+                            }
                             let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {
                                 continue;
                             };
@@ -905,6 +817,7 @@ fn heaps_end_amid_captures() {
                         drop(heap.reclaim_all());
                         for stream in [stream, early, now] {
                             drop(heap.retire(&stream));
+                            drop(common.retire(&stream));
                         }
                         drop(heap);
                         match graph {
@@ -920,8 +833,8 @@ fn heaps_end_amid_captures() {
             }
         });
         drop(thrown);
-        device.synchronize().unwrap();
-        assert_no_findings(&device, &format!("seed {seed}"));
+        let case = format!("seed {seed}");
+        await_returned(&device, &common, &case);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, PoolKind, ReclaimStep};
 
-use crate::support::{assert_all_returned, device, emulated, fill, heap};
+use crate::support::{assert_all_returned, emulated, fill, heap, make_heap, make_heap_and_stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -15,8 +15,7 @@ const MIB: u64 = 1 << 20;
 fn frees_in_flight_are_waited_for() {
     for pool in PoolKind::ALL {
         // On this schedule, work runs only if some thread waits for it.
-        let device = device(64 * MIB, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(64 * MIB, Schedule::OnDemand, pool);
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
         let blocks: Vec<_> = (0..3).map(|_| heap.allocate(16 * MIB, &one).unwrap()).collect();
         blocks.iter().for_each(|block| fill(block, 1, &one));
@@ -108,9 +107,8 @@ fn reclaimers_run_once_without_lock() {
 fn driver_pool_is_trimmed_for_others() {
     // The `driver` heap keeps its bytes in the driver's pool. The size of its next request is such
     // that a full device can serve it only after the pool is trimmed.
-    let device = device(192 * MIB, Schedule::Seeded(5));
-    let heap = heap(&device, PoolKind::Driver);
-    let stream = device.stream().unwrap();
+    let (device, heap, stream) =
+        make_heap_and_stream(192 * MIB, Schedule::Seeded(5), PoolKind::Driver);
     let blocks: Vec<_> = (0..5).map(|_| heap.allocate(30 * MIB, &stream).unwrap()).collect();
     drop(blocks);
     let block = heap.allocate(190 * MIB, &stream).unwrap();
@@ -122,9 +120,7 @@ fn driver_pool_is_trimmed_for_others() {
 #[test]
 fn reclaim_waits_for_frees_in_flight() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
+        let (device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::OnDemand, pool);
         let block = heap.allocate(64 * MIB, &stream).unwrap();
         fill(&block, 1, &stream);
         drop(block);

@@ -32,6 +32,23 @@ pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).build().unwrap()
 }
 
+/// Makes a heap with the given pool on a device that [`device`] returns.
+pub(crate) fn make_heap(memory: u64, schedule: Schedule, pool: PoolKind) -> (Device, Heap) {
+    let device = device(memory, schedule);
+    let heap = heap(&device, pool);
+    (device, heap)
+}
+
+pub(crate) fn make_heap_and_stream(
+    memory: u64,
+    schedule: Schedule,
+    pool: PoolKind,
+) -> (Device, Heap, Stream) {
+    let (device, heap) = make_heap(memory, schedule, pool);
+    let stream = device.stream().unwrap();
+    (device, heap, stream)
+}
+
 /// Enqueues a fill of a block on a stream.
 pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     if block.bytes() == 0 {
@@ -220,11 +237,17 @@ pub(crate) fn assert_all_returned(device: &Device, heap: &Heap, what: &str) {
 pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();
+    assert_nothing_live(heap, what);
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.cached, usage.reserved), (0, 0, 0), "{what}: {usage:?}");
-    assert_eq!(usage.stats.taken, 0, "{what}");
-    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
+    assert_eq!((usage.cached, usage.reserved, usage.stats.taken), (0, 0, 0), "{what}: {usage:?}");
     assert_other_kinds_returned(heap, what);
+}
+
+/// Asserts that no device memory is live, and that as many allocations as frees were counted.
+pub(crate) fn assert_nothing_live(heap: &Heap, what: &str) {
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
 }
 
 /// Asserts for all kinds except device memory that no memory is live, and that a flush returns all

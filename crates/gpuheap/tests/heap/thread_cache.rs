@@ -12,7 +12,7 @@ use gpuheap_pool::testing::Random;
 
 use crate::support::{
     PAST_SPARE, assert_all_returned, assert_no_findings, device, emulated, fill, free_memory, heap,
-    on_real_gpu, order,
+    make_heap, make_heap_and_stream, on_real_gpu, order,
 };
 
 /// Pools whose blocks threads cache.
@@ -21,9 +21,7 @@ const KEPT: [PoolKind; 3] = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitch
 #[test]
 fn thread_reuses_frees_without_driver() {
     for pool in KEPT {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
+        let (device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::OnDemand, pool);
         let first = heap.allocate(1000, &stream).unwrap();
         let address = first.address();
         drop(first);
@@ -43,8 +41,7 @@ fn thread_reuses_frees_without_driver() {
 #[test]
 fn other_stream_takes_cached_blocks_first() {
     for pool in KEPT {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
         let rest = heap.allocate(PAST_SPARE, &streams[0]).unwrap();
         let block = heap.allocate(1 << 16, &streams[0]).unwrap();
@@ -292,8 +289,7 @@ fn soft_limit_empties_thread_caches() {
 #[test]
 fn more_streams_than_cache_places_work() {
     for pool in KEPT {
-        let device = device(1 << 30, Schedule::Seeded(3));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), pool);
         let streams: Vec<Stream> = (0..150).map(|_| device.stream().unwrap()).collect();
         for _ in 0..3 {
             for stream in &streams {
@@ -353,8 +349,7 @@ fn wander(heap: &Heap, device: &Device, post: &Post, seed: u64) {
 fn ending_threads_and_streams_lose_nothing() {
     let rounds = if on_real_gpu() { 3 } else { 12 };
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::Seeded(11));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(11), pool);
         let (sender, receiver) = channel();
         let post: Post = (sender, Arc::new(Mutex::new(receiver)));
         for round in 0..rounds {

@@ -9,7 +9,7 @@ use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
 use crate::support::{
     Witness, assert_all_returned, assert_no_findings, begin_capture, device, emulated, fill, heap,
-    on_real_gpu,
+    make_heap, make_heap_and_stream, on_real_gpu,
 };
 
 const MIB: u64 = 1 << 20;
@@ -32,8 +32,7 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 fn for_each(test: impl Fn(&Device, &Heap)) {
     for pool in PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver) {
         for schedule in SCHEDULES {
-            let device = device(72 << 20, schedule);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(72 << 20, schedule, pool);
             test(&device, &heap);
             assert_all_returned(&device, &heap, &format!("{pool}, {schedule:?}"));
         }
@@ -42,8 +41,7 @@ fn for_each(test: impl Fn(&Device, &Heap)) {
 
 #[test]
 fn driver_pool_refuses_thread_stream() {
-    let device = device(72 << 20, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Driver);
+    let (device, heap) = make_heap(72 << 20, Schedule::Immediate, PoolKind::Driver);
     let (own, ordinary) = (thread_stream(&device), device.stream().unwrap());
     let refused = |error: gpuheap::Error| {
         assert_eq!(error.kind(), ErrorKind::StreamUnusable, "{error}");
@@ -189,8 +187,7 @@ fn threads_free_others_blocks() {
 fn wait_covers_other_threads_work() {
     for is_done in [false, true] {
         for schedule in SCHEDULES {
-            let device = device(1 << 30, schedule);
-            let heap = heap(&device, PoolKind::Split);
+            let (device, heap) = make_heap(1 << 30, schedule, PoolKind::Split);
             let (stream, other) = (thread_stream(&device), device.stream().unwrap());
             let block = heap.allocate(MIB, &stream).unwrap();
             on_a_thread(|| fill(&block, 1, &stream));
@@ -210,9 +207,7 @@ fn wait_covers_other_threads_work() {
 #[test]
 fn array_crosses_thread_streams() {
     for schedule in SCHEDULES {
-        let device = device(1 << 30, schedule);
-        let heap = heap(&device, PoolKind::Split);
-        let stream = device.stream().unwrap();
+        let (device, heap, stream) = make_heap_and_stream(1 << 30, schedule, PoolKind::Split);
         let (array, first) = on_a_thread(|| {
             let first = thread_stream(&device);
             (heap.on(&first).filled(100_000, 3_u8).unwrap(), first)
@@ -229,8 +224,7 @@ fn array_crosses_thread_streams() {
 
 #[test]
 fn thread_stream_can_capture() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Split);
     let stream = thread_stream(&device);
     drop(heap.allocate(MIB, &stream).unwrap());
     begin_capture(&device, CUstream::PER_THREAD, CUstreamCaptureMode::RELAXED);

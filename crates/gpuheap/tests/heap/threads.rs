@@ -6,7 +6,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{Block, PoolKind, Stream};
 use gpuheap_pool::testing::Random;
 
-use crate::support::{Witness, assert_all_returned, device, fill, heap, on_real_gpu};
+use crate::support::{Witness, assert_all_returned, device, fill, make_heap, on_real_gpu};
 
 /// Runs one thread's work: random sizes, up to `most` blocks live at once. Each block is written
 /// after its allocation and checked before its free.
@@ -61,8 +61,7 @@ fn work(
 #[test]
 fn threads_share_heap() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::Seeded(7));
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(7), pool);
         let failures = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for seed in 0..6 {

@@ -6,7 +6,9 @@ use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Heap, MemoryKind, PoolKind, Stream, Target};
 use gpuheap_driver::check;
 
-use crate::support::{assert_all_returned, assert_no_findings, device, heap, on_real_gpu};
+use crate::support::{
+    assert_all_returned, assert_no_findings, make_heap, make_heap_and_stream, on_real_gpu,
+};
 
 const BYTES: usize = 1 << 20;
 const POOLED: [PoolKind; 4] =
@@ -25,9 +27,7 @@ fn recycled(target: &Target) -> DeviceArray<u8> {
 #[test]
 fn freed_buffer_is_reused_without_call() {
     for pool in POOLED {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
+        let (device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::OnDemand, pool);
         let target = pinned(&heap, &stream);
         let array = target.filled(BYTES, 1_u8).unwrap();
         let address = array.device_ptr(&stream).unwrap();
@@ -54,8 +54,7 @@ fn host_write_waits_for_previous_use() {
     for schedule in [Schedule::OnDemand, lag, Schedule::Seeded(9)] {
         for pool in POOLED {
             for crosses in [false, true] {
-                let device = device(1 << 30, schedule);
-                let heap = heap(&device, pool);
+                let (device, heap) = make_heap(1 << 30, schedule, pool);
                 let one = device.stream().unwrap();
                 let two = if crosses { device.stream().unwrap() } else { one.clone() };
                 let what = format!("{schedule:?} {pool} {crosses}");
@@ -81,8 +80,7 @@ fn host_write_waits_for_previous_use() {
 #[test]
 fn copy_reads_dropped_buffer() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
         let mut arrays = Vec::new();
         for round in 0..6_u8 {
@@ -101,9 +99,8 @@ fn copy_reads_dropped_buffer() {
 
 #[test]
 fn device_and_host_addresses_agree() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Split);
-    let stream = device.stream().unwrap();
+    let (device, heap, stream) =
+        make_heap_and_stream(1 << 30, Schedule::Immediate, PoolKind::Split);
     let target = pinned(&heap, &stream);
     for array in
         [target.filled(100, 1_u8), heap.on(&stream).register(vec![1; 100]).map_err(Into::into)]
@@ -126,8 +123,7 @@ fn device_and_host_addresses_agree() {
 
 #[test]
 fn kinds_are_counted_separately() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Binned);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Binned);
     let target = heap.on(&device.stream().unwrap());
     let kinds = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
     let mut arrays = Vec::new();

@@ -3,7 +3,7 @@
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, MemoryKind, PoolKind};
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, device, make_heap};
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
@@ -17,8 +17,7 @@ fn single_block_segment_is_released() {
         (PoolKind::Split, 64 << 20, 64 << 20),
     ] {
         for kind in KINDS {
-            let device = device(1 << 30, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
             let target = heap.on(&device.stream().unwrap()).kind(kind);
             let array = target.filled(bytes, 1_u8).unwrap();
             assert_eq!(array.release().unwrap(), block, "{pool} {kind} {bytes}");
@@ -33,8 +32,7 @@ fn single_block_segment_is_released() {
 #[test]
 fn shared_segment_stays() {
     for kind in KINDS {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, PoolKind::Split);
+        let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
         let target = heap.on(&device.stream().unwrap()).kind(kind);
         let [one, two] = [1_u8, 2].map(|value| target.filled(1000, value).unwrap());
         assert_eq!(one.release().unwrap(), 0, "{kind}");

@@ -6,7 +6,7 @@ use gpuheap_driver::{CUresult, check};
 
 use crate::support::{
     PAST_SPARE, assert_all_returned, assert_memory_returned, assert_no_findings, device, emulated,
-    fill, heap, read,
+    fill, heap, make_heap, read,
 };
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
@@ -69,8 +69,7 @@ fn zero_on_free_covers_whole_block() {
         for kind in KINDS {
             for (name, way) in ways {
                 let what = format!("{pool} {kind} {name}");
-                let device = device(1 << 30, Schedule::OnDemand);
-                let heap = heap(&device, pool);
+                let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
                 let target = heap.on(&device.stream().unwrap()).kind(kind);
                 let address = dirty(&target);
                 // Without filling, the next block contains the old bytes. The tests below rely on
@@ -104,8 +103,7 @@ fn zeroing_heap_zeroes_every_array() {
 fn another_stream_finds_zeros_too() {
     for pool in POOLS {
         for kind in KINDS {
-            let device = device(1 << 30, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
             let [one, two] = [(); 2].map(|()| device.stream().unwrap());
             let rest = heap.allocate(PAST_SPARE, &one).unwrap();
             let target = heap.on(&one).kind(kind).zero_on_free(true);
@@ -223,8 +221,7 @@ fn driver_pools_receive_zeroed_memory() {
 fn zero_on_alloc_covers_the_rounding() {
     for pool in PoolKind::ALL {
         for kind in KINDS {
-            let device = device(1 << 30, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
             let target = heap.on(&device.stream().unwrap()).kind(kind);
             dirty(&target);
             // SAFETY: any byte is a u8.

@@ -4,15 +4,14 @@ use gpuheap::driver::CUresult;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{FlushedKind, MemoryKind, PoolKind};
 
-use crate::support::{assert_all_returned, device, emulated, heap};
+use crate::support::{assert_all_returned, emulated, heap, make_heap};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn flush_empties_pools_of_all_kinds() {
     for pool in PoolKind::ALL {
-        let device = device(1 << 30, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
         let target = heap.target().unwrap();
         for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
             drop(target.kind(kind).filled(40 << 20, 1_u8).unwrap());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Heap, MemoryKind, PoolKind, Tracking};
 
-use crate::support::{assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, device, heap, make_heap};
 
 fn make_array(heap: &Heap, bytes: usize) -> DeviceArray<u8> {
     heap.target().unwrap().zeroed(bytes).unwrap()
@@ -39,8 +39,7 @@ fn nested_meters_count_one_kind_each() {
 
 #[test]
 fn meter_counts_bytes_from_driver() {
-    let device = device(1 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Binned);
+    let (device, heap) = make_heap(1 << 30, Schedule::Immediate, PoolKind::Binned);
     drop(make_array(&heap, 1000));
     let meter = heap.meter().unwrap();
     let kept = make_array(&heap, 1000);

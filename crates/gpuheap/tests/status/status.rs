@@ -5,7 +5,7 @@ use std::fmt::Write;
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, Limits, MemoryKind, PoolKind, Tracking};
 
-use crate::support::{assert_all_returned, device, emulated, heap, on_real_gpu};
+use crate::support::{assert_all_returned, device, emulated, heap, make_heap, on_real_gpu};
 
 const MIB: u64 = 1 << 20;
 
@@ -91,8 +91,7 @@ fn stitchable_memory_is_not_contiguous() {
 
 #[test]
 fn none_free_waits_for_device() {
-    let device = device(1 << 30, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::None);
+    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::None);
     let streams = [(); 2].map(|()| device.stream().unwrap());
     let [array, others] = [0, 1].map(|at| heap.on(&streams[at]).filled(8192, 1_u8).unwrap());
     assert!(on_real_gpu() || streams.iter().all(|stream| !stream.is_done().unwrap()));
@@ -147,8 +146,7 @@ fn dropped_array_counts_as_cached() {
 
 #[test]
 fn status_shows_set_limits_and_kinds() {
-    let device = device(8 << 30, Schedule::Immediate);
-    let heap = heap(&device, PoolKind::Simple);
+    let (device, heap) = make_heap(8 << 30, Schedule::Immediate, PoolKind::Simple);
     assert_eq!(heap.memory_status().unwrap().to_string().lines().count(), 3);
     for (soft, hard, line) in [
         (Some(1 << 30), Some(2 << 30), "\nMemory limit: soft = 1.000 GiB, hard = 2.000 GiB"),

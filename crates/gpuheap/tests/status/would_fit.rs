@@ -5,7 +5,7 @@ use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Strea
 use gpuheap_pool::testing::{Action, programs};
 use proptest::prelude::*;
 
-use crate::support::{assert_all_returned, device, emulated, fill, heap};
+use crate::support::{assert_all_returned, emulated, fill, heap, make_heap};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 48 * MIB;
@@ -70,8 +70,7 @@ proptest! {
     #[test]
     fn would_fit_is_exact_under_limit(actions in actions()) {
         for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
-            let device = device(256 * MIB, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, pool);
             heap.set_limits(Limits { soft: None, hard: Some(LIMIT) }).unwrap();
             run(&device, &heap, &actions, |bytes, fit, error| match (fit, error) {
                 (Fit::Yes { .. }, None) => {}
@@ -149,8 +148,7 @@ fn would_fit_names_missing_bytes() {
 /// both streams.
 #[test]
 fn pending_neighbours_count_together() {
-    let device = device(256 * MIB, Schedule::OnDemand);
-    let heap = heap(&device, PoolKind::Split);
+    let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, PoolKind::Split);
     heap.set_limits(Limits { soft: None, hard: Some(20 * MIB) }).unwrap();
     let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
     let [left, right, _rest] = [&one, &two, &three].map(|stream| {
