@@ -29,14 +29,14 @@ pub mod testing;
 
 pub use order::{Candidates, Order, StreamGuard};
 pub use pool::{
-    Binned, BlockRef, Cached, Direct, Environment, Forecast, Headroom, Held, KeptByThreads,
-    Outlook, Policy, PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking,
-    Tuning, UnknownPool, new_policy,
+    Binned, BlockRef, Cached, Direct, Environment, Forecast, Granted, Headroom, Held,
+    KeptByThreads, Outlook, Policy, PoolKind, Request, Rounding, Served, Shortage, Simple,
+    Stitched, Taking, Tuning, UnknownPool, new_policy,
 };
 pub use progress::{Completed, Moments};
 pub use source::{
     Chunk, DriverFailure, Fence, GRANULE, Gone, Limits, MemorySource, Pages, Segment, SourceError,
-    Waiter, round_up,
+    SourceResult, Waiter, round_up,
 };
 pub use stats::{AllocStats, Moved, RunningStats};
 pub use stream::{StreamHandle, StreamRef, Stuck, Ticket};

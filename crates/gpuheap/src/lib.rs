@@ -229,3 +229,6 @@ pub use track::{
     CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, ThreadEnd, ThreadShare, Tracking,
     UnknownTracking, assert_no_leaks,
 };
+
+/// Place in the program of a call, as `#[track_caller]` finds it.
+type Caller = &'static std::panic::Location<'static>;

@@ -1,7 +1,7 @@
 //! Tickets of frees, the fences that cover them, and waits of one stream for another.
 
 use super::slots::Order;
-use crate::source::{Fence, MemorySource, SourceError};
+use crate::source::{Fence, MemorySource, SourceError, SourceResult};
 use crate::stream::{StreamRef, Ticket};
 
 /// Maximum number of fences kept for a stream. Each fence is an event of the driver.
@@ -95,7 +95,7 @@ impl Order {
         stream: StreamRef,
         ticket: Ticket,
         source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         if self.is_usable_on(ticket, stream) {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Order {
         stream: StreamRef,
         tickets: &[Ticket],
         source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         if tickets.is_empty() {
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl Order {
         stream: StreamRef,
         other: StreamRef,
         source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         if stream.slot == other.slot && !self.is_detached(other) {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Order {
         &mut self,
         stream: StreamRef,
         source: &mut dyn MemorySource,
-    ) -> Result<Option<Fence>, SourceError> {
+    ) -> SourceResult<Option<Fence>> {
         let ticket = self.note_free(stream, source);
         if self.is_fence_reached(ticket) {
             return Ok(None);
@@ -165,10 +165,7 @@ impl Order {
 
     /// Returns the newest fence of every stream with frees in flight. A capturing stream may have
     /// no fence.
-    pub fn pending_fences(
-        &mut self,
-        source: &mut dyn MemorySource,
-    ) -> Result<Vec<Fence>, SourceError> {
+    pub fn pending_fences(&mut self, source: &mut dyn MemorySource) -> SourceResult<Vec<Fence>> {
         let mut fences = Vec::new();
         self.note_progress(source);
         group_calls(source, |source| {
@@ -213,7 +210,7 @@ impl Order {
         &mut self,
         ticket: Ticket,
         source: &mut dyn MemorySource,
-    ) -> Result<(u64, Fence), SourceError> {
+    ) -> SourceResult<(u64, Fence)> {
         let slot = ticket.slot();
         if self.streams[slot].fenced() < ticket.number {
             self.fence_all(slot, source)?;
@@ -223,11 +220,7 @@ impl Order {
         covering.copied().ok_or(SourceError::StreamUnusable)
     }
 
-    pub(super) fn fence_all(
-        &mut self,
-        slot: usize,
-        source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    pub(super) fn fence_all(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         let state = &self.streams[slot];
         if state.retired || state.transient {
             return Ok(());
@@ -240,11 +233,7 @@ impl Order {
     }
 
     /// Fences all frees of a stream, with one more fence or by recording the newest one again.
-    pub(super) fn record(
-        &mut self,
-        slot: usize,
-        source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    pub(super) fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         let state = &mut self.streams[slot];
         if state.fenced() >= state.freed {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use super::fences::group_calls;
 use super::slots::Order;
-use crate::source::{MemorySource, SourceError};
+use crate::source::{MemorySource, SourceResult};
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
 
@@ -54,14 +54,14 @@ impl Order {
     ///
     /// # Errors
     ///
-    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for the memory that was
+    /// [`StreamUnusable`](crate::SourceError::StreamUnusable) if `stream` cannot be made to wait for the memory that was
     /// found.
     pub fn find<T>(
         &mut self,
         stream: StreamRef,
         source: &mut dyn MemorySource,
         mut search: impl FnMut(&Order, bool) -> Candidates<T>,
-    ) -> Result<Option<T>, SourceError> {
+    ) -> SourceResult<Option<T>> {
         let found = search(self, false);
         if found.usable.is_some() || !found.may_grow {
             return Ok(found.usable);
@@ -79,7 +79,7 @@ impl Order {
         other: Option<Ticket>,
         source: &mut dyn MemorySource,
         mut search: impl FnMut(&Order, bool) -> Candidates<T>,
-    ) -> Result<Option<T>, SourceError> {
+    ) -> SourceResult<Option<T>> {
         self.poll_some(other, source)?;
         match search(self, true) {
             Candidates { usable: None, other: Some((other, ticket)), .. } => {
@@ -91,7 +91,7 @@ impl Order {
 
     /// Polls the progress of every stream with frees in flight. Records a fence for frees without a
     /// fence.
-    pub fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+    pub fn poll(&mut self, source: &mut dyn MemorySource) -> SourceResult {
         self.note_progress(source);
         group_calls(source, |source| {
             self.retire_abandoned(source);
@@ -116,7 +116,7 @@ impl Order {
         &mut self,
         ticket: Option<Ticket>,
         source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         if self.polls_all() {
             return self.poll(source);
         }
@@ -139,7 +139,7 @@ impl Order {
     }
 
     /// Polls the progress of one stream.
-    fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+    fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
             // Usually the newest fence is reached, and with it all others. If the newest is not
@@ -164,7 +164,7 @@ impl Order {
 
     /// Returns `true` if one of the heap's streams is capturing a graph. During a capture, waiting
     /// for the whole device is not possible.
-    pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
+    pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> SourceResult<bool> {
         for &slot in &self.active {
             let state = &self.streams[slot];
             if state

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::progress::Moments;
-use crate::source::{Fence, MemorySource, SourceError};
+use crate::source::{Fence, MemorySource, SourceResult};
 use crate::stream::{StreamHandle, StreamRef};
 
 /// Guard that keeps a stream alive for a heap.
@@ -315,7 +315,7 @@ impl Order {
 
     /// Retires the stream with the driver's `id` before the program ends it: fences all its work
     /// and drops the guard. If fencing fails, nothing changes.
-    pub fn retire(&mut self, id: u64, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+    pub fn retire(&mut self, id: u64, source: &mut dyn MemorySource) -> SourceResult {
         match self.slots.get(&id) {
             Some(&slot) => self.retire_slot(slot as usize, source),
             None => Ok(()),
@@ -351,11 +351,7 @@ impl Order {
         }
     }
 
-    fn retire_slot(
-        &mut self,
-        slot: usize,
-        source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    fn retire_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         if let Some(moments) = &self.moments {
             // Progress is noted before the guard is dropped, because the guard records the
             // progress.

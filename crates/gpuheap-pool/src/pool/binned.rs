@@ -7,11 +7,11 @@
 use super::free_list::FreeList;
 use super::slot_map::SlotMap;
 use super::{
-    BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Rounding, Served,
+    Cached, Environment, Forecast, Granted, Held, Outlook, Policy, Request, Rounding, Served,
     Shortage, Taking,
 };
 use crate::order::Order;
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceResult};
 use crate::stream::StreamRef;
 
 /// Exponent of the largest bin, 128 MiB. Bin `n` holds blocks of `2^n` bytes.
@@ -37,12 +37,7 @@ impl Default for Binned {
 }
 
 impl Binned {
-    fn hand_out(&mut self, segment: Segment) -> BlockRef {
-        let Segment { address, bytes } = segment;
-        BlockRef { key: self.live.insert(segment), address, bytes }
-    }
-
-    fn give_back_unpooled(&mut self, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn give_back_unpooled(&mut self, env: &mut Environment<'_>) -> SourceResult<u64> {
         if self.unpooled.is_empty() {
             return Ok(0);
         }
@@ -52,17 +47,13 @@ impl Binned {
 }
 
 impl Policy for Binned {
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted {
         let Request { bytes, stream } = request;
         if let Some(found) = self.reuse(request, env)? {
             return Ok(found);
         }
         let segment = env.take(rounded(bytes), stream)?;
-        Ok(self.hand_out(segment))
+        Ok(self.live.hand_out(segment))
     }
 
     fn reuse(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
@@ -70,15 +61,10 @@ impl Policy for Binned {
         self.give_back_unpooled(env).map_err(Shortage::Failed)?;
         let Some(free) = self.bins.get_mut(bin(bytes)) else { return Ok(None) };
         let found = free.find(stream, env, |_| true)?;
-        Ok(found.map(|segment| self.hand_out(segment)))
+        Ok(found.map(|segment| self.live.hand_out(segment)))
     }
 
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult {
         let Some(segment) = self.live.remove(key) else { return Ok(()) };
         let ticket = env.order.note_free(stream, env.source);
         match self.bins.get_mut(bin(segment.bytes)) {
@@ -93,7 +79,7 @@ impl Policy for Binned {
         }
     }
 
-    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let mut released = self.unpooled.release(target, env)?;
         while released < target {
             let left = target - released;
@@ -116,7 +102,7 @@ impl Policy for Binned {
         Ok(released)
     }
 
-    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         for free in self.bins.iter_mut().chain([&mut self.unpooled]) {
             let released = free.release_at(address, env)?;
             if released > 0 {

@@ -8,9 +8,9 @@
 use rustc_hash::FxHashMap;
 
 use super::slot_map::SlotMap;
-use super::{BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Shortage};
+use super::{Cached, Environment, Forecast, Granted, Held, Outlook, Policy, Request, Shortage};
 use crate::order::Order;
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceError, SourceResult};
 use crate::stream::{StreamRef, Ticket};
 
 /// The policies `none` and `driver`.
@@ -27,29 +27,16 @@ pub struct Direct {
 }
 
 impl Policy for Direct {
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted {
         if !self.waiting.is_empty() {
             env.order.poll(env.source).map_err(Shortage::Failed)?;
             self.release(u64::MAX, env).map_err(Shortage::Failed)?;
         }
         let segment = env.take(request.bytes, request.stream)?;
-        Ok(BlockRef {
-            key: self.live.insert(segment),
-            address: segment.address,
-            bytes: segment.bytes,
-        })
+        Ok(self.live.hand_out(segment))
     }
 
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult {
         let Some(segment) = self.live.remove(key) else { return Ok(()) };
         if env.source.is_stream_ordered()
             && let Some(stream) = env.order.current(stream)
@@ -80,7 +67,7 @@ impl Policy for Direct {
         self.release(u64::MAX, env).map(|_| ())
     }
 
-    fn release(&mut self, _target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release(&mut self, _target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let mut released = 0;
         let mut position = 0;
         while let Some(&(ticket, segment)) = self.waiting.get(position) {
@@ -95,7 +82,7 @@ impl Policy for Direct {
         Ok(released)
     }
 
-    fn release_at(&mut self, _address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release_at(&mut self, _address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         // Nothing is cached, so every segment that can be given back is.
         self.release(u64::MAX, env)
     }

@@ -3,7 +3,9 @@
 
 use crate::order::Order;
 use crate::source::Limits;
-use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
+use crate::source::{
+    Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, SourceResult, round_up,
+};
 use crate::stats::RunningStats;
 use crate::stream::StreamRef;
 
@@ -139,14 +141,14 @@ impl Environment<'_> {
     }
 
     /// Gives back physical memory to the driver. The chunk is mapped nowhere.
-    pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
+    pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> SourceResult {
         self.pages()?.destroy(chunk)?;
         self.stats.count_given_back(bytes);
         Ok(())
     }
 
     /// Returns the calls for physical memory and addresses.
-    pub fn pages(&mut self) -> Result<&mut dyn Pages, SourceError> {
+    pub fn pages(&mut self) -> SourceResult<&mut dyn Pages> {
         // Policies that need pages are built only over sources that have them.
         self.source.pages().ok_or(SourceError::OutOfMemory)
     }
@@ -156,7 +158,7 @@ impl Environment<'_> {
     }
 
     /// Gives back a segment to the driver. The segment's last use is known to be completed.
-    pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+    pub fn give_back(&mut self, segment: Segment) -> SourceResult {
         self.source.give_back(segment)?;
         self.stats.count_given_back(segment.bytes);
         Ok(())
@@ -164,7 +166,7 @@ impl Environment<'_> {
 
     /// Gives back a segment to the driver in the order of `stream`. Only for stream-ordered
     /// sources.
-    pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
+    pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> SourceResult {
         self.source.give_back_on(segment, stream)?;
         self.stats.count_given_back(segment.bytes);
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::{Cached, Environment, Shortage};
 use crate::order::{Candidates, Order};
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceError, SourceResult};
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
 
@@ -46,11 +46,7 @@ impl FreeList {
 
     /// Gives back blocks until `target` bytes are given back. Each time, takes the smallest block
     /// that covers the rest of the target, else the largest block.
-    pub(super) fn release(
-        &mut self,
-        target: u64,
-        env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    pub(super) fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let reached = |(ticket, _): &mut (Ticket, Segment)| env.order.is_fence_reached(*ticket);
         let mut spare: Vec<_> = self.blocks.extract_if(.., reached).collect();
         spare.sort_unstable_by_key(|(_, segment)| segment.bytes);
@@ -79,7 +75,7 @@ impl FreeList {
         &mut self,
         address: u64,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         let at = self.blocks.iter().position(|(ticket, segment)| {
             segment.address == address && env.order.is_fence_reached(*ticket)
         });

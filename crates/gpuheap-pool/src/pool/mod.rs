@@ -28,7 +28,9 @@ pub use binned::Binned;
 pub use direct::Direct;
 pub use environment::{Environment, Headroom, Shortage};
 pub use kind::{KeptByThreads, PoolKind, Rounding, UnknownPool};
-pub use policy::{BlockRef, Cached, Forecast, Held, Outlook, Policy, Request, Served, Taking};
+pub use policy::{
+    BlockRef, Cached, Forecast, Granted, Held, Outlook, Policy, Request, Served, Taking,
+};
 pub use simple::Simple;
 pub use stitched::{Stitched, Tuning};
 

@@ -2,7 +2,7 @@
 
 use super::environment::{Environment, Headroom, Shortage};
 use crate::order::Order;
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceResult};
 use crate::stats::RunningStats;
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
@@ -26,6 +26,9 @@ pub struct Request {
     /// Stream on which the block will be used.
     pub stream: StreamRef,
 }
+
+/// Block that serves a request, or the reason why there is none.
+pub type Granted = Result<BlockRef, Shortage>;
 
 /// Block that serves a request. `None` if no cached block serves it and the policy may not take
 /// memory.
@@ -159,11 +162,7 @@ pub trait Policy: Send {
     /// enqueued there. The block comes from the cache, else from the driver.
     ///
     /// If the call fails, memory that it took from the driver stays cached and counted.
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage>;
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted;
 
     /// Allocates a block only from the cache; `None` if no cached block fits. Only for policies
     /// whose blocks [threads cache](crate::pool::KeptByThreads).
@@ -172,26 +171,17 @@ pub trait Policy: Send {
     }
 
     /// Frees a block whose last use is on `stream`.
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError>;
+    fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult;
 
     /// Gives back at least `target` bytes of cached memory to the driver, if so many are known to
     /// be out of use. Gives back large segments before small ones, and no more than necessary.
     /// Returns the bytes given back.
-    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
     /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
     /// policy noted these frees. Returns the bytes given back. A heap with a soft limit calls this
     /// after every free.
-    fn release_freed(
-        &mut self,
-        target: u64,
-        env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release_freed(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.release(target, env)
     }
 
@@ -202,7 +192,7 @@ pub trait Policy: Send {
 
     /// Gives back the segment that contains `address` to the driver, if no block of the segment is
     /// in use. Returns the bytes given back.
-    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError>;
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
     /// Forecasts a request of `bytes`, not zero, as if no work were in flight.
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;

@@ -6,11 +6,9 @@
 
 use super::free_list::FreeList;
 use super::slot_map::SlotMap;
-use super::{
-    BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Shortage, Taking,
-};
+use super::{Cached, Environment, Forecast, Granted, Held, Outlook, Policy, Request, Taking};
 use crate::order::Order;
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceResult};
 use crate::stream::StreamRef;
 
 /// Largest request, in bytes, that may waste only [`SMALL_WASTE`] bytes. Larger requests may waste
@@ -27,28 +25,15 @@ pub struct Simple {
 }
 
 impl Policy for Simple {
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted {
         let segment = match self.free.find(request.stream, env, fits(request.bytes))? {
             Some(segment) => segment,
             None => env.take(request.bytes, request.stream)?,
         };
-        Ok(BlockRef {
-            key: self.live.insert(segment),
-            address: segment.address,
-            bytes: segment.bytes,
-        })
+        Ok(self.live.hand_out(segment))
     }
 
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult {
         if let Some(segment) = self.live.remove(key) {
             let ticket = env.order.note_free(stream, env.source);
             self.free.push(ticket, segment);
@@ -56,11 +41,11 @@ impl Policy for Simple {
         Ok(())
     }
 
-    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.free.release(target, env)
     }
 
-    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.free.release_at(address, env)
     }
 

@@ -1,5 +1,8 @@
 //! A vector of values in which the index of a value is its key.
 
+use super::BlockRef;
+use crate::source::Segment;
+
 /// Vector that gives the indexes of removed values to new values.
 #[derive(Debug)]
 pub(super) struct SlotMap<T> {
@@ -10,6 +13,14 @@ pub(super) struct SlotMap<T> {
 impl<T> Default for SlotMap<T> {
     fn default() -> SlotMap<T> {
         SlotMap { entries: Vec::new(), holes: Vec::new() }
+    }
+}
+
+impl SlotMap<Segment> {
+    /// Inserts a segment as one block.
+    pub(super) fn hand_out(&mut self, segment: Segment) -> BlockRef {
+        let Segment { address, bytes } = segment;
+        BlockRef { key: self.insert(segment), address, bytes }
     }
 }
 

@@ -3,8 +3,6 @@
 //! A [`Policy`](crate::Policy) manages blocks. All driver calls go through the two traits here, so
 //! a policy can be tested without a driver.
 
-#[cfg(any(test, feature = "testing"))]
-pub(crate) mod model;
 mod pages;
 
 use std::fmt;
@@ -25,6 +23,9 @@ pub struct Segment {
 /// A fence: a recorded point of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fence(pub u32);
+
+/// Result of a call of a [`MemorySource`].
+pub type SourceResult<T = ()> = Result<T, SourceError>;
 
 /// Failure of a memory source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ pub struct Limits {
 }
 
 /// A function that waits. It is made under the heap's lock and called later.
-pub type Waiter = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
+pub type Waiter = Box<dyn FnOnce() -> SourceResult + Send>;
 
 /// Source of memory and of stream order: the driver, or a model of it.
 ///
@@ -100,14 +101,14 @@ pub type Waiter = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
 /// [`forget`](MemorySource::forget).
 pub trait MemorySource: Send {
     /// Takes `bytes`, not zero, for use on `stream`, ordered after the work enqueued there.
-    fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError>;
+    fn take(&mut self, bytes: u64, stream: StreamRef) -> SourceResult<Segment>;
 
     /// Gives back a segment whose last use is completed.
-    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError>;
+    fn give_back(&mut self, segment: Segment) -> SourceResult;
 
     /// Gives back a segment in the order of `stream`. Only for sources that are
     /// [stream-ordered](MemorySource::is_stream_ordered).
-    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
+    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> SourceResult {
         self.give_back(segment)
     }
 
@@ -118,33 +119,33 @@ pub trait MemorySource: Send {
 
     /// Returns the bytes that the driver counts for all segments taken, including the driver's
     /// rounding.
-    fn reserved(&mut self) -> Result<u64, SourceError>;
+    fn reserved(&mut self) -> SourceResult<u64>;
 
     /// Returns the high-water mark of [`reserved`](MemorySource::reserved).
-    fn reserved_peak(&mut self) -> Result<u64, SourceError>;
+    fn reserved_peak(&mut self) -> SourceResult<u64>;
 
     /// Returns the most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
     /// Returns the bytes by which [`reserved`](MemorySource::reserved) would fall if these segments
     /// were given back and the driver kept none of them.
-    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError>;
+    fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64>;
 
     /// Returns how many of the [`regained`](MemorySource::regained) bytes of these segments the
     /// driver may keep, because other memory may share a granule of the device with them.
-    fn may_stay(&mut self, _segments: &[Segment]) -> Result<u64, SourceError> {
+    fn may_stay(&mut self, _segments: &[Segment]) -> SourceResult<u64> {
         Ok(0)
     }
 
     /// Gives back memory that the driver itself caches and that is out of use. Returns the bytes
     /// that the device regained.
-    fn trim(&mut self) -> Result<u64, SourceError> {
+    fn trim(&mut self) -> SourceResult<u64> {
         Ok(0)
     }
 
     /// Sets limits, if the driver itself enforces them. Returns `false`, with nothing changed, if a
     /// hard limit can no longer be raised.
-    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
+    fn limit(&mut self, _limits: Limits) -> SourceResult<bool> {
         Ok(true)
     }
 
@@ -155,42 +156,37 @@ pub trait MemorySource: Send {
 
     /// Fills a block with zeros in the order of `stream`. If `stream` is `None`, fills the block
     /// immediately and waits for the fill.
-    fn zero(
-        &mut self,
-        address: u64,
-        bytes: u64,
-        stream: Option<StreamRef>,
-    ) -> Result<(), SourceError>;
+    fn zero(&mut self, address: u64, bytes: u64, stream: Option<StreamRef>) -> SourceResult;
 
     /// Returns the most bytes that could ever be taken.
     fn capacity(&self) -> u64;
 
     /// Returns the free and the total bytes of the device, counting all processes. For pinned
     /// memory, returns the host's bytes.
-    fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
+    fn device_memory(&mut self) -> SourceResult<(u64, u64)>;
 
     /// Returns `true` if `stream` is capturing a graph. A capturing stream is neither fenced nor
     /// made to wait.
-    fn is_capturing(&mut self, _stream: StreamRef) -> Result<bool, SourceError> {
+    fn is_capturing(&mut self, _stream: StreamRef) -> SourceResult<bool> {
         Ok(false)
     }
 
     /// Records a fence at the current point of `stream`.
-    fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError>;
+    fn record(&mut self, stream: StreamRef) -> SourceResult<Fence>;
 
     /// Records an existing fence of `stream` again, at the current point. A stream that already
     /// waits for the fence waits for the earlier point; the host waits for either point. If the
     /// call fails, the fence marks one of the two points.
-    fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError>;
+    fn record_again(&mut self, fence: Fence, stream: StreamRef) -> SourceResult;
 
     /// Returns `true` if the stream has passed the fence.
-    fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
+    fn is_fence_reached(&mut self, fence: Fence) -> SourceResult<bool>;
 
     /// Makes `stream` wait for the fence. Does not block the host.
-    fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError>;
+    fn order_after(&mut self, stream: StreamRef, fence: Fence) -> SourceResult;
 
     /// Blocks the host until the fence is reached.
-    fn wait(&mut self, fence: Fence) -> Result<(), SourceError> {
+    fn wait(&mut self, fence: Fence) -> SourceResult {
         self.waiter(fence)()
     }
 
@@ -225,7 +221,7 @@ pub trait MemorySource: Send {
 
     /// Lets the device with the ordinal `reader` access all memory mapped so far. The caller has
     /// enabled peer access.
-    fn open_to(&mut self, _reader: i32) -> Result<(), SourceError> {
+    fn open_to(&mut self, _reader: i32) -> SourceResult {
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Physical memory and addresses, taken separately through the driver's virtual memory management.
 
-use super::SourceError;
+use super::SourceResult;
 
 /// Physical memory of the device: one allocation handle of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,22 +16,22 @@ pub trait Pages {
     fn granule(&self) -> u64;
 
     /// Reserves `bytes` of addresses, without memory.
-    fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError>;
+    fn reserve(&mut self, bytes: u64) -> SourceResult<u64>;
 
     /// Frees a range of addresses that one call of `reserve` returned. Nothing is mapped at the
     /// range.
-    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError>;
+    fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult;
 
     /// Takes physical memory from the device. The memory counts as reserved after this call.
-    fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError>;
+    fn create(&mut self, bytes: u64) -> SourceResult<Chunk>;
 
     /// Gives back physical memory that is mapped nowhere.
-    fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError>;
+    fn destroy(&mut self, chunk: Chunk) -> SourceResult;
 
     /// Maps chunks one after the other, starting at `address`, and lets the device read and write
     /// the range. If the call fails, no chunk is mapped.
-    fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError>;
+    fn map(&mut self, address: u64, chunks: &[Chunk]) -> SourceResult;
 
     /// Unmaps one chunk of `bytes` bytes that is mapped at `address`.
-    fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError>;
+    fn unmap(&mut self, address: u64, bytes: u64) -> SourceResult;
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ndarray::{Dimension, Ix1};
 
 use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
+use crate::Caller;
 use crate::array::element::bytes_of;
 use crate::array::storage::{Memory, STAGED_ALIGN, Storage};
 use crate::array::target::Target;
@@ -86,7 +87,7 @@ impl Target {
 /// [`Target::narrow`] pass it to each rule as the `To` of [`Adapt`].
 pub struct Upload<R = Same> {
     target: Target,
-    at: &'static Location<'static>,
+    at: Caller,
     staged: RefCell<Staged>,
     /// Error of the allocation for small arrays, if it failed. The rules that made the arrays did
     /// not receive the error.
@@ -103,7 +104,7 @@ struct Staged {
 }
 
 impl<R: ElementRule> Upload<R> {
-    pub(crate) fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
+    pub(crate) fn new(target: &Target, at: Caller) -> Upload<R> {
         let (target, staged, failed) = (target.clone(), RefCell::default(), Cell::default());
         Upload { target, at, staged, failed, rule: PhantomData }
     }
@@ -125,7 +126,7 @@ impl<R: ElementRule> Upload<R> {
     }
 
     /// Returns the line of the program that started the upload.
-    pub(super) fn made_at(&self) -> &'static Location<'static> {
+    pub(super) fn made_at(&self) -> Caller {
         self.at
     }
 

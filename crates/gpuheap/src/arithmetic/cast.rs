@@ -8,6 +8,7 @@ use ndarray::Dimension;
 
 use super::launch::run;
 use super::number::{Scalar, type_of};
+use crate::Caller;
 use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::Error;
@@ -44,7 +45,7 @@ impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
 /// Converts as [`ArrayBase::cast`] does, and records `at` as the line that made the result.
 pub(super) fn cast<S: ArrayData, T: Scalar, U: Scalar, D: Dimension>(
     array: &ArrayBase<S, T, D>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<U, D>, Error> {
     cast_to(array, T::TYPE, U::TYPE, &array.target(), at)
 }
@@ -53,7 +54,7 @@ pub(super) fn cast<S: ArrayData, T: Scalar, U: Scalar, D: Dimension>(
 /// result reuses the memory.
 pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<U, D>, Error> {
     if T::TYPE == U::TYPE && T::TYPE != Type::Bool {
         return array.into_reinterpreted();
@@ -66,7 +67,7 @@ pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
 pub(crate) fn converted<S: ArrayData, T: Element, U: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     target: &Target,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Option<Result<DeviceArray<U, D>, Error>> {
     let (from, to) = (type_of::<T>()?, type_of::<U>()?);
     let is_there = array.storage().context().is_same(target.stream().context());
@@ -78,7 +79,7 @@ fn cast_to<S: ArrayData, T: Element, U: Element, D: Dimension>(
     from: Type,
     to: Type,
     target: &Target,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<U, D>, Error> {
     let UninitArray(mut out) = target.uninit_at::<U, D>(array.raw_dim(), at)?;
     // A byte of a `bool` that is neither 0 nor 1 becomes 1, so `bool` to `bool` is not a plain

@@ -9,6 +9,7 @@ use super::number::Number;
 use super::operand::{Operand, Side, broadcast_shape};
 use super::operators::{Op, check_sides, enqueue};
 use super::reduce::read_one;
+use crate::Caller;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, UninitArray};
 use crate::error::Error;
 
@@ -85,7 +86,7 @@ fn compared<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     op: Comparison,
     left: &ArrayBase<S, T, D>,
     right: &Side<'_>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<bool, O>, Error> {
     let shape: O = broadcast_shape(left.shape(), right.shape())?;
     let side = Side::Array(left.window());

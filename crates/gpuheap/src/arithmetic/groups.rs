@@ -12,6 +12,7 @@ use super::number::{Key, Scalar};
 use super::operand::{Side, strides};
 use super::operators::{Op, enqueue_strided};
 use super::reduce::size;
+use crate::Caller;
 use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, DeviceArray};
 use crate::error::{Error, ErrorKind};
@@ -113,7 +114,7 @@ impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
 fn counts<S: ArrayData, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<u64>, Error> {
     let target = keys.target().kind(MemoryKind::Device);
     let out: DeviceArray<u64> = zeros(&target, Ix1(groups), at)?;
@@ -132,7 +133,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     values: &ArrayBase<S, T, D>,
     keys: &ArrayBase<R, K, Ix1>,
     groups: usize,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<A, D>, Error> {
     let mut shape = values.raw_dim();
     let rows = match shape.slice_mut().first_mut() {
@@ -175,7 +176,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
 fn placed<T: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     target: &Target,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<T, D>, Error> {
     if array.kind() == target.memory_kind() {
         return Ok(array);
@@ -187,7 +188,7 @@ fn placed<T: Scalar, D: Dimension>(
 fn zeros<A: Scalar, D: Dimension>(
     target: &Target,
     shape: D,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<A, D>, Error> {
     target.uninit_at(shape, at)?.fill(A::zeroed())
 }
@@ -196,7 +197,7 @@ fn zeros<A: Scalar, D: Dimension>(
 struct BadKeys(DeviceArray<u64>);
 
 impl BadKeys {
-    fn new(target: &Target, at: &'static Location<'static>) -> Result<BadKeys, Error> {
+    fn new(target: &Target, at: Caller) -> Result<BadKeys, Error> {
         Ok(BadKeys(target.uninit_at(Ix1(2), at)?.write_from(&[0, u64::MAX])?))
     }
 

@@ -1,5 +1,6 @@
 //! Operators: `+`, `-`, `*`, `/`, unary `-` and `!`, and the methods that work in place.
 
+use crate::Caller;
 use std::ops::{Add, Div, Mul, Neg, Not, Sub};
 use std::panic::Location;
 
@@ -180,7 +181,7 @@ fn number_on_the_left<S: ArrayData, T: Number, D: Dimension>(
     op: Arithmetic,
     left: T,
     right: &ArrayBase<S, T, D>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<T, D>, Error> {
     apply(Op::Arithmetic(op), right, Side::Scalar(left.bits()), Side::Array(right.window()), at)
 }
@@ -263,7 +264,7 @@ fn apply<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     like: &ArrayBase<S, T, D>,
     left: Side<'_>,
     right: Side<'_>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<T, O>, Error> {
     let shape: O = broadcast_shape(left.shape(), right.shape())?;
     check_sides(&left, &right)?;
@@ -276,7 +277,7 @@ fn apply_unary<S: ArrayData, T: Element, D: Dimension>(
     op: Unary,
     of: Type,
     input: &ArrayBase<S, T, D>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<T, D>, Error> {
     let UninitArray(out) = input.target().uninit_at(input.raw_dim(), at)?;
     unary(op, of, &out.window(), &input.window())?;

@@ -12,6 +12,7 @@ use super::launch::run;
 use super::number::{Number, Scalar};
 use super::operand::Side;
 use super::operators::{Op, enqueue};
+use crate::Caller;
 use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
@@ -173,7 +174,7 @@ fn extremes<S: ArrayData, T: Number, D: RemoveAxis>(
     what: &str,
     array: &ArrayBase<S, T, D>,
     axis: usize,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<T, D::Smaller>, Error> {
     let (sizes, shape) = split(array, axis)?;
     if sizes.n == 0 {
@@ -186,7 +187,7 @@ fn extremes<S: ArrayData, T: Number, D: RemoveAxis>(
 pub(super) fn read_one<A: Scalar, S: ArrayData, T: Scalar, D: Dimension>(
     op: Reduction,
     array: &ArrayBase<S, T, D>,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<Option<A>, Error> {
     if array.is_empty() {
         array.storage().use_on(None, |_, _| Ok(()))?;
@@ -240,7 +241,7 @@ fn reduced<A: Scalar, S: ArrayData, T: Scalar, D: Dimension, O: Dimension>(
     Sizes { outer, mut n, inner }: Sizes,
     target: &Target,
     shape: O,
-    at: &'static Location<'static>,
+    at: Caller,
 ) -> Result<DeviceArray<A, O>, Error> {
     let mut pass: Option<DeviceArray<A>> = None;
     loop {

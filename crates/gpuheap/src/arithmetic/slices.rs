@@ -1,5 +1,6 @@
 //! Strided copies: slices of every axis, permuted axes, repeated axes.
 
+use crate::Caller;
 use std::panic::Location;
 
 use gpuheap_kernels as kernels;
@@ -132,11 +133,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    fn permuted(
-        &self,
-        axes: D,
-        at: &'static Location<'static>,
-    ) -> Result<DeviceArray<T, D>, Error> {
+    fn permuted(&self, axes: D, at: Caller) -> Result<DeviceArray<T, D>, Error> {
         let (ours, order) = (self.shape(), axes.slice());
         let is_permutation = order.len() == ours.len()
             && (0..ours.len()).all(|axis| order.iter().filter(|one| **one == axis).count() == 1);
@@ -160,7 +157,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         &self,
         selection: &Selection,
         shape: O,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<DeviceArray<T, O>, Error> {
         let UninitArray(out) = self.target().uninit_at::<T, O>(shape, at)?;
         let (size, steps) = (size_of::<T>(), strides(&selection.shape, &selection.shape));

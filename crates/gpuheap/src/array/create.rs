@@ -13,6 +13,7 @@ use super::shape::{check_alignment, sizes};
 use super::source::HostData;
 use super::storage::{Memory, Storage};
 use super::{ArrayBase, ArrayData, DeviceArray, UninitArray};
+use crate::Caller;
 use crate::array::target::Target;
 use crate::error::Error;
 
@@ -124,17 +125,13 @@ impl Target {
     pub(crate) fn uninit_at<T: Element, D: Dimension>(
         &self,
         shape: D,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<UninitArray<T, D>, Error> {
         let (_, bytes) = sizes::<T, _>(&shape)?;
         Ok(UninitArray(DeviceArray::over(self.storage::<T>(bytes, at)?, shape)))
     }
 
-    fn storage<T>(
-        &self,
-        bytes: u64,
-        at: &'static Location<'static>,
-    ) -> Result<Arc<Storage>, Error> {
+    fn storage<T>(&self, bytes: u64, at: Caller) -> Result<Arc<Storage>, Error> {
         admission::check(self.kind, bytes)?;
         let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc, at)?;
         let (address, memory) = (lease.address, Memory::Lease(lease));

@@ -6,6 +6,7 @@ use ndarray::{Dimension, IntoDimension, Ix1};
 
 use super::element::Element;
 use super::{ArrayBase, DeviceArray, UninitArray};
+use crate::Caller;
 use crate::error::Error;
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
@@ -58,7 +59,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         &self,
         shape: E,
         fill: T,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<DeviceArray<T, E>, Error> {
         let UninitArray(mut array) = self.target().uninit_at(shape, at)?;
         let (length, kept) = (array.len(), self.len().min(array.len()));

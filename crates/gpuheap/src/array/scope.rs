@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use ndarray::Dimension;
 
+use crate::Caller;
 use crate::array::scope_report::ScopeReport;
 use crate::array::scope_state::{Lists, ScopeKind, ScopeState, close, innermost, open};
 use crate::array::storage::Storage;
@@ -70,14 +71,14 @@ pub struct Scope {
 }
 
 impl Scope {
-    fn new(heap: &Heap, began: &'static Location<'static>) -> Scope {
+    fn new(heap: &Heap, began: Caller) -> Scope {
         Scope::with_kind(heap, began, ScopeKind::Code, innermost(heap))
     }
 
     /// Makes the scope of one batch. `began` is the line that requested the batches.
     pub(crate) fn for_batch(
         heap: &Heap,
-        requested: &'static Location<'static>,
+        requested: Caller,
         outer: Option<Arc<ScopeState>>,
     ) -> Scope {
         Scope::with_kind(heap, requested, ScopeKind::Batch, outer)
@@ -85,7 +86,7 @@ impl Scope {
 
     fn with_kind(
         heap: &Heap,
-        began: &'static Location<'static>,
+        began: Caller,
         kind: ScopeKind,
         outer: Option<Arc<ScopeState>>,
     ) -> Scope {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
+use crate::Caller;
 use crate::error::Error;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
@@ -81,7 +82,7 @@ fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 
 /// A line of the program, displayed in at most the given number of columns. If the path is too
 /// long, its end is kept, because the end identifies the file best.
-struct ShortLocation(&'static Location<'static>, usize);
+struct ShortLocation(Caller, usize);
 
 impl fmt::Display for ShortLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::Caller;
 use crate::array::scope_report::{Kept, ScopeReport};
 use crate::array::storage::Storage;
 use crate::error::{Error, ErrorKind, Freed};
@@ -14,7 +14,7 @@ use crate::heap::Heap;
 /// State shared by a scope, its targets and its arrays.
 pub(crate) struct ScopeState {
     pub(super) heap: Heap,
-    pub(super) began: &'static Location<'static>,
+    pub(super) began: Caller,
     /// Number of the scope; later scopes have greater numbers.
     pub(super) number: u64,
     pub(super) kind: ScopeKind,

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +10,7 @@ use gpuheap_pool::{Gone, PoolKind};
 
 use super::element::Element;
 use super::registration::Registered;
+use crate::Caller;
 use crate::array::scope_state::ScopeState;
 use crate::array::target::Target;
 use crate::device::{Context, Visited};
@@ -39,7 +39,7 @@ pub(crate) struct Storage {
     /// Stream of the heap's device on which the memory was allocated.
     home: Stream,
     /// Line of the program that made the array.
-    made: &'static Location<'static>,
+    made: Caller,
     /// `true` if a part of this block was used on a stream other than `home`.
     strayed: AtomicBool,
     state: Mutex<State>,
@@ -119,7 +119,7 @@ impl Storage {
         kind: MemoryKind,
         bytes: u64,
         memory: Memory,
-        made: &'static Location<'static>,
+        made: Caller,
     ) -> Storage {
         let Target { heap, stream, zero_on_free, .. } = target;
         let state = State {
@@ -156,7 +156,7 @@ impl Storage {
     }
 
     /// Returns the line of the program that made the array.
-    pub(crate) fn made_at(&self) -> &'static Location<'static> {
+    pub(crate) fn made_at(&self) -> Caller {
         self.made
     }
 

@@ -1,12 +1,12 @@
 //! Rows of an array as a source of batches, sized by the available memory.
 
 use std::ops::Range;
-use std::panic::Location;
 
 use gpuheap_pool::GRANULE;
 use ndarray::{ArrayView, Axis, Dimension, Slice};
 
 use super::source::Source;
+use crate::Caller;
 use crate::array::target::Target;
 use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind, Fault};
@@ -108,7 +108,7 @@ impl<T: Element, D: Dimension> Source for Rows<'_, T, D> {
         &self,
         rows: &Range<usize>,
         target: &Target,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<DeviceArray<T, D>, Error> {
         let rows = self.array.slice_axis(Axis(0), Slice::from(rows.clone()));
         target.uninit_at(rows.raw_dim(), at)?.write_from(&rows)

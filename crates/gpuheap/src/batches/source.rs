@@ -3,8 +3,8 @@
 use std::iter::Fuse;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::panic::Location;
 
+use crate::Caller;
 use crate::adapt::{Adapt, ElementRule, Same, Upload};
 use crate::array::target::Target;
 use crate::error::Error;
@@ -43,7 +43,7 @@ pub trait Source {
         &self,
         piece: &Self::Piece,
         target: &Target,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<Self::Batch, Error>;
 
     /// Returns the rows of a piece; empty if the source has no rows.
@@ -89,12 +89,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Source for Items<I, R>
         self.parked = Some(item);
     }
 
-    fn upload(
-        &self,
-        item: &I::Item,
-        target: &Target,
-        at: &'static Location<'static>,
-    ) -> Result<Self::Batch, Error> {
+    fn upload(&self, item: &I::Item, target: &Target, at: Caller) -> Result<Self::Batch, Error> {
         Upload::<R>::new(target, at).run(item)
     }
 

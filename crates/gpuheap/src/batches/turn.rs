@@ -1,8 +1,8 @@
 //! The turn of a batch: from its upload until its memory is freed.
 
-use std::panic::Location;
 use std::sync::Arc;
 
+use crate::Caller;
 use crate::array::scope::Scope;
 use crate::array::storage::Storage;
 use crate::array::target::Target;
@@ -14,7 +14,7 @@ use crate::stream::Stream;
 #[derive(Clone, Debug)]
 pub struct Request {
     pub(super) target: Target,
-    pub(super) at: &'static Location<'static>,
+    pub(super) at: Caller,
 }
 
 /// Memory uploaded for one batch. Dropping a `Turn` ends the batch's turn: the memory is freed in

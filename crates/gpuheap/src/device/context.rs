@@ -567,6 +567,8 @@ impl From<ContextError> for SourceError {
 #[cfg(test)]
 #[cfg(feature = "emulator")]
 mod tests {
+    use gpuheap_pool::SourceResult;
+
     use super::*;
     use crate::emu::{Fault, FaultPlan, Options, Profile};
     use crate::{Device, Error, Heap, PoolKind};
@@ -581,7 +583,7 @@ mod tests {
 
         fn after_reset(&self, _is_reset: bool) {}
 
-        fn open_to(&self, _reader: CUdevice) -> Result<(), SourceError> {
+        fn open_to(&self, _reader: CUdevice) -> SourceResult {
             Ok(())
         }
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::CUdevice;
-use gpuheap_pool::SourceError;
+use gpuheap_pool::SourceResult;
 
 /// A holder of memory of a context: a heap.
 pub(crate) trait Holder: Any + Send + Sync {
@@ -19,7 +19,7 @@ pub(crate) trait Holder: Any + Send + Sync {
     fn after_reset(&self, is_reset: bool);
 
     /// Gives another device access to the mapped virtual memory.
-    fn open_to(&self, reader: CUdevice) -> Result<(), SourceError>;
+    fn open_to(&self, reader: CUdevice) -> SourceResult;
 
     /// Returns `true` if a stream is or may be capturing a graph.
     fn is_any_capturing(&self) -> bool;

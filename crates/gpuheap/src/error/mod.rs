@@ -7,11 +7,11 @@ mod reclaim_step;
 mod tests;
 
 use std::fmt;
-use std::panic::Location;
 
 use gpuheap_driver::{CUresult, DriverError, OpenError};
 use gpuheap_pool::{DriverFailure, Gone, SourceError};
 
+use crate::Caller;
 use crate::kind::MemoryKind;
 
 pub use kind::ErrorKind;
@@ -55,11 +55,11 @@ pub(crate) enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     /// Freed by `free_early` at this line.
-    Early(&'static Location<'static>),
+    Early(Caller),
     /// Freed at the end of the scope that began at this line.
-    Scope(&'static Location<'static>),
+    Scope(Caller),
     /// Freed because its batch ended. The batches were made at this line.
-    Batch(&'static Location<'static>),
+    Batch(Caller),
 }
 
 /// Refusal of work: the host has borrowed unified memory.

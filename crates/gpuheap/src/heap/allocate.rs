@@ -1,12 +1,14 @@
 //! Allocation: tries the thread's cache, then the pool under the store's lock, then the reclaim
 //! steps. Blocks, arrays and the C interface call [`HeapInner::allocate`].
 
-use std::panic::Location;
 use std::sync::Arc;
 
 use gpuheap_driver::BlockEvent;
-use gpuheap_pool::{BlockRef, GRANULE, Limits, Request, Shortage, SourceError, StreamRef};
+use gpuheap_pool::{
+    BlockRef, GRANULE, Limits, Request, Shortage, SourceError, SourceResult, StreamRef,
+};
 
+use crate::Caller;
 use crate::device::is_of_capture;
 use crate::error::Error;
 use crate::heap::HeapInner;
@@ -32,7 +34,7 @@ impl HeapInner {
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
         if !zeroed && let Some((lease, cache)) = self.allocate_cached(kind, bytes, stream) {
             return Ok((lease, Some(cache)));
@@ -63,7 +65,7 @@ impl HeapInner {
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
         // Checked before any lock is taken: in a forked child, a thread of the parent may have held
         // that lock.
@@ -277,7 +279,7 @@ impl StoreState {
 
     /// Refuses a stream that was retired after its look-up, while the lock was released. Its handle
     /// may be invalid, and its slot may have another stream.
-    pub(super) fn refuse_ended(&self, stream: StreamRef) -> Result<(), SourceError> {
+    pub(super) fn refuse_ended(&self, stream: StreamRef) -> SourceResult {
         let current = self.order.current(stream);
         match current.is_some_and(|current| current.number() == stream.number()) {
             true => Ok(()),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use gpuheap_pool::Gone;
 
+use crate::Caller;
 use crate::error::Error;
 use crate::heap::{Heap, HeapInner};
 use crate::kind::MemoryKind;
@@ -99,7 +100,7 @@ impl Block {
         kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<Block, Error> {
         let (lease, cache) = heap.allocate(kind, bytes, stream, false, at)?;
         let way = match cache {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gpuheap_pool::{
-    Cached, Forecast, GRANULE, Headroom, MemorySource, Outlook, SourceError, Stuck, Taking,
+    Cached, Forecast, GRANULE, Headroom, MemorySource, Outlook, SourceResult, Stuck, Taking,
     round_up,
 };
 use serde::Serialize;
@@ -166,12 +166,7 @@ impl Heap {
 }
 
 impl StoreState {
-    fn would_fit(
-        &mut self,
-        bytes: u64,
-        is_wsl2: bool,
-        others: OtherHeaps,
-    ) -> Result<Fit, SourceError> {
+    fn would_fit(&mut self, bytes: u64, is_wsl2: bool, others: OtherHeaps) -> SourceResult<Fit> {
         if bytes == 0 {
             return Ok(Fit::Yes { take: 0, at_most: 0 });
         }
@@ -240,7 +235,7 @@ impl StoreState {
         bytes: u64,
         kind: MemoryKind,
         others: OtherHeaps,
-    ) -> Result<Foreseen, SourceError> {
+    ) -> SourceResult<Foreseen> {
         self.flush_caches();
         let stuck = self.stuck();
         let foreseen = self.foresee_with(bytes, kind, others, &stuck)?;
@@ -267,7 +262,7 @@ impl StoreState {
         kind: MemoryKind,
         others: OtherHeaps,
         stuck: &Stuck,
-    ) -> Result<Foreseen, SourceError> {
+    ) -> SourceResult<Foreseen> {
         let mut forecast = self.forecast(bytes, stuck);
         forecast.spare.extend_from_slice(&self.stranded);
         let now = self.figures(kind, None, others);

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use gpuheap_driver::CUdevice;
-use gpuheap_pool::SourceError;
+use gpuheap_pool::SourceResult;
 use serde::Serialize;
 
 use crate::device::{Context, Device, Holder};
@@ -229,7 +229,7 @@ impl Holder for HeapInner {
         }
     }
 
-    fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
+    fn open_to(&self, reader: CUdevice) -> SourceResult {
         self.device.lock().source.open_to(reader)
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gpuheap_pool::{Gone, SourceError, StreamRef, Waiter};
+use gpuheap_pool::{Gone, SourceResult, StreamRef, Waiter};
 
 use crate::device::Context;
 use crate::error::Error;
@@ -196,7 +196,7 @@ impl Store {
         };
         // One of the streams is capturing a graph, or the driver failed. A capture allows these
         // waits, because they are the heap's own calls.
-        let is_done = |wait: Result<Option<Waiter>, SourceError>| {
+        let is_done = |wait: SourceResult<Option<Waiter>>| {
             wait.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()))
         };
         if is_done(theirs) {
@@ -243,7 +243,7 @@ impl StoreState {
         context: &Context,
         lease: &Lease,
         stream: Option<StreamRef>,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         if stream.is_none() {
             self.synchronize(context)?;
         }
@@ -274,7 +274,7 @@ impl StoreState {
         key: u32,
         bytes: u64,
         stream: StreamRef,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         self.granted -= bytes;
         self.with_policy(|policy, env| policy.free(key, stream, env))
     }

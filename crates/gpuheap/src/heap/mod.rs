@@ -27,13 +27,13 @@ mod thread_caches;
 pub(crate) mod usage;
 
 use std::fmt;
-use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{BlockEvent, BlockNote, CUstream};
 use gpuheap_pool::{Gone, Limits, PoolKind, StreamHandle, Tuning};
 
+use crate::Caller;
 use crate::device::Context;
 use crate::error::Error;
 use crate::heap::fallback::Fallback;
@@ -414,7 +414,7 @@ impl Heap {
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Result<Lease, Error> {
         self.inner().check_kind(kind)?;
         Ok(self.inner().allocate(kind, bytes, stream, zeroed, at)?.0)

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, StreamRef};
+use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, SourceResult, StreamRef};
 
 use crate::error::{Cause, Error, Fault, OutOfMemory, RECLAIM_STEPS, ReclaimStep};
 use crate::heap::fit::Foreseen;
@@ -73,7 +73,7 @@ impl Store {
         &self,
         bytes: u64,
         stream: &Stream,
-        mut take: impl FnMut() -> Result<(), SourceError>,
+        mut take: impl FnMut() -> SourceResult,
     ) -> Result<(), Error> {
         match take() {
             Err(SourceError::OutOfMemory) => {}
@@ -354,7 +354,7 @@ pub(crate) struct Figures {
     pub(crate) reserved: u64,
     pub(crate) capacity: u64,
     /// Free and total bytes of the device, or the driver's error.
-    pub(crate) memory: Result<(u64, u64), SourceError>,
+    pub(crate) memory: SourceResult<(u64, u64)>,
     pub(crate) limit: Option<u64>,
     pub(crate) others: OtherHeaps,
 }

@@ -6,10 +6,10 @@
 //! other memory.
 
 use std::ffi::CString;
-use std::panic::Location;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::Caller;
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::heap::{Heap, HeapInner};
@@ -54,7 +54,7 @@ impl HeapInner {
         &self,
         kind: MemoryKind,
         bytes: u64,
-        at: &'static Location<'static>,
+        at: Caller,
         result: Result<T, Error>,
     ) -> Result<T, Error> {
         let is_refused = match &result {

@@ -12,7 +12,7 @@
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
 
-use gpuheap_pool::{Forecast, GRANULE, Headroom, Outlook, SourceError, Stuck};
+use gpuheap_pool::{Forecast, GRANULE, Headroom, Outlook, SourceResult, Stuck};
 
 use crate::device::Context;
 use crate::heap::HeapInner;
@@ -130,7 +130,7 @@ fn is_host(kind: MemoryKind) -> bool {
 
 impl StoreState {
     /// Sums the memory held now; blocks in threads' caches count as cached.
-    pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
+    pub(crate) fn held(&mut self) -> SourceResult<OtherHeaps> {
         self.flush_caches();
         let reserved = self.source.reserved()?;
         let is_ordered = self.source.is_stream_ordered();
@@ -150,7 +150,7 @@ impl StoreState {
 
     /// Returns the bytes in whole segments that can return to the driver once all frees have
     /// completed, except the stuck ones.
-    pub(crate) fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
+    pub(crate) fn spare(&mut self, stuck: &Stuck) -> SourceResult<u64> {
         let forecast = self.spare_forecast(stuck);
         self.regained(&forecast)
     }
@@ -164,7 +164,7 @@ impl StoreState {
 
     /// Returns the bytes of spare segments that the driver can regain. If all frees in a driver's
     /// pool can be waited for, includes the free bytes of that pool.
-    pub(crate) fn regained(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
+    pub(crate) fn regained(&mut self, forecast: &Forecast) -> SourceResult<u64> {
         match forecast.driver_is_stuck {
             true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),
             false => self.source.regained(&forecast.spare),
@@ -172,7 +172,7 @@ impl StoreState {
     }
 
     /// Returns how many bytes of [`regained`](StoreState::regained) the driver may keep.
-    pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
+    pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> SourceResult<u64> {
         match forecast.driver_is_stuck {
             true => Ok(0),
             false => self.source.may_stay(&forecast.spare),

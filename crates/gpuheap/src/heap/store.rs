@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap_pool::{
     AllocStats, Environment, Held, KeptByThreads, Limits, MemorySource, Order, Policy, PoolKind,
-    RunningStats, Segment, SourceError, StreamRef, Tuning, new_policy,
+    RunningStats, Segment, SourceError, SourceResult, StreamRef, Tuning, new_policy,
 };
 
 use crate::device::Context;
@@ -280,7 +280,7 @@ impl Store {
     }
 
     /// Waits, without the lock, until every free so far has completed.
-    pub(crate) fn wait_for_pending(&self) -> Result<(), SourceError> {
+    pub(crate) fn wait_for_pending(&self) -> SourceResult {
         let waiters: Vec<_> = {
             let mut state = self.lock();
             state.zero_again(&self.context);
@@ -301,7 +301,7 @@ impl Store {
     }
 
     /// Waits, without the lock, for all work of the device, unless a stream is capturing a graph.
-    pub(crate) fn synchronize(&self) -> Result<(), SourceError> {
+    pub(crate) fn synchronize(&self) -> SourceResult {
         self.lock().refuse_capturing()?;
         Ok(self.context.synchronize()?)
     }
@@ -369,32 +369,32 @@ impl StoreState {
     }
 
     /// Waits for all work of the device with the lock held, unless a stream is capturing a graph.
-    pub(crate) fn synchronize(&mut self, context: &Context) -> Result<(), SourceError> {
+    pub(crate) fn synchronize(&mut self, context: &Context) -> SourceResult {
         self.refuse_capturing()?;
         Ok(context.synchronize()?)
     }
 
     /// Refuses an operation that would break a capture.
-    fn refuse_capturing(&mut self) -> Result<(), SourceError> {
+    fn refuse_capturing(&mut self) -> SourceResult {
         let capturing = self.order.is_any_capturing(&mut *self.source)?;
         if capturing { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
     /// Records the fences that earlier frees still lack.
-    pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
+    pub(crate) fn fence(&mut self) -> SourceResult {
         self.flush_caches();
         self.order.pending_fences(&mut *self.source).map(drop)
     }
 
     /// Queries the driver for frees that have completed.
-    pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
+    pub(crate) fn poll(&mut self) -> SourceResult {
         self.flush_caches();
         let polled = self.order.poll(&mut *self.source);
         self.close_ended();
         polled
     }
 
-    pub(crate) fn release(&mut self, target: u64) -> Result<u64, SourceError> {
+    pub(crate) fn release(&mut self, target: u64) -> SourceResult<u64> {
         self.poll()?;
         for segment in std::mem::take(&mut self.stranded) {
             if self.with_policy(|_, env| env.give_back(segment)).is_err() {
@@ -408,7 +408,7 @@ impl StoreState {
     /// driver's pool returns such memory by itself. Because this function is called at every free,
     /// it searches all cached memory only once, when the limit is first exceeded. From then on, it
     /// searches only memory that became free.
-    pub(super) fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
+    pub(super) fn keep_soft_limit(&mut self) -> SourceResult {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {
             return Ok(());
@@ -430,13 +430,13 @@ impl StoreState {
 
     /// Returns the bytes that the limit and the device still allow the store to take from the
     /// driver.
-    pub(crate) fn available(&mut self) -> Result<u64, SourceError> {
+    pub(crate) fn available(&mut self) -> SourceResult<u64> {
         self.available_with(0)
     }
 
     /// Returns the bytes that may be taken from the driver after other heaps gave `spare` bytes
     /// back.
-    fn available_with(&mut self, spare: u64) -> Result<u64, SourceError> {
+    fn available_with(&mut self, spare: u64) -> SourceResult<u64> {
         let (free, _) = self.source.device_memory()?;
         let allowed = match self.limits.hard {
             Some(limit) => limit.saturating_sub(self.source.reserved()?),
@@ -447,14 +447,14 @@ impl StoreState {
 
     /// Returns the bytes that may be allocated after cached memory was given back, here and by
     /// `others`.
-    pub(crate) fn room(&mut self, others: OtherHeaps) -> Result<u64, SourceError> {
+    pub(crate) fn room(&mut self, others: OtherHeaps) -> SourceResult<u64> {
         self.flush_caches();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
         let available = self.available_with(others.spare.saturating_sub(others.may_stay))?;
         Ok(available.saturating_add(cached).min(self.source.capacity()))
     }
 
-    pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {
+    pub(crate) fn wait_for_pending(&mut self) -> SourceResult {
         self.flush_caches();
         for fence in self.order.pending_fences(&mut *self.source)? {
             self.source.wait(fence)?;

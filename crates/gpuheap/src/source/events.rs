@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream};
-use gpuheap_pool::{Fence, SourceError, StreamRef, Waiter};
+use gpuheap_pool::{Fence, SourceError, SourceResult, StreamRef, Waiter};
 
 use super::{check, raw};
 use crate::device::{Aside, Context};
@@ -38,10 +38,7 @@ impl Events {
 
     /// Runs `work` with the heap's context current. Entering and leaving are five driver calls, and
     /// together take as long as one call that does work.
-    fn inside<R>(
-        &mut self,
-        work: impl FnOnce(&Context) -> Result<R, SourceError>,
-    ) -> Result<R, SourceError> {
+    fn inside<R>(&mut self, work: impl FnOnce(&Context) -> SourceResult<R>) -> SourceResult<R> {
         if !self.holds {
             let _current = self.context.enter_aside()?;
             return work(&self.context);
@@ -57,7 +54,7 @@ impl Events {
         &mut self,
         function: &'static str,
         call: impl FnOnce(&Context) -> CUresult,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         self.calls += 1;
         self.inside(|context| check(function, call(context)))
     }
@@ -69,7 +66,7 @@ impl Events {
         stream: StreamRef,
         function: &'static str,
         call: impl FnOnce(&Context) -> CUresult,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         self.calls += 2;
         self.inside(|context| {
             if context.is_capturing_inside(raw(stream))? {
@@ -81,7 +78,7 @@ impl Events {
 
     /// Refuses a capturing stream: the event would belong to the stream's graph, and would never be
     /// reached.
-    pub(super) fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+    pub(super) fn record(&mut self, stream: StreamRef) -> SourceResult<Fence> {
         let fence = match self.unused.pop() {
             Some(unused) => unused,
             None => {
@@ -104,7 +101,7 @@ impl Events {
 
     /// Records an event. The event may be recorded already: a stream that waits for an event waits
     /// for the last record before the wait was enqueued, and not for later records.
-    pub(super) fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
+    pub(super) fn record_on(&mut self, fence: u32, stream: StreamRef) -> SourceResult {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {
             // SAFETY: this source owns the event; the caller keeps the stream alive.
@@ -112,16 +109,16 @@ impl Events {
         })
     }
 
-    pub(super) fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
+    pub(super) fn is_capturing(&mut self, stream: StreamRef) -> SourceResult<bool> {
         self.calls += 1;
         Ok(self.context.is_capturing(raw(stream))?)
     }
 
-    pub(super) fn refuse_capturing(&mut self, stream: StreamRef) -> Result<(), SourceError> {
+    pub(super) fn refuse_capturing(&mut self, stream: StreamRef) -> SourceResult {
         if self.is_capturing(stream)? { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
-    pub(super) fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+    pub(super) fn is_fence_reached(&mut self, fence: Fence) -> SourceResult<bool> {
         let event = self.events[fence.0 as usize];
         self.calls += 1;
         // SAFETY: this source owns the event.
@@ -132,11 +129,7 @@ impl Events {
     }
 
     /// Refuses a capturing stream: a wait for work outside of a capture breaks the capture.
-    pub(super) fn order_after(
-        &mut self,
-        stream: StreamRef,
-        fence: Fence,
-    ) -> Result<(), SourceError> {
+    pub(super) fn order_after(&mut self, stream: StreamRef, fence: Fence) -> SourceResult {
         let event = self.events[fence.0 as usize];
         self.call_on(stream, "cuStreamWaitEvent", |context| {
             // SAFETY: this source owns the event; the caller keeps the stream alive.
@@ -159,7 +152,7 @@ impl Events {
         address: u64,
         bytes: u64,
         stream: Option<StreamRef>,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         let bytes = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let raw = stream.map_or(CUstream::LEGACY, raw);
         let context = self.context.clone();
@@ -175,7 +168,7 @@ impl Events {
         Ok(())
     }
 
-    pub(super) fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+    pub(super) fn device_memory(&mut self) -> SourceResult<(u64, u64)> {
         self.calls += 1;
         Ok(self.context.memory()?)
     }
@@ -195,32 +188,27 @@ impl Drop for Events {
 
 macro_rules! order_by_events {
     () => {
-        fn zero(
-            &mut self,
-            address: u64,
-            bytes: u64,
-            stream: Option<StreamRef>,
-        ) -> Result<(), SourceError> {
+        fn zero(&mut self, address: u64, bytes: u64, stream: Option<StreamRef>) -> SourceResult {
             self.events.zero(address, bytes, stream)
         }
 
-        fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
+        fn is_capturing(&mut self, stream: StreamRef) -> SourceResult<bool> {
             self.events.is_capturing(stream)
         }
 
-        fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+        fn record(&mut self, stream: StreamRef) -> SourceResult<Fence> {
             self.events.record(stream)
         }
 
-        fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError> {
+        fn record_again(&mut self, fence: Fence, stream: StreamRef) -> SourceResult {
             self.events.record_on(fence.0, stream)
         }
 
-        fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+        fn is_fence_reached(&mut self, fence: Fence) -> SourceResult<bool> {
             self.events.is_fence_reached(fence)
         }
 
-        fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
+        fn order_after(&mut self, stream: StreamRef, fence: Fence) -> SourceResult {
             self.events.order_after(stream, fence)
         }
 

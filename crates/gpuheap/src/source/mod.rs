@@ -9,14 +9,14 @@ pub(crate) use ordered::{OrderedSource, POOL_STEP};
 pub(crate) use plain::PlainSource;
 
 use gpuheap_driver::{CUresult, CUstream};
-use gpuheap_pool::{SourceError, StreamRef};
+use gpuheap_pool::{SourceError, SourceResult, StreamRef};
 
 use crate::error::HostBorrowed;
 use crate::error::failure;
 use crate::thread_stream;
 
 /// Returns `Ok` for success, or else the failure of `function` as an error of a source.
-fn check(function: &'static str, code: CUresult) -> Result<(), SourceError> {
+fn check(function: &'static str, code: CUresult) -> SourceResult {
     gpuheap_driver::check(function, code).map_err(failure)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpuheap_driver::{CUmemPool_attribute, CUmemPoolProps, CUmemoryPool};
 use gpuheap_pool::{
-    Fence, Limits, MemorySource, Segment, SourceError, StreamRef, Waiter, round_up,
+    Fence, Limits, MemorySource, Segment, SourceError, SourceResult, StreamRef, Waiter, round_up,
 };
 
 use super::events::{Events, order_by_events};
@@ -36,7 +36,7 @@ impl OrderedSource {
         context: Arc<Context>,
         threshold: u64,
         limits: Limits,
-    ) -> Result<OrderedSource, SourceError> {
+    ) -> SourceResult<OrderedSource> {
         let events = Events::new(context);
         let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
         let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
@@ -54,12 +54,12 @@ impl OrderedSource {
         Ok(source)
     }
 
-    fn set_threshold(&mut self, limits: Limits) -> Result<(), SourceError> {
+    fn set_threshold(&mut self, limits: Limits) -> SourceResult {
         let keep = self.threshold.min(limits.soft.unwrap_or(u64::MAX));
         self.set(CUmemPool_attribute::RELEASE_THRESHOLD, keep)
     }
 
-    fn get(&mut self, attribute: CUmemPool_attribute) -> Result<u64, SourceError> {
+    fn get(&mut self, attribute: CUmemPool_attribute) -> SourceResult<u64> {
         let (pool, mut value) = (self.pool, 0_u64);
         self.events.call("cuMemPoolGetAttribute", |context| {
             // SAFETY: `value` outlives the call and has the 64 bits of the attributes that are read
@@ -71,7 +71,7 @@ impl OrderedSource {
         Ok(value)
     }
 
-    fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> Result<(), SourceError> {
+    fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> SourceResult {
         let pool = self.pool;
         self.events.call("cuMemPoolSetAttribute", |context| {
             // SAFETY: `value` outlives the call and has the 64 bits of the attributes that are set
@@ -98,7 +98,7 @@ impl Drop for OrderedSource {
 }
 
 impl MemorySource for OrderedSource {
-    fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
+    fn take(&mut self, bytes: u64, stream: StreamRef) -> SourceResult<Segment> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         // The memory would belong to the graph: the graph's launches, and not the block, would
         // decide how long the memory lives.
@@ -114,7 +114,7 @@ impl MemorySource for OrderedSource {
         Ok(Segment { address, bytes })
     }
 
-    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+    fn give_back(&mut self, segment: Segment) -> SourceResult {
         self.events.call("cuMemFree_v2", |context| {
             // SAFETY: `take` allocated the segment, and the policy returns it only after its last
             // use completed.
@@ -122,7 +122,7 @@ impl MemorySource for OrderedSource {
         })
     }
 
-    fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
+    fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> SourceResult {
         // Memory allocated outside of a graph cannot be freed in that graph.
         self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
@@ -135,11 +135,11 @@ impl MemorySource for OrderedSource {
         true
     }
 
-    fn reserved(&mut self) -> Result<u64, SourceError> {
+    fn reserved(&mut self) -> SourceResult<u64> {
         self.get(CUmemPool_attribute::RESERVED_MEM_CURRENT)
     }
 
-    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+    fn reserved_peak(&mut self) -> SourceResult<u64> {
         self.get(CUmemPool_attribute::RESERVED_MEM_HIGH)
     }
 
@@ -149,7 +149,7 @@ impl MemorySource for OrderedSource {
 
     /// Assumes that the pool can give back all unused memory. In fact, unused memory that shares a
     /// step with memory in use stays.
-    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+    fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
@@ -158,12 +158,12 @@ impl MemorySource for OrderedSource {
     /// If other memory of the pool is in use, returns all bytes of
     /// [`regained`](MemorySource::regained). The driver does not report which steps of the pool are
     /// in use.
-    fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+    fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })
     }
 
-    fn trim(&mut self) -> Result<u64, SourceError> {
+    fn trim(&mut self) -> SourceResult<u64> {
         let before = self.reserved()?;
         let pool = self.pool;
         self.events.call("cuMemPoolTrimTo", |context| {
@@ -173,7 +173,7 @@ impl MemorySource for OrderedSource {
         Ok(before.saturating_sub(self.reserved()?))
     }
 
-    fn limit(&mut self, limits: Limits) -> Result<bool, SourceError> {
+    fn limit(&mut self, limits: Limits) -> SourceResult<bool> {
         let is_within = match limits.hard {
             Some(hard) => self.allows(hard),
             None => self.bound.is_none(),
@@ -193,7 +193,7 @@ impl MemorySource for OrderedSource {
         self.events.context.total_memory()
     }
 
-    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+    fn device_memory(&mut self) -> SourceResult<(u64, u64)> {
         self.events.device_memory()
     }
 

@@ -10,7 +10,8 @@ use gpuheap_driver::{
     CUdeviceptr,
 };
 use gpuheap_pool::{
-    Fence, GRANULE, MemorySource, Pages, Segment, SourceError, StreamRef, Waiter, round_up,
+    Fence, GRANULE, MemorySource, Pages, Segment, SourceError, SourceResult, StreamRef, Waiter,
+    round_up,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -36,7 +37,7 @@ pub(crate) struct PlainSource {
 }
 
 impl MemorySource for PlainSource {
-    fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
+    fn take(&mut self, bytes: u64, _stream: StreamRef) -> SourceResult<Segment> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let segment = Segment { address: self.allocate(size)?, bytes };
         self.segments.insert(segment.address);
@@ -55,7 +56,7 @@ impl MemorySource for PlainSource {
         Ok(segment)
     }
 
-    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+    fn give_back(&mut self, segment: Segment) -> SourceResult {
         let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
         self.events.call(function, |context| {
@@ -87,11 +88,11 @@ impl MemorySource for PlainSource {
         Ok(())
     }
 
-    fn reserved(&mut self) -> Result<u64, SourceError> {
+    fn reserved(&mut self) -> SourceResult<u64> {
         Ok(self.granules_now() + self.created())
     }
 
-    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+    fn reserved_peak(&mut self) -> SourceResult<u64> {
         let beside = self.vmm.as_ref().map_or(0, |vmm| vmm.reserved_peak);
         Ok(self.reserved_peak.max(beside))
     }
@@ -100,7 +101,7 @@ impl MemorySource for PlainSource {
         if self.kind == MemoryKind::Device { round_up(bytes, GRANULE) } else { bytes }
     }
 
-    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+    fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let in_pages = |segment: &&Segment| self.holds_pages(segment.address);
         let pages: u64 = segments.iter().filter(in_pages).map(|segment| segment.bytes).sum();
         let is_large = |segment: &&Segment| !in_pages(segment) && !self.shares_granules(**segment);
@@ -110,7 +111,7 @@ impl MemorySource for PlainSource {
     }
 
     /// Counts the emptied granules in which other heaps still have allocations.
-    fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+    fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let granules = &self.events.context.granules;
         let shared = self.emptied(segments).filter(|granule| granules.is_shared(*granule));
         Ok(shared.count() as u64 * GRANULE)
@@ -129,7 +130,7 @@ impl MemorySource for PlainSource {
         }
     }
 
-    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+    fn device_memory(&mut self) -> SourceResult<(u64, u64)> {
         match self.kind {
             MemoryKind::Device | MemoryKind::Unified => self.events.device_memory(),
             MemoryKind::Pinned | MemoryKind::Registered => Ok(host_memory()),
@@ -159,7 +160,7 @@ impl MemorySource for PlainSource {
         Some(vmm)
     }
 
-    fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+    fn open_to(&mut self, reader: CUdevice) -> SourceResult {
         self.vmm.as_mut().map_or(Ok(()), |vmm| vmm.open_to(reader))
     }
 
@@ -231,7 +232,7 @@ impl PlainSource {
         self.kind == MemoryKind::Device && segment.bytes <= GRANULE
     }
 
-    fn allocate(&mut self, bytes: usize) -> Result<CUdeviceptr, SourceError> {
+    fn allocate(&mut self, bytes: usize) -> SourceResult<CUdeviceptr> {
         let mut address: CUdeviceptr = 0;
         match self.kind {
             MemoryKind::Device => self.events.call("cuMemAlloc_v2", |context| {

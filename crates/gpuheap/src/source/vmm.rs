@@ -8,7 +8,7 @@ use gpuheap_driver::{
     CUdevice_attribute, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
     CUmemLocation, CUresult, Driver,
 };
-use gpuheap_pool::{Chunk, GRANULE, Gone, Pages, SourceError};
+use gpuheap_pool::{Chunk, GRANULE, Gone, Pages, SourceError, SourceResult};
 
 use super::check;
 use crate::device::{Context, NoVirtualMemory, VirtualMemory};
@@ -59,7 +59,7 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     if !context.info().virtual_memory {
         return Err(NoVirtualMemory::Missing);
     }
-    let tried = || -> Result<VirtualMemory, SourceError> {
+    let tried = || -> SourceResult<VirtualMemory> {
         let found = query_properties(context)?;
         let mut vmm = Vmm::new(context.clone(), found);
         let bytes = vmm.granule();
@@ -86,7 +86,7 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
 }
 
 /// Queries the properties that are needed before use.
-fn query_properties(context: &Context) -> Result<VirtualMemory, SourceError> {
+fn query_properties(context: &Context) -> SourceResult<VirtualMemory> {
     let (driver, device) = (context.driver(), context.ordinal());
     let (mut rdma, mut granule) = (0, 0);
     let properties = CUmemAllocationProp::device(device);
@@ -153,7 +153,7 @@ impl Vmm {
         &mut self,
         function: &'static str,
         call: impl FnOnce(&dyn Driver) -> CUresult,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         self.calls += 1;
         let _current = self.context.enter_aside()?;
         check(function, call(self.context.driver()))
@@ -165,18 +165,13 @@ impl Vmm {
 
     /// Gives the device read and write access to a mapped range, in one call. The time for a chunk
     /// does not depend on the chunk's size.
-    fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn allow(&mut self, address: u64, bytes: u64) -> SourceResult {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
         self.allow_to(&devices, address, bytes)
     }
 
-    fn allow_to(
-        &mut self,
-        devices: &[CUdevice],
-        address: u64,
-        bytes: u64,
-    ) -> Result<(), SourceError> {
+    fn allow_to(&mut self, devices: &[CUdevice], address: u64, bytes: u64) -> SourceResult {
         let flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access = devices.iter().map(|device| CUmemLocation::device(*device));
         let access: Vec<_> = access.map(|location| CUmemAccessDesc { location, flags }).collect();
@@ -187,12 +182,12 @@ impl Vmm {
     }
 
     /// Gives another device access to the mapped ranges.
-    pub(super) fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+    pub(super) fn open_to(&mut self, reader: CUdevice) -> SourceResult {
         let mapped: Vec<_> = self.mapped.iter().map(|(start, bytes)| (*start, *bytes)).collect();
         mapped.into_iter().try_for_each(|(start, bytes)| self.allow_to(&[reader], start, bytes))
     }
 
-    fn unmap_range(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn unmap_range(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.call("cuMemUnmap", |driver| {
             // SAFETY: this heap mapped the range, and the policy unmaps it only after its last use
             // completed.
@@ -202,7 +197,7 @@ impl Vmm {
 
     /// Undoes failed mappings for which `is_in_the_way` is true. Until they are undone, neither
     /// their addresses nor their chunks can be given back.
-    fn clear_strays(&mut self, is_in_the_way: impl Fn(&Stray) -> bool) -> Result<(), SourceError> {
+    fn clear_strays(&mut self, is_in_the_way: impl Fn(&Stray) -> bool) -> SourceResult {
         while let Some(at) = self.strays.iter().position(&is_in_the_way) {
             let Stray { address, bytes, .. } = self.strays[at];
             self.unmap_range(address, bytes)?;
@@ -211,7 +206,7 @@ impl Vmm {
         Ok(())
     }
 
-    fn clear_strays_at(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn clear_strays_at(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.clear_strays(|stray| {
             stray.address < address.saturating_add(bytes) && address < stray.address + stray.bytes
         })
@@ -223,7 +218,7 @@ impl Pages for Vmm {
         self.device.granule
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError> {
+    fn reserve(&mut self, bytes: u64) -> SourceResult<u64> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let mut address = 0;
         self.call("cuMemAddressReserve", |driver| {
@@ -234,7 +229,7 @@ impl Pages for Vmm {
         Ok(address)
     }
 
-    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.clear_strays_at(address, bytes)?;
         self.call("cuMemAddressFree", |driver| {
             // SAFETY: the driver frees these addresses only if this heap reserved them; otherwise
@@ -245,7 +240,7 @@ impl Pages for Vmm {
         Ok(())
     }
 
-    fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError> {
+    fn create(&mut self, bytes: u64) -> SourceResult<Chunk> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let (properties, mut handle) = (self.properties(), 0);
         self.call("cuMemCreate", |driver| {
@@ -268,7 +263,7 @@ impl Pages for Vmm {
         }
     }
 
-    fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError> {
+    fn destroy(&mut self, chunk: Chunk) -> SourceResult {
         self.clear_strays(|stray| stray.chunks.contains(&chunk))?;
         let Physical { handle, bytes } = self.physical(chunk);
         self.call("cuMemRelease", |driver| {
@@ -281,7 +276,7 @@ impl Pages for Vmm {
         Ok(())
     }
 
-    fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError> {
+    fn map(&mut self, address: u64, chunks: &[Chunk]) -> SourceResult {
         let bytes = chunks.iter().map(|chunk| self.physical(*chunk).bytes).sum();
         self.clear_strays_at(address, bytes)?;
         let mut end = address;
@@ -319,7 +314,7 @@ impl Pages for Vmm {
         Ok(())
     }
 
-    fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn unmap(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.unmap_range(address, bytes)?;
         self.mapped.remove(&address);
         Ok(())
@@ -399,7 +394,7 @@ mod tests {
     }
 
     /// Maps three chunks twice and gives back all memory and addresses.
-    fn round(pages: &mut dyn Pages) -> Result<(), SourceError> {
+    fn round(pages: &mut dyn Pages) -> SourceResult {
         let chunks = [pages.create(4 * MIB)?, pages.create(2 * MIB)?, pages.create(8 * MIB)?];
         let address = pages.reserve(64 * MIB)?;
         pages.map(address, &chunks)?;

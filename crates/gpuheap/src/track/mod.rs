@@ -13,23 +13,23 @@ mod stack;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod tracking;
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
-use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 pub use diff::{Change, Diff, Snapshot};
-pub use report::{Leak, Leaks, Outstanding, ThreadShare, assert_no_leaks};
+pub use report::{
+    Leak, Leaks, Outstanding, ThreadShare, Tracking, UnknownTracking, assert_no_leaks,
+};
 pub(crate) use report::{Many, seconds};
 pub use stack::{CallStack, Frame};
 pub use thread::ThreadEnd;
-pub use tracking::{Tracking, UnknownTracking};
 
+use crate::Caller;
 use crate::MemoryKind;
 use crate::error::Consumer;
 use crate::program::Callback;
@@ -87,7 +87,7 @@ impl Tracker {
         address: u64,
         bytes: u64,
         kind: MemoryKind,
-        at: &'static Location<'static>,
+        at: Caller,
     ) -> Option<TrackId> {
         match self.tracking {
             Tracking::Off => None,
@@ -144,7 +144,7 @@ impl Tracker {
     /// stack.
     pub(crate) fn consumers(&self, kind: MemoryKind) -> Vec<Consumer> {
         const SHOWN: usize = 3;
-        let mut lines: FxHashMap<&'static Location<'static>, Consumer> = FxHashMap::default();
+        let mut lines: FxHashMap<Caller, Consumer> = FxHashMap::default();
         let sites = self.lock().sites.outstanding();
         for (site, allocations, bytes) in sites.iter().filter(|(site, ..)| site.kind == kind) {
             let none = Consumer { at: site.at, allocations: 0, bytes: 0 };
@@ -171,13 +171,7 @@ impl Tracker {
 
     #[cold]
     #[inline(never)]
-    fn record(
-        &self,
-        address: u64,
-        bytes: u64,
-        kind: MemoryKind,
-        at: &'static Location<'static>,
-    ) -> Option<TrackId> {
+    fn record(&self, address: u64, bytes: u64, kind: MemoryKind, at: Caller) -> Option<TrackId> {
         // Captures the stack and the thread before it takes the lock, because they take most of the
         // time.
         let key = site::SiteKey::capture(at, kind, self.tracking);

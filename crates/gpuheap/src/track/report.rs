@@ -5,12 +5,37 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
+use gpuheap_pool::{named, parsed_by_name};
 use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 
+use super::MemoryKind;
 use super::stack::CallStack;
-use super::{MemoryKind, Tracking};
 use crate::Bytes;
+use crate::Caller;
+
+named! {
+    /// Amount of detail recorded for each outstanding allocation.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum Tracking {
+        /// No record.
+        #[default]
+        Off = "off",
+        /// The allocating line, the thread and the time.
+        Counts = "counts",
+        /// The allocating line, the thread, the time and the whole stack.
+        Backtraces = "backtraces",
+    }
+}
+
+parsed_by_name! {
+    Tracking,
+    /// A name that no tracking has. The error's text lists the names.
+    UnknownTracking,
+    "is not a kind of tracking; write"
+}
 
 /// Outstanding allocations, by site: the allocating line, or with backtraces the whole stack.
 #[derive(Clone, Debug, Serialize)]
@@ -163,7 +188,7 @@ impl Leak {
 /// Resolves stacks only for lines with several entries.
 pub(super) fn merge_alike<T>(
     all: Vec<T>,
-    site: impl Fn(&T) -> (&'static Location<'static>, MemoryKind, &CallStack),
+    site: impl Fn(&T) -> (Caller, MemoryKind, &CallStack),
     mut merge: impl FnMut(&mut T, T),
 ) -> Vec<T> {
     let mut lines: FxHashMap<_, u32> = FxHashMap::default();

@@ -1,5 +1,6 @@
 //! The places in code that allocate, each stored once with its outstanding allocations.
 
+use crate::Caller;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::{MemoryKind, Tracking};
 
 /// A place in code: a line, and with backtraces the stack that led to it.
 pub(super) struct Site {
-    pub(super) at: &'static Location<'static>,
+    pub(super) at: Caller,
     pub(super) kind: MemoryKind,
     pub(super) stack: CallStack,
 }
@@ -23,11 +24,7 @@ pub(super) struct SiteKey {
 
 impl SiteKey {
     /// Makes the key of the calling stack.
-    pub(super) fn capture(
-        at: &'static Location<'static>,
-        kind: MemoryKind,
-        tracking: Tracking,
-    ) -> SiteKey {
+    pub(super) fn capture(at: Caller, kind: MemoryKind, tracking: Tracking) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
         words[0] = std::ptr::from_ref(at).addr();
         words[1] = kind as usize;
@@ -59,7 +56,7 @@ impl SiteKey {
 pub(super) struct Sites {
     by_key: FxHashMap<Box<[usize]>, u32>,
     /// The canonical address of each line: the compiler may store a line at several addresses.
-    lines: FxHashMap<Location<'static>, &'static Location<'static>>,
+    lines: FxHashMap<Location<'static>, Caller>,
     all: Vec<SiteEntry>,
     vacant: Vec<u32>,
     /// Number of sites at which sites without outstanding allocations are removed.
@@ -91,7 +88,7 @@ impl Sites {
     pub(super) fn allocated(
         &mut self,
         key: &SiteKey,
-        at: &'static Location<'static>,
+        at: Caller,
         kind: MemoryKind,
         bytes: u64,
     ) -> u32 {
@@ -129,11 +126,11 @@ impl Sites {
     }
 
     #[cold]
-    fn add(&mut self, key: &SiteKey, at: &'static Location<'static>, kind: MemoryKind) -> u32 {
+    fn add(&mut self, key: &SiteKey, at: Caller, kind: MemoryKind) -> u32 {
         if self.by_key.len() >= self.sweep_at {
             self.sweep();
         }
-        let line: &'static Location<'static> = self.lines.entry(*at).or_insert(at);
+        let line: Caller = self.lines.entry(*at).or_insert(at);
         let mut words: Box<[usize]> = key.words().into();
         if !std::ptr::eq(line, at) {
             // Stores the site under the line's canonical address. This address becomes an alias of

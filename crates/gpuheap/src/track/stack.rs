@@ -1,5 +1,6 @@
 //! Stacks: captured as addresses, resolved to names and lines when they are displayed.
 
+use crate::Caller;
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +39,7 @@ pub(super) fn capture(addresses: &mut [usize]) -> usize {
 pub struct CallStack(Arc<StackInner>);
 
 struct StackInner {
-    at: &'static Location<'static>,
+    at: Caller,
     addresses: Box<[usize]>,
     resolved: OnceLock<Resolved>,
 }
@@ -79,7 +80,7 @@ enum MissingInfo {
 }
 
 impl CallStack {
-    pub(super) fn new(at: &'static Location<'static>, addresses: &[usize]) -> CallStack {
+    pub(super) fn new(at: Caller, addresses: &[usize]) -> CallStack {
         CallStack(Arc::new(StackInner {
             at,
             addresses: addresses.into(),
@@ -400,7 +401,7 @@ mod tests {
 
     /// Returns the remaining frames, and the last line of the text if it is about missing
     /// information.
-    fn display_lines(frames: Vec<Frame>, at: &'static Location<'static>) -> Vec<String> {
+    fn display_lines(frames: Vec<Frame>, at: Caller) -> Vec<String> {
         let addresses = vec![0x1000; frames.len()];
         let stack = CallStack::new(at, &addresses);
         assert!(stack.0.resolved.set(trim_to_caller(frames, at)).is_ok());

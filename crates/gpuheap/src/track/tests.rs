@@ -1,5 +1,6 @@
 //! The tracker with made-up addresses: no device is involved.
 
+use crate::Caller;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,11 +13,11 @@ fn allocate(tracker: &Tracker, bytes: u64) -> TrackId {
 }
 
 #[track_caller]
-fn here() -> &'static Location<'static> {
+fn here() -> Caller {
     Location::caller()
 }
 
-fn allocate_at(tracker: &Tracker, bytes: u64, at: &'static Location<'static>) -> Option<TrackId> {
+fn allocate_at(tracker: &Tracker, bytes: u64, at: Caller) -> Option<TrackId> {
     static ADDRESS: AtomicU64 = AtomicU64::new(0x7f00_0000_0000);
     let address = ADDRESS.fetch_add(bytes.max(1), Ordering::Relaxed);
     tracker.allocated(address, bytes, MemoryKind::Device, at)
@@ -254,13 +255,13 @@ fn sites_without_allocations_are_removed() {
 }
 
 #[inline(never)]
-fn outer(tracker: &Tracker) -> &'static Location<'static> {
+fn outer(tracker: &Tracker) -> Caller {
     let at = inner(tracker);
     std::hint::black_box(at)
 }
 
 #[inline(always)]
-fn inner(tracker: &Tracker) -> &'static Location<'static> {
+fn inner(tracker: &Tracker) -> Caller {
     let at = public(tracker);
     std::hint::black_box(at)
 }
@@ -268,7 +269,7 @@ fn inner(tracker: &Tracker) -> &'static Location<'static> {
 /// Imitates a function of the library, whose own frames are not shown.
 #[track_caller]
 #[inline(never)]
-fn public(tracker: &Tracker) -> &'static Location<'static> {
+fn public(tracker: &Tracker) -> Caller {
     let at = Location::caller();
     let _ = std::hint::black_box(allocate_at(tracker, 8, at));
     at

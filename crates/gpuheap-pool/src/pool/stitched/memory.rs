@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::growth::{self, MOST, floor_power};
 use crate::pool::{Environment, Shortage};
-use crate::source::{Chunk, Segment, SourceError};
+use crate::source::{Chunk, Segment, SourceResult};
 
 /// Size of the smallest chunk, in bytes: the driver's granule.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
@@ -118,11 +118,7 @@ impl Memory {
     }
 
     /// Unmaps a chunk from its primary address. The chunk is mapped at no other address.
-    pub(super) fn unmap(
-        &mut self,
-        primary: u64,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    pub(super) fn unmap(&mut self, primary: u64, env: &mut Environment<'_>) -> SourceResult {
         let Some(piece) = self.pieces.get(&primary) else { return Ok(()) };
         env.pages()?.unmap(primary, piece.bytes)?;
         self.loose.extend(piece.chunk.map(|chunk| (chunk, piece.bytes)));
@@ -132,11 +128,7 @@ impl Memory {
 
     /// Gives back chunks that are mapped nowhere to the device, until `target` bytes are given
     /// back.
-    pub(super) fn destroy(
-        &mut self,
-        target: u64,
-        env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    pub(super) fn destroy(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let mut destroyed = 0;
         while destroyed < target
             && let Some(&(chunk, bytes)) = self.loose.last()

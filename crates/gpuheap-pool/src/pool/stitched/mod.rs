@@ -60,11 +60,12 @@ use ranges::{Packing, Ranges};
 
 use super::kind::ROUNDING;
 use super::{
-    BlockRef, Cached, Environment, Forecast, Held, Outlook, Policy, Request, Served, Shortage,
+    BlockRef, Cached, Environment, Forecast, Granted, Held, Outlook, Policy, Request, Served,
+    Shortage,
 };
 use crate::order::{Candidates, Order};
 use crate::pool::Headroom;
-use crate::source::{Segment, SourceError, round_up};
+use crate::source::{Segment, SourceError, SourceResult, round_up};
 use crate::stats::RunningStats;
 use crate::stream::StreamRef;
 
@@ -153,11 +154,7 @@ impl Default for Stitched {
 
 impl Policy for Stitched {
     #[inline]
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted {
         let grant = self.serve(request, true, env)?;
         grant.ok_or_else(|| Shortage::Device(round_up(request.bytes, LEAST)))
     }
@@ -172,12 +169,7 @@ impl Policy for Stitched {
         served
     }
 
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult {
         let Some(block) = self.primary.blocks.get(key) else { return Ok(()) };
         let (state, range) = (block.state, block.range);
         if state != State::Live && range == NONE {
@@ -201,15 +193,11 @@ impl Policy for Stitched {
         Ok(())
     }
 
-    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.release_chunks(target, env)
     }
 
-    fn release_freed(
-        &mut self,
-        target: u64,
-        env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release_freed(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.release_noted(target, env)
     }
 
@@ -217,7 +205,7 @@ impl Policy for Stitched {
         !self.freed.is_empty()
     }
 
-    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.release_around(address, env)
     }
 
@@ -424,7 +412,7 @@ impl Stitched {
         request: Request,
         shortage: Shortage,
         env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    ) -> Granted {
         let Request { bytes, .. } = request;
         env.order.poll(env.source).map_err(Shortage::Failed)?;
         // If many streams exist, earlier steps polled only a few of them. Here the frees of all

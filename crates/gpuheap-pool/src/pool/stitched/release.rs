@@ -4,7 +4,7 @@ use super::Stitched;
 use super::primary::State;
 use crate::order::Order;
 use crate::pool::{Environment, Held};
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceResult};
 
 impl Stitched {
     /// Gives back whole chunks until `target` bytes are given back. Each time, takes the smallest
@@ -13,7 +13,7 @@ impl Stitched {
         &mut self,
         target: u64,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         self.merge_all(env.order);
         self.release_pieces(self.spare_pieces(env.order), target, env)
     }
@@ -31,7 +31,7 @@ impl Stitched {
         &mut self,
         target: u64,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         self.merge_all(env.order);
         let mut noted = std::mem::take(&mut self.freed);
         noted.retain(|primary| {
@@ -59,7 +59,7 @@ impl Stitched {
         mut spare: Vec<(u64, u64)>,
         target: u64,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         let mut released = self.memory.destroy(target, env)?;
         spare.sort_unstable();
         while released < target && !spare.is_empty() {
@@ -77,7 +77,7 @@ impl Stitched {
         &mut self,
         address: u64,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         self.merge_all(env.order);
         let runs = match self.ranges.holding(address) {
             Some(id) => self.ranges.get(id).map_or(Vec::new(), |range| range.runs.clone()),
@@ -152,7 +152,7 @@ impl Stitched {
         &mut self,
         primary: u64,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         let Some((_, piece)) = self.memory.holding(primary) else { return Ok(0) };
         let (bytes, ranges) = (piece.bytes, piece.ranges.clone());
         if piece.chunk.is_none() {
@@ -180,7 +180,7 @@ impl Stitched {
     }
 
     /// Unreserves all address ranges, if no memory is left.
-    fn unreserve_unused(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
+    fn unreserve_unused(&mut self, env: &mut Environment<'_>) -> SourceResult {
         if !self.memory.is_empty() {
             return Ok(());
         }

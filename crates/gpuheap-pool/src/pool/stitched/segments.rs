@@ -8,7 +8,7 @@
 use super::memory::LEAST;
 use super::{SMALL_RUN, Stitched};
 use crate::pool::{Environment, Request, Shortage, Taking};
-use crate::source::{Segment, SourceError, round_up};
+use crate::source::{Segment, SourceResult, round_up};
 
 /// Requests below this size share segments of [`SHARED_SEGMENT`]; each larger one takes its own
 /// segment.
@@ -60,7 +60,7 @@ impl Stitched {
         &mut self,
         segment: Segment,
         env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    ) -> SourceResult<u64> {
         env.give_back(segment)?;
         let Segment { address, bytes } = segment;
         self.memory.remove_segment(segment);

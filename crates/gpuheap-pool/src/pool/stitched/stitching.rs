@@ -5,7 +5,7 @@ use super::growth::Bound;
 use super::memory::LEAST;
 use super::primary::{Block, Eligibility, LastUse};
 use super::ranges::{Packing, Plan, Run, plan_runs};
-use crate::pool::{BlockRef, Environment, Request, Shortage};
+use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
 /// Least number of chunks in the bound on mappings: a heap with fewer chunks gets the same bound.
@@ -38,7 +38,7 @@ impl Stitched {
         request: Request,
         packing: Packing,
         env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    ) -> Granted {
         let mut grown = Vec::new();
         let stitched = self.stitch_with(request, packing, &mut grown, env);
         if stitched.is_err() {
@@ -55,7 +55,7 @@ impl Stitched {
         packing: Packing,
         grown: &mut Vec<Segment>,
         env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    ) -> Granted {
         let Request { bytes, stream } = request;
         let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         if self.ranges.maps() > most {

@@ -154,7 +154,7 @@ impl Bench {
         self.try_allocate(bytes, stream).unwrap()
     }
 
-    fn try_allocate(&mut self, bytes: u64, stream: usize) -> Result<BlockRef, Shortage> {
+    fn try_allocate(&mut self, bytes: u64, stream: usize) -> Granted {
         let stream = self.streams[stream];
         let grant = self.act(|policy, env| policy.allocate(Request { bytes, stream }, env))?;
         self.stats.count_allocation(grant.bytes, grant.bytes);

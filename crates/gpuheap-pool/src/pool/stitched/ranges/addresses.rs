@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::pool::{Environment, Shortage};
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceError, SourceResult};
 
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
@@ -58,7 +58,7 @@ impl Addresses {
     }
 
     /// Gives back all reserved addresses to the driver. None of them is in use.
-    pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
+    pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> SourceResult {
         self.free.clear();
         while let Some(segment) = self.reserved.last().copied() {
             env.pages()?.unreserve(segment.address, segment.bytes)?;

@@ -23,7 +23,7 @@ use super::memory::Memory;
 use crate::order::Order;
 use crate::pool::slot_map::SlotMap;
 use crate::pool::{Environment, Shortage};
-use crate::source::{Segment, SourceError};
+use crate::source::{Segment, SourceResult};
 use crate::stream::Stuck;
 use crate::stream::Ticket;
 use addresses::Addresses;
@@ -176,7 +176,7 @@ impl Ranges {
         most: usize,
         memory: &mut Memory,
         env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         if self.maps <= most {
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl Ranges {
         id: u32,
         memory: &mut Memory,
         env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    ) -> SourceResult {
         let Some(range) = self.ranges.get_mut(id) else { return Ok(()) };
         self.by_size.remove(&(range.bytes, id));
         range.bytes = 0;
@@ -237,7 +237,7 @@ impl Ranges {
     }
 
     /// Gives back all addresses to the driver, if no range exists.
-    pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> Result<(), SourceError> {
+    pub(crate) fn clear(&mut self, env: &mut Environment<'_>) -> SourceResult {
         if self.ranges.iter().next().is_some() {
             return Ok(());
         }

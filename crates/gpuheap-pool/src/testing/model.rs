@@ -11,9 +11,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{
-    Chunk, DriverFailure, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter,
-    round_up,
+use crate::source::{
+    Chunk, DriverFailure, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, SourceResult,
+    Waiter, round_up,
 };
 use crate::stream::StreamRef;
 
@@ -205,11 +205,11 @@ impl Model {
         }
     }
 
-    fn refuse_capturing(&self, stream: StreamRef) -> Result<(), SourceError> {
+    fn refuse_capturing(&self, stream: StreamRef) -> SourceResult {
         if self.capturing == Some(stream.slot()) { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
-    fn call(&mut self) -> Result<(), SourceError> {
+    fn call(&mut self) -> SourceResult {
         self.calls += 1;
         if self.fail_call == Some(self.calls) {
             // The driver's code for an unknown error.
@@ -220,7 +220,7 @@ impl Model {
 }
 
 impl MemorySource for Model {
-    fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
+    fn take(&mut self, bytes: u64, _stream: StreamRef) -> SourceResult<Segment> {
         self.call()?;
         let counted = round_up(bytes, GRANULE);
         if self.reserved + counted > self.capacity {
@@ -235,18 +235,18 @@ impl MemorySource for Model {
         Ok(segment)
     }
 
-    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+    fn give_back(&mut self, segment: Segment) -> SourceResult {
         self.call()?;
         assert_eq!(self.taken.remove(&segment.address), Some(segment), "given back and not taken");
         self.reserved -= round_up(segment.bytes, GRANULE);
         Ok(())
     }
 
-    fn reserved(&mut self) -> Result<u64, SourceError> {
+    fn reserved(&mut self) -> SourceResult<u64> {
         Ok(self.reserved)
     }
 
-    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+    fn reserved_peak(&mut self) -> SourceResult<u64> {
         Ok(self.reserved_peak)
     }
 
@@ -254,16 +254,11 @@ impl MemorySource for Model {
         round_up(bytes, GRANULE)
     }
 
-    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+    fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         Ok(segments.iter().map(|segment| round_up(segment.bytes, GRANULE)).sum())
     }
 
-    fn zero(
-        &mut self,
-        _address: u64,
-        _bytes: u64,
-        _stream: Option<StreamRef>,
-    ) -> Result<(), SourceError> {
+    fn zero(&mut self, _address: u64, _bytes: u64, _stream: Option<StreamRef>) -> SourceResult {
         self.call()
     }
 
@@ -271,11 +266,11 @@ impl MemorySource for Model {
         self.capacity
     }
 
-    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+    fn device_memory(&mut self) -> SourceResult<(u64, u64)> {
         Ok((self.capacity - self.reserved, self.capacity))
     }
 
-    fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+    fn record(&mut self, stream: StreamRef) -> SourceResult<Fence> {
         self.call()?;
         self.refuse_capturing(stream)?;
         let clock = self.clock(stream.slot()).clone();
@@ -284,7 +279,7 @@ impl MemorySource for Model {
         Ok(Fence(self.next_fence))
     }
 
-    fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError> {
+    fn record_again(&mut self, fence: Fence, stream: StreamRef) -> SourceResult {
         self.call()?;
         let clock = self.clock(stream.slot()).clone();
         let (slot, point) = self.fences.get_mut(&fence.0).expect("a fence that there is");
@@ -293,7 +288,7 @@ impl MemorySource for Model {
         Ok(())
     }
 
-    fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+    fn is_fence_reached(&mut self, fence: Fence) -> SourceResult<bool> {
         self.call()?;
         let (slot, clock) = self.fences[&fence.0].clone();
         let reached = self.done[slot] >= clock[slot];
@@ -303,7 +298,7 @@ impl MemorySource for Model {
         Ok(reached)
     }
 
-    fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
+    fn order_after(&mut self, stream: StreamRef, fence: Fence) -> SourceResult {
         self.call()?;
         self.refuse_capturing(stream)?;
         let (_, after) = self.fences[&fence.0].clone();
@@ -342,7 +337,7 @@ impl Pages for Model {
         GRANULE
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError> {
+    fn reserve(&mut self, bytes: u64) -> SourceResult<u64> {
         self.call()?;
         assert!(bytes > 0 && bytes.is_multiple_of(GRANULE));
         let address = self.next_address;
@@ -351,14 +346,14 @@ impl Pages for Model {
         Ok(address)
     }
 
-    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.call()?;
         assert!(self.maps.range(address..address + bytes).next().is_none(), "still mapped");
         assert_eq!(self.ranges.remove(&address), Some(bytes), "not reserved so");
         Ok(())
     }
 
-    fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError> {
+    fn create(&mut self, bytes: u64) -> SourceResult<Chunk> {
         self.call()?;
         assert!(bytes > 0 && bytes.is_multiple_of(GRANULE));
         if self.reserved + bytes > self.capacity {
@@ -373,7 +368,7 @@ impl Pages for Model {
         Ok(Chunk(self.next_chunk))
     }
 
-    fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError> {
+    fn destroy(&mut self, chunk: Chunk) -> SourceResult {
         self.call()?;
         self.changes += 1;
         assert!(self.maps.values().all(|map| map.chunk != chunk.0), "destroyed, still mapped");
@@ -382,7 +377,7 @@ impl Pages for Model {
         Ok(())
     }
 
-    fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError> {
+    fn map(&mut self, address: u64, chunks: &[Chunk]) -> SourceResult {
         self.call()?;
         let mut at = address;
         for chunk in chunks {
@@ -398,7 +393,7 @@ impl Pages for Model {
         Ok(())
     }
 
-    fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+    fn unmap(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.call()?;
         self.changes += 1;
         let map = self.maps.remove(&address).expect("a mapping that there is");

@@ -1,13 +1,16 @@
 //! Tools for tests: a memory source, policies, random programs, and numbers of test cases.
 
+mod model;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
+pub use model::{Clock, LARGE_DEVICE, Model};
+
 use crate::{
-    BlockRef, Cached, Environment, Forecast, Held, Moments, Order, Outlook, Policy, Request,
-    Segment, Shortage, SourceError, Stitched, StreamGuard, StreamHandle, StreamRef,
+    Cached, Environment, Forecast, Granted, Held, Moments, Order, Outlook, Policy, Request,
+    Segment, Served, SourceResult, Stitched, StreamGuard, StreamHandle, StreamRef,
 };
 
 /// Returns `many`. Under Miri, returns an eighth of it, because tests run a thousand times slower
@@ -166,6 +169,32 @@ impl StreamGuard for Unannounced {
     }
 }
 
+/// Passes the calls of [`Policy`] that a test policy does not change to the policy in its first
+/// field.
+macro_rules! pass_on_other_calls {
+    () => {
+        fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
+            self.0.release_at(address, env)
+        }
+
+        fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
+            self.0.forecast(bytes, outlook)
+        }
+
+        fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+            self.0.cached(stream, order)
+        }
+
+        fn held(&self) -> Held {
+            self.0.held()
+        }
+
+        fn live(&self) -> Vec<Segment> {
+            self.0.live()
+        }
+    };
+}
+
 /// Test policy that ignores stream order: `split`, with all blocks on its first stream.
 pub struct IgnoresStreams(Stitched);
 
@@ -176,48 +205,21 @@ impl Default for IgnoresStreams {
 }
 
 impl Policy for IgnoresStreams {
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted {
         let first = env.order.stream(100, StreamHandle(10), || None, env.source);
         self.0.allocate(Request { stream: first, ..request }, env)
     }
 
-    fn free(
-        &mut self,
-        key: u32,
-        _stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    fn free(&mut self, key: u32, _stream: StreamRef, env: &mut Environment<'_>) -> SourceResult {
         let first = env.order.stream(100, StreamHandle(10), || None, env.source);
         self.0.free(key, first, env)
     }
 
-    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.0.release(target, env)
     }
 
-    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
-        self.0.release_at(address, env)
-    }
-
-    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
-        self.0.forecast(bytes, outlook)
-    }
-
-    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
-        self.0.cached(stream, order)
-    }
-
-    fn held(&self) -> Held {
-        self.0.held()
-    }
-
-    fn live(&self) -> Vec<Segment> {
-        self.0.live()
-    }
+    pass_on_other_calls!();
 }
 
 /// Call that a [`Watched`] policy is about to receive.
@@ -233,42 +235,25 @@ pub enum PolicyCall {
 pub struct Watched<F>(pub Stitched, pub F);
 
 impl<F: FnMut(PolicyCall) + Send> Policy for Watched<F> {
-    fn allocate(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<BlockRef, Shortage> {
+    fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted {
         self.0.allocate(request, env)
     }
 
-    fn reuse(
-        &mut self,
-        request: Request,
-        env: &mut Environment<'_>,
-    ) -> Result<Option<BlockRef>, Shortage> {
+    fn reuse(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
         self.0.reuse(request, env)
     }
 
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        env: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
+    fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult {
         (self.1)(PolicyCall::Free);
         self.0.free(key, stream, env)
     }
 
-    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
+    fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         (self.1)(PolicyCall::Release);
         self.0.release(target, env)
     }
 
-    fn release_freed(
-        &mut self,
-        target: u64,
-        env: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
+    fn release_freed(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.0.release_freed(target, env)
     }
 
@@ -276,23 +261,5 @@ impl<F: FnMut(PolicyCall) + Send> Policy for Watched<F> {
         self.0.has_freed()
     }
 
-    fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> Result<u64, SourceError> {
-        self.0.release_at(address, env)
-    }
-
-    fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
-        self.0.forecast(bytes, outlook)
-    }
-
-    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
-        self.0.cached(stream, order)
-    }
-
-    fn held(&self) -> Held {
-        self.0.held()
-    }
-
-    fn live(&self) -> Vec<Segment> {
-        self.0.live()
-    }
+    pass_on_other_calls!();
 }
