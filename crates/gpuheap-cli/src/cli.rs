@@ -115,32 +115,16 @@ Examples:
 const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 no \
                                   verdict, 4 fits as far as is known";
 
-const EMULATE: &str = "\
-Run a program on an emulated GPU: an emulated libcuda.so.1 and libnvidia-ml.so.1 take the places \
-of NVIDIA's. No GPU is needed, and one that is there is not touched.
-
-Programs that use the driver's own interface run: gpuheap, cuda.core, and the memory of Numba and \
-PyCUDA. Programs with NVIDIA's runtime do not: PyTorch, which gpuheap dry-run runs, CuPy and RMM. \
-Kernels of others do not run.";
+const EMULATE: &str = include_str!("help/emulate.txt").trim_ascii_end();
 
 const EMULATE_EXIT_CODES: &str = "\
 Exit codes: the program's own, 128 and the signal's number if a signal ended it; 2 wrong use, 3 \
 the program cannot be run, or the emulated libraries are missing
 Example: gpuheap emulate --device wsl2-rtx4060 -- python program.py";
 
-const STATUS: &str = "\
-Account for each GPU's memory: total, free, reserved by the driver, and used by which process. \
-Memory of no listed process has its own row, unaccounted, so that the rows add up to used.
+const STATUS: &str = include_str!("help/status.txt").trim_ascii_end();
 
-Reads NVML and /proc and creates no CUDA context. Sizes are whole MiB, as in nvidia-smi.";
-
-const DOCTOR: &str = "\
-Find out why GPU memory does not come back: for each finding a fact with its numbers, its cause, \
-and a command. Prints one line if nothing is found; -v shows findings that only inform.
-
-Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue if a rule needs them, \
-and changes nothing. Only --probe-cuda creates a CUDA context, in a process of its own. Run it \
-with sudo to see the processes of every user.";
+const DOCTOR: &str = include_str!("help/doctor.txt").trim_ascii_end();
 
 const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy, 1 findings, 2 wrong use or unreadable \
                                  input, 3 no GPU that answers, and no finding about it";
@@ -152,82 +136,21 @@ const FREE_EXIT_CODES: &str = "Exit codes: 0 shown, or memory came back; 1 with 
                                2 wrong use or unreadable input; 3 no GPU, or the driver does not \
                                answer";
 
-const FREE: &str = "\
-Show who holds GPU memory, and the steps that would give it back, each with its bytes. Without \
---yes nothing is done. Under WSL2 Windows' own programs are listed too.
+const FREE: &str = include_str!("help/free.txt").trim_ascii_end();
 
-With --yes ends processes that are proven orphans, and no others: the process under which the \
-memory is listed has ended, the descriptors of every process could be read, and the orphan is not \
-listed itself and shares its device file with another holder, or is the only one that has it open. \
-First SIGTERM, after 5 seconds SIGKILL. Then prints the memory that came back.";
-
-const PAUSE: &str = "\
-Move a process's GPU memory to the host, and make its calls of CUDA wait until gpuheap resume. \
-Without --yes nothing is done.
-
-The driver does that by a checkpoint: on Linux, from branch 570 on. The host needs as much memory \
-as the process has on its devices, and 10 % more. The process has 10 seconds to end its work. \
-Processes with managed memory, or with memory that they share with others, may be refused by the \
-driver.";
+const PAUSE: &str = include_str!("help/pause.txt").trim_ascii_end();
 
 const PAUSE_EXIT_CODES: &str = "Exit codes: 0 shown or moved, 2 wrong use, 3 no GPU, the process \
                                 cannot be moved, or the driver fails";
 
-const RESUME: &str = "\
-Move a paused process's memory back to its GPUs, and let it go on. Without --yes nothing is done.
-
-The memory has to be free on each of its devices; else the driver is not called: a restore that \
-fails may leave the process stuck for ever.";
+const RESUME: &str = include_str!("help/resume.txt").trim_ascii_end();
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";
 
-const REPLAY: &str = "\
-Replay recorded allocations through models of the allocators that programs use, and through \
-gpuheap's own pools, and say what happened, what would help, and how much memory is enough.
+const REPLAY: &str = include_str!("help/replay.txt").trim_ascii_end();
 
-A trace is an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped, or - for \
-standard input; a snapshot has one trace for every device that it saw. Requests that failed when \
-the trace was recorded are served at their place and freed at once. gpuheap's own pools replay the \
-whole trace twice, with what is left live freed in between.";
-
-const REPLAY_AFTER: &str = "\
-Pools of programs:
-  torch            PyTorch's allocator, with a snapshot's recorded settings
-  torch:SETTINGS   with others, as PYTORCH_CUDA_ALLOC_CONF has them:
-                   torch:expandable_segments:True,max_split_size_mb:128
-  rmm:pool, rmm:arena, rmm:binning, rmm:async
-                   RAPIDS' resources, e.g. rmm:pool:initial_pool_size:4GiB
-  cupy, cuda       CuPy's pool; cudaMalloc for every request
-gpuheap's own pools:
-  none             cuMemAlloc and cuMemFree every time
-  simple, binned   whole blocks in one list; powers of two
-  split, stitched  best fit, split and joined; the same, and pages mapped into
-                   one range where no range is large enough
-  driver           the driver's own pool
-Cards: gpuheap replay --card list
-Profiles: h200, rtx4090, t4, wsl2-rtx4060.
-Sizes: bytes (10000), a unit (100M, 1.5GiB), for --limit also a share of the device (50%).
-
-What the figures mean:
-  peak reserved    the most that was taken from the driver
-  used             peak live (as requested) / peak reserved
-  driver calls     calls made for memory, order and figures
-  ns/event         host time of an allocation or a free in gpuheap's own pools
-  smallest device  usable memory that is enough, where 2 MiB less is not
-
-Exit codes:
-  0  the program gets through: with the pool that --check names, else with
-     those that --pool names, else with what recorded the trace, and for a log
-     that does not say what did, with every pool shown; --tune: with a setting
-  1  memory runs out, or may: the upper end of a range is more than there is. A
-     snapshot of a failed run is judged on the memory that the run had, if no
-     pool, device or limit is given. A log with a failed request does not name
-     its device: it is 1 until you do, with --card, --profile, --device-memory,
-     --device or --limit
-  2  wrong use or unreadable input
-  3  environment error (no device, no permission)
-Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
+const REPLAY_AFTER: &str = include_str!("help/replay_after.txt").trim_ascii_end();
 
 /// Names of the commands, for errors.
 const COMMANDS: [&str; 10] = [
