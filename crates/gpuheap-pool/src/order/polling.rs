@@ -54,8 +54,8 @@ impl Order {
     ///
     /// # Errors
     ///
-    /// [`StreamUnusable`](crate::SourceError::StreamUnusable) if `stream` cannot be made to wait for the memory that was
-    /// found.
+    /// [`StreamUnusable`](crate::SourceError::StreamUnusable) if `stream` cannot be made to wait
+    /// for the memory that was found.
     pub fn find<T>(
         &mut self,
         stream: StreamRef,

@@ -76,9 +76,9 @@ named! {
     #[serde(rename_all = "snake_case")]
     #[non_exhaustive]
     pub enum PoolKind {
-        /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the host
-        /// until all work of the device is completed, and nothing is cached. One exception: memory
-        /// freed on a capturing stream stays pending until the capture ends.
+        /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the
+        /// host until all work of the device is completed, and nothing is cached. One exception:
+        /// memory freed on a capturing stream stays pending until the capture ends.
         None = "none",
         /// One list of whole blocks. Its code is short, as an example of a pool.
         Simple = "simple",
@@ -86,8 +86,9 @@ named! {
         Binned = "binned",
         /// Best fit over segments that are split and coalesced.
         Split = "split",
-        /// Best fit over physical pages. If no free range is large enough, free pages are mapped into
-        /// one range. On a device without virtual memory management, `stitched` works like `split`.
+        /// Best fit over physical pages. If no free range is large enough, free pages are mapped
+        /// into one range. On a device without virtual memory management, `stitched` works like
+        /// `split`.
         Stitched = "stitched",
         /// A stream-ordered pool of the driver. It keeps freed memory up to the release threshold
         /// (`HeapBuilder::release_threshold`), by default all of it.

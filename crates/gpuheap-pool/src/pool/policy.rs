@@ -27,7 +27,7 @@ pub struct Request {
     pub stream: StreamRef,
 }
 
-/// Block that serves a request, or the reason why there is none.
+/// Block that serves a request, or the reason why the request fails.
 pub type Granted = Result<BlockRef, Shortage>;
 
 /// Block that serves a request. `None` if no cached block serves it and the policy may not take

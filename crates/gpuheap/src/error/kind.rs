@@ -51,7 +51,8 @@ kinds! {
         Overlap,
         /// More elements or bytes than any memory holds.
         TooLarge,
-        /// Bytes on the device that are not valid values of the requested type, or keys out of range.
+        /// Bytes on the device that are not valid values of the requested type, or keys out of
+        /// range.
         InvalidData,
         /// Another argument that the call does not accept.
         InvalidArgument,

@@ -121,12 +121,13 @@ named! {
         DeviceFull = "device_full",
         /// Enough bytes are cached, but each piece is too small.
         Fragmentation = "fragmentation",
-        /// Other heaps of this process hold the missing memory, and cannot give it back on their own.
+        /// Other heaps of this process hold the missing memory, and cannot give it back on their
+        /// own.
         OtherHeaps = "other_heaps",
         /// Other libraries and processes hold the missing memory.
         Foreign = "foreign",
-        /// The driver refuses memory that it reports as free, or gives no more of this kind of memory.
-        /// It is not known which request would succeed.
+        /// The driver refuses memory that it reports as free, or gives no more of this kind of
+        /// memory. It is not known which request would succeed.
         Refused = "refused",
         /// A stream is capturing a graph: it cannot wait for frees on other streams, and cannot be
         /// waited for.
