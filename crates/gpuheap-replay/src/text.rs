@@ -36,7 +36,7 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
     let mut parts = settings(value).into_iter();
     add_line!(text, "{first}{}", first_line(parts.next().unwrap_or_default()));
     for part in parts {
-pub(crate) use gpuheap_text::{Amount, add_line, count, grouped, shell_word, wrap};
+        add_line!(text, "{indent}{name}+={}", shell_word(&format!(",{part}")));
     }
 }
 

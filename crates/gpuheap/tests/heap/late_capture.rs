@@ -734,19 +734,91 @@ fn other_threads_free_of_own_capture() {
     }
 }
 
-/// Threads capture, break captures, destroy graphs and free one another's blocks. Meanwhile heaps
-/// of one thread each end, and a heap of all threads stays.
+/// Several heaps of a device have limits, while threads capture, break captures and end heaps.
+#[test]
+fn captures_of_many_heaps_at_random() {
+    for seed in 0..4_u64 {
+        let device = emulated(192 * MIB, Schedule::Seeded(seed));
+        let heaps: Vec<Heap> = [PoolKind::Stitched, PoolKind::Split, PoolKind::Binned]
+            .map(|pool| {
+                Heap::builder(&device)
+                    .pool(pool)
+                    .soft_limit(8 * MIB)
+                    .hard_limit(48 * MIB)
+                    .build()
+                    .unwrap()
+            })
+            .into();
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (device, heaps) = (&device, &heaps);
+                scope.spawn(move || {
+                    let mut random = Random(seed * 31 + thread + 1);
+                    let mut next = move |below| random.below(below);
+                    let launched = device.stream().unwrap();
+                    let mut kept = Vec::new();
+                    for _ in 0..40 {
+                        let theirs = Theirs::new(device, next(2) == 0);
+                        theirs.begin(MODES[2]);
+                        for _ in 0..next(12) {
+                            let heap = &heaps[next(3) as usize];
+                            let Ok(stream) = theirs.wrap() else { break };
+                            match next(8) {
+                                0 => drop(heap.reclaim(MIB)),
+                                1 => drop(heap.usage().unwrap()),
+                                2 => drop(heap.flush()),
+                                _ => {
+                                    let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream)
+                                    else {
+                                        continue;
+                                    };
+                                    fill(&block, 1, &stream);
+                                    if next(4) == 0 {
+                                        kept.push(block);
+                                    }
+                                }
+                            }
+                        }
+                        if let Some(graph) = theirs.end() {
+                            if next(3) > 0 {
+                                graph.run_and_end(&launched);
+                            } else {
+                                graph.end();
+                            }
+                        }
+                        let stream = theirs.wrap().unwrap();
+                        stream.wait(&launched.record().unwrap()).unwrap();
+                        kept.drain(..).for_each(|block| fill(&block, 3, &stream));
+                        drop(stream);
+                        for heap in heaps {
+                            heap.retire(&theirs.wrap().unwrap()).unwrap();
+                        }
+                        theirs.destroy();
+                    }
+                });
+            }
+        });
+        for heap in &heaps {
+            device.synchronize().unwrap();
+            heap.reclaim_all().unwrap();
+            assert_eq!(heap.usage().unwrap().live, 0);
+            assert_eq!(heap.usage().unwrap().stats.taken, 0, "{seed}");
+        }
+        assert_no_findings(&device, "at random");
+    }
+}
+
+/// Threads capture, break captures, destroy graphs and free one another's blocks. Meanwhile the
+/// heaps end.
 #[test]
 fn heaps_end_amid_captures() {
     for seed in 0..12_u64 {
         let device = emulated(512 * MIB, SCHEDULES[seed as usize % 3]);
         let pools = [PoolKind::Stitched, PoolKind::Split, PoolKind::Simple, PoolKind::Stitched];
         let thrown = std::sync::Mutex::new(Vec::<Block>::new());
-        let limits = Heap::builder(&device).pool(pools[seed as usize % 4]);
-        let common = limits.soft_limit(8 * MIB).hard_limit(48 * MIB).build().unwrap();
         std::thread::scope(|scope| {
             for thread in 0..3_u64 {
-                let (device, thrown, common) = (&device, &thrown, &common);
+                let (device, thrown) = (&device, &thrown);
                 scope.spawn(move || {
                     let mut random = Random(seed * 31 + thread + 1);
                     let mut next = move |below| random.below(below);
@@ -769,10 +841,6 @@ fn heaps_end_amid_captures() {
                         // launched afterwards.
                         let (mut runs, mut runs_late) = (true, true);
                         for _ in 0..next(9) {
-                            let heap = if next(3) == 0 { common } else { &heap };
-                            if next(8) == 0 {
-                                drop(heap.reclaim(MIB));
-                            }
                             let Ok(block) = heap.allocate((1 + next(6)) * MIB, &stream) else {
                                 continue;
                             };
@@ -817,7 +885,6 @@ fn heaps_end_amid_captures() {
                         drop(heap.reclaim_all());
                         for stream in [stream, early, now] {
                             drop(heap.retire(&stream));
-                            drop(common.retire(&stream));
                         }
                         drop(heap);
                         match graph {
@@ -833,8 +900,8 @@ fn heaps_end_amid_captures() {
             }
         });
         drop(thrown);
-        let case = format!("seed {seed}");
-        await_returned(&device, &common, &case);
+        device.synchronize().unwrap();
+        assert_no_findings(&device, &format!("seed {seed}"));
     }
 }
 
