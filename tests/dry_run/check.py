@@ -80,8 +80,8 @@ def check_reads(options):
     lines = [
         read["line"].partition(" in ")[0].rpartition("/")[2] for read in verdict["unknown"]["sizes"]
     ]
-    as_expected = output.startswith("0.0 0\n3 [5, 7]\n[3] [0] [4]\n\ngpuheap dry-run: ")
-    marked = verdict["outcome"] == "fits_as_far_as_known" and verdict["is_lower_bound"]
+    as_expected = output.startswith("1.0 8\n3 [5, 7]\n[3] [0] [4]\n\ngpuheap dry-run: ")
+    marked = verdict["outcome"] == "fits_as_far_as_known" and not verdict["is_lower_bound"]
     on_thread = "a thread of PyTorch" in lines
     if not (as_expected and marked and on_thread and operators == {"nonzero"}):
         sys.exit(f"reads.py failed, with {verdict['unknown']}:\n{output}")

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::Options;
 use crate::card::Device;
 use crate::folder::Folder;
+use crate::verdict::Counts;
 
 /// Returns the environment variables to set for a program. Entries are put before those of the
 /// user's own lists, such as `LD_PRELOAD`.
@@ -27,6 +28,13 @@ pub(crate) fn variables(
     ]);
     if !folder.preloaded().is_empty() {
         set.insert("LD_PRELOAD", prepend("LD_PRELOAD", preloaded));
+    }
+    if !options.results.is_empty() {
+        let results = serde_json::to_string(&options.results).unwrap_or_default();
+        set.insert("GPUHEAP_DRY_RUN_READS", results.into());
+    }
+    if let Counts::AtMost(count) = options.counts {
+        set.insert("GPUHEAP_DRY_RUN_SMALLEST_COUNT", count.to_string().into());
     }
     if let Some(steps) = options.steps {
         set.insert("GPUHEAP_DRY_RUN_STEPS", steps.to_string().into());
@@ -56,8 +64,10 @@ pub(crate) fn remedy(names: &str) -> Vec<(&'static str, OsString)> {
 
 /// Variables to remove from the program's environment: they would change or hide the emulated
 /// device.
-pub(crate) const REMOVED: [&str; 5] = [
+pub(crate) const REMOVED: [&str; 7] = [
     "CUDA_VISIBLE_DEVICES",
+    "GPUHEAP_DRY_RUN_READS",
+    "GPUHEAP_DRY_RUN_SMALLEST_COUNT",
     "GPUHEAP_EMULATED_CHECKS",
     "GPUHEAP_EMULATED_DRIVER",
     "GPUHEAP_EMULATED_SCHEDULE",

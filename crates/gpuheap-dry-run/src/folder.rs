@@ -22,10 +22,13 @@ macro_rules! hook_files {
 }
 
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 12] = hook_files![
+const HOOK_FILES: [(&str, &str); 17] = hook_files![
     "sitecustomize.py",
     "gpuheap_dry_run_hook/__init__.py",
+    "gpuheap_dry_run_hook/branches.py",
     "gpuheap_dry_run_hook/callbacks.py",
+    "gpuheap_dry_run_hook/generation.py",
+    "gpuheap_dry_run_hook/hang.py",
     "gpuheap_dry_run_hook/jax_pool.py",
     "gpuheap_dry_run_hook/lines.py",
     "gpuheap_dry_run_hook/native_stack.py",
@@ -35,6 +38,8 @@ const HOOK_FILES: [(&str, &str); 12] = hook_files![
     "gpuheap_dry_run_hook/reads.py",
     "gpuheap_dry_run_hook/remedies.py",
     "gpuheap_dry_run_hook/report.py",
+    "gpuheap_dry_run_hook/results.py",
+    "gpuheap_dry_run_hook/rules.py",
 ];
 
 /// Folder of one run. Dropping this value removes the folder.

@@ -10,9 +10,12 @@ use crate::card::Device;
 use crate::error::not_written;
 use crate::program::Run;
 use crate::reports::Process;
+use crate::results::SetResult;
 use crate::stand_ins::StandIns;
 use crate::trial::{self, Planned};
-use crate::verdict::{Batch, CardResult, Ended, Outcome, Read, Reason, SizeRead, Unknown, Verdict};
+use crate::verdict::{
+    Batch, CardResult, Ended, Outcome, Read, Reason, ResultRange, SizeRead, Unknown, Verdict,
+};
 use crate::{Error, Options, explain, outcome};
 
 /// Results of all runs.
@@ -25,6 +28,8 @@ pub(crate) struct Results {
     pub(crate) with_room: Option<Run>,
     /// Runs with a remedy.
     pub(crate) trials: Vec<(Planned, Run)>,
+    /// Peaks with the largest and the smallest counts; `None` if they were not requested.
+    pub(crate) range: Option<ResultRange>,
 }
 
 /// Most lines of the program that are reported with their number of reads.
@@ -46,6 +51,7 @@ pub(crate) fn judge(
         needs: None,
         with_room: None,
         is_lower_bound: false,
+        range: results.range.clone(),
         remedies: Vec::new(),
         trials: Vec::new(),
         unknown: Unknown::default(),
@@ -56,8 +62,9 @@ pub(crate) fn judge(
     verdict.with_room = results.with_room.as_ref().and_then(outcome::most_in_use);
     let Some(run) = most_complete_run(results) else { return Ok(verdict) };
     let outcome = outcome::from_run(run).outcome;
-    verdict.is_lower_bound = !outcome.is_fit() || outcome == Outcome::FitsAsFarAsKnown;
     verdict.unknown = count_unknown(run);
+    let is_open = verdict.unknown.sizes.iter().any(|read| !read.is_bound);
+    verdict.is_lower_bound = !outcome.is_fit() || is_open;
     verdict.notes = collect_notes(options, stand_ins, run, &results.cards);
     let recording = explain::read_recording(run);
     if let Some(recording) = &recording {
@@ -88,11 +95,11 @@ pub(crate) fn judge(
                 explain::find_needs(&report, recording, run)
             });
         }
-        if let (Outcome::NoVerdict(_) | Outcome::FitsAsFarAsKnown, Some(needs)) =
-            (outcome::from_run(run).outcome, &mut verdict.needs)
+        if let Some(needs) = &mut verdict.needs
+            && (is_open || matches!(outcome, Outcome::NoVerdict(_)))
         {
             // The program may need more memory than the trace shows: it failed early, or results
-            // decide sizes.
+            // decide sizes and have no bound.
             needs.cards.clear();
         }
         if let Some(needs) = &mut verdict.needs {
@@ -138,8 +145,8 @@ fn first_failing_run(results: &Results) -> Option<&Run> {
 
 fn count_unknown(run: &Run) -> Unknown {
     let mut unknown = Unknown::default();
-    let mut lines = BTreeMap::<&str, u64>::new();
-    let mut sizes = BTreeMap::<(&str, &str), u64>::new();
+    let mut lines = BTreeMap::<&str, Read>::new();
+    let mut sizes = BTreeMap::<(&str, &str), SizeRead>::new();
     for process in &run.processes {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
@@ -150,25 +157,21 @@ fn count_unknown(run: &Run) -> Unknown {
             unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }
         for read in process.torch.iter().flat_map(|torch| &torch.lines) {
-            *lines.entry(&read.line).or_default() += read.times;
+            let all = lines.entry(&read.line).or_default();
+            *all = Read { times: all.times + read.times, ..read.clone() };
         }
         for read in process.torch.iter().flat_map(|torch| &torch.sizes) {
-            *sizes.entry((&read.line, &read.operator)).or_default() += read.times;
+            let all = sizes.entry((&read.line, &read.operator)).or_default();
+            *all = SizeRead { times: all.times + read.times, ..read.clone() };
         }
         unknown.libraries.extend(list_not_modelled(process));
     }
     unknown.libraries.sort();
     unknown.libraries.dedup();
-    let read = |(line, times): (&str, u64)| Read { line: line.to_owned(), times };
-    unknown.lines = lines.into_iter().map(read).collect();
+    unknown.lines = lines.into_values().collect();
     unknown.lines.sort_by_key(|read| Reverse(read.times));
     unknown.lines.truncate(LINES);
-    let size = |((line, operator), times): ((&str, &str), u64)| SizeRead {
-        line: line.to_owned(),
-        operator: operator.to_owned(),
-        times,
-    };
-    unknown.sizes = sizes.into_iter().map(size).collect();
+    unknown.sizes = sizes.into_values().collect();
     unknown.sizes.sort_by_key(|read| Reverse(read.times));
     unknown
 }
@@ -258,7 +261,7 @@ fn collect_notes(
     if let Some(text) = run.processes.iter().find_map(|process| process.many_reads.as_deref())
         && let Some(line) = crate::reports::describe_many_reads(text)
     {
-        notes.push(format!("the program has read 0 from the device {line}"));
+        notes.push(format!("the program has read from the device {line}"));
     }
     let timed = run.processes.iter().filter_map(|process| process.libraries.as_ref());
     if let Some(bytes) = timed.map(|libraries| libraries.timed_workspace).max().filter(|&n| n > 0) {
@@ -269,6 +272,12 @@ fn collect_notes(
             Amount(bytes)
         ));
     }
+    notes.extend(torch().filter_map(|torch| torch.hang.as_deref()).map(|line| {
+        format!(
+            "the program waits for a result at {line}: it read for 10 s without progress. Set the \
+             result with --read, or end the program with --steps"
+        )
+    }));
     let steps = torch().map(|torch| torch.steps).max().unwrap_or(0);
     match (run.ended, options.steps) {
         (Ended::TimeLimit, _) => notes.push(format!(
@@ -311,8 +320,9 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
         };
         let program = &verdict.program;
         let card = shell_word(card);
+        let reads: String = options.results.iter().map(set_result).collect();
         format!(
-            "gpuheap dry-run --card {card}{memory}{devices}{steps}{limit}{allowed} -- {program}"
+            "gpuheap dry-run --card {card}{memory}{devices}{steps}{limit}{allowed}{reads} -- {program}"
         )
     };
     if verdict.batch.is_some() || verdict.is_interrupted {
@@ -335,6 +345,11 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
             (!is_known && options.memory.is_none()).then(|| on(smallest, None))
         }
     }
+}
+
+/// Returns the option that sets a result, with a blank before it.
+fn set_result(SetResult { file, line, value }: &SetResult) -> String {
+    format!(" --read {}", shell_word(&format!("{file}:{line}={value}")))
 }
 
 /// Returns the program's command line, quoted for a shell.

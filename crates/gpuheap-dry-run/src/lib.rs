@@ -3,8 +3,8 @@
 //!
 //! The program loads an emulated driver, CUDA runtime and libraries in place of the vendor's. No
 //! GPU is needed, and no real GPU is used. The program keeps its own allocator, so it makes the
-//! requests that it would make on a real device. Kernels' results are 0, so sizes that depend on
-//! results are unknown.
+//! requests that it would make on a real device. Kernels have no results, so the dry run chooses
+//! the results that the program reads: counts are as large as their bound.
 //!
 //! [`dry_run`] runs the program on each card of the options, and returns a [`Verdict`]. This crate
 //! prints nothing.
@@ -22,6 +22,7 @@ mod judge;
 mod outcome;
 mod program;
 mod reports;
+mod results;
 mod runs;
 mod shell;
 mod signals;
@@ -41,12 +42,13 @@ pub use crate::emulate::{Emulation, emulate};
 pub use crate::error::Error;
 #[cfg(fuzzing)]
 pub use crate::fuzzing::judge_reports;
+pub use crate::results::SetResult;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
-    Batch, CardResult, DeviceResult, Ended, Failure, Found, Held, KindBytes, ModuleBytes, Needs,
-    Others, Outcome, Peak, ProcessResult, Read, Reason, Refusal, Remedy, SizeRead, Then, Trial,
-    Unknown, Verdict,
+    Batch, CardResult, Counts, DeviceResult, Ended, Failure, Found, Held, KindBytes, ModuleBytes,
+    Needs, Others, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy,
+    ResultRange, SizeRead, Then, Trial, Unknown, Verdict,
 };
 
 /// Options of a dry run.
@@ -79,6 +81,12 @@ pub struct Options {
     pub quick: bool,
     /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
     pub allow_oversubscription: bool,
+    /// Results to return at lines of the program.
+    pub results: Vec<SetResult>,
+    /// Counts that operators find.
+    pub counts: Counts,
+    /// `true` to run the program once more with the smallest counts, if a result decided a size.
+    pub read_range: bool,
     /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,
     /// Folder of the emulated libraries; `None` to search for the folder.

@@ -62,7 +62,14 @@ fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     let torch = || processes.iter().filter_map(|process| process.torch.as_ref());
     let steps = torch().map(|torch| torch.steps).max().unwrap_or(0);
     if ran_out(ended, processes) {
-        return Outcome::DoesNotFit;
+        let mut last = torch().filter_map(|torch| torch.failures.last());
+        return match last.any(|failure| failure.is_absurd) {
+            true => Outcome::NoVerdict(Reason::AbsurdRequest),
+            false => Outcome::DoesNotFit,
+        };
+    }
+    if torch().any(|torch| torch.hang.is_some()) {
+        return Outcome::NoVerdict(Reason::Hang);
     }
     match ended {
         Ended::TimeLimit if steps == 0 => return Outcome::NoVerdict(Reason::NoStep),
@@ -196,6 +203,7 @@ fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
 mod tests {
     use super::*;
     use crate::reports::{Driver, Python, Torch, TorchDevice};
+    use crate::verdict::Failure;
 
     /// Returns reports of a PyTorch process with this number of failures and of refused requests.
     /// `went_on` is `true` if a step followed the last failure.
@@ -283,6 +291,20 @@ mod tests {
         assert_eq!(outcome(Ended::Exit(1), &processes), no_verdict);
         processes[0].python = Some(Python { uses_driver: true, ..Python::default() });
         assert_ne!(outcome(Ended::Exit(0), &processes), no_verdict);
+    }
+
+    #[test]
+    fn hang_and_absurd_request_prove_nothing() {
+        let mut processes = with(0, false, 0);
+        processes[0].torch.as_mut().unwrap().hang = Some("a.py:3 in wait".to_owned());
+        assert_eq!(outcome(Ended::Exit(3), &processes), Outcome::NoVerdict(Reason::Hang));
+        let mut processes = with(1, false, 1);
+        let failure = Failure { is_absurd: true, ..Failure::default() };
+        processes[0].torch.as_mut().unwrap().failures = vec![Failure::default(), failure];
+        let absurd = Outcome::NoVerdict(Reason::AbsurdRequest);
+        assert_eq!(outcome(Ended::Exit(1), &processes), absurd);
+        processes[0].torch.as_mut().unwrap().failures.pop();
+        assert_eq!(outcome(Ended::Exit(1), &processes), Outcome::DoesNotFit);
     }
 
     #[test]

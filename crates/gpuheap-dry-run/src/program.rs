@@ -219,8 +219,8 @@ impl Watch {
         if let Some(line) = found.as_deref().and_then(reports::describe_many_reads) {
             self.is_noted = true;
             progress.note(&format!(
-                "the program has read 0 from the device {line}; kernels do not run, so a loop that \
-                 waits for a value never ends. End it with Ctrl-C, or set --time-limit"
+                "the program has read from the device {line}; kernels do not run, so a loop that \
+                 waits for a value may never end. Set the value with --read, or end it with Ctrl-C"
             ));
         }
     }

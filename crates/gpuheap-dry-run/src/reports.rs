@@ -100,7 +100,7 @@ pub(crate) struct Torch {
     pub(crate) rank: Option<String>,
     /// Number of completed optimiser steps.
     pub(crate) steps: u64,
-    /// Reason why the hook ended the program: `steps` or `time`.
+    /// Reason why the hook ended the program: `steps`, `time` or `hang`.
     pub(crate) ended: Option<String>,
     pub(crate) devices: Vec<TorchDevice>,
     /// The first requests that failed with `torch.OutOfMemoryError`.
@@ -120,6 +120,8 @@ pub(crate) struct Torch {
     pub(crate) sizes: Vec<SizeRead>,
     /// Remedies that the hook can switch on in this program, each with a detail.
     pub(crate) remedies: BTreeMap<String, String>,
+    /// Line that read for 10 s without progress; `None` if no line did.
+    pub(crate) hang: Option<String>,
     pub(crate) notes: Vec<String>,
 }
 

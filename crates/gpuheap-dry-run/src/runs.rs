@@ -15,7 +15,7 @@ use crate::judge::{Results, judge};
 use crate::program::{self, Change, Output, Run};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
-use crate::verdict::{Batch, CardResult, Found, Outcome, Verdict};
+use crate::verdict::{Batch, CardResult, Counts, Found, Outcome, RangeEnd, ResultRange, Verdict};
 use crate::{Error, Options, Progress, explain, outcome, trial};
 
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
@@ -52,6 +52,9 @@ pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Er
     let remedies = remedies.unwrap_or_default();
     if !signals.is_interrupted() && !remedies.is_empty() {
         results.trials = runner.run_trials(&devices, remedies, &results)?;
+    }
+    if options.read_range && !signals.is_interrupted() {
+        results.range = runner.run_range(&devices, &results)?;
     }
     judge(options, &stand_ins, &results, signals.is_interrupted())
 }
@@ -218,6 +221,38 @@ impl Runner<'_> {
         })
     }
 
+    /// Runs the program once more on the first card, with the smallest counts with which it
+    /// completes. Returns `None` if no result decided a size.
+    fn run_range(
+        &self,
+        devices: &[Device],
+        results: &Results,
+    ) -> Result<Option<ResultRange>, Error> {
+        let (Some(device), Some(largest)) = (devices.first(), results.runs.first()) else {
+            return Ok(None);
+        };
+        let torch = largest.processes.iter().filter_map(|process| process.torch.as_ref());
+        if torch.flat_map(|torch| &torch.sizes).next().is_none() {
+            return Ok(None);
+        }
+        let mut smallest = None;
+        for count in [0, 1] {
+            let counts = Counts::AtMost(count);
+            let options = &Options { counts, ..self.options.clone() };
+            let run =
+                Runner { options, ..*self }.run(device, &Change::default(), Output::Dropped)?;
+            let end = range_end(&run, counts);
+            // Many programs fail with counts of 0, and then not with counts of 1.
+            let has_failed = matches!(end.outcome, Outcome::NoVerdict(_));
+            smallest = Some(end);
+            if !has_failed || self.signals.is_interrupted() {
+                break;
+            }
+        }
+        let largest = range_end(largest, self.options.counts);
+        Ok(smallest.map(|smallest| ResultRange { largest, smallest }))
+    }
+
     /// Runs the program once more, on the first card with its memory raised to [`ROOM`].
     fn run_with_room(&self, devices: &[Device]) -> Result<Option<Run>, Error> {
         let Some(first) = devices.first() else { return Ok(None) };
@@ -247,6 +282,19 @@ impl Runner<'_> {
             true => remedies.iter().cloned().zip(done).collect(),
             false => Vec::new(),
         })
+    }
+}
+
+/// Returns the peaks of a run with these counts.
+fn range_end(run: &Run, counts: Counts) -> RangeEnd {
+    let result = outcome::from_run(run);
+    let devices = || result.processes.iter().flat_map(|process| &process.devices);
+    RangeEnd {
+        counts,
+        outcome: result.outcome,
+        allocated: devices().filter_map(|device| device.allocated).max(),
+        reserved: devices().filter_map(|device| device.reserved).max(),
+        in_use: devices().filter_map(|device| device.in_use).max(),
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Verdict {
     /// `true` if peaks, needs and remedies are lower bounds: the trace ends when memory ran out, or
     /// kernels' results decided sizes.
     pub is_lower_bound: bool,
+    /// Peaks with the largest and the smallest counts; `None` if they were not requested, or no
+    /// result decided a size.
+    pub range: Option<ResultRange>,
     /// Settings of the allocator with which the program fits, or takes less.
     pub remedies: Vec<Remedy>,
     /// Remedies with which the program was run, and estimates of others.
@@ -114,6 +117,11 @@ pub enum Reason {
     StaticRuntime,
     /// The program failed for another reason than memory.
     Failed,
+    /// The program read the same results again and again, without progress.
+    Hang,
+    /// A request failed that is much larger than all others together, and whose size a result may
+    /// have decided.
+    AbsurdRequest,
 }
 
 impl Outcome {
@@ -196,6 +204,9 @@ pub struct Failure {
     pub step: u64,
     /// Lines of the program on the stack, innermost first.
     pub lines: Vec<String>,
+    /// `true` if the request is much larger than all others together, and its function reads
+    /// results.
+    pub is_absurd: bool,
 }
 
 /// A request for device memory that the driver or a heap refused.
@@ -406,10 +417,45 @@ pub struct Trial {
     pub error: String,
 }
 
+/// Counts that operators such as `nonzero` find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counts {
+    /// As large as the tensor allows.
+    Largest,
+    /// At most this number.
+    AtMost(u64),
+}
+
+/// Peaks of the program with the largest and with the smallest counts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResultRange {
+    /// Peaks with counts as large as their tensors allow.
+    pub largest: RangeEnd,
+    /// Peaks with the smallest counts with which the program completes.
+    pub smallest: RangeEnd,
+}
+
+/// Peaks of a run. Memory is in bytes, of the device with the highest peak.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RangeEnd {
+    /// Counts that operators found.
+    pub counts: Counts,
+    /// Outcome of the run.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Peak of allocated bytes; `None` without PyTorch.
+    pub allocated: Option<u64>,
+    /// Peak of reserved bytes; `None` without PyTorch.
+    pub reserved: Option<u64>,
+    /// Peak of memory in use; `None` if the driver wrote no report.
+    pub in_use: Option<u64>,
+}
+
 /// Counts of reads and calls whose results a dry run cannot know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Unknown {
-    /// Number of copies of results to the host. All results are 0.
+    /// Number of copies of results to the host.
     pub reads: u64,
     /// Lines with the most reads; empty if the hook did not watch reads.
     pub lines: Vec<Read>,
@@ -431,6 +477,8 @@ pub struct Read {
     pub line: String,
     /// Number of reads.
     pub times: u64,
+    /// Last result that the dry run chose; `None` if it was as the program wrote it.
+    pub value: Option<String>,
 }
 
 /// A line at which an operator read a result and chose a size by it.
@@ -443,6 +491,10 @@ pub struct SizeRead {
     pub operator: String,
     /// Number of reads.
     pub times: u64,
+    /// Last result that the dry run chose; `None` if it was as the program wrote it.
+    pub value: Option<String>,
+    /// `true` if the result is a count that is as large as its bound.
+    pub is_bound: bool,
 }
 
 impl Batch {

@@ -15,12 +15,14 @@ mod table;
 mod not_modelled_names;
 
 mod call;
+mod contents;
 mod context;
 mod error;
 mod exports;
 mod functions;
 mod kernels;
 mod not_modelled;
+mod operators;
 mod registration;
 mod torch;
 mod types;

@@ -4,6 +4,9 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::contents;
 
 /// Function with which PyTorch's allocators report each block to PyTorch's profiler:
 /// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
@@ -16,7 +19,7 @@ const BUMP_VERSION: &CStr = c"_ZN5torch8autograd4impl12bump_versionERKN2at6Tenso
 const IS_FUNCTIONAL: &CStr = c"_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE";
 /// Libraries of PyTorch that have the functions above.
 const C10: &CStr = c"libc10.so";
-const TORCH: &CStr = c"libtorch_cpu.so";
+pub(crate) const TORCH: &CStr = c"libtorch_cpu.so";
 /// Library of the emulated driver.
 const DRIVER: &CStr = c"libcuda.so.1";
 
@@ -38,11 +41,25 @@ const CUDA: i8 = 1;
 
 /// `at::Tensor`: a counted pointer to the implementation.
 #[repr(C)]
-struct Tensor(*const c_void);
+pub(crate) struct Tensor(*const c_void);
+
+/// Highest number of bytes that PyTorch's allocator had allocated on a device.
+static PEAK: AtomicU64 = AtomicU64::new(0);
+/// Number of blocks that PyTorch's allocator handed out on devices.
+static BLOCKS: AtomicU64 = AtomicU64::new(0);
+
+/// Writes the peak of bytes that PyTorch's allocator had allocated on one device, and the number of
+/// blocks that it handed out.
+// SAFETY: no other library exports a symbol of this name.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64) {
+    *peak = PEAK.load(Ordering::Relaxed);
+    *blocks = BLOCKS.load(Ordering::Relaxed);
+}
 
 /// Functions that describe a tensor: three C++ functions of PyTorch, and C functions that PyTorch
 /// has for compiled models.
-struct Torch {
+pub(crate) struct Torch {
     /// Returns `true` for an instance of a tensor subclass in Python. Its memory belongs to another
     /// tensor.
     has_dispatch: unsafe extern "C-unwind" fn(&Tensor) -> bool,
@@ -57,6 +74,9 @@ struct Torch {
     element_size: unsafe extern "C-unwind" fn(c_int) -> usize,
     storage_size: Get<i64>,
     storage_offset: Get<i64>,
+    dimensions: Get<i64>,
+    /// Writes the address of the sizes.
+    sizes: Get<u64>,
 }
 
 /// Function that writes a property of a tensor. It returns 0 for success.
@@ -77,8 +97,11 @@ unsafe extern "C-unwind" fn report(
     static HANDED_OUT: OnceLock<Option<ReportRange>> = OnceLock::new();
     static PYTORCHS: OnceLock<Option<Report>> = OnceLock::new();
     if let (CUDA, Ok(bytes @ 1..)) = (device.kind, u64::try_from(bytes)) {
+        PEAK.fetch_max(allocated as u64, Ordering::Relaxed);
+        BLOCKS.fetch_add(1, Ordering::Relaxed);
+        contents::forget(block.addr() as u64, bytes);
         // SAFETY: only the emulated driver has a function of that name, with this type.
-        let found = || unsafe { find(DRIVER, c"gpuheap_emulated_handed_out") };
+        let found = || unsafe { driver(c"gpuheap_emulated_handed_out") };
         if let Some(handed_out) = HANDED_OUT.get_or_init(found) {
             // SAFETY: the function accepts all numbers.
             unsafe { handed_out(block.addr() as u64, bytes) };
@@ -103,7 +126,6 @@ unsafe extern "C-unwind" fn report(
 #[unsafe(export_name = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE")]
 unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
     static PYTORCHS: OnceLock<Option<BumpVersion>> = OnceLock::new();
-    static PROPERTIES: OnceLock<Option<Torch>> = OnceLock::new();
     static CHANGED: OnceLock<Option<ReportRange>> = OnceLock::new();
     let found = PYTORCHS.get_or_init(|| {
         // SAFETY: the mangled name of a C++ function includes the function's type.
@@ -116,13 +138,11 @@ unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
     }
     // SAFETY: PyTorch passed a tensor that lives during the call.
     let memory = |torch: &Torch| unsafe { torch.memory(tensor) };
-    let Some((address, bytes)) = PROPERTIES.get_or_init(Torch::find).as_ref().and_then(memory)
-    else {
-        return;
-    };
+    let Some((address, bytes)) = Torch::get().and_then(memory) else { return };
+    contents::forget(address, bytes);
     // SAFETY: only the emulated driver has a function of that name, with this type. If a tensor is
     // on a device, the driver is loaded.
-    let found = || unsafe { find(DRIVER, c"gpuheap_emulated_changed") };
+    let found = || unsafe { driver(c"gpuheap_emulated_changed") };
     if let Some(changed) = CHANGED.get_or_init(found) {
         // SAFETY: the function accepts all numbers.
         unsafe { changed(address, bytes) };
@@ -131,6 +151,11 @@ unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
 
 impl Torch {
     /// Returns the functions of PyTorch; `None` if this PyTorch lacks one.
+    pub(crate) fn get() -> Option<&'static Torch> {
+        static PROPERTIES: OnceLock<Option<Torch>> = OnceLock::new();
+        PROPERTIES.get_or_init(Torch::find).as_ref()
+    }
+
     fn find() -> Option<Torch> {
         // SAFETY: PyTorch's functions of these names have the types of the fields.
         unsafe {
@@ -146,6 +171,8 @@ impl Torch {
                 element_size: find(TORCH, c"aoti_torch_dtype_element_size")?,
                 storage_size: find(TORCH, c"aoti_torch_get_storage_size")?,
                 storage_offset: find(TORCH, c"aoti_torch_get_storage_offset")?,
+                dimensions: find(TORCH, c"aoti_torch_get_dim")?,
+                sizes: find(TORCH, c"aoti_torch_get_sizes")?,
             })
         }
     }
@@ -156,7 +183,7 @@ impl Torch {
     /// # Safety
     ///
     /// `tensor` was created by PyTorch.
-    unsafe fn memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
+    pub(crate) unsafe fn memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
         // SAFETY: by the caller's contract, PyTorch created the tensor. The calls follow a check
         // that its implementation is not null.
         let is_plain = unsafe {
@@ -182,6 +209,54 @@ impl Torch {
             Some((get(self.address, tensor)?, bytes))
         }
     }
+
+    /// Returns the device memory of a tensor without gaps, as address and bytes.
+    ///
+    /// # Safety
+    ///
+    /// `tensor` was created by PyTorch.
+    pub(crate) unsafe fn dense_memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
+        // SAFETY: PyTorch created the tensor, which is plain if it has memory.
+        unsafe { self.memory(tensor).filter(|_| get(self.is_contiguous, tensor) == Some(true)) }
+    }
+
+    /// Returns PyTorch's number of the element type, and the bytes of an element.
+    ///
+    /// # Safety
+    ///
+    /// `tensor` was created by PyTorch, and has memory.
+    pub(crate) unsafe fn kind(&self, tensor: &Tensor) -> Option<(c_int, usize)> {
+        // SAFETY: each tensor with memory has an element type.
+        unsafe {
+            let element_type = get(self.element_type, tensor)?;
+            Some((element_type, (self.element_size)(element_type)))
+        }
+    }
+
+    /// Returns the sizes of a tensor.
+    ///
+    /// # Safety
+    ///
+    /// `tensor` was created by PyTorch, and has memory.
+    pub(crate) unsafe fn sizes<'t>(&self, tensor: &'t Tensor) -> Option<&'t [i64]> {
+        // SAFETY: PyTorch keeps as many sizes at the address as there are dimensions, and changes
+        // them only with the tensor, which is borrowed.
+        unsafe {
+            let count = usize::try_from(get(self.dimensions, tensor)?).ok()?;
+            let address = get(self.sizes, tensor)? as *const i64;
+            (!address.is_null()).then(|| std::slice::from_raw_parts(address, count))
+        }
+    }
+}
+
+/// Returns a function of the emulated driver.
+///
+/// # Safety
+///
+/// `F` is the type of a pointer to that function.
+pub(crate) unsafe fn driver<F: Copy>(name: &CStr) -> Option<F> {
+    // SAFETY: by the caller's contract, `F` is the function's type.
+    unsafe { find(DRIVER, name) }
 }
 
 /// Returns a property of a tensor; `None` if the tensor lacks the property.
@@ -201,7 +276,7 @@ unsafe fn get<T: Default>(property: Get<T>, tensor: &Tensor) -> Option<T> {
 /// # Safety
 ///
 /// `F` is the type of a pointer to that function.
-unsafe fn find<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
+pub(crate) unsafe fn find<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: both names are C strings. `dlopen` finds only loaded libraries, and keeps the library
     // loaded.

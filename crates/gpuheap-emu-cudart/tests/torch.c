@@ -52,6 +52,8 @@ GET(is_contiguous, bool, (*tensor)->is_contiguous)
 GET(get_dtype, int, 3)
 GET(get_storage_size, int64_t, (*tensor)->storage_bytes)
 GET(get_storage_offset, int64_t, (*tensor)->storage_offset)
+GET(get_dim, int64_t, 1)
+GET(get_sizes, int64_t *, &(*tensor)->elements)
 size_t aoti_torch_dtype_element_size(int type) { return type == 3 ? 4 : 0; }
 #else
 int cudaMalloc(void **memory, size_t bytes);

@@ -1,14 +1,13 @@
 //! An export that is not part of the driver API. With it, a program that traces the emulated device
 //! finds the places at which results are read.
 
-use std::ffi::c_ulonglong;
 use std::sync::Mutex;
 
-use gpuheap_emu::take_copied_to_host;
+use gpuheap_emu::{CopyToHost, take_copy_to_host};
 
-/// Function that is called after each driver call that copied to the host, with the number of
-/// copied bytes.
-type OnCopyToHost = extern "C" fn(bytes: c_ulonglong);
+/// Function that is called after each driver call that copied to the host. It may replace the
+/// copied bytes: results of kernels that are not run.
+type OnCopyToHost = extern "C" fn(copy: &CopyToHost);
 
 /// The program's function; `None` if the program has set no function.
 static ON_COPY_TO_HOST: Mutex<Option<OnCopyToHost>> = Mutex::new(None);
@@ -25,12 +24,9 @@ extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {
 
 /// Calls the program's function if the calling thread's last driver call copied to the host.
 pub(crate) fn call_back() {
-    let bytes = take_copied_to_host();
-    if bytes == 0 {
-        return;
-    }
+    let Some(copy) = take_copy_to_host() else { return };
     let callback = ON_COPY_TO_HOST.lock().ok().and_then(|set| *set);
     if let Some(callback) = callback {
-        callback(bytes);
+        callback(&copy);
     }
 }

@@ -81,6 +81,22 @@ export! {
         process::report(|device| device.changed(address, bytes));
     }
 
+    /// Writes a repeated value of `width` bytes, at most 8, to a range of device memory. The value
+    /// is the first bytes of `value`.
+    fn gpuheap_emulated_filled(
+        address: CUdeviceptr,
+        bytes: u64,
+        value: u64,
+        width: c_int,
+    ) -> () {
+        let value = value.to_le_bytes();
+        let width = usize::try_from(width).unwrap_or(0).clamp(1, value.len());
+        let _ = process::call(|device| {
+            device.filled(address, bytes, &value[..width]);
+            CUresult::SUCCESS
+        });
+    }
+
     /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`. They
     /// are the bytes, the number of the variable that gets the result, the program's line, and 1 if
     /// the request was granted, else 0. For a caller in C, the line is null.

@@ -180,6 +180,14 @@ impl Emulator {
         }
     }
 
+    /// Writes a repeated value to a range of device memory, if kernels are not run. A framework
+    /// calls this after an operation whose kernel would have written that value.
+    pub fn filled(&self, address: CUdeviceptr, bytes: u64, value: &[u8]) {
+        if let Some(mut call) = self.shared.call("Emulator::filled") {
+            call.fill_by_kernel(address, bytes, value);
+        }
+    }
+
     /// Returns the options that the emulator was made with.
     pub fn options(&self) -> Options {
         self.shared.lock().map_or_else(Options::default, |state| state.options.clone())
@@ -369,8 +377,8 @@ fn start_worker(shared: &Arc<Shared>) {
 thread_local! {
     /// True if the null stream is this thread's own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    /// Bytes that this thread's calls copied to the host since the last [`take_copied_to_host`].
-    static COPIED_TO_HOST: Cell<u64> = const { Cell::new(0) };
+    /// This thread's latest copy to the host since the last [`take_copy_to_host`].
+    static COPY_TO_HOST: Cell<Option<CopyToHost>> = const { Cell::new(None) };
     /// `true` if this thread gave a device work after its latest request for device memory.
     static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest request for device memory.
@@ -425,15 +433,28 @@ pub fn put_request(request: Request) {
     REQUEST.set(Some(request));
 }
 
-/// Returns the bytes that the calling thread's driver calls copied from device memory to the host
-/// since the thread last called this function.
-pub fn take_copied_to_host() -> u64 {
-    COPIED_TO_HOST.take()
+/// A copy from device memory to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CopyToHost {
+    /// Address of the copied bytes in host memory; 0 if there are gaps between the rows.
+    pub address: u64,
+    /// Number of copied bytes.
+    pub bytes: u64,
+    /// `true` if copies and fills wrote all of these bytes. Other bytes read as 0 if kernels are
+    /// not run.
+    pub is_written: bool,
 }
 
-/// Counts bytes for [`take_copied_to_host`].
-pub(crate) fn note_copy_to_host(bytes: u64) {
-    COPIED_TO_HOST.set(COPIED_TO_HOST.get().saturating_add(bytes));
+/// Takes the latest copy to the host by the calling thread's driver calls; `None` if there was no
+/// copy since the thread last called this function.
+pub fn take_copy_to_host() -> Option<CopyToHost> {
+    COPY_TO_HOST.take()
+}
+
+/// Stores a copy for [`take_copy_to_host`].
+pub(crate) fn note_copy_to_host(copy: CopyToHost) {
+    COPY_TO_HOST.set(Some(copy));
 }
 
 /// Calls `f`. During the call, a null stream means the calling thread's own default stream, as for

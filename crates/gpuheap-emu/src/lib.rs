@@ -59,7 +59,7 @@ mod visible;
 
 pub use account::{Account, Entry};
 pub use emulator::{
-    Emulator, Request, put_request, take_copied_to_host, take_request,
+    CopyToHost, Emulator, Request, put_request, take_copy_to_host, take_request,
     with_per_thread_default_stream,
 };
 pub use fault::{Fault, FaultPlan};

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use gpuheap_dry_run::{Error, FindBatch, Options, Outcome, Progress, Remedies, dry_run};
+use gpuheap_dry_run::{
+    Counts, Error, FindBatch, Options, Outcome, Progress, Remedies, SetResult, dry_run,
+};
 use gpuheap_replay::cards::{self, Card, UnknownCard};
 
 use crate::exit::{Failure, Verdict};
@@ -70,6 +72,14 @@ pub(crate) struct DryRunArguments {
     /// Count a program as fitting whose managed memory is more than the device has
     #[arg(long)]
     allow_oversubscription: bool,
+
+    /// Return this result where a line of the program reads one; VALUE may use shape and bound
+    #[arg(long, value_name = "FILE:LINE=VALUE", value_parser = SetResult::parse)]
+    read: Vec<SetResult>,
+
+    /// Run once more with the smallest counts, if a result decides a size
+    #[arg(long)]
+    read_range: bool,
 
     /// Write the verdict as JSON to a file
     #[arg(long, value_name = "FILE")]
@@ -179,6 +189,9 @@ impl DryRunArguments {
             },
             quick: self.quick,
             allow_oversubscription: self.allow_oversubscription,
+            results: self.read.clone(),
+            counts: Counts::Largest,
+            read_range: self.read_range,
             trace: self.trace.clone(),
             stand_ins: self.stand_ins.clone(),
         })

@@ -1,8 +1,8 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, DeviceResult, Ended, Found, Held, Outcome, Peak, ProcessResult, Read,
-    Reason, Refusal, Remedy, SizeRead, Then, Trial, Unknown, Verdict,
+    Batch, CardResult, Counts, DeviceResult, Ended, Found, Held, Outcome, Peak, ProcessResult,
+    RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial, Unknown, Verdict,
 };
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
@@ -74,12 +74,17 @@ pub(super) fn sentence(verdict: &Verdict) -> String {
             Outcome::DoesNotFit => parts.push(format!("It does not fit on {names}.")),
         }
     }
-    if verdict.outcome() == Outcome::FitsAsFarAsKnown {
+    if !verdict.unknown.sizes.is_empty() {
+        let bounds = match verdict.unknown.sizes.iter().all(|read| read.is_bound) {
+            true => ", as large as they can be",
+            false => "",
+        };
         parts.push(format!(
-            "Sizes depend on results, which a dry run does not have: {}.",
+            "Sizes depend on results, which a dry run chooses{bounds}: {}.",
             sizes_at(&verdict.unknown.sizes)
         ));
     }
+    parts.extend(verdict.range.as_ref().map(range));
     if verdict.is_interrupted {
         parts.push("It was interrupted: what is left out was not run.".to_owned());
     }
@@ -118,12 +123,21 @@ fn no_verdict(reason: Reason, cards: &str) -> String {
         Reason::Failed => {
             format!("No verdict on {cards}: the program failed, for another reason than memory.")
         }
+        Reason::Hang => {
+            format!("No verdict on {cards}: the program waits for a result that never comes.")
+        }
+        Reason::AbsurdRequest => format!(
+            "No verdict on {cards}: a request failed whose size a result may have decided, and \
+             which is larger than all others together. Set the result with --read."
+        ),
     }
 }
 
 fn sizes_at(reads: &[SizeRead]) -> String {
     let one = |read: &SizeRead| {
-        format!("{} by {} ({})", short(&read.line), read.operator, grouped(read.times))
+        let value = read.value.as_ref().map(|value| format!("{value}, ")).unwrap_or_default();
+        let times = count(read.times, "time");
+        format!("{} by {} ({value}{times})", short(&read.line), read.operator)
     };
     let mut parts: Vec<String> = reads.iter().take(SIZES).map(one).collect();
     if reads.len() > SIZES {
@@ -133,8 +147,27 @@ fn sizes_at(reads: &[SizeRead]) -> String {
 }
 
 fn read_at(reads: &[Read]) -> String {
-    let one = |read: &Read| format!("{} ({})", short(&read.line), grouped(read.times));
+    let one = |read: &Read| {
+        let value = read.value.as_ref().map(|value| format!("{value}, ")).unwrap_or_default();
+        format!("{} ({value}{})", short(&read.line), count(read.times, "time"))
+    };
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the peaks with the largest and the smallest counts in words.
+fn range(ResultRange { largest, smallest }: &ResultRange) -> String {
+    let peaks = |end: &RangeEnd| {
+        let amount = |bytes: Option<u64>| Amount(bytes.unwrap_or(0)).to_string();
+        format!("{} allocated and {} reserved", amount(end.allocated), amount(end.reserved))
+    };
+    let counts = match smallest.counts {
+        Counts::Largest => "the largest counts".to_owned(),
+        Counts::AtMost(most) => format!("counts of {most}"),
+    };
+    match smallest.outcome {
+        Outcome::NoVerdict(_) => format!("With {counts}, the program does not complete."),
+        _ => format!("With {counts}, it takes {}, and not {}.", peaks(smallest), peaks(largest)),
+    }
 }
 
 fn batch_sentence(batch: &Batch) -> String {
@@ -322,7 +355,7 @@ fn failed(text: &mut String, verdict: &Verdict) {
             let refused = match verdict.unknown.libraries.iter().any(is_refused) {
                 true => " Calls were refused before: see Not known.",
                 false if verdict.unknown.reads > 0 => {
-                    " Results are all 0, which a check by the program may refuse."
+                    " Results are chosen, which a check by the program may refuse."
                 }
                 false => "",
             };
@@ -578,7 +611,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
     // If there are no reads and no launches, nothing is unknown, or the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
-            "sizes that depend on results: every result is 0, and the program read {}{lines}",
+            "results, which are chosen: the program read {}{lines}",
             count(unknown.reads, "result")
         ));
         parts.push(format!("memory of kernels: {} not run", launches_were(unknown.launches)));

@@ -220,7 +220,7 @@ fn reads_have_their_lines() {
     let program = "
 from gpuheap_dry_run_hook import reads
 torch.peak[0] = 1
-def item(): reads.read_from_device(4)
+def item(): reads.read_from_device(None)
 for _ in range(10_000):
     item()
 item()
@@ -230,7 +230,7 @@ item()
     let line = &json["unknown"]["lines"][0];
     assert!(line["line"].as_str().unwrap().ends_with("program.py:5 in item"), "{line}");
     assert_eq!(line["times"], 10_001);
-    let watchdog = "the program has read 0 from the device 10,000 times at";
+    let watchdog = "the program has read from the device 10,000 times at";
     assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
 }
 
@@ -287,7 +287,7 @@ class Lines(dict):
     def get(self, *_): raise {raised}
 hook.state.lines = Lines()
 try:
-    hook.state.callback(4)
+    hook.state.callback(None)
     time.sleep(10)
 except BaseException as error:
     print(repr(error))
@@ -332,11 +332,11 @@ operators['_ZN2at4_ops{name}4callERKNS_6TensorE']()
             assert_eq!((ran.code, &sizes[..]), (0, &[][..]), "{}", ran.stderr);
             continue;
         };
-        let expected =
-            json!({"line": format!("{path}:7 in <module>"), "operator": operator, "times": 1});
+        let expected = json!({"line": format!("{path}:7 in <module>"), "operator": operator, "times": 1,
+                "value": null, "is_bound": false});
         assert_eq!((ran.code, &sizes[..]), (4, &[expected][..]), "{}", ran.stderr);
         assert_eq!(json["is_lower_bound"], true);
-        let words = format!("does not have: program.py:7 in <module> by {operator} (1)");
+        let words = format!("chooses: program.py:7 in <module> by {operator} (1 time)");
         assert!(ran.stderr.replace("\n", " ").contains(&words), "{}", ran.stderr);
     }
 }
@@ -505,4 +505,69 @@ print(torch.hook.state.remedies.found)
     }
     assert!(!ran.stdout.contains("checkpoint"), "{}", ran.stdout);
     assert_eq!(json["trials"], json!([]));
+}
+
+/// Reads results of tensors whose types and sizes the program gives.
+const READS: &str = r#"
+import ctypes
+from gpuheap_dry_run_hook import hang, reads
+from gpuheap_dry_run_hook.results import Copy, Operand
+torch.peak[0] = 1
+state = reads.state
+def read(kind, form, sizes=(), operator=b"_local_scalar_dense", one_of=1, most=0):
+    def operands(found, count):
+        padded = (ctypes.c_longlong * 8)(*sizes)
+        found[0] = Operand(operator, kind, len(sizes), padded, one_of, most)
+        return 1
+    state.operands = operands
+    data = (form * 4)()
+    reads.read_from_device(ctypes.pointer(Copy(ctypes.addressof(data), ctypes.sizeof(form), False)))
+    return data[0]
+"#;
+
+#[test]
+fn results_let_the_program_continue() {
+    let program = "
+class Flag:
+    def __bool__(self):
+        import sys
+        from gpuheap_dry_run_hook import branches
+        return branches.truth(sys._getframe(1))
+isnan = lambda flag: flag
+flag = Flag()
+for turn in range(7):
+    if flag: break
+if not flag: raise ValueError
+if isnan(flag): raise ValueError
+assert flag
+rounds = 0
+while flag: rounds += 1
+print(turn, rounds)
+count = lambda **options: read(0, ctypes.c_int, (3, 4), b'nonzero', **options)
+print(count(), count(one_of=4), read(4, ctypes.c_longlong), read(4, ctypes.c_longlong, most=9))
+print(read(6, ctypes.c_float), read(6, ctypes.c_float, (2, 4), b'copy_'))
+";
+    let printed = |options: &[&str]| {
+        let (ran, json) = ran(&format!("{READS}{program}"), options);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        (ran.stdout, json)
+    };
+    let (stdout, json) = printed(&[]);
+    assert_eq!(stdout, "6 100\n12 3 0 9\n1.0 0.25\n");
+    assert!(json["notes"].to_string().contains("it ran to its last round"), "{json}");
+    let line = READS.lines().position(|line| line.contains("read_from_device(")).unwrap();
+    let set = format!("program.py:{}=4 + (bound or 0)", line + 2);
+    assert_eq!(printed(&["--read", &set]).0, "6 100\n16 7 4 13\n4.0 4.0\n");
+}
+
+#[test]
+fn program_that_waits_is_ended() {
+    let program = "
+hang.SECONDS = 0.2
+while not read(4, ctypes.c_longlong):
+    pass
+";
+    let (ran, json) = ran(&format!("{READS}{program}"), &[]);
+    assert_eq!((ran.code, &json["cards"][0]["reason"]), (3, &json!("hang")), "{}", ran.stderr);
+    assert!(json["notes"].to_string().contains("waits for a result at"), "{json}");
 }

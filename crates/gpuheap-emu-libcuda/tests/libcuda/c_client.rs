@@ -40,7 +40,7 @@ fn report_has_peak_and_host_copies() {
         ("GPUHEAP_EMULATED_KERNELS", "no-op"),
     ];
     let output = library::command(&program, &folder, &variables).output().unwrap();
-    assert_eq!(library::quiet_success(output), "96 bytes in 2\n");
+    assert_eq!(library::quiet_success(output), "129 bytes in 3\n");
     // The forked child has no device, and writes no report.
     let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
     assert_eq!(files.len(), 1, "{files:?}");
@@ -51,7 +51,7 @@ fn report_has_peak_and_host_copies() {
          \"peak_managed\": 0, \"peak_demand\": 113246208}, {\"name\": \"emulated device\", \"total\": \
          1073741824, \"peak_in_use\": 0, \"in_use_at_end\": 0, \"largest_refused_bytes\": 0, \
          \"peak_managed\": 0, \"peak_demand\": 0}], \"asked_for_free_memory\": 0, \
-         \"copies_to_host\": 3, \"launches_dropped\": 0, \"out_of_memory\": 0, \"refused\": [], \
+         \"copies_to_host\": 4, \"launches_dropped\": 0, \"out_of_memory\": 0, \"refused\": [], \
          \"export_table_asked\": false, \"requests\": []}\n"
     );
 }

@@ -210,6 +210,7 @@ fn exports_are_known_names() {
             || name == "gpuheap_emulated_on_copy_to_host"
             || name == "gpuheap_emulated_handed_out"
             || name == "gpuheap_emulated_changed"
+            || name == "gpuheap_emulated_filled"
             || name == "gpuheap_emulated_request"
             || name == "gpuheap_emulated_step_done"
             || REFUSED.contains(&name);

@@ -1,6 +1,7 @@
 /* Registers a function for copies to the host, copies, and unregisters the function. A forked child
  * exits too. It has no device. */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -9,9 +10,17 @@
 typedef int (*call)();
 static unsigned long long copied, calls;
 
-static void on_copy(unsigned long long bytes) {
-  copied += bytes;
+struct copy {
+  char *address;
+  unsigned long long bytes;
+  bool is_written;
+};
+
+/* Replaces the first byte of a result that no copy or fill wrote. */
+static void on_copy(const struct copy *copy) {
+  copied += copy->bytes;
   calls++;
+  if (!copy->is_written) copy->address[0] = 9;
 }
 
 int main(void) {
@@ -27,11 +36,14 @@ int main(void) {
   CALL(gpuheap_emulated_on_copy_to_host, on_copy);
   CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
   CALL(cuMemcpyDtoHAsync_v2, host, memory, (size_t)32, (void *)0);
+  if (host[0] != 1) return 3;
+  CALL(cuMemcpyDtoH_v2, host, memory + 32, (size_t)33);
+  if (host[0] != 9 || host[1] != 1) return 4;
   CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
   /* The program's allocator hands out the first part again. */
   CALL(gpuheap_emulated_handed_out, memory, 32ULL);
   CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
-  if (host[31] || !host[32]) return 3;
+  if (host[31] || !host[32]) return 5;
   if (fork() == 0) exit(0);
   wait(0);
   printf("%llu bytes in %llu\n", copied, calls);

@@ -2,6 +2,7 @@
 //! of a larger allocation, and kernels that are not run would have written memory.
 
 use crate::Kernels;
+use crate::api::work::KEPT;
 use crate::emulator::Call;
 use crate::state::space::{Kind, is_device_address};
 
@@ -42,25 +43,46 @@ impl Call<'_> {
         }
     }
 
+    /// Writes a repeated value that a kernel would have written, if kernels are not run. The value
+    /// is as long as an element.
+    pub(crate) fn fill_by_kernel(&mut self, address: u64, bytes: u64, value: &[u8]) {
+        if bytes > KEPT || self.state.options.kernels != Kernels::NoOp {
+            return;
+        }
+        let data: Vec<u8> = value.iter().copied().cycle().take(bytes as usize).collect();
+        for (offset, physical, length) in self.mapped_ranges(address, bytes) {
+            self.state.pages.write(physical, &data[offset as usize..][..length as usize]);
+        }
+    }
+
     /// Forgets the content of a device address range, where the range has memory.
     fn forget(&mut self, address: u64, bytes: u64) {
-        let state = &mut *self.state;
-        if state.pages.is_empty() || !is_device_address(address) {
+        if self.state.pages.is_empty() {
             return;
         }
-        let Some((base, found)) = state.space.find(address) else { return };
+        for (_, physical, length) in self.mapped_ranges(address, bytes) {
+            self.state.pages.forget(physical, length);
+        }
+    }
+
+    /// Returns the parts of a device address range that have memory: offset, physical address and
+    /// length.
+    fn mapped_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
+        let state = &*self.state;
+        let found = state.space.find(address).filter(|_| is_device_address(address));
+        let Some((base, found)) = found else { return Vec::new() };
         let end = address.saturating_add(bytes).min(base + found.bytes);
         if found.kind != Kind::Reserved {
-            state.pages.forget(address, end - address);
-            return;
+            return vec![(0, address, end - address)];
         }
+        let mut ranges = Vec::new();
         let mut at = address;
         while at < end {
             match state.vmm.find(at) {
                 Some((start, mapping)) => {
                     let inside = at - start;
                     let bytes = (mapping.bytes - inside).min(end - at);
-                    state.pages.forget(mapping.base + inside, bytes);
+                    ranges.push((at - address, mapping.base + inside, bytes));
                     at += bytes;
                 }
                 None => {
@@ -69,5 +91,6 @@ impl Call<'_> {
                 }
             }
         }
+        ranges
     }
 }

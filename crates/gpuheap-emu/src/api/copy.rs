@@ -1,7 +1,7 @@
 //! Copies.
 
 use super::prelude::*;
-use crate::emulator::note_copy_to_host;
+use crate::emulator::{CopyToHost, note_copy_to_host};
 use crate::state::access::{Is, Side};
 use crate::state::host;
 use crate::state::pool::PoolMemory;
@@ -188,7 +188,12 @@ impl Call<'_> {
         };
         if source.is == Is::Device && target.is == Is::Host {
             self.state.counts.copies_to_host += 1;
-            note_copy_to_host(shape.width * shape.height);
+            let is_flat = shape.height == 1 || target.pitch == shape.width;
+            note_copy_to_host(CopyToHost {
+                address: if is_flat { target.address } else { 0 },
+                bytes: shape.width * shape.height,
+                is_written: self.is_written(stream, source, shape),
+            });
         }
         let op = self.enqueue(stream, Work::Copy(Box::new(work)), &[]);
         if wait {
@@ -196,6 +201,17 @@ impl Call<'_> {
             self.host_waits_for_stream(stream);
         }
         self.alive(self.context_of(stream))
+    }
+
+    /// Returns whether copies and fills wrote all that a copy from device memory reads. If kernels
+    /// are not run, other bytes have no known content.
+    fn is_written(&self, stream: u32, source: Side, shape: Shape) -> bool {
+        let pages = &self.state.pages;
+        (0..shape.height).all(|row| {
+            let at = source.address + row * source.pitch;
+            let ranges = self.translate(stream, at, shape.width, false).unwrap_or_default();
+            ranges.iter().all(|&(_, physical, length)| pages.is_written(physical, length))
+        })
     }
 
     /// Checks that the bytes of one side are in the kind of memory that the caller states. Also

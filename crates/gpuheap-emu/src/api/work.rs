@@ -9,10 +9,11 @@ use crate::{Kernels, Schedule};
 /// Maximum number of bytes that are copied at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
-/// Largest copy from the host whose content is kept if kernels are not run, bytes. Programs read
+/// Largest copy from the host, or fill by a kernel, whose content is kept if kernels are not run,
+/// bytes. Programs read
 /// back sizes and indices that they uploaded. If the content of weights and batches were kept too,
 /// the host would need as much memory as the device.
-const KEPT: u64 = 1 << 20;
+pub(super) const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {
     /// Does a piece of work other than a callback. In a lost context, does only frees and event

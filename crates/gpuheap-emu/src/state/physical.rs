@@ -16,7 +16,7 @@ pub(crate) struct Pages {
     /// Value of a byte that was never written.
     fresh: u8,
     /// Pages with content, keyed by first address.
-    pages: BTreeMap<u64, Box<[u8]>>,
+    pages: BTreeMap<u64, Page>,
     /// Runs of whole pages with one repeated word, keyed by first address: end and word.
     fills: BTreeMap<u64, (u64, Word)>,
 }
@@ -24,8 +24,16 @@ pub(crate) struct Pages {
 /// A repeated word: the byte at address `a` is `word[a % 4]`.
 type Word = [u8; 4];
 
+/// Content of a page.
+struct Page {
+    bytes: Box<[u8]>,
+    /// A bit for each byte of the page: 1 if the byte was written.
+    written: Box<[u64]>,
+}
+
 /// Content of a run of bytes.
 enum Run {
+    /// Written bytes of a page.
     Page,
     Fill(Word),
     Unwritten,
@@ -53,7 +61,8 @@ impl Pages {
             let offset = at % PAGE;
             let (now, rest) = data.split_at(data.len().min((PAGE - offset) as usize));
             let page = self.page_mut(at - offset);
-            page[offset as usize..][..now.len()].copy_from_slice(now);
+            page.bytes[offset as usize..][..now.len()].copy_from_slice(now);
+            page.mark(offset, offset + now.len() as u64, true);
             at += now.len() as u64;
             data = rest;
         }
@@ -67,7 +76,7 @@ impl Pages {
                 Run::Page => {
                     let offset = (at % PAGE) as usize;
                     if let Some(page) = self.pages.get(&(at - at % PAGE)) {
-                        now.copy_from_slice(&page[offset..][..now.len()]);
+                        now.copy_from_slice(&page.bytes[offset..][..now.len()]);
                     }
                 }
                 Run::Fill(word) => fill_bytes(now, at, word),
@@ -76,6 +85,23 @@ impl Pages {
             at += length;
             out = rest;
         }
+    }
+
+    /// Returns whether each byte of a range was written.
+    pub(crate) fn is_written(&self, at: u64, length: u64) -> bool {
+        self.next_unwritten(at, at + length).is_none()
+    }
+
+    /// Returns the first run of bytes in a range that were never written, as address and end.
+    fn next_unwritten(&self, mut at: u64, end: u64) -> Option<(u64, u64)> {
+        while at < end {
+            let (run, length) = self.run(at, end - at);
+            if matches!(run, Run::Unwritten) {
+                return Some((at, at + length));
+            }
+            at += length;
+        }
+        None
     }
 
     /// Fills bytes with a repeated word. The word's first byte is written at `at`.
@@ -96,7 +122,15 @@ impl Pages {
         if target < source + length && source < target + length {
             let mut buffer = bytes_of(0, length as usize);
             self.read(source, &mut buffer);
+            let (mut unwritten, mut at) = (Vec::new(), source);
+            while let Some((from, to)) = self.next_unwritten(at, source + length) {
+                unwritten.push((from - source, to - from));
+                at = to;
+            }
             self.write(target, &buffer);
+            for (offset, bytes) in unwritten {
+                self.forget(target + offset, bytes);
+            }
             return;
         }
         let mut buffer = Vec::new();
@@ -124,8 +158,10 @@ impl Pages {
     /// kind of content.
     fn run(&self, at: u64, length: u64) -> (Run, u64) {
         let page = at - at % PAGE;
-        if self.pages.contains_key(&page) {
-            return (Run::Page, length.min(page + PAGE - at));
+        if let Some(found) = self.pages.get(&page) {
+            let (is_written, bytes) = found.run(at - page);
+            let run = if is_written { Run::Page } else { Run::Unwritten };
+            return (run, length.min(bytes));
         }
         let next_page = self.pages.range(page..).next().map_or(u64::MAX, |(&next, _)| next);
         if let Some((_, &(end, word))) = self.fills.range(..=at).next_back()
@@ -167,28 +203,31 @@ impl Pages {
             return;
         }
         let page = from - from % PAGE;
-        if word.is_none() && matches!(self.run(from, 1).0, Run::Unwritten) {
+        let is_unwritten = |(run, bytes)| matches!(run, Run::Unwritten) && bytes == to - from;
+        if word.is_none() && is_unwritten(self.run(from, to - from)) {
             return;
         }
-        let fresh = self.fresh;
-        let bytes = &mut self.page_mut(page)[(from - page) as usize..(to - page) as usize];
-        match word {
-            Some(word) => fill_bytes(bytes, from, word),
-            None => bytes.fill(fresh),
+        let content = self.page_mut(page);
+        content.mark(from - page, to - page, word.is_some());
+        if let Some(word) = word {
+            let bytes = &mut content.bytes[(from - page) as usize..(to - page) as usize];
+            fill_bytes(bytes, from, word);
         }
     }
 
-    fn page_mut(&mut self, page: u64) -> &mut [u8] {
+    fn page_mut(&mut self, page: u64) -> &mut Page {
         let filled = self.fills.range(..=page).next_back().filter(|(_, (end, _))| page < *end);
         let word = filled.map(|(_, &(_, word))| word);
         match self.pages.entry(page) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(place) => {
-                let mut content = bytes_of(self.fresh, PAGE as usize).into_boxed_slice();
+                let mut bytes = bytes_of(0, PAGE as usize).into_boxed_slice();
                 if let Some(word) = word {
-                    fill_bytes(&mut content, page, word);
+                    fill_bytes(&mut bytes, page, word);
                 }
-                place.insert(content)
+                let bits = if word.is_some() { u64::MAX } else { 0 };
+                let written = vec![bits; (PAGE / 64) as usize].into_boxed_slice();
+                place.insert(Page { bytes, written })
             }
         }
     }
@@ -228,6 +267,37 @@ impl Pages {
                 self.fills.insert(last, (end, word));
             }
         }
+    }
+}
+
+impl Page {
+    /// Marks the bytes from an offset to another as written or not written.
+    fn mark(&mut self, from: u64, to: u64, is_written: bool) {
+        let mut at = from;
+        while at < to {
+            let end = to.min(at - at % 64 + 64);
+            let bits = (u64::MAX >> (64 - (end - at))) << (at % 64);
+            let word = &mut self.written[(at / 64) as usize];
+            *word = if is_written { *word | bits } else { *word & !bits };
+            at = end;
+        }
+    }
+
+    /// Returns whether the byte at an offset was written, and the number of bytes from there on
+    /// with the same answer.
+    fn run(&self, offset: u64) -> (bool, u64) {
+        let word = |at: u64| self.written[(at / 64) as usize];
+        let is_written = word(offset) >> (offset % 64) & 1 == 1;
+        let mut at = offset;
+        while at < PAGE {
+            let same = if is_written { word(at) } else { !word(at) };
+            let equal = u64::from((same >> (at % 64)).trailing_ones());
+            at += equal;
+            if equal == 0 || !at.is_multiple_of(64) {
+                break;
+            }
+        }
+        (is_written, at - offset)
     }
 }
 
@@ -293,30 +363,42 @@ mod tests {
         fn pages_match_plain_bytes(steps in prop::collection::vec(step(), 1..20)) {
             let mut pages = Pages::default();
             let mut model = vec![POISON; BYTES as usize];
+            let mut written = vec![false; BYTES as usize];
             for step in steps {
                 match step {
                     Step::Write(at, length, value) => {
                         let data: Vec<u8> = (0..length).map(|i| value.wrapping_add(i as u8)).collect();
                         pages.write(at, &data);
                         model[at as usize..][..length as usize].copy_from_slice(&data);
+                        written[at as usize..][..length as usize].fill(true);
                     }
                     Step::Fill(at, length, word) => {
                         pages.fill(at, length, word);
                         let bytes = &mut model[at as usize..][..length as usize];
                         bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = word[i % 4]);
+                        written[at as usize..][..length as usize].fill(true);
                     }
                     Step::Forget(at, length) => {
                         pages.forget(at, length);
                         model[at as usize..][..length as usize].fill(POISON);
+                        written[at as usize..][..length as usize].fill(false);
                     }
                     Step::Copy(to, from, length) => {
                         pages.copy(to, from, length);
                         model.copy_within(from as usize..(from + length) as usize, to as usize);
+                        written.copy_within(from as usize..(from + length) as usize, to as usize);
                     }
                 }
                 let mut found = vec![0; BYTES as usize];
                 pages.read(0, &mut found);
                 prop_assert!(found == model);
+                let mut at = 0;
+                while let Some((from, to)) = pages.next_unwritten(at, BYTES) {
+                    prop_assert!(written[at as usize..from as usize].iter().all(|&is| is));
+                    prop_assert!(!written[from as usize..to as usize].iter().any(|&is| is));
+                    at = to;
+                }
+                prop_assert!(written[at as usize..].iter().all(|&is| is));
             }
             pages.forget(0, BYTES);
             prop_assert!(pages.is_empty(), "nothing is kept of what was forgotten");

@@ -17,7 +17,7 @@ PASS_ON = {
 }  # fmt: skip
 # Prefixes of the names of operators that read a value but do not choose a size by it.
 KEEP_SIZES = (
-    "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_is_a", "_linalg", "allclose",
+    "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg", "allclose",
     "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "histc", "index_fill", "inverse", "isclose",
     "linalg_", "linspace", "logdet", "logspace", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "segment_reduce",
     "slogdet", "svd", "triangular_solve",
@@ -30,13 +30,13 @@ OPERATOR = re.compile(rb"_ZN2at4_ops(\d+)(\w+)")
 
 
 def operator_that_reads():
-    """Returns the operator that reads a result and may choose a size by it.
+    """Returns the operator that reads a result, and whether it may choose a size by it.
 
-    Returns None if the program itself reads, or if the operator does not choose a size. The stack
-    contains, from the innermost frame: hook, driver, operators of PyTorch, and interpreter.
+    The operator is None if the program itself reads. The stack contains, from the innermost frame:
+    hook, driver, operators of PyTorch, and interpreter.
     """
     if state.libc is None:
-        return None
+        return None, False
     addresses = (ctypes.c_void_p * MOST_FRAMES)()
     count = state.libc.backtrace(addresses, MOST_FRAMES)
     is_under_driver = is_passed_on = in_python = False
@@ -51,19 +51,19 @@ def operator_that_reads():
             continue
         elif kind == "python":
             if name in INDEX:
-                return "__index__" if is_passed_on else None
+                return ("__index__", True) if is_passed_on else (None, False)
             if name == b"_PyEval_EvalFrameDefault":
-                return None
+                return None, False
             in_python = True
         elif in_python:
-            return None
+            return None, False
         elif kind == "operator":
             if name not in PASS_ON:
-                return None if name.startswith(KEEP_SIZES) else name
+                return name, not name.startswith(KEEP_SIZES)
             is_passed_on = True
         elif kind == "extension" and is_passed_on:
-            return name
-    return None
+            return name, True
+    return None, False
 
 
 def native_place(address):

@@ -4,11 +4,13 @@ import sys
 import time
 
 from .callbacks import guarded
-from .lines import lines_of
+from .lines import lines_of, own_frames
 from .owners import FIRST_STEPS
 from .process import state
 from .report import write, write_snapshot
 
+# A request is absurd if it is so many times as large as the peak of all others.
+ABSURD = 3
 # Most failures in a report: a program that tries smaller sizes may have many failures.
 MOST_FAILURES = 20
 
@@ -90,9 +92,22 @@ def out_of_memory(device, requested, total, free):
                 "reserved": torch.cuda.memory_reserved(device),
                 "step": state.step() + 1,
                 "lines": lines_of(sys._getframe()),
+                "is_absurd": is_absurd(device, requested, sys._getframe()),
             }
         )
     if state.owners is not None:
         guarded(state.owners.look)()
     write()
     write_snapshot()
+
+
+def is_absurd(device, requested, frame):
+    """Returns True if a request is much larger than all others, and its function reads results."""
+    peak = state.peaks.get(device, {}).get("allocated", 0)
+    own = next(own_frames(frame), None)
+    if own is None or requested < ABSURD * max(peak, 1):
+        return False
+    return any(
+        code is own.f_code and read.last.value is not None
+        for (code, _), read in state.lines.items()
+    )

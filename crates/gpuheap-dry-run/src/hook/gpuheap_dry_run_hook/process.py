@@ -1,5 +1,6 @@
 """Figures and settings of this process, shared by all parts of the hook."""
 
+import ctypes
 import os
 import time
 
@@ -17,8 +18,20 @@ class State:
         self.began = time.monotonic()
         self.written = 0.0
         self.torch = None
-        # Number of reads for each line; None while the hook records no lines.
+        # Number of reads and last result for each line; None while the hook records no lines.
         self.lines = {}
+        # Functions of the emulated libraries: for the tensors that operators read, and for
+        # PyTorch's memory; None if this PyTorch does not report them.
+        self.operands = None
+        self.memory = None
+        # Branches that results decide, by their place in the code, and statements with tests, by
+        # their file.
+        self.branches = {}
+        self.tests = {}
+        # Bounds of slices that results decide, by their place in the code: 0 for a start.
+        self.slices = {}
+        # True between the two reads of `multinomial`.
+        self.multinomial = False
         self.callback = None
         # Number of callbacks from native code that the main thread is executing.
         self.callbacks = 0
@@ -42,6 +55,8 @@ class State:
         self.is_recording = False
         self.steps = {}
         self.ended = None
+        # Line that waits forever for a result; None if no line does.
+        self.hang = None
         self.peaks = {}
         self.failures = []
         self.count_of_failures = 0
@@ -55,6 +70,13 @@ class State:
     def note(self, text):
         if text not in self.notes and len(self.notes) < MOST_LINES:
             self.notes.append(text)
+
+    def allocated(self):
+        """Peak of bytes that PyTorch had allocated on a device, and number of blocks so far."""
+        peak, blocks = ctypes.c_ulonglong(), ctypes.c_ulonglong()
+        if self.memory is not None:
+            self.memory(ctypes.byref(peak), ctypes.byref(blocks))
+        return peak.value, blocks.value
 
     def step(self):
         """Number of optimiser steps. If there are several optimisers, the highest number of one."""

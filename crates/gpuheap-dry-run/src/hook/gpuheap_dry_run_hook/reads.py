@@ -5,14 +5,16 @@ import os
 import sys
 
 from .callbacks import called_by_native_code, guarded
-from .lines import own_frames, place
+from .hang import check_progress
+from .lines import innermost, own_frames, place, reader
 from .native_stack import operator_that_reads, prepare_native_stacks
 from .process import MOST_LINES, state
+from .results import NOT_CHOSEN, Copy, put_result
 
 # Number of reads at one line after which the command warns: the program may wait forever for a
 # value.
 MANY_READS = 10_000
-READ = ctypes.CFUNCTYPE(None, ctypes.c_ulonglong)
+READ = ctypes.CFUNCTYPE(None, ctypes.POINTER(Copy))
 
 
 def watch_reads():
@@ -23,6 +25,13 @@ def watch_reads():
     register.argtypes = [READ]
     register.restype = None
     guarded(prepare_native_stacks)(register)
+    # The emulated runtime is loaded before all other libraries.
+    runtime = ctypes.CDLL(None)
+    state.operands = getattr(runtime, "gpuheap_emulated_operands", None)
+    state.memory = getattr(runtime, "gpuheap_emulated_allocated", None)
+    if state.operands is not None:
+        state.operands.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        state.operands.restype = ctypes.c_size_t
     state.callback = READ(called_by_native_code(read_from_device))
     register(state.callback)
     state.register = register
@@ -34,28 +43,61 @@ def stop_watching():
         state.register(READ())
 
 
-def read_from_device(bytes_read):
+def read_from_device(copy):
     """Called by the emulated driver for each copy to the host, on the thread that copies."""
     if state.lines is None:
         return
     state.reads += 1
     # On a thread of native code, this function is the only Python frame.
     frame = next(own_frames(sys._getframe()), None)
-    operator = guarded(operator_that_reads)()
-    if operator is not None:
-        at = None if frame is None else (frame.f_code, frame.f_lineno)
-        key = (at, operator)
-        times = state.sizes.get(key, 0)
-        if times or len(state.sizes) < MOST_LINES:
-            state.sizes[key] = times + 1
-    if frame is None:
+    at = None if frame is None else (frame.f_code, frame.f_lineno)
+    operator, chooses_size = guarded(operator_that_reads)() or (None, False)
+    # The line that reads may be in a library that the program calls.
+    reads_at = reader(sys._getframe())
+    at_reader = None if reads_at is None else (reads_at.f_code, reads_at.f_lineno)
+    result = NOT_CHOSEN
+    if copy:
+        caller = innermost(sys._getframe())
+        result = guarded(put_result)(copy.contents, operator, caller, at_reader) or NOT_CHOSEN
+    if chooses_size:
+        note_read(state.sizes, (at_reader, operator), result)
+    if at is None:
         return
-    key = (frame.f_code, frame.f_lineno)
-    times = state.lines.get(key, 0)
-    if times or len(state.lines) < MOST_LINES:
-        state.lines[key] = times + 1
-    if times + 1 == MANY_READS:
+    times = note_read(state.lines, at, result)
+    if times == MANY_READS:
         guarded(many_reads)(place(frame))
+    check_progress(place, frame)
+
+
+class Reads:
+    """Reads at one place."""
+
+    def __init__(self):
+        self.times = 0
+        self.last = NOT_CHOSEN
+        # True if each result was a count as large as its bound.
+        self.is_bound = True
+
+    def text(self):
+        """The last result that was chosen, in words; None if no result was."""
+        value = self.last.value
+        if value is None:
+            return None
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def note_read(reads, key, result):
+    """Counts a read, and returns the number of reads at its place."""
+    found = reads.get(key)
+    if found is None:
+        if len(reads) >= MOST_LINES:
+            return 0
+        found = reads[key] = Reads()
+    found.times += 1
+    found.is_bound &= result.is_bound
+    if result is not NOT_CHOSEN:
+        found.last = result
+    return found.times
 
 
 def many_reads(line):

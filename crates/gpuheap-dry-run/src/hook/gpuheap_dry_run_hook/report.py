@@ -18,7 +18,7 @@ def write():
     state.written = time.monotonic()
     torch = state.torch
     reads = [] if state.lines is None else list(state.lines.items())
-    reads.sort(key=lambda item: -item[1])
+    reads.sort(key=lambda item: -item[1].times)
     report = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -35,17 +35,21 @@ def write():
         "reads": state.reads,
         "reads_watched": state.callback is not None,
         "lines": [
-            {"line": line_of(code, line), "times": times} for (code, line), times in reads[:10]
+            {"line": line_of(code, line), "times": read.times, "value": read.text()}
+            for (code, line), read in reads[:10]
         ],
         "sizes": [
             {
                 "line": "a thread of PyTorch" if at is None else line_of(*at),
                 "operator": operator,
-                "times": times,
+                "times": read.times,
+                "value": read.text(),
+                "is_bound": read.is_bound,
             }
-            for (at, operator), times in list(state.sizes.items())
+            for (at, operator), read in list(state.sizes.items())
         ],
         "remedies": {} if state.remedies is None else state.remedies.found,
+        "hang": state.hang,
         "notes": state.notes,
     }
     replace(f"torch.{os.getpid()}.json", lambda file: file.write(json.dumps(report).encode()))

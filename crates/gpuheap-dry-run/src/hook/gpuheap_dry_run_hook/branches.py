@@ -1,0 +1,235 @@
+"""Branches of the program that a truth value from the device decides.
+
+No kernel runs, so the value is free. The program goes on with a value that neither raises an error
+nor leaves a loop. The source of the program shows that value.
+"""
+
+import ast
+import itertools
+import linecache
+
+from .lines import place
+from .process import state
+
+# Rounds of a `while` loop in which PyTorch's peak does not grow, until the loop is left: further
+# rounds would take no other memory.
+ROUNDS = 100
+# Consequences of a branch, from the best to the worst.
+GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
+# Functions that end the program.
+EXITS = {"exit", "quit", "_exit", "abort"}
+# Functions whose result is rarely true, and an error if it is.
+RARE = {"isnan", "isinf", "isneginf", "isposinf"}
+
+
+def truth(frame):
+    """Returns the truth value with which the code of `frame` goes on; True if both do."""
+    at = (frame.f_code, frame.f_lasti)
+    if at not in state.branches:
+        state.branches[at] = find_branch(frame)
+    branch = state.branches[at]
+    if branch is None:
+        return True
+    if branch.loop is not None:
+        return branch.stays if is_staying(branch, frame) else not branch.stays
+    return branch.value
+
+
+class Branch:
+    """Truth value with which the program goes on, or stays in a loop."""
+
+    def __init__(self, value, loop=None):
+        self.value = self.stays = value
+        # The loop that the other value leaves; None if the value leaves no loop.
+        self.loop = loop
+        # Peak of PyTorch's memory, and rounds since it grew.
+        self.peak = 0
+        self.rounds = 0
+
+
+def is_staying(branch, frame):
+    """Returns True if the program stays in a loop that a result may end.
+
+    A `for` loop runs to its end. A `while` loop ends after rounds without a higher peak.
+    """
+    if isinstance(branch.loop, (ast.For, ast.AsyncFor)):
+        state.note(f"a result may end the loop at {place(frame)} early: it ran to its last round")
+        return True
+    peak = state.allocated()[0]
+    branch.rounds = 0 if peak > branch.peak else branch.rounds + 1
+    branch.peak = max(branch.peak, peak)
+    if branch.rounds < ROUNDS:
+        return True
+    state.note(
+        f"a result ends the loop at {place(frame)}: it was left after {ROUNDS} rounds in which the "
+        "peak did not grow"
+    )
+    branch.rounds = 0
+    return False
+
+
+def find_branch(frame):
+    """Returns the branch that a value read in `frame` decides; None if either value goes on."""
+    where = position(frame)
+    for node, loop in tests_of(frame.f_code.co_filename).get(frame.f_lineno, ()):
+        found = operand_at(node.test, where)
+        if found is None:
+            continue
+        read, is_negated = found
+        branch = consequence(node, loop)
+        if branch is not None:
+            branch.value = branch.stays = branch.value != is_negated
+            return branch
+        return Branch(False) if names_in(read) & RARE else None
+    # The value is stored. An expression that looks for errors finds none.
+    expression = expression_at(frame, where)
+    return Branch(False) if expression is not None and names_in(expression) & RARE else None
+
+
+def consequence(node, loop):
+    """Returns the value of a test with which the program goes on; None if each value does."""
+    if isinstance(node, ast.Assert):
+        return Branch(True)
+    if isinstance(node, ast.While):
+        return Branch(True, node)
+    taken, otherwise = end_of(node.body, loop), end_of(node.orelse, loop)
+    if taken == otherwise:
+        return None
+    is_leaving = LEAVES_LOOP in (taken, otherwise) and FAILS not in (taken, otherwise)
+    return Branch(taken < otherwise, loop if is_leaving else None)
+
+
+def end_of(body, loop):
+    """Returns the consequence of a branch with the statements of `body`."""
+    for statement in body:
+        if isinstance(statement, ast.Raise) or is_failing(statement):
+            return FAILS
+        if isinstance(statement, ast.Break):
+            return LEAVES_LOOP
+        if isinstance(statement, ast.Return):
+            if loop is not None:
+                return LEAVES_LOOP
+            is_short = isinstance(statement.value, (type(None), ast.Constant, ast.Name))
+            return RETURNS if is_short else GOES_ON
+    return GOES_ON
+
+
+def is_failing(statement):
+    """Returns True for a statement that asserts False or ends the program."""
+    if isinstance(statement, ast.Assert):
+        return is_false(statement.test)
+    if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+        return False
+    function, arguments = statement.value.func, statement.value.args
+    name = getattr(function, "attr", getattr(function, "id", None))
+    return name in EXITS or (name == "_assert" and bool(arguments) and is_false(arguments[0]))
+
+
+def is_false(expression):
+    return isinstance(expression, ast.Constant) and expression.value is False
+
+
+def operand_at(test, where):
+    """Returns the part of a test whose truth is read, and whether `not` stands before it.
+
+    Returns None if the position is outside of the test, or inside of a comparison or a call. Python
+    3.11 gives the position of the whole statement: then the parts with a call are candidates.
+    """
+    if where is not None and encloses(where, span(test)):
+        where = None
+    if where is not None and not encloses(span(test), where):
+        return None
+    parts = [part for part in parts_of(test) if where is None or span(part[0]) == where]
+    calls = [part for part in parts if any(isinstance(one, ast.Call) for one in ast.walk(part[0]))]
+    candidates = calls or parts
+    is_clear = len({is_negated for _, is_negated in candidates}) == 1
+    return candidates[0] if is_clear else None
+
+
+def parts_of(test, is_negated=False):
+    """Returns the parts of a test that `and`, `or` and `not` join, each with its negation."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return parts_of(test.operand, not is_negated)
+    if isinstance(test, ast.BoolOp):
+        return [found for part in test.values for found in parts_of(part, is_negated)]
+    return [(test, is_negated)]
+
+
+def ends_slice(frame):
+    """Returns True if the code of `frame` reads the end of a slice next, as `n` of `x[m:n]`.
+
+    Python reads the start of a slice before its end.
+    """
+    at = (frame.f_code, frame.f_lasti)
+    if at not in state.slices:
+        expression = expression_at(frame, position(frame)) or ast.Expression()
+        slices = [part for part in ast.walk(expression) if isinstance(part, ast.Slice)]
+        bounds = [(part.lower, part.upper) for part in slices]
+        fixed = (type(None), ast.Constant)
+        ends = [i for pair in bounds for i in (0, 1) if not isinstance(pair[i], fixed)]
+        state.slices[at] = itertools.cycle(ends or [0])
+    return next(state.slices[at]) == 1
+
+
+def tests_of(file):
+    """Returns the statements of a file with a test, by each line of the test, innermost first.
+
+    With each statement comes the loop around it in the same function, or None.
+    """
+    if file not in state.tests:
+        found = state.tests[file] = {}
+        source = "".join(linecache.getlines(file))
+        try:
+            add_tests(ast.parse(source), None, found)
+        except (SyntaxError, ValueError, RecursionError):
+            pass
+    return state.tests[file]
+
+
+def add_tests(node, loop, found):
+    if isinstance(node, (ast.If, ast.While, ast.Assert)):
+        for line in range(node.test.lineno, node.test.end_lineno + 1):
+            found.setdefault(line, []).insert(0, (node, loop))
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        loop = None
+    for part in ast.iter_child_nodes(node):
+        inner = node if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) else loop
+        add_tests(part, inner, found)
+
+
+def expression_at(frame, where):
+    """Returns the expression at a position of a file; the line's if the position is not known."""
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    if where is not None and where[0] == where[2] == frame.f_lineno:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).encode()
+        text = line[where[1] : where[3]].decode(errors="replace")
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def names_in(node):
+    """Returns the names and attributes in an expression."""
+    parts = ast.walk(node)
+    return {getattr(part, "attr", getattr(part, "id", None)) for part in parts}
+
+
+def position(frame):
+    """Returns the place of a frame's instruction in its file; None before Python 3.11."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return None
+    for index, (line, last_line, column, last_column) in enumerate(positions()):
+        if index == frame.f_lasti // 2:
+            where = (line, column, last_line, last_column)
+            return None if None in where else where
+    return None
+
+
+def span(node):
+    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+
+def encloses(outer, inner):
+    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]

@@ -1,0 +1,46 @@
+"""Loops of `transformers` that generate text: they run to their maximum length.
+
+A dry run reads no end token, so that a sequence does not end before.
+"""
+
+import os
+
+from .process import state
+
+# File with the loops, and the function whose truth value continues a loop. Others end it.
+FILE = os.path.join("transformers", "generation", "utils.py")
+CONTINUES = "_beam_search"
+# Most callers that are looked at for the lengths.
+CALLERS = 3
+
+
+def truth_in_generation(frame):
+    """Returns the truth value that `frame` reads in a loop; None outside of such loops."""
+    if not frame.f_code.co_filename.endswith(FILE):
+        return None
+    caller = frame
+    for _ in range(CALLERS):
+        if caller is None or not caller.f_code.co_filename.endswith(FILE):
+            return None
+        length, most = lengths(caller.f_locals)
+        if length is not None and most is not None:
+            is_finished = length >= most
+            if is_finished:
+                state.note(
+                    f"text was generated up to its maximum length, {most} tokens: a dry run reads "
+                    "no end token"
+                )
+            return is_finished != (frame.f_code.co_name == CONTINUES)
+        caller = caller.f_back
+    return None
+
+
+def lengths(names):
+    """Returns the length of the sequences so far, and their maximum length; None if not known."""
+    length = names.get("cur_len")
+    if length is None and getattr(names.get("input_ids"), "ndim", 0) == 2:
+        length = names["input_ids"].shape[1]
+    most = names.get("max_length")
+    if most is None:
+        most = getattr(names.get("stopping_criteria"), "max_length", None)
+    return length, most

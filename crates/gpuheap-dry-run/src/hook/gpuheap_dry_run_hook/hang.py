@@ -1,0 +1,65 @@
+"""Finds a program that waits forever for a result.
+
+No kernel runs, so a value for which a program waits may never come.
+"""
+
+import os
+import threading
+import time
+
+from .process import state
+from .report import write
+
+# Seconds without progress after which the program is ended.
+SECONDS = 10.0
+# Least number of reads without progress: while a program only polls, and while it also allocates
+# memory. A loop that evaluates a model reads less often.
+POLLS = 500
+POLLS_WITH_BLOCKS = 50_000
+# Exit code of a program that was ended, if it does not end by an exception within `SECONDS`.
+CODE = 3
+
+
+class Progress:
+    """Time of the last progress, and the reads since then."""
+
+    def __init__(self):
+        # Steps and peak at the last progress, and the lines that have read since.
+        self.mark = None
+        self.lines = set()
+        self.since = 0.0
+        self.reads = 0
+        self.blocks = 0
+
+
+progress = Progress()
+
+
+def check_progress(place, frame):
+    """Ends the program if it has read without progress for some time.
+
+    Progress is a higher peak, an optimiser step, or a read at a line that has not read since the
+    last progress.
+    """
+    peak, blocks = state.allocated()
+    mark, line = (state.step(), peak), (frame.f_code, frame.f_lineno)
+    if mark != progress.mark:
+        progress.mark = mark
+        progress.lines.clear()
+    if line not in progress.lines:
+        progress.lines.add(line)
+        progress.since = time.monotonic()
+        progress.reads, progress.blocks = 0, blocks
+        return
+    progress.reads += 1
+    least = POLLS if blocks == progress.blocks else POLLS_WITH_BLOCKS
+    if progress.reads < least or time.monotonic() - progress.since < SECONDS:
+        return
+    if state.ended == "hang":
+        # The program caught the exception, or its main thread waits for this one.
+        os._exit(CODE)
+    state.ended, state.hang = "hang", place(frame)
+    progress.mark = None
+    write()
+    if threading.current_thread() is threading.main_thread():
+        raise SystemExit(CODE)

@@ -1,0 +1,190 @@
+"""Results that a program reads from the device.
+
+No kernel runs, so the hook chooses each result: counts as large as their bound, indices in range,
+truth values with which the program goes on, and floating-point numbers that sum to 1 as the
+probabilities of a row do. Memory is then not less than on a GPU.
+"""
+
+import ctypes
+import os
+import struct
+
+from . import rules
+from .branches import ends_slice, truth
+from .generation import truth_in_generation
+from .process import state
+
+# Most operators whose tensors are looked at, innermost first.
+MOST_OPERANDS = 8
+# Operators that count elements of a tensor, to allocate a result of that size.
+COUNTING = {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"}
+# Prefixes of operators for which a true value means an error.
+TRUE_IS_ERROR = ("_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "lu_", "svd")
+# Files whose floating-point numbers are flags, which are 0 on a GPU if all is well.
+FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
+# Formats of `struct` by PyTorch's number of an element type.
+INTEGERS = {0: "B", 1: "b", 2: "h", 3: "i", 4: "q", 27: "H", 28: "I", 29: "Q"}
+FLOATS = {5: "e", 6: "f", 7: "d"}
+BOOLEAN, BFLOAT16 = 11, 15
+# End of a slice that is read from the device: Python takes the end of the sequence instead.
+MOST_INDEX = 2**31 - 1
+# Bytes that are written at a time.
+PIECE = 1 << 20
+
+
+class Copy(ctypes.Structure):
+    """A copy from the device to the host, as the emulated driver reports it."""
+
+    _fields_ = [
+        ("address", ctypes.c_ulonglong),
+        ("bytes", ctypes.c_ulonglong),
+        ("is_written", ctypes.c_bool),
+    ]
+
+
+class Operand(ctypes.Structure):
+    """Tensor that an operator of PyTorch reads, as the emulated runtime reports it."""
+
+    _fields_ = [
+        ("operator", ctypes.c_char_p),
+        ("element_type", ctypes.c_int),
+        ("dimensions", ctypes.c_int),
+        ("sizes", ctypes.c_longlong * 8),
+        ("one_of", ctypes.c_longlong),
+        ("most", ctypes.c_longlong),
+    ]
+
+    def shape(self):
+        return tuple(self.sizes[: self.dimensions])
+
+    def elements(self):
+        count = 1
+        for size in self.shape():
+            count *= size
+        return count
+
+
+class Result:
+    """Result that was chosen: its value, and whether it is a count as large as its bound."""
+
+    def __init__(self, value, is_bound=False):
+        self.value = value
+        self.is_bound = is_bound
+
+
+# Stands for a result that is as the program wrote it.
+NOT_CHOSEN = Result(None)
+
+
+def put_result(copy, operator, frame, line):
+    """Writes the result of a copy, and returns it; None if it is as the program wrote it.
+
+    `operator` is the operator of PyTorch that reads, `frame` the Python code that called it, and
+    `line` the code and the number of the line that reads.
+    """
+    rule = rules.rule_at(line)
+    if not copy.address or (copy.is_written and rule is None):
+        return None
+    operands = operands_of_thread()
+    if not operands:
+        return None
+    read = operands[0]
+    counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
+    if counting and counting[-1] is read:
+        # The operator copies the count itself, as 32-bit integers for parts of the tensor.
+        result = count(read.elements() // read.one_of, read, rule)
+        put_counts(copy, result.value)
+        return result
+    if counting and read.element_type in INTEGERS:
+        result = count(counting[-1].elements(), counting[-1], rule)
+    elif read.most and read.element_type in INTEGERS:
+        result = count(read.most, read, rule)
+    elif rule is not None:
+        result = Result(rules.value_of(rule, read.shape(), None))
+    else:
+        result = Result(chosen(read, operator, frame))
+    pattern = encoded(read.element_type, result.value)
+    if pattern is None:
+        return None
+    fill(copy, pattern)
+    return result
+
+
+def count(bound, operand, rule):
+    """Returns the number of elements that an operator finds."""
+    if rule is not None:
+        return Result(max(0, int(rules.value_of(rule, operand.shape(), bound))))
+    # The sum of repeats has no bound: each repeat counts as 1.
+    is_bound = rules.LARGEST and operand.operator != b"repeat_interleave"
+    return Result(bound if rules.LARGEST else min(bound, rules.SMALLEST), is_bound)
+
+
+def put_counts(copy, value):
+    parts = max(copy.bytes // 4, 1)
+    share = -(-value // parts)
+    left = value
+    for part in range(parts):
+        now = min(share, left)
+        left -= now
+        ctypes.memmove(copy.address + 4 * part, struct.pack("<i", now & 0x7FFFFFFF), 4)
+
+
+def chosen(read, operator, frame):
+    """Returns the value with which most programs go on."""
+    if read.element_type == BOOLEAN:
+        return chosen_truth(read, operator, frame)
+    if read.element_type in INTEGERS:
+        is_index = operator == "__index__" and frame is not None
+        return MOST_INDEX if is_index and ends_slice(frame) else 0
+    if frame is not None and frame.f_code.co_filename.endswith(FLAGS):
+        return 0.0
+    # The probabilities of a row sum to 1.
+    return 1.0 / max(read.shape()[-1] if read.dimensions else 1, 1)
+
+
+def chosen_truth(read, operator, frame):
+    if operator == "multinomial":
+        # Reads first whether the probabilities are valid, then whether they are all 0.
+        state.multinomial = not state.multinomial
+        return state.multinomial
+    if operator not in (None, "__index__"):
+        return not operator.startswith(TRUE_IS_ERROR)
+    if frame is None or read.elements() != 1:
+        return True
+    in_generation = truth_in_generation(frame)
+    return truth(frame) if in_generation is None else in_generation
+
+
+def encoded(element_type, value):
+    """Returns the bytes of an element; None for a type that is not handled."""
+    if element_type == BOOLEAN:
+        return struct.pack("?", bool(value))
+    if element_type in INTEGERS:
+        form = INTEGERS[element_type]
+        bits = 8 * struct.calcsize(form)
+        least, most = (
+            (0, 2**bits - 1) if form.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        )
+        return struct.pack("<" + form, min(max(int(value), least), most))
+    if element_type in FLOATS:
+        return struct.pack("<" + FLOATS[element_type], float(value))
+    if element_type == BFLOAT16:
+        return struct.pack("<f", float(value))[2:]
+    return None
+
+
+def fill(copy, pattern):
+    piece = pattern * (min(copy.bytes, PIECE) // len(pattern))
+    done = 0
+    while piece and done < copy.bytes:
+        now = min(len(piece), copy.bytes - done)
+        ctypes.memmove(copy.address + done, piece, now)
+        done += now
+
+
+def operands_of_thread():
+    """Returns the tensors that the operators of this thread read, innermost first."""
+    if state.operands is None:
+        return []
+    found = (Operand * MOST_OPERANDS)()
+    return found[: state.operands(found, MOST_OPERANDS)]

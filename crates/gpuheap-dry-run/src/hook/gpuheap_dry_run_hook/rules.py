@@ -1,0 +1,33 @@
+"""Values of results that the user set with `--read` and `--read-range`."""
+
+import json
+import os
+
+# Rules of `--read`: the end of a file's path, a line, and an expression.
+RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
+# Count to return where a count has a bound: the bound, or at most this number.
+SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
+LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
+
+
+def rule_at(line):
+    """Returns the rule for a line, given as code and number; None without one."""
+    if not RULES or line is None:
+        return None
+    file, number = line[0].co_filename, line[1]
+    for rule in RULES:
+        is_file = file == rule["file"] or file.endswith(os.sep + rule["file"])
+        if is_file and number == rule["line"]:
+            return rule
+    return None
+
+
+def value_of(rule, shape, bound):
+    """Returns the value of a rule for a tensor of this shape.
+
+    The expression may use `shape`, the tensor's sizes, and `bound`, the largest possible count.
+    """
+    if "code" not in rule:
+        rule["code"] = compile(str(rule["value"]), f"--read {rule['file']}", "eval")
+    names = {"shape": shape, "bound": bound, "min": min, "max": max, "int": int, "float": float}
+    return eval(rule["code"], {"__builtins__": {}}, names)

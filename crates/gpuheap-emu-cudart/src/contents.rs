@@ -1,0 +1,42 @@
+//! Facts about the content of PyTorch's device memory, which kernels that are not run would have
+//! written.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// Fact about the content of device memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Content {
+    /// One of so many elements is not 0.
+    OneOf(i64),
+    /// No element is larger.
+    AtMost(i64),
+}
+
+/// Facts about ranges of device memory, by address: end and fact.
+static CONTENTS: Mutex<BTreeMap<u64, (u64, Content)>> = Mutex::new(BTreeMap::new());
+
+/// Removes the facts about a block, which PyTorch's allocator hands out again.
+pub(crate) fn forget(block: u64, bytes: u64) {
+    let Ok(mut contents) = CONTENTS.lock() else { return };
+    let end = block.saturating_add(bytes);
+    while let Some((&start, &(last, _))) = contents.range(..end).next_back()
+        && last > block
+    {
+        contents.remove(&start);
+    }
+}
+
+/// Notes a fact about a range.
+pub(crate) fn note(address: u64, bytes: u64, content: Content) {
+    if let Ok(mut contents) = CONTENTS.lock() {
+        contents.insert(address, (address.saturating_add(bytes), content));
+    }
+}
+
+/// Returns the fact about the range that an address is in; `None` if nothing is known.
+pub(crate) fn at(address: u64) -> Option<Content> {
+    let contents = CONTENTS.lock().ok()?;
+    let (_, &(end, content)) = contents.range(..=address).next_back()?;
+    (address < end).then_some(content)
+}

@@ -1,0 +1,320 @@
+//! Operators of PyTorch that read results from the device, or write a value that is known.
+//!
+//! If kernels are not run, the hook of a dry run chooses the results that a program reads. For
+//! that, it calls [`gpuheap_emulated_operands`], which returns the type and the sizes of the tensor
+//! that is read. The emulated driver gets the values of fills, so that they can be read back.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
+use std::sync::OnceLock;
+
+use crate::contents::{self, Content};
+use crate::torch::{TORCH, Tensor, Torch, driver, find};
+
+/// Most dimensions of a tensor that an [`Operand`] describes.
+const DIMENSIONS: usize = 8;
+
+/// Tensor that an operator reads.
+#[repr(C)]
+struct Operand {
+    /// Name of the operator.
+    operator: *const c_char,
+    /// Number of PyTorch's element type.
+    element_type: c_int,
+    /// Number of dimensions, at most 8.
+    dimensions: c_int,
+    sizes: [i64; DIMENSIONS],
+    /// Number of elements of which one is not 0; 1 if nothing is known.
+    one_of: i64,
+    /// Largest value of an element; 0 if nothing is known.
+    most: i64,
+}
+
+/// An argument of a C++ function in a register: an address, an integer or a flag.
+type Argument = *mut c_void;
+/// A C++ function whose arguments are all in registers. A result of a class type is written to the
+/// address in the first argument.
+type Function = unsafe extern "C-unwind" fn(
+    Argument,
+    Argument,
+    Argument,
+    Argument,
+    Argument,
+    Argument,
+) -> Argument;
+
+/// Defines functions that replace PyTorch's functions, and call these through the named function
+/// with the number of the argument that is the tensor.
+macro_rules! operators {
+    ($($name:ident = $symbol:literal by $through:ident($tensor:literal);)*) => {$(
+        #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
+        // SAFETY: only PyTorch has a function of this name, which includes the types of the
+        // arguments: at most six, each in a register of this architecture. This library is loaded
+        // before PyTorch's libraries, so this function replaces PyTorch's.
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(export_name = $symbol)]
+        unsafe extern "C-unwind" fn $name(
+            a: Argument,
+            b: Argument,
+            c: Argument,
+            d: Argument,
+            e: Argument,
+            f: Argument,
+        ) -> Argument {
+            static PYTORCHS: OnceLock<Function> = OnceLock::new();
+            let function = *PYTORCHS.get_or_init(|| pytorchs(concat!($symbol, "\0"), $name));
+            let operator = concat!(stringify!($name), "\0");
+            // SAFETY: PyTorch passed these arguments for a call of the same function. The argument
+            // with this number is a tensor.
+            unsafe { $through(function, operator, $tensor, [a, b, c, d, e, f]) }
+        }
+    )*};
+}
+
+operators! {
+    copy_ = "_ZN2at4_ops5copy_4callERNS_6TensorERKS2_b" by read(1);
+    _local_scalar_dense = "_ZN2at4_ops19_local_scalar_dense4callERKNS_6TensorE" by read(1);
+    nonzero = "_ZN2at4_ops7nonzero4callERKNS_6TensorE" by read(1);
+    _unique2 = "_ZN2at4_ops8_unique24callERKNS_6TensorEbbb" by read(1);
+    unique_dim = "_ZN2at4_ops10unique_dim4callERKNS_6TensorElbbb" by read(1);
+    unique_consecutive =
+        "_ZN2at4_ops18unique_consecutive4callERKNS_6TensorEbbSt8optionalIlE" by read(1);
+    repeat_interleave =
+        "_ZN2at4_ops24repeat_interleave_Tensor4callERKNS_6TensorESt8optionalIN3c106SymIntEE"
+        by read(1);
+    fill_scalar = "_ZN2at4_ops12fill__Scalar4callERNS_6TensorERKN3c106ScalarE" by fill(0);
+    one_hot = "_ZN2at4_ops7one_hot4callERKNS_6TensorEl" by note_content(1);
+    sum = "_ZN2at4_ops3sum4callERKNS_6TensorESt8optionalIN3c1010ScalarTypeEE" by note_content(1);
+    count_nonzero =
+        "_ZN2at4_ops13count_nonzero4callERKNS_6TensorESt8optionalIlE" by note_content(1);
+}
+
+/// Returns PyTorch's function. Ends the process if PyTorch lacks it: the caller linked against it.
+fn pytorchs(symbol: &'static str, ours: Function) -> Function {
+    let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
+    // SAFETY: the mangled name of a C++ function includes the types of its arguments, which the
+    // table of this file found to be in registers.
+    let found: Option<Function> = unsafe { find(TORCH, name) };
+    match found.filter(|&found| found as usize != ours as usize) {
+        Some(found) => found,
+        None => {
+            let line = format!("libtorch_cpu.so has no function {symbol}, which PyTorch calls");
+            let _ = writeln!(std::io::stderr(), "gpuheap: cudart: {line}");
+            std::process::abort()
+        }
+    }
+}
+
+/// Calls an operator. Meanwhile, the hook can look at the tensor that the operator reads.
+///
+/// # Safety
+///
+/// The arguments are those of a call of `function`, and the argument `tensor` is a tensor.
+unsafe fn read(
+    function: Function,
+    operator: &'static str,
+    tensor: usize,
+    arguments: [Argument; 6],
+) -> Argument {
+    let _entered = Entered::new(Running { operator, tensor: arguments[tensor].cast() });
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: by the caller's contract, the arguments are for this function.
+    unsafe { function(a, b, c, d, e, f) }
+}
+
+/// Calls `fill_`, and reports the filled memory to the emulated driver.
+///
+/// # Safety
+///
+/// The arguments are those of a call of `fill_`: a tensor, and a number.
+unsafe fn fill(
+    function: Function,
+    _operator: &'static str,
+    tensor: usize,
+    arguments: [Argument; 6],
+) -> Argument {
+    type Filled = unsafe extern "C" fn(u64, u64, u64, c_int);
+    static FILLED: OnceLock<Option<Filled>> = OnceLock::new();
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: by the caller's contract, the arguments are for this function.
+    let result = unsafe { function(a, b, c, d, e, f) };
+    // SAFETY: by the caller's contract, both live during the call.
+    let (tensor, scalar) = unsafe { (&*arguments[tensor].cast::<Tensor>(), &*b.cast::<Scalar>()) };
+    // SAFETY: PyTorch created the tensor.
+    let memory =
+        |torch: &Torch| unsafe { Some((torch.dense_memory(tensor)?, torch.kind(tensor)?)) };
+    let Some(((address, bytes), (element_type, width))) = Torch::get().and_then(memory) else {
+        return result;
+    };
+    let Some(value) = scalar.as_element(element_type) else { return result };
+    // SAFETY: only the emulated driver has a function of that name, with this type.
+    if let Some(filled) = FILLED.get_or_init(|| unsafe { driver(c"gpuheap_emulated_filled") }) {
+        // SAFETY: the function accepts all numbers.
+        unsafe { filled(address, bytes, value, width as c_int) };
+    }
+    result
+}
+
+/// Calls an operator, and notes a fact about its result: of `one_hot`, one of so many elements as
+/// there are classes is not 0; `sum` of booleans and `count_nonzero` are at most the number of
+/// elements.
+///
+/// # Safety
+///
+/// The arguments are those of a call of the operator: the address of the result, a tensor, and
+/// further arguments.
+unsafe fn note_content(
+    function: Function,
+    operator: &'static str,
+    tensor: usize,
+    arguments: [Argument; 6],
+) -> Argument {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: by the caller's contract, the arguments are for this function.
+    let result = unsafe { function(a, b, c, d, e, f) };
+    let Some(torch) = Torch::get() else { return result };
+    // SAFETY: PyTorch wrote the result to the address in the first argument.
+    let memory = unsafe { torch.memory(&*a.cast::<Tensor>()) };
+    let Some((address, bytes)) = memory else { return result };
+    // SAFETY: by the caller's contract, the argument is a tensor, which lives during the call.
+    let (kind, sizes) = unsafe {
+        let tensor = &*arguments[tensor].cast::<Tensor>();
+        (torch.kind(tensor), torch.sizes(tensor))
+    };
+    let elements = || sizes.unwrap_or_default().iter().product::<i64>();
+    let is_boolean = kind.is_some_and(|(element_type, _)| element_type == BOOLEAN);
+    let content = match operator.trim_end_matches('\0') {
+        "one_hot" => Content::OneOf(i64::try_from(c.addr()).unwrap_or(1).max(1)),
+        "sum" if !is_boolean => return result,
+        _ => Content::AtMost(elements()),
+    };
+    contents::note(address, bytes, content);
+    result
+}
+
+/// PyTorch's number of the element type of booleans.
+const BOOLEAN: c_int = 11;
+
+/// `c10::Scalar`: a number of one of several types.
+#[repr(C)]
+struct Scalar {
+    kind: c_int,
+    _unused: [c_int; 3],
+    /// Bits of a double, of an integer, or of a flag.
+    bits: u64,
+}
+
+impl Scalar {
+    /// `Tag::HAS_d`, for a double.
+    const DOUBLE: c_int = 0;
+    /// `Tag::HAS_i`, for an integer.
+    const INTEGER: c_int = 1;
+
+    /// Returns the bits of the number as an element of a tensor; `None` for a type or a number that
+    /// is not handled. `element_type` is PyTorch's number of the type.
+    fn as_element(&self, element_type: c_int) -> Option<u64> {
+        let number = match self.kind {
+            Scalar::DOUBLE => f64::from_bits(self.bits),
+            Scalar::INTEGER => self.bits as i64 as f64,
+            // A flag, whose tag depends on PyTorch's version. Other types have no such values.
+            _ if self.bits <= 1 => self.bits as f64,
+            _ => return None,
+        };
+        Some(match element_type {
+            // Integers of 8 to 64 bits.
+            0..=4 if self.kind == Scalar::INTEGER => self.bits,
+            0..=4 => number as i64 as u64,
+            // Half precision.
+            5 if number == 0.0 => 0,
+            5 if number == 1.0 => 0x3c00,
+            6 => u64::from((number as f32).to_bits()),
+            7 => number.to_bits(),
+            BOOLEAN => u64::from(number != 0.0),
+            // `bfloat16`: the upper half of single precision.
+            15 => u64::from((number as f32).to_bits() >> 16),
+            _ => return None,
+        })
+    }
+}
+
+/// An operator that a thread executes.
+#[derive(Clone, Copy)]
+struct Running {
+    /// Name of the operator, with a zero byte.
+    operator: &'static str,
+    /// Tensor that the operator reads. Valid until the operator returns.
+    tensor: *const Tensor,
+}
+
+thread_local! {
+    /// Operators that the thread executes, outermost first.
+    static RUNNING: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An operator that the thread executes until this value is dropped. An exception of PyTorch drops
+/// it too.
+struct Entered;
+
+impl Entered {
+    fn new(operator: Running) -> Entered {
+        RUNNING.with_borrow_mut(|running| running.push(operator));
+        Entered
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        RUNNING.with_borrow_mut(|running| running.pop());
+    }
+}
+
+/// Writes the tensors that the calling thread's operators read, innermost first, and returns their
+/// number: at most `most`.
+///
+/// # Safety
+///
+/// `operands` has room for `most` values.
+// SAFETY: no other library exports a symbol of this name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gpuheap_emulated_operands(operands: *mut Operand, most: usize) -> usize {
+    let Some(torch) = Torch::get() else { return 0 };
+    let running: Vec<Running> =
+        RUNNING.with_borrow(|running| running.iter().rev().copied().collect());
+    let mut count = 0;
+    for Running { operator, tensor } in running.into_iter().take(most) {
+        // SAFETY: the operators of the list have not returned, so the tensor lives.
+        let Some(operand) = (unsafe { operand(torch, operator, &*tensor) }) else { continue };
+        // SAFETY: by the caller's contract, there is room for `most` values.
+        unsafe { operands.add(count).write(operand) };
+        count += 1;
+    }
+    count
+}
+
+/// Describes a tensor; `None` if it has no device memory.
+///
+/// # Safety
+///
+/// PyTorch created the tensor.
+unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Option<Operand> {
+    // SAFETY: by the caller's contract, PyTorch created the tensor.
+    let ((address, _), (element_type, _), known) =
+        unsafe { (torch.memory(tensor)?, torch.kind(tensor)?, torch.sizes(tensor)?) };
+    let mut sizes = [1; DIMENSIONS];
+    let dimensions = known.len().min(DIMENSIONS);
+    sizes[..dimensions].copy_from_slice(&known[..dimensions]);
+    let (one_of, most) = match contents::at(address) {
+        Some(Content::OneOf(classes)) => (classes, 0),
+        Some(Content::AtMost(most)) => (1, most),
+        None => (1, 0),
+    };
+    Some(Operand {
+        operator: operator.as_ptr().cast(),
+        element_type,
+        dimensions: dimensions as c_int,
+        sizes,
+        one_of,
+        most,
+    })
+}
