@@ -136,7 +136,8 @@ struct found {
 
 /* The convolution of `plans`, by functions of before operation graphs. */
 static int older(void) {
-  int images[] = {32, 128, 28, 28}, strides[] = {128 * 784, 784, 28, 1}, filter[] = {128, 128, 3, 3};
+  int images[] = {32, 128, 28, 28}, strides[] = {128 * 784, 784, 28, 1},
+      filter[] = {128, 128, 3, 3};
   int ones[] = {1, 1}, count = 0;
   void *x = 0, *w = 0, *window = 0;
   struct found found[8];
