@@ -1,5 +1,5 @@
-//! Facts about the content of PyTorch's device memory, which kernels that are not run would have
-//! written.
+//! Facts about the content of PyTorch's device memory. Kernels would have written it, and are not
+//! run.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ pub(crate) enum Content {
 /// Facts about ranges of device memory, by address: end and fact.
 static CONTENTS: Mutex<BTreeMap<u64, (u64, Content)>> = Mutex::new(BTreeMap::new());
 
-/// Removes the facts about a block, which PyTorch's allocator hands out again.
+/// Removes the facts about a block. PyTorch's allocator hands it out again.
 pub(crate) fn forget(block: u64, bytes: u64) {
     let Ok(mut contents) = CONTENTS.lock() else { return };
     let end = block.saturating_add(bytes);

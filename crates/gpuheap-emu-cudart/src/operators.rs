@@ -1,8 +1,8 @@
 //! Operators of PyTorch that read results from the device, or write a value that is known.
 //!
-//! If kernels are not run, the hook of a dry run chooses the results that a program reads. For
-//! that, it calls [`gpuheap_emulated_operands`], which returns the type and the sizes of the tensor
-//! that is read. The emulated driver gets the values of fills, so that they can be read back.
+//! If kernels are not run, the hook of a dry run chooses the results that a program reads. It
+//! calls [`gpuheap_emulated_operands`] for the type and the sizes of the tensor that is read. The
+//! emulated driver gets the values of fills, so that they can be read back.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -49,7 +49,7 @@ type Function = unsafe extern "C-unwind" fn(
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal);)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
-        // SAFETY: only PyTorch has a function of this name, which includes the types of the
+        // SAFETY: only PyTorch has a function of this name. The name includes the types of the
         // arguments: at most six, each in a register of this architecture. This library is loaded
         // before PyTorch's libraries, so this function replaces PyTorch's.
         #[cfg(target_arch = "x86_64")]
@@ -93,8 +93,8 @@ operators! {
 /// Returns PyTorch's function. Ends the process if PyTorch lacks it: the caller linked against it.
 fn pytorchs(symbol: &'static str, ours: Function) -> Function {
     let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
-    // SAFETY: the mangled name of a C++ function includes the types of its arguments, which the
-    // table of this file found to be in registers.
+    // SAFETY: the mangled name of a C++ function includes the types of its arguments. By the
+    // table of this file, they are in registers.
     let found: Option<Function> = unsafe { find(TORCH, name) };
     match found.filter(|&found| found as usize != ours as usize) {
         Some(found) => found,
@@ -110,7 +110,7 @@ fn pytorchs(symbol: &'static str, ours: Function) -> Function {
 ///
 /// # Safety
 ///
-/// The arguments are those of a call of `function`, and the argument `tensor` is a tensor.
+/// `arguments` belong to a call of `function`, and the argument `tensor` is a tensor.
 unsafe fn read(
     function: Function,
     operator: &'static str,
@@ -127,7 +127,7 @@ unsafe fn read(
 ///
 /// # Safety
 ///
-/// The arguments are those of a call of `fill_`: a tensor, and a number.
+/// `arguments` belong to a call of `fill_`: a tensor, and a number.
 unsafe fn fill(
     function: Function,
     _operator: &'static str,
@@ -162,7 +162,7 @@ unsafe fn fill(
 ///
 /// # Safety
 ///
-/// The arguments are those of a call of the operator: the address of the result, a tensor, and
+/// `arguments` belong to a call of the operator: the address of the result, a tensor, and
 /// further arguments.
 unsafe fn note_content(
     function: Function,
@@ -177,7 +177,7 @@ unsafe fn note_content(
     // SAFETY: PyTorch wrote the result to the address in the first argument.
     let memory = unsafe { torch.memory(&*a.cast::<Tensor>()) };
     let Some((address, bytes)) = memory else { return result };
-    // SAFETY: by the caller's contract, the argument is a tensor, which lives during the call.
+    // SAFETY: by the caller's contract, the argument is a tensor that lives during the call.
     let (kind, sizes) = unsafe {
         let tensor = &*arguments[tensor].cast::<Tensor>();
         (torch.kind(tensor), torch.sizes(tensor))
