@@ -79,7 +79,7 @@ def write_peaks():
 
 def failure(text, devices):
     """Returns a failed request. The pool's peaks stand for its state at that moment."""
-    size = re.search(r"allocat\w+ ([\d.]+) ?([KMGT]i)?B|allocat\w+ (\d+) bytes", text)
+    size = re.search(r"alloc\w+ ([\d.]+) ?([KMGT]i)?B|alloc\w+ (\d+) bytes", text)
     if size is None:
         requested = 0
     elif size[3]:
