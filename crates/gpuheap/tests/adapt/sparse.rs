@@ -39,7 +39,7 @@ fn sparse_layouts_round_trip() {
 
 #[test]
 fn sparse_conversion_keeps_indices() {
-    let (device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
+    let (_device, heap) = make_heap(1 << 30, Schedule::Seeded(1), PoolKind::Split);
     let target = heap.target().unwrap();
     let small: CsMatI<f64, u32> = matrix().to_other_types();
     let up: DeviceCsMat<f32, u32> = target.cu(&small).unwrap();
