@@ -10,7 +10,7 @@ use crate::judge::{Results, judge};
 use crate::program::Run;
 use crate::stand_ins::StandIns;
 use crate::verdict::{Ended, Verdict};
-use crate::{Options, outcome, reports};
+use crate::{Counts, Options, Remedies, outcome, reports};
 
 /// Judges a run that ended as `ended`, and whose processes wrote these reports: file names and
 /// contents.
@@ -24,9 +24,14 @@ pub fn judge_reports(files: &[(&str, &[u8])], ended: Ended) -> Verdict {
         memory: None,
         steps: None,
         time_limit: None,
-        find_batch: None,
+        find_batch: Vec::new(),
+        margin: 0.0,
+        remedies: Remedies::Never,
         quick: false,
         allow_oversubscription: false,
+        results: Vec::new(),
+        counts: Counts::Largest,
+        read_range: false,
         trace: None,
         stand_ins: None,
     };
@@ -34,6 +39,7 @@ pub fn judge_reports(files: &[(&str, &[u8])], ended: Ended) -> Verdict {
     let folder = Folder::with_reports(files).expect("a temporary folder");
     let run = Run {
         device: Device::new(card, None),
+        device_count: 1,
         ended,
         processes: reports::read(&folder.reports()),
         seconds: 0.0,
