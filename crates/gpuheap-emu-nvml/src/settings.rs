@@ -74,7 +74,9 @@ fn describe(value: String) -> Result<Description, String> {
         })?;
         (format!("{NVML}={value:?}"), text)
     };
-    serde_json::from_str(&text).map_err(|error| format!("{place}: {error}"))
+    // The name of an unknown field may have a line break.
+    serde_json::from_str(&text)
+        .map_err(|error| format!("{place}: {}", error.to_string().replace('\n', "\\n")))
 }
 
 fn cuda(text: &str) -> Option<i32> {
