@@ -28,29 +28,43 @@ pub trait HostData {
     fn with_elements<R>(&self, work: impl FnOnce(&[Self::Element]) -> R) -> R;
 }
 
-macro_rules! slices {
-    ($([$($length:tt)*] $data:ty;)*) => {
-        $(
-            impl<T: Element, $($length)*> HostData for $data {
-                type Element = T;
-                type Dim = Ix1;
+impl<T: Element> HostData for [T] {
+    type Element = T;
+    type Dim = Ix1;
 
-                fn shape(&self) -> Ix1 {
-                    Ix1(self.len())
-                }
+    fn shape(&self) -> Ix1 {
+        Ix1(self.len())
+    }
 
-                fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
-                    work(self)
-                }
-            }
-        )*
-    };
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        work(self)
+    }
 }
 
-slices! {
-    [] [T];
-    [const N: usize] [T; N];
-    [] Vec<T>;
+impl<T: Element, const N: usize> HostData for [T; N] {
+    type Element = T;
+    type Dim = Ix1;
+
+    fn shape(&self) -> Ix1 {
+        Ix1(N)
+    }
+
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        work(self)
+    }
+}
+
+impl<T: Element> HostData for Vec<T> {
+    type Element = T;
+    type Dim = Ix1;
+
+    fn shape(&self) -> Ix1 {
+        Ix1(self.len())
+    }
+
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        work(self)
+    }
 }
 
 impl<T: Element, S: Data<Elem = T>, D: Dimension> HostData for ndarray::ArrayBase<S, D> {
