@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
 import pickle
 import sys
+import typing
 from types import ModuleType
 
 
@@ -34,7 +34,9 @@ def main() -> None:
     with open(os.environ.pop("GPUHEAP_DRY_RUN_CALL"), "rb") as call:
         path, (module, file, name), values = pickle.load(call)
     sys.path[:] = path
-    function = functools.reduce(getattr, name.split("."), load(module, file))
+    function: typing.Any = load(module, file)
+    for part in name.split("."):
+        function = getattr(function, part)
     arguments, keywords = pickle.loads(values)
     function(*arguments, **keywords)
 

@@ -188,7 +188,8 @@ def tests_of(file):
 
 def add_tests(node, loop, found):
     if isinstance(node, (ast.If, ast.While, ast.Assert)):
-        for line in range(node.test.lineno, node.test.end_lineno + 1):
+        last = node.test.end_lineno or node.test.lineno
+        for line in range(node.test.lineno, last + 1):
             found.setdefault(line, []).insert(0, (node, loop))
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
         loop = None
