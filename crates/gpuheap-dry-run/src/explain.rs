@@ -1,7 +1,7 @@
 //! Finds memory at the peak, memory needs and remedies in the trace of a run.
 
 use gpuheap_replay::Program;
-use gpuheap_replay::cards::Class;
+use gpuheap_replay::cards::{Card, Class};
 use gpuheap_replay::moment::Moment;
 use gpuheap_replay::replay::{DeviceChoice, Options, Silent};
 use gpuheap_replay::run::{TraceReport, replay};
@@ -144,10 +144,8 @@ pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run)
     let needs = report.verdict.needs?;
     // The context's memory depends on the card. Kernels and libraries take as much as in this run.
     let code = recording.beside.saturating_sub(run.device.context_bytes);
-    let mut cards: Vec<_> = gpuheap_replay::cards::all()
-        .iter()
-        .filter(|card| card.capability == run.device.card.capability)
-        .filter(|card| card.class != Class::MigSlice && card.usable_bytes >= needs.least + code)
+    let mut cards: Vec<_> = cards_like(run.device.card)
+        .filter(|card| card.usable_bytes >= needs.least + code)
         .filter(|card| {
             let fit = report.verdict.fits.iter().find(|fit| fit.card == *card);
             fit.is_none_or(|fit| fit.way == Some(Way::AsIs))
@@ -161,6 +159,14 @@ pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run)
         capability: run.device.card.capability,
         cards: cards.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
     })
+}
+
+/// Returns all whole cards with the compute capability of `card`.
+pub(crate) fn cards_like(card: &Card) -> impl Iterator<Item = &'static Card> {
+    let capability = card.capability;
+    gpuheap_replay::cards::all()
+        .iter()
+        .filter(move |card| card.capability == capability && card.class != Class::MigSlice)
 }
 
 /// Removes from `needs` the cards on which the program ran and did not fit.

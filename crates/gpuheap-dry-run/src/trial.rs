@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_replay::cards::{self, Class};
-
 use crate::card::Device;
 use crate::explain::{self, Recording};
 use crate::outcome::{self, most_in_use};
@@ -175,13 +173,8 @@ pub(crate) fn estimate_fsdp(
     };
     let estimate = |ranks: &u64| {
         let least = in_use.saturating_sub(sharded - sharded / ranks) + whole;
-        let is_alike = |card: &&&cards::Card| {
-            card.capability == device.card.capability
-                && card.class != Class::MigSlice
-                && card.total_bytes >= least
-        };
-        let mut smallest: Vec<_> = cards::all().iter().collect::<Vec<_>>();
-        smallest.retain(|card| is_alike(&card));
+        let mut smallest: Vec<_> =
+            explain::cards_like(device.card).filter(|card| card.total_bytes >= least).collect();
         smallest.sort_by_key(|card| card.total_bytes);
         Trial {
             remedy: format!("fsdp_{ranks}"),

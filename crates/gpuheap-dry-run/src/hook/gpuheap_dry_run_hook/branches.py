@@ -30,8 +30,8 @@ def truth(frame):
     branch = state.branches[at]
     if branch is None:
         return True
-    if branch.loop is not None:
-        return branch.stays if is_staying(branch, frame) else not branch.stays
+    if branch.loop is not None and not is_staying(branch, frame):
+        return not branch.value
     return branch.value
 
 
@@ -39,7 +39,7 @@ class Branch:
     """Truth value with which the program goes on, or stays in a loop."""
 
     def __init__(self, value, loop=None):
-        self.value = self.stays = value
+        self.value = value
         # The loop that the other value leaves; None if the value leaves no loop.
         self.loop = loop
         # Peak of PyTorch's memory, and rounds since it grew.
@@ -78,7 +78,7 @@ def find_branch(frame):
         read, is_negated = found
         branch = consequence(node, loop)
         if branch is not None:
-            branch.value = branch.stays = branch.value != is_negated
+            branch.value = branch.value != is_negated
             return branch
         return Branch(False) if names_in(read) & RARE else None
     # The value is stored. An expression that looks for errors finds none.

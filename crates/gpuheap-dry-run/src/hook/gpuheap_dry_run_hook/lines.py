@@ -5,16 +5,20 @@ import os
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 # Folder of the hook.
 HOOK = os.path.dirname(__file__) + os.sep
+# Part of the paths of installed packages.
+PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+
+def is_package(file):
+    """Returns True for a file of an installed package."""
+    return PACKAGES in file
 
 
 def own_frames(frame):
     """Yields the frames of the program, innermost first, without the hook, PyTorch and Python."""
     while frame is not None:
         name = frame.f_code.co_filename
-        is_library = (
-            name.startswith(("<", LIBRARY, HOOK)) or f"{os.sep}site-packages{os.sep}" in name
-        )
-        if not is_library:
+        if not (name.startswith(("<", LIBRARY, HOOK)) or is_package(name)):
             yield frame
         frame = frame.f_back
 
@@ -30,11 +34,10 @@ def reader(frame):
     """Returns the innermost frame outside of the hook, PyTorch and Python; None without one."""
     while frame is not None:
         name = frame.f_code.co_filename
-        is_package = f"{os.sep}site-packages{os.sep}" in name
-        is_torch = f"{os.sep}site-packages{os.sep}torch{os.sep}" in name
-        if is_package and not is_torch:
-            return frame
-        if not is_package and not name.startswith(("<", LIBRARY, HOOK)):
+        if is_package(name):
+            if f"{PACKAGES}torch{os.sep}" not in name:
+                return frame
+        elif not name.startswith(("<", LIBRARY, HOOK)):
             return frame
         frame = frame.f_back
     return None

@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 
+from .lines import is_package
 from .process import state
 
 # Most frames of native code that are examined at a read, from the copy outwards. Bounds the time
@@ -81,9 +82,7 @@ def native_place(address):
         return "operator", operator[2][: int(operator[1])].decode()
     # True for an extension of PyTorch, such as torchvision's, but not for PyTorch's or CUDA's
     # libraries.
-    is_extension = f"{os.sep}site-packages{os.sep}" in file and not file.startswith(
-        state.folder_of_torch
-    )
+    is_extension = is_package(file) and not file.startswith(state.folder_of_torch)
     if is_extension and f"{os.sep}nvidia{os.sep}" not in file:
         folder, base = os.path.split(file)
         return "extension", os.path.join(os.path.basename(folder), base)

@@ -11,6 +11,8 @@ import threading
 import time
 import weakref
 
+from .lines import LIBRARY, is_package
+
 # Kinds of memory that PyTorch's allocator holds, in the order of a report.
 KINDS = (
     "parameters", "gradients", "optimiser_state", "activations", "backward", "workspaces", "other",
@@ -22,8 +24,6 @@ MOST_LOOKS = 48
 FIRST_STEPS = 3
 # Most lines and modules in a report.
 MOST_ROWS = 100
-# Python's own folder, for frames.
-LIBRARY = os.path.dirname(os.__file__) + os.sep
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Outermost functions of Python's threads, other than the threads of PyTorch's backward pass.
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap", "_main")
@@ -352,12 +352,12 @@ def lines_of(frames, torch):
         file = frame["filename"]
         if file.startswith((torch, HERE, "<")) or file in ("", "??"):
             continue
-        is_package = f"{os.sep}site-packages{os.sep}" in file
-        if not is_package and file.startswith(LIBRARY):
+        in_package = is_package(file)
+        if not in_package and file.startswith(LIBRARY):
             continue
         if deep is None:
             deep = frame
-        if not is_package:
+        if not in_package:
             own = frame
             break
     text = lambda frame: f"{frame['filename']}:{frame['line']} in {frame['name']}"
