@@ -22,11 +22,12 @@ macro_rules! hook_files {
 }
 
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 17] = hook_files![
+const HOOK_FILES: [(&str, &str); 18] = hook_files![
     "sitecustomize.py",
     "gpuheap_dry_run_hook/__init__.py",
     "gpuheap_dry_run_hook/branches.py",
     "gpuheap_dry_run_hook/callbacks.py",
+    "gpuheap_dry_run_hook/detectors.py",
     "gpuheap_dry_run_hook/generation.py",
     "gpuheap_dry_run_hook/hang.py",
     "gpuheap_dry_run_hook/jax_pool.py",

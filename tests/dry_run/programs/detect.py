@@ -23,16 +23,14 @@ else:
     boxes = torch.tensor([[10.0, 20.0, 100.0, 200.0], [50.0, 60.0, 300.0, 310.0]], device=device)
     for _ in range(3):
         pictures = images()
-        targets = [
-            {
-                "boxes": boxes.clone(),
-                "labels": torch.tensor([1, 2], device=device),
-                "masks": torch.ones((2, 480, 640), dtype=torch.uint8, device=device),
-            }
-            if "mask" in name
-            else {"boxes": boxes.clone(), "labels": torch.tensor([1, 2], device=device)}
-            for _ in pictures
-        ]
+        targets = []
+        for _ in pictures:
+            target = {"boxes": boxes.clone(), "labels": torch.tensor([1, 2], device=device)}
+            if "mask" in name:
+                target["masks"] = torch.ones((2, 480, 640), dtype=torch.uint8, device=device)
+            if "keypoint" in name:
+                target["keypoints"] = torch.full((2, 17, 3), 100.0, device=device)
+            targets.append(target)
         loss = sum(model(pictures, targets).values())
         optimizer.zero_grad()
         loss.backward()

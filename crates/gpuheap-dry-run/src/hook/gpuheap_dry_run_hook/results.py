@@ -11,6 +11,7 @@ import struct
 
 from . import rules
 from .branches import ends_slice, truth
+from .detectors import count_in_detector
 from .generation import truth_in_generation
 from .process import state
 
@@ -92,11 +93,12 @@ def put_result(copy, operator, frame, line):
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     if counting and counting[-1] is read:
         # The operator copies the count itself, as 32-bit integers for parts of the tensor.
-        result = count(read.elements() // read.one_of, read, rule)
+        result = count(count_in_detector(frame, read.elements() // read.one_of), read, rule)
         put_counts(copy, result.value)
         return result
     if counting and read.element_type in INTEGERS:
-        result = count(counting[-1].elements(), counting[-1], rule)
+        most = count_in_detector(frame, counting[-1].elements())
+        result = count(most, counting[-1], rule)
     elif read.most and read.element_type in INTEGERS:
         result = count(read.most, read, rule)
     elif rule is not None:

@@ -1,0 +1,44 @@
+"""Counts of boxes in torchvision's detectors.
+
+In training, a detector samples the boxes of each image. At most `batch_size_per_image` are sampled,
+and at most a fraction of these has a hit, so that counts stay below the sizes of the tensors that
+are read.
+"""
+
+import os
+
+FOLDER = os.path.join("torchvision", "models", "detection")
+HEADS = os.path.join(FOLDER, "roi_heads.py")
+PROPOSALS = os.path.join(FOLDER, "rpn.py")
+
+
+def count_in_detector(frame, bound):
+    """Returns the largest count that the code of `frame` may read, at most `bound`."""
+    most = most_boxes(frame) if frame is not None else None
+    return bound if most is None else min(bound, most)
+
+
+def most_boxes(frame):
+    """Returns the largest number of boxes that a sampler leaves; None outside of such code."""
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    if file.endswith(PROPOSALS) and function == "compute_loss":
+        return sampled(frame) * len(frame.f_locals["labels"])
+    if not file.endswith(HEADS):
+        return None
+    if function == "subsample":
+        return sampled(frame)
+    if function == "forward":
+        return hits(frame)
+    if function == "fastrcnn_loss":
+        return hits(frame.f_back) * len(frame.f_back.f_locals["labels"])
+    return None
+
+
+def sampled(frame):
+    return frame.f_locals["self"].fg_bg_sampler.batch_size_per_image
+
+
+def hits(frame):
+    """Returns the largest number of sampled boxes of an image that hit an object."""
+    sampler = frame.f_locals["self"].fg_bg_sampler
+    return int(sampler.batch_size_per_image * sampler.positive_fraction)
