@@ -16,7 +16,7 @@ use crate::trial::{self, Planned};
 use crate::verdict::{
     Batch, CardResult, Ended, Outcome, Read, Reason, ResultRange, SizeRead, Unknown, Verdict,
 };
-use crate::{Error, Options, explain, outcome};
+use crate::{Error, Options, devices, explain, outcome};
 
 /// Results of all runs.
 #[derive(Default)]
@@ -61,6 +61,7 @@ pub(crate) fn judge(
     };
     verdict.with_room = results.with_room.as_ref().and_then(outcome::most_in_use);
     let Some(run) = most_complete_run(results) else { return Ok(verdict) };
+    judge_devices(&mut verdict.cards, results, run);
     let outcome = outcome::from_run(run).outcome;
     verdict.unknown = count_unknown(run);
     let is_open = verdict.unknown.sizes.iter().any(|read| !read.is_bound);
@@ -135,6 +136,20 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
         result.is_some_and(|card| card.outcome.is_fit())
     };
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
+}
+
+/// Adds figures of a run that completed to the devices of cards on which memory ran out.
+fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
+    let result = outcome::from_run(complete);
+    if !result.outcome.is_fit() {
+        return;
+    }
+    for card in cards.iter_mut().filter(|card| card.outcome == Outcome::DoesNotFit) {
+        let run = results.runs.iter().find(|run| run.device.card.name == card.card);
+        if run.is_some_and(|run| run.device.is_alike(&complete.device)) {
+            devices::compare(&mut card.devices, &result.processes);
+        }
+    }
 }
 
 /// Returns the run on the first card that is too small. Remedies are for this card.

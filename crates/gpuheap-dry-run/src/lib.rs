@@ -11,6 +11,7 @@
 
 mod batch;
 mod card;
+mod devices;
 mod emulate;
 mod environment;
 mod error;
@@ -46,9 +47,9 @@ pub use crate::results::SetResult;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
-    Batch, CardResult, Counts, DeviceResult, Ended, Failure, Found, Held, KindBytes, ModuleBytes,
-    Needs, Others, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy,
-    ResultRange, SizeRead, Then, Trial, Unknown, Verdict,
+    Batch, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Failure, Found, Held, KindBytes,
+    ModuleBytes, Needs, Others, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal,
+    Remedy, ResultRange, SizeRead, Then, Trial, Unknown, User, Verdict,
 };
 
 /// Options of a dry run.

@@ -1,6 +1,7 @@
 //! Derives the result of a run from the reports of the run's processes.
 
 use crate::card::Device;
+use crate::devices;
 use crate::program::Run;
 use crate::reports::Process;
 use crate::verdict::{
@@ -23,9 +24,12 @@ pub(crate) fn from_run(run: &Run) -> CardResult {
         outcome if run.allows_oversubscription => outcome,
         _ => Outcome::Oversubscribed,
     };
+    let processes: Vec<_> =
+        run.processes.iter().filter_map(|one| process(one, run.ended)).collect();
     CardResult {
         ended: Some(run.ended),
-        processes: run.processes.iter().filter_map(|one| process(one, run.ended)).collect(),
+        devices: devices::judge(run, &processes, outcome),
+        processes,
         seconds: run.seconds,
         errors: match outcome {
             Outcome::NoVerdict(_) => run.errors.clone(),
@@ -51,6 +55,7 @@ pub(crate) fn without_run(device: &Device, outcome: Outcome) -> CardResult {
         outcome,
         is_replayed: false,
         ended: None,
+        devices: Vec::new(),
         processes: Vec::new(),
         seconds: 0.0,
         errors: String::new(),
@@ -78,7 +83,7 @@ fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
         Ended::Exit(0) | Ended::TimeLimit => {}
         Ended::Exit(_) | Ended::Signal(_) => return Outcome::NoVerdict(Reason::Failed),
     }
-    if processes.iter().all(|process| devices(process).is_empty()) {
+    if processes.iter().all(|process| device_results(process).is_empty()) {
         return Outcome::NoVerdict(Reason::NoGpuUsed);
     }
     match torch().any(|torch| !torch.sizes.is_empty()) {
@@ -142,7 +147,7 @@ pub(crate) fn asked_for_tables(process: &Process) -> bool {
 /// Returns the figures of a process; `None` if it used no device.
 fn process(process: &Process, ended: Ended) -> Option<ProcessResult> {
     let torch = process.torch.as_ref();
-    let devices = devices(process);
+    let devices = device_results(process);
     let is_empty = devices.is_empty() && torch.is_none_or(|torch| torch.failed == 0);
     let refused = process.driver.as_ref().map_or(0, |driver| driver.out_of_memory);
     (!is_empty || refused > 0).then(|| ProcessResult {
@@ -157,12 +162,13 @@ fn process(process: &Process, ended: Ended) -> Option<ProcessResult> {
     })
 }
 
-fn devices(process: &Process) -> Vec<DeviceResult> {
+fn device_results(process: &Process) -> Vec<DeviceResult> {
     let of_driver = process.driver.iter().flat_map(|driver| &driver.devices);
     let mut found: Vec<DeviceResult> = (0..)
         .zip(of_driver)
         .map(|(device, figures)| DeviceResult {
             device,
+            number: figures.number.unwrap_or(device),
             in_use: Some(figures.peak_in_use),
             managed: Some(figures.peak_managed),
             demand: Some(figures.peak_demand),
@@ -172,7 +178,8 @@ fn devices(process: &Process) -> Vec<DeviceResult> {
     for figures in process.torch.iter().flat_map(|torch| &torch.devices) {
         let known = found.iter().position(|one| one.device == figures.device);
         let at = known.unwrap_or_else(|| {
-            found.push(DeviceResult { device: figures.device, ..DeviceResult::default() });
+            let (device, number) = (figures.device, figures.device);
+            found.push(DeviceResult { device, number, ..DeviceResult::default() });
             found.len() - 1
         });
         let has_steps = process.torch.as_ref().is_some_and(|torch| torch.steps > 0);

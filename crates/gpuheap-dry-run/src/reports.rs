@@ -48,6 +48,8 @@ pub(crate) struct Driver {
 #[serde(default)]
 pub(crate) struct DriverDevice {
     pub(crate) name: String,
+    /// Number of the device in the machine; `None` in reports of older drivers.
+    pub(crate) number: Option<u32>,
     pub(crate) total: u64,
     pub(crate) peak_in_use: u64,
     pub(crate) in_use_at_end: u64,

@@ -63,6 +63,8 @@ pub struct CardResult {
     pub is_replayed: bool,
     /// Way in which the program ended; `None` if it was not run.
     pub ended: Option<Ended>,
+    /// Verdicts, one for each device that a process used; empty if the program was not run.
+    pub devices: Vec<DeviceVerdict>,
     /// Processes that used a device.
     pub processes: Vec<ProcessResult>,
     /// Seconds that the run took.
@@ -122,6 +124,8 @@ pub enum Reason {
     /// A request failed that is much larger than all others together, and whose size a result may
     /// have decided.
     AbsurdRequest,
+    /// Memory ran out on another device first.
+    OtherDevice,
 }
 
 impl Outcome {
@@ -140,6 +144,34 @@ impl Outcome {
             Outcome::NoVerdict(_) => "no_verdict",
         }
     }
+}
+
+/// Verdict for one device. Memory is in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceVerdict {
+    /// Number of the device in the machine.
+    pub number: u32,
+    /// Outcome on the device.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Peak of memory in use by all processes together, including contexts; `None` if the driver
+    /// wrote no report.
+    pub peak: Option<u64>,
+    /// Memory that all processes together can take: the total without the margin.
+    pub limit: u64,
+    /// Peak of memory in use on a device with memory to spare; `None` if no such run completed.
+    pub with_room: Option<u64>,
+    /// Processes that used the device.
+    pub users: Vec<User>,
+}
+
+/// A process that used a device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct User {
+    /// Id of the process.
+    pub pid: u32,
+    /// Rank of the process in its group; `None` if the process has no rank.
+    pub rank: Option<String>,
 }
 
 /// Figures of a process.
@@ -167,8 +199,11 @@ pub struct ProcessResult {
 /// Figures of a process on one device. Memory is in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DeviceResult {
-    /// Ordinal of the device.
+    /// Ordinal of the device in the process.
     pub device: u32,
+    /// Number of the device in the machine. It differs from the ordinal in a process with
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub number: u32,
     /// Peak of requested bytes; `None` without PyTorch.
     pub requested: Option<u64>,
     /// Peak of allocated bytes; `None` without PyTorch.

@@ -87,7 +87,7 @@ fn text(device: &Emulator) -> String {
         let (profile, usage) = (&options.devices[number], device.usage(shown));
         let in_use = usage.in_use();
         format!(
-            "{{\"name\": \"{}\", \"total\": {}, \"peak_in_use\": {}, \"in_use_at_end\": {in_use}, \
+            "{{\"name\": \"{}\", \"number\": {number}, \"total\": {}, \"peak_in_use\": {}, \"in_use_at_end\": {in_use}, \
              \"largest_refused_bytes\": {}, \"peak_managed\": {}, \"peak_demand\": {}}}",
             escaped(&profile.name),
             profile.memory_bytes,

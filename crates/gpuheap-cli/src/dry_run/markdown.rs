@@ -1,9 +1,9 @@
 //! Markdown of a verdict, for a comment of a pull request.
 
-use gpuheap_dry_run::{CardResult, DeviceResult, Outcome, Peak, Verdict};
+use gpuheap_dry_run::{CardResult, DeviceResult, Outcome, Peak, Reason, Verdict};
 use gpuheap_text::{Amount, line};
 
-use super::text::{kind_words, sentence, short, trial_figures};
+use super::text::{kind_words, sentence, short, trial_figures, users};
 
 /// Number of rows of a table of modules or lines.
 const ROWS: usize = 10;
@@ -51,6 +51,10 @@ pub(super) fn render(verdict: &Verdict) -> String {
 fn cards(text: &mut String, verdict: &Verdict) {
     head(text, &["card", "fits", "allocated", "reserved", "in use", "of"]);
     for card in &verdict.cards {
+        if verdict.devices > 1 && !card.devices.is_empty() {
+            devices(text, card);
+            continue;
+        }
         let devices = card.processes.iter().flat_map(|process| &process.devices);
         let most = |of: fn(&DeviceResult) -> Option<u64>| {
             devices.clone().filter_map(of).max().map_or(String::new(), amount)
@@ -59,7 +63,7 @@ fn cards(text: &mut String, verdict: &Verdict) {
             text,
             &[
                 card.card.clone(),
-                fits(card).to_owned(),
+                fits(card.outcome).to_owned(),
                 most(|device| device.allocated),
                 most(|device| device.reserved),
                 most(|device| device.in_use),
@@ -69,12 +73,30 @@ fn cards(text: &mut String, verdict: &Verdict) {
     }
 }
 
-fn fits(card: &CardResult) -> &'static str {
-    match card.outcome {
+/// Adds a row for each device of a card.
+fn devices(text: &mut String, card: &CardResult) {
+    for device in &card.devices {
+        let processes = card.processes.iter().flat_map(|process| &process.devices);
+        let of = processes.filter(|one| one.number == device.number);
+        let sum = |figure: fn(&DeviceResult) -> Option<u64>| {
+            let known: Option<Vec<u64>> = of.clone().map(figure).collect();
+            known.map_or(String::new(), |bytes| amount(bytes.iter().sum()))
+        };
+        let name = format!("{}, device {}: {}", card.card, device.number, users(&device.users));
+        let (allocated, reserved) = (sum(|one| one.allocated), sum(|one| one.reserved));
+        let peak = device.peak.map_or(String::new(), amount);
+        let limit = amount(card.total);
+        row(text, &[name, fits(device.outcome).to_owned(), allocated, reserved, peak, limit]);
+    }
+}
+
+fn fits(outcome: Outcome) -> &'static str {
+    match outcome {
         Outcome::Fits => "yes",
         Outcome::FitsAsFarAsKnown => "as far as is known",
         Outcome::Oversubscribed => "oversubscribed",
         Outcome::DoesNotFit => "**no**",
+        Outcome::NoVerdict(Reason::OtherDevice) => "not known",
         Outcome::NoVerdict(_) => "no verdict",
     }
 }

@@ -1,8 +1,9 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, Counts, DeviceResult, Ended, Found, Held, Outcome, Peak, ProcessResult,
-    RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial, Unknown, Verdict,
+    Batch, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Found, Held, Outcome, Peak,
+    ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial,
+    Unknown, User, Verdict,
 };
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
@@ -11,7 +12,7 @@ use gpuheap_text::{Amount, count, grouped, line};
 const HOLDERS: usize = 3;
 /// Number of modules that fit on a screen.
 const MODULES: usize = 5;
-/// Number of ranks or devices of one card that fit on a screen.
+/// Number of processes of one card that fit on a screen.
 const ROWS: usize = 8;
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
@@ -71,7 +72,11 @@ pub(super) fn sentence(verdict: &Verdict) -> String {
                  device. It runs on Linux, and slowly: pages move between host and device. Under \
                  WSL2 and on Windows it fails. --allow-oversubscription counts it as a fit."
             )),
-            Outcome::DoesNotFit => parts.push(format!("It does not fit on {names}.")),
+            Outcome::DoesNotFit => {
+                let devices = verdict.cards.iter().filter(|card| card.outcome == outcome);
+                let devices: String = devices.map(|card| out_of_memory(verdict, card)).collect();
+                parts.push(format!("It does not fit on {names}.{devices}"));
+            }
         }
     }
     if !verdict.unknown.sizes.is_empty() {
@@ -89,6 +94,34 @@ pub(super) fn sentence(verdict: &Verdict) -> String {
         parts.push("It was interrupted: what is left out was not run.".to_owned());
     }
     parts.join(" ")
+}
+
+/// Returns a sentence that names the devices of a card on which memory ran out; an empty text if
+/// the program has one device.
+fn out_of_memory(verdict: &Verdict, card: &CardResult) -> String {
+    let full = card.devices.iter().filter(|device| device.outcome == Outcome::DoesNotFit);
+    let named = |device: &DeviceVerdict| {
+        let needs = match device.with_room {
+            Some(bytes) if bytes > device.limit => format!(", {} with room", Amount(bytes)),
+            _ => String::new(),
+        };
+        format!("device {} ({}{needs})", device.number, users(&device.users))
+    };
+    let full: Vec<String> = full.map(named).collect();
+    match verdict.devices {
+        1 => String::new(),
+        _ if full.is_empty() => String::new(),
+        _ => format!(" Memory runs out on {} of {}.", full.join(", "), card.card),
+    }
+}
+
+/// Returns the processes of a device in words.
+pub(super) fn users(users: &[User]) -> String {
+    let one = |user: &User| match &user.rank {
+        Some(rank) => format!("rank {rank}"),
+        None => format!("pid {}", user.pid),
+    };
+    users.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn on_all(devices: u32, card: &str) -> String {
@@ -116,6 +149,9 @@ fn no_verdict(reason: Reason, cards: &str) -> String {
             format!("No verdict on {cards}: the run was interrupted. Figures are those so far.")
         }
         Reason::NoGpuUsed => format!("No verdict on {cards}: the program used no GPU."),
+        Reason::OtherDevice => {
+            format!("No verdict on {cards}: memory ran out on another device first.")
+        }
         Reason::StaticRuntime => format!(
             "No verdict on {cards}: the program's CUDA runtime is linked statically, so a dry run \
              does not see its memory."
@@ -215,7 +251,7 @@ fn table(text: &mut String, verdict: &Verdict) {
     if verdict.cards.iter().all(|card| card.outcome == Outcome::NoVerdict(Reason::NoGpuUsed)) {
         return;
     }
-    let rows: Vec<Row> = verdict.cards.iter().flat_map(rows).collect();
+    let rows: Vec<Row> = verdict.cards.iter().flat_map(|card| rows(card, verdict)).collect();
     let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).clamp(12, 26);
     let head = ["allocated", "reserved", "in use", "of"].map(|title| format!(" {title:>11}"));
     line(text, format_args!("{:<width$} {:<4}{}", "card", "fits", head.concat()));
@@ -236,9 +272,16 @@ fn table(text: &mut String, verdict: &Verdict) {
         0 => String::new(),
         steps => format!(" of {}", count(steps, "optimiser step")),
     };
+    let is_open = |device: &DeviceVerdict| {
+        verdict.devices > 1 && device.outcome == Outcome::NoVerdict(Reason::OtherDevice)
+    };
+    let open = match verdict.cards.iter().flat_map(|card| &card.devices).any(is_open) {
+        true => " -: not known, as memory ran out on another device first.",
+        false => "",
+    };
     managed(text, verdict);
     let beside = "in use has the context, kernels and libraries too";
-    paragraph(text, &format!("Peaks{of}; {beside}.{estimated}{replayed}"));
+    paragraph(text, &format!("Peaks{of}; {beside}.{estimated}{replayed}{open}"));
     text.push('\n');
 }
 
@@ -265,14 +308,19 @@ struct Row {
     figures: [String; 4],
 }
 
-/// Returns the rows of a card: for each process, one row for each device that the process used.
-fn rows(card: &CardResult) -> Vec<Row> {
-    let fits = match card.outcome {
+/// Returns a word of at most four characters for an outcome.
+fn fits(outcome: Outcome) -> &'static str {
+    match outcome {
         Outcome::Fits => "yes",
         Outcome::FitsAsFarAsKnown => "yes?",
         Outcome::Oversubscribed | Outcome::DoesNotFit => "no",
         Outcome::NoVerdict(_) => "-",
-    };
+    }
+}
+
+/// Returns the rows of a card: one for each of several devices, or else one for each process.
+fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
+    let fits = fits(card.outcome);
     let mark = if card.is_estimated { "~" } else { "" };
     let total = format!("{mark}{}", Amount(card.total));
     let amount =
@@ -285,6 +333,12 @@ fn rows(card: &CardResult) -> Vec<Row> {
         let DeviceResult { allocated, reserved, in_use, .. } = device;
         [amount(*allocated), amount(*reserved), amount(*in_use), total.clone()]
     };
+    if verdict.devices > 1 && !card.devices.is_empty() {
+        let name = on_all(verdict.devices, &card.card);
+        let mut rows = vec![Row { name, fits, figures: Default::default() }];
+        rows.extend(card.devices.iter().flat_map(|device| device_rows(device, &used, &total)));
+        return rows;
+    }
     match used[..] {
         [] => {
             let figures = [String::new(), String::new(), String::new(), total];
@@ -307,6 +361,39 @@ fn rows(card: &CardResult) -> Vec<Row> {
     }
 }
 
+/// Returns the rows of one of several devices: a row for the device, and rows for its processes if
+/// there are several.
+fn device_rows(
+    device: &DeviceVerdict,
+    used: &[(&ProcessResult, &DeviceResult)],
+    total: &str,
+) -> Vec<Row> {
+    let amount =
+        |bytes: Option<u64>| bytes.map_or(String::new(), |bytes| Amount(bytes).to_string());
+    let of: Vec<_> = used.iter().filter(|(_, one)| one.number == device.number).collect();
+    let allocated = |one: &DeviceResult| [amount(one.allocated), amount(one.reserved)];
+    let whole = |[allocated, reserved]: [String; 2], name| Row {
+        name,
+        fits: fits(device.outcome),
+        figures: [allocated, reserved, amount(device.peak), total.to_owned()],
+    };
+    if let [(_, one)] = of[..] {
+        let name = format!("  device {}, {}", device.number, users(&device.users));
+        return vec![whole(allocated(one), name)];
+    }
+    let mut rows = vec![whole(Default::default(), format!("  device {}", device.number))];
+    rows.extend(of.iter().zip(&device.users).take(ROWS).map(|((_, one), user)| {
+        let [allocated, reserved] = allocated(one);
+        let name = format!("    {}", users(std::slice::from_ref(user)));
+        Row { name, fits: "", figures: [allocated, reserved, String::new(), String::new()] }
+    }));
+    if of.len() > ROWS {
+        let name = format!("    and {} more, in --json", of.len() - ROWS);
+        rows.push(Row { name, fits: "", figures: Default::default() });
+    }
+    rows
+}
+
 fn row_name(process: &ProcessResult, device: &DeviceResult) -> String {
     match &process.rank {
         Some(rank) => format!("rank {rank}"),
@@ -319,8 +406,18 @@ fn failed(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let process = card.processes.iter().find(|process| process.failed > 0);
         let failure = process.and_then(|process| Some((process, process.failures.first()?)));
-        let title = format!("Out of memory on {}: ", card.card);
         if let Some((process, failure)) = failure {
+            let title = match verdict.devices {
+                1 => format!("Out of memory on {}: ", card.card),
+                _ => {
+                    let mut devices = process.devices.iter();
+                    let device = devices.find(|one| one.device == failure.device);
+                    let number = device.map_or(failure.device, |one| one.number);
+                    let user = User { pid: process.pid, rank: process.rank.clone() };
+                    let user = users(&[user]);
+                    format!("Out of memory on device {number} of {}, {user}: ", card.card)
+                }
+            };
             let lines = match failure.lines.is_empty() {
                 true => String::new(),
                 false => {

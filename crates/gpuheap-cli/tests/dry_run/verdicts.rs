@@ -213,3 +213,58 @@ fn quick_replays_cards_of_same_capability() {
     let (_, json) = bench.json(&arguments);
     assert_eq!(json["cards"][1]["is_replayed"], false);
 }
+
+#[test]
+fn each_device_has_own_verdict() {
+    let bench = Bench::new();
+    let report = |rank: u64, used: &str, failed: u64| {
+        // The process of rank 1 sees device 1 of the machine alone.
+        format!(
+            r#"cat >$to/driver.{pid}.json <<'END'
+{{"devices": [{{"number": {rank}, "total": 25000000000, "peak_in_use": {used}}}]}}
+END
+cat >$to/torch.{pid}.json <<'END'
+{{"torch": "2", "cuda": "13.0", "rank": "{rank}", "steps": 2, "failed": {failed}, "failures_watched": true,
+  "devices": [{{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}}],
+  "failures": [{failures}]}}
+END
+"#,
+            pid = 100 + rank,
+            failures = match failed {
+                0 => String::new(),
+                _ => r#"{"device": 0, "requested": 123428864, "allocated": 5, "reserved": 6, "step": 1}"#
+                    .to_owned(),
+            }
+        )
+    };
+    let small = [report(0, "6100000000", 0), report(1, "23000000000", 1)].concat();
+    let with_room = [report(0, "6200000000", 0), report(1, "31000000000", 0)].concat();
+    let program = bench.file(
+        "program.sh",
+        &format!(
+            "to=$GPUHEAP_EMULATED_REPORT\ncase $GPUHEAP_EMULATED_DEVICE in *2199023255552*)\n\
+             {with_room}exit 0;; esac\n{small}exit 1\n"
+        ),
+    );
+    let markdown = bench.files.path().join("verdict.md");
+    let options = ["--card", "L4", "--devices", "2", "--remedies=never"];
+    let options =
+        [&options[..], &["--markdown", markdown.to_str().unwrap()], &["--", "sh", &program]];
+    let (ran, json) = bench.json(&options.concat());
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let devices = json["cards"][0]["devices"].as_array().unwrap();
+    let verdicts: Vec<_> = devices
+        .iter()
+        .map(|one| {
+            let user = one["users"][0]["rank"].as_str().unwrap();
+            (one["number"].as_u64().unwrap(), one["outcome"].as_str().unwrap(), user)
+        })
+        .collect();
+    assert_eq!(verdicts, [(0, "fits", "0"), (1, "does_not_fit", "1")]);
+    assert_eq!(
+        (&devices[0]["peak"], &devices[1]["with_room"]),
+        (&6_100_000_000_u64.into(), &31_000_000_000_u64.into())
+    );
+    let markdown = std::fs::read_to_string(markdown).unwrap();
+    insta::assert_snapshot!(without_folder(&bench, &[ran.stderr, markdown].concat()));
+}
