@@ -145,10 +145,20 @@ impl Store {
             Some(stream) => state.stream(stream),
             None => lease.stream,
         };
-        let current = state.order.current(stream);
         if zeroed {
             lease.note_whole(&self.context);
-            if let Err(error) = state.zero(&self.context, &lease, current) {
+            let current = state.order.current(stream);
+            let filled = match current {
+                Some(_) => state.source.zero(lease.address, block_bytes, current),
+                // The stream has ended, so only a wait for the device covers its work.
+                None => {
+                    drop(state);
+                    let waited = self.synchronize();
+                    state = self.lock();
+                    waited.and_then(|()| state.source.zero(lease.address, block_bytes, None))
+                }
+            };
+            if let Err(error) = filled {
                 state.stats.failed_frees += 1;
                 state.unzeroed.push(Lease { stream, ..lease });
                 return Err(error.into());
@@ -226,36 +236,44 @@ impl Store {
             state.with_policy(|policy, env| policy.release_at(lease.address, env))?;
         }
         if state.source.is_stream_ordered() {
-            state.synchronize(&self.context)?;
+            drop(state);
+            self.synchronize()?;
+            state = self.lock();
             // A pool that caches nothing has given the memory back before this.
             state.source.trim()?;
             return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
         Ok(state.stats.given_back - before)
     }
+
+    /// Retries the zero-filling of blocks for which it failed at their free, and frees them.
+    pub(super) fn zero_again(&self) {
+        let (unzeroed, needs_idle) = {
+            let mut state = self.lock();
+            let unzeroed = std::mem::take(&mut state.unzeroed);
+            let needs_idle = state.needs_idle(&unzeroed);
+            (unzeroed, needs_idle)
+        };
+        let is_idle = needs_idle && self.synchronize().is_ok();
+        self.lock().zero_again(&self.context, unzeroed, is_idle);
+    }
 }
 
 impl StoreState {
-    /// Fills a block that is being freed with zeros, in the order of `stream`. Without a stream,
-    /// waits for the device and fills the block at once.
-    pub(super) fn zero(
-        &mut self,
-        context: &Context,
-        lease: &Lease,
-        stream: Option<StreamRef>,
-    ) -> SourceResult {
-        if stream.is_none() {
-            self.synchronize(context)?;
-        }
-        self.source.zero(lease.address, lease.block_bytes, stream)
+    /// Returns `true` if the stream of one of the blocks has ended. Such a block can be filled with
+    /// zeros only after a wait for the device.
+    pub(super) fn needs_idle(&self, unzeroed: &[Lease]) -> bool {
+        unzeroed.iter().any(|lease| self.order.current_later(lease.stream).is_none())
     }
 
-    /// Retries the zero-filling of blocks for which it failed at their free, and frees them.
-    pub(super) fn zero_again(&mut self, context: &Context) {
+    /// Fills blocks with zeros, and frees them. Blocks whose streams have ended are filled only if
+    /// `is_idle`: the device has done all work of the time before the call.
+    pub(super) fn zero_again(&mut self, context: &Context, unzeroed: Vec<Lease>, is_idle: bool) {
         self.merge_counts();
-        for lease in std::mem::take(&mut self.unzeroed) {
+        for lease in unzeroed {
             let stream = self.order.current_later(lease.stream);
-            if self.zero(context, &lease, stream).is_err() {
+            let can_fill = stream.is_some() || is_idle;
+            if !can_fill || self.source.zero(lease.address, lease.block_bytes, stream).is_err() {
                 self.unzeroed.push(lease);
                 continue;
             }

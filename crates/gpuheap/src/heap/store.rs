@@ -281,9 +281,9 @@ impl Store {
 
     /// Waits, without the lock, until every free so far has completed.
     pub(crate) fn wait_for_pending(&self) -> SourceResult {
+        self.zero_again();
         let waiters: Vec<_> = {
             let mut state = self.lock();
-            state.zero_again(&self.context);
             state.flush_caches();
             let StoreState { order, source, .. } = &mut *state;
             let fences = order.pending_fences(&mut **source)?;
@@ -291,18 +291,22 @@ impl Store {
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
         self.lock().poll()?;
-        // Queried with the lock released: the query for captures locks each store of the device.
         let needs_device = self.lock().order.needs_device();
-        if needs_device && !self.context.holders.is_any_capturing() {
-            self.context.synchronize()?;
-            self.lock().poll()?;
+        if needs_device {
+            match self.synchronize() {
+                Err(SourceError::Capturing) => {}
+                waited => waited.and_then(|()| self.lock().poll())?,
+            }
         }
         Ok(())
     }
 
-    /// Waits, without the lock, for all work of the device, unless a stream is capturing a graph.
+    /// Waits, without the lock, for all work of the device, unless a stream of any heap captures a
+    /// graph. The query for captures locks each store of the device.
     pub(crate) fn synchronize(&self) -> SourceResult {
-        self.lock().refuse_capturing()?;
+        if self.context.holders.is_any_capturing() {
+            return Err(SourceError::Capturing);
+        }
         Ok(self.context.synchronize()?)
     }
 }
@@ -369,15 +373,12 @@ impl StoreState {
     }
 
     /// Waits for all work of the device with the lock held, unless a stream is capturing a graph.
+    /// The streams of other heaps are queried before the lock is taken.
     pub(crate) fn synchronize(&mut self, context: &Context) -> SourceResult {
-        self.refuse_capturing()?;
+        if self.order.is_any_capturing(&mut *self.source)? {
+            return Err(SourceError::Capturing);
+        }
         Ok(context.synchronize()?)
-    }
-
-    /// Refuses an operation that would break a capture.
-    fn refuse_capturing(&mut self) -> SourceResult {
-        let capturing = self.order.is_any_capturing(&mut *self.source)?;
-        if capturing { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
     /// Records the fences that earlier frees still lack.
@@ -511,16 +512,23 @@ const LAST_TRIES: u32 = 3;
 impl Drop for Store {
     fn drop(&mut self) {
         let state = self.state.0.get_mut();
+        // A wait for the device would break the captures of other heaps' streams too.
+        let wait = |state: &mut StoreState| match self.context.holders.is_any_capturing() {
+            true => Err(SourceError::Capturing),
+            false => state.synchronize(&self.context),
+        };
         // There is no caller to return an error to. Memory that cannot be given back ends with the
         // context.
         let mut waited = Ok(());
         for _ in 0..LAST_TRIES {
-            state.zero_again(&self.context);
+            let unzeroed = std::mem::take(&mut state.unzeroed);
+            let is_idle = state.needs_idle(&unzeroed) && wait(state).is_ok();
+            state.zero_again(&self.context, unzeroed, is_idle);
             let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
             if state.stats.taken == 0 {
                 return;
             }
-            waited = state.synchronize(&self.context);
+            waited = wait(state);
             if waited.is_ok() {
                 state.order.complete_all(&mut *state.source);
             }

@@ -651,6 +651,30 @@ fn stream_of_two_names_frees() {
     });
 }
 
+/// A heap ends, and its memory waits for the device. The capture of another heap's stream goes on.
+#[test]
+fn ending_heap_spares_other_captures() {
+    for pool in POOLS {
+        for zeroed in [false, true] {
+            let device = emulated(64 * MIB, Schedule::OnDemand);
+            let other = heap(&device, pool);
+            let captured = Theirs::new(&device, false);
+            let stream = captured.wrap().unwrap();
+            drop(other.allocate(MIB, &stream).unwrap());
+            let ending = Heap::builder(&device).pool(pool).zero_on_free(zeroed).build().unwrap();
+            let ended = Theirs::new(&device, true);
+            let block = ending.allocate(MIB, &ended.wrap().unwrap()).unwrap();
+            ended.retire_and_destroy(&ending);
+            captured.begin(CUstreamCaptureMode::RELAXED);
+            drop(block);
+            drop(ending);
+            captured.end().unwrap_or_else(|| panic!("{pool} {zeroed}")).end();
+            drop(stream);
+            captured.end_after(&device, &other, pool.name());
+        }
+    }
+}
+
 /// If an unannounced stream is used after its capture, the heap notices that the capture ended.
 #[test]
 fn kept_graph_allows_device_waits() {
@@ -835,8 +859,16 @@ fn heaps_end_amid_captures() {
                         let early = theirs.wrap().unwrap();
                         let mut kept = vec![heap.allocate(MIB, &early).unwrap()];
                         fill(&kept[0], 1, &early);
-                        theirs.begin(MODES[2]);
-                        let stream = theirs.wrap().unwrap();
+                        let stream = loop {
+                            theirs.begin(MODES[2]);
+                            match theirs.wrap() {
+                                Ok(stream) => break stream,
+                                // Before the first use of an unannounced stream in its capture, no
+                                // heap can find the capture, so another heap's end may break it.
+                                Err(_) if unannounced => assert!(theirs.end().is_none()),
+                                Err(error) => panic!("{error}"),
+                            }
+                        };
                         // If a graph's memory is freed outside the capture, the graph is not
                         // launched afterwards.
                         let (mut runs, mut runs_late) = (true, true);
