@@ -46,10 +46,10 @@ fn report_has_peak_and_host_copies() {
     assert_eq!(files.len(), 1, "{files:?}");
     assert_eq!(
         std::fs::read_to_string(files[0].path()).unwrap(),
-        "{\"devices\": [{\"name\": \"emulated Tesla T4\", \"total\": 15833497600, \"peak_in_use\": \
-         113246208, \"in_use_at_end\": 113246208, \"largest_refused_bytes\": 0, \
-         \"peak_managed\": 0, \"peak_demand\": 113246208}, {\"name\": \"emulated device\", \"total\": \
-         1073741824, \"peak_in_use\": 0, \"in_use_at_end\": 0, \"largest_refused_bytes\": 0, \
+        "{\"devices\": [{\"name\": \"emulated Tesla T4\", \"number\": 0, \"total\": 15833497600, \
+         \"peak_in_use\": 113246208, \"in_use_at_end\": 113246208, \"largest_refused_bytes\": 0, \
+         \"peak_managed\": 0, \"peak_demand\": 113246208}, {\"name\": \"emulated device\", \
+         \"number\": 1, \"total\": 1073741824, \"peak_in_use\": 0, \"in_use_at_end\": 0, \"largest_refused_bytes\": 0, \
          \"peak_managed\": 0, \"peak_demand\": 0}], \"asked_for_free_memory\": 0, \
          \"copies_to_host\": 4, \"launches_dropped\": 0, \"out_of_memory\": 0, \"refused\": [], \
          \"export_table_asked\": false, \"requests\": []}\n"
