@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gpuheap_capi::Failure;
+use gpuheap_catch::messages;
 use gpuheap_driver::{CUdeviceptr, CUresult};
 
-use crate::{devices, messages, settings};
+use crate::{devices, settings};
 
 /// Number of frees that the driver served, because no heap had allocated the memory.
 pub(crate) static PASSED_ON: AtomicU64 = AtomicU64::new(0);

@@ -10,10 +10,11 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuheap::{Device, Error, Heap, PoolKind, Stream};
 use gpuheap_capi::{LiveStream, Open};
+use gpuheap_catch::messages;
 use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 
 use crate::figures::{Marks, PlainBytes};
-use crate::{messages, real, resets, settings};
+use crate::{real, resets, settings};
 
 /// Maximum number of heaps that a process opens: one for each device, and one more after each reset
 /// of a device. A machine has 16 devices at most.

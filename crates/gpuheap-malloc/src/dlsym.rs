@@ -3,100 +3,14 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 
-use crate::loader::{Load, Search, loaders_load, loaders_search};
-use crate::{missing_driver, real};
+use gpuheap_catch::export_dlsym;
+use gpuheap_catch::loader::{Load, library_of, loaders_load};
 
-/// Answer to a search by `dlsym`.
-#[repr(C)]
-struct Answer {
-    /// Function of this library that replaces the found one, or null.
-    ours: *mut c_void,
-    /// The loader's `dlsym`, for the searches that `ours` does not answer.
-    loaders: Option<Search>,
-}
+use crate::missing_driver;
+use crate::real::CATCHER;
 
-/// Answers a search that the code at `caller` makes. `dlsym` calls this function. If the search is
-/// not for a function of the table, `dlsym` then jumps to the loader's `dlsym`.
-unsafe extern "C" fn answer(
-    handle: *mut c_void,
-    symbol: *const c_char,
-    caller: *const c_void,
-) -> Answer {
-    let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
-    let Some(dlsym) = answer.loaders else { return answer };
-    // A library that searches with `RTLD_NEXT` wraps CUDA as this one does, so it gets the next
-    // real function.
-    if symbol.is_null() || handle == libc::RTLD_NEXT {
-        return answer;
-    }
-    // SAFETY: not null, so a C string.
-    let Ok(name) = unsafe { CStr::from_ptr(symbol) }.to_str() else { return answer };
-    let Some(ours) = real::own_address(name) else { return answer };
-    if library_of(caller) == library_of(answer_of_this_library()) {
-        return answer;
-    }
-    // SAFETY: the caller keeps the contract of `dlsym`.
-    let found = unsafe { dlsym(handle, symbol) };
-    if found.is_null() {
-        return answer;
-    }
-    // A search in all libraries finds this library's function even if CUDA is not loaded. The
-    // program then gets the loader's error.
-    if found == ours && !real::is_loaded(name) {
-        // SAFETY: the search starts after this library, and only CUDA has a function of this name.
-        unsafe { dlsym(libc::RTLD_NEXT, symbol) };
-        return Answer { loaders: None, ..answer };
-    }
-    real::note(name, found);
-    Answer { ours, ..answer }
-}
-
-fn answer_of_this_library() -> *const c_void {
-    answer as *const c_void
-}
-
-/// Returns the load address of the library that contains an address; 0 if no library does.
-fn library_of(address: *const c_void) -> usize {
-    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written.
-    unsafe {
-        libc::dladdr(address, found.as_mut_ptr());
-        found.assume_init().dli_fbase as usize
-    }
-}
-
-/// `dlsym`: returns this library's functions for the names of the table, except to searches by this
-/// library.
-///
-/// For `RTLD_NEXT`, the loader's `dlsym` searches after the library that contains its return
-/// address. This function therefore jumps to the loader's `dlsym`, with the arguments and the
-/// return address of the program's call.
-// SAFETY: the function has the type of `dlsym`, and answers as it does.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        // A call needs the stack at a multiple of 16.
-        "sub rsp, 8",
-        "mov rdx, [rsp + 24]",
-        "call {answer}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jne 2f",
-        "test rdx, rdx",
-        "je 2f",
-        "jmp rdx",
-        "2:",
-        "ret",
-        answer = sym answer,
-    )
-}
+export_dlsym!(CATCHER);
 
 /// Answer to a load by `dlopen`.
 #[repr(C)]
@@ -116,8 +30,7 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
     }
     // SAFETY: not null, so a C string.
     let file = unsafe { CStr::from_ptr(file) };
-    if !missing_driver::is_driver(file)
-        || library_of(caller) == library_of(answer_of_this_library())
+    if !missing_driver::is_driver(file) || library_of(caller) == library_of(loads as *const c_void)
     {
         return loading;
     }

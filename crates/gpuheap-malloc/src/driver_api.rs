@@ -9,7 +9,7 @@ use gpuheap_driver::{CUdevice, CUdeviceptr, CUresult, CUstream};
 use crate::serve::{self, Order};
 use crate::table::{Out, Text};
 use crate::unserved::{Foreign, counted};
-use crate::{counts, devices, lookup, missing_driver, real, runtime_api};
+use crate::{counts, devices, missing_driver, real, runtime_api};
 
 pub(crate) fn cuInit(flags: c_uint) -> CUresult {
     counts::note_cuda();
@@ -76,7 +76,7 @@ pub(crate) fn cuGetProcAddress(
 ) -> CUresult {
     let code = real::cuGetProcAddress(symbol, function, version, flags);
     if code.is_success() {
-        let _ = lookup::replace(symbol, function, version, flags);
+        let _ = real::CATCHER.replace(symbol, function, version, flags);
     }
     code
 }
@@ -90,7 +90,7 @@ pub(crate) fn cuGetProcAddress_v2(
 ) -> CUresult {
     let code = real::cuGetProcAddress_v2(symbol, function, version, flags, status);
     if code.is_success() {
-        let _ = lookup::replace(symbol, function, version, flags);
+        let _ = real::CATCHER.replace(symbol, function, version, flags);
     }
     code
 }

@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use gpuheap_catch::{loader, messages};
 use gpuheap_driver::{CUresult, EMULATED_DEVICES, OpenError, SEARCH_PATHS};
 use gpuheap_text::shell_word;
 
 #[cfg(target_arch = "x86_64")]
 use crate::search_path;
-use crate::{counts, loader, messages, real};
+use crate::{counts, real};
 
 /// Name by which programs load the driver.
 const DRIVER: &CStr = c"libcuda.so.1";
@@ -161,7 +162,7 @@ fn on_the_emulated_driver() -> String {
     };
     let mut text =
         format!("\n  to run it without a GPU, on gpuheap's emulated driver{nvcc}, type\n");
-    let drop_in = loader::file_of(real::own_address("cuInit").unwrap_or_default());
+    let drop_in = loader::file_of(real::CATCHER.own_address("cuInit").unwrap_or_default());
     let drop_in = drop_in.canonicalize().unwrap_or(drop_in);
     let mut folder = drop_in.parent().unwrap_or(Path::new("")).to_owned();
     if !EMULATED.iter().all(|name| folder.join(name).is_file()) {

@@ -6,14 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpuheap::{Bytes, Tracking};
+use gpuheap_catch::messages;
 use gpuheap_driver::fork;
 
 use crate::counts::{OUT_OF_MEMORY, PASSED_ON, REFUSED, USED_CUDA};
 use crate::devices::{self, Served};
+use crate::missing_driver;
 use crate::resets::{self, Resets};
 use crate::settings::{self, Report};
 use crate::unserved::Account;
-use crate::{messages, missing_driver};
 
 /// Function that the loader calls at the exit, after the program's exit handlers and the
 /// destructors of its libraries.

@@ -6,12 +6,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuheap_capi::{Failure, gpuheap_status as Status, reported};
+use gpuheap_catch::messages;
 use gpuheap_driver::abi::Raw;
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, CUstreamCaptureStatus};
 
 use crate::devices::{self, Served, live, raw};
 use crate::table::Out;
-use crate::{counts, messages, real, settings};
+use crate::{counts, real, settings};
 
 /// Place of an allocation or a free in the order of the device's work.
 #[derive(Clone, Copy)]

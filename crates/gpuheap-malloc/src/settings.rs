@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::messages;
+use gpuheap_catch::messages;
 
 /// Settings of the process.
 #[derive(Clone, Copy)]

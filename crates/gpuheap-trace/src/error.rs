@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 /// Advice for a file that is no recording.
-pub(crate) const RECORDING: &str = "record PyTorch with \
+pub(crate) const RECORDING: &str = "record any program with gpuheap run -- PROGRAM, PyTorch with \
     torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
     RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";
 

@@ -6,15 +6,16 @@ use std::path::Path;
 
 use crate::error::RECORDING;
 use crate::source::Source;
-use crate::{Error, ReadOptions, Trace, rmm, snapshot};
+use crate::{Error, ReadOptions, Trace, capture, rmm, snapshot};
 
 /// First opcode of all pickles of protocol 2 or later.
 const PICKLE_PROTO: u8 = 0x80;
 
-/// Reads a trace file: an RMM log or a PyTorch snapshot, plain or gzipped. The content decides the
-/// format.
+/// Reads a trace file: a capture of gpuheap, an RMM log or a PyTorch snapshot, plain or gzipped.
+/// The content decides the format.
 ///
-/// Returns one trace for a log. Returns one trace for each device with events for a snapshot.
+/// Returns one trace for a log. Returns one trace for each device with events for a snapshot or a
+/// capture.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, has an unknown format, or contains no complete
@@ -64,10 +65,12 @@ pub fn read_from(
         match source.peek()? {
             [] => Err(source.emptiness()),
             [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
+            start if capture::MAGIC.starts_with(start) => capture::read(name, source, options),
             start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
             start => Err(Error::new(
                 format!(
-                    "begins with the bytes {start:02x?}: neither a PyTorch snapshot nor an RMM log"
+                    "begins with the bytes {start:02x?}: neither a capture of gpuheap, nor a PyTorch snapshot, nor \
+                     an RMM log"
                 ),
                 RECORDING,
             )),

@@ -3,6 +3,7 @@
 //!
 //! | format | read | written | from |
 //! |---|---|---|---|
+//! | gpuheap's capture | yes | [`capture::CaptureWriter`] | `gpuheap run` |
 //! | RMM's CSV log | yes | [`write_rmm_csv`] | `rmm` with logging on, or any tool that writes its columns |
 //! | PyTorch memory snapshot | yes | no | `torch.cuda.memory._dump_snapshot` |
 //!
@@ -37,6 +38,7 @@
 //! # Ok::<(), gpuheap_trace::Error>(())
 //! ```
 
+pub mod capture;
 mod error;
 mod input;
 mod model;
@@ -48,8 +50,9 @@ mod source;
 pub use error::{Error, Place};
 pub use input::{open, read, read_bytes, read_from};
 pub use model::{
-    AllocatorSettings, At, Event, Format, Frame, Op, Segment, SnapshotKeys, StreamInfo, Summary,
-    Trace, TraceBuilder, Warning, WarningKind,
+    AllocatorSettings, At, Coverage, Event, Format, Frame, MemoryKind, Op, RecordedDevice,
+    Recording, RecordingEnd, Segment, SnapshotKeys, StreamInfo, Summary, ThreadInfo, Trace,
+    TraceBuilder, Warning, WarningKind,
 };
 pub use options::ReadOptions;
 pub use rmm::write_rmm_csv;

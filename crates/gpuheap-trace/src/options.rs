@@ -5,11 +5,13 @@
 pub struct ReadOptions {
     pub(crate) recorded_only: bool,
     pub(crate) unpacked_limit: u64,
+    pub(crate) host_memory: bool,
+    pub(crate) symbols: bool,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { recorded_only: false, unpacked_limit: 4 << 30 }
+        Self { recorded_only: false, unpacked_limit: 4 << 30, host_memory: false, symbols: true }
     }
 }
 
@@ -26,6 +28,20 @@ impl ReadOptions {
     /// far more than its own bytes is always refused. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
+        self
+    }
+
+    /// Adds a trace without a device for the pinned and registered host memory of a capture.
+    /// Default: `false`.
+    pub fn host_memory(mut self, host_memory: bool) -> Self {
+        self.host_memory = host_memory;
+        self
+    }
+
+    /// Looks up names and lines of native frames in the files that a capture names. Default:
+    /// `true`.
+    pub fn symbols(mut self, symbols: bool) -> Self {
+        self.symbols = symbols;
         self
     }
 }

@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 use super::ids::{Ids, next_number};
 use super::stacks::Stacks;
 use super::{
-    AllocatorSettings, Event, Format, Op, Segment, SnapshotKeys, StreamInfo, Trace, Warning,
+    AllocatorSettings, Event, Format, MemoryKind, Op, Recording, Segment, SnapshotKeys, StreamInfo,
+    ThreadInfo, Trace, Warning,
 };
 use crate::Error;
 
@@ -84,6 +85,9 @@ impl TraceBuilder {
                 addresses: Vec::new(),
                 streams: Vec::new(),
                 threads: None,
+                thread_infos: Vec::new(),
+                kinds: Vec::new(),
+                recording: None,
                 stacks: Arc::default(),
                 allocator: None,
                 keys: None,
@@ -273,6 +277,19 @@ impl TraceBuilder {
         self.push(at, stream, Op::SegmentGivenBack { address, bytes })
     }
 
+    /// Sets the kind of the next allocation.
+    pub(crate) fn set_kind(&mut self, kind: MemoryKind) {
+        self.trace.kinds.resize(self.trace.addresses.len(), MemoryKind::default());
+        self.trace.kinds.push(kind);
+    }
+
+    /// Sets the recorded process and its threads. An event's thread is a number of `threads`,
+    /// counted from 1.
+    pub(crate) fn set_recording(&mut self, recording: Arc<Recording>, threads: &[ThreadInfo]) {
+        self.trace.recording = Some(recording);
+        self.trace.thread_infos = threads.to_vec();
+    }
+
     /// Adds a warning to the trace.
     pub fn warn(&mut self, warning: Warning) {
         self.trace.warnings.push(warning);
@@ -286,9 +303,22 @@ impl TraceBuilder {
     /// Returns the trace.
     pub fn finish(self) -> Trace {
         let streams = self.streams.into_keys().into_iter();
+        let mut threads = self.threads.into_keys();
+        let known = self.trace.thread_infos;
+        let mut thread_infos = Vec::new();
+        if !known.is_empty() {
+            for thread in &mut threads {
+                let info =
+                    usize::try_from(*thread).ok().and_then(|at| known.get(at.checked_sub(1)?));
+                let info = info.cloned().unwrap_or_default();
+                *thread = info.id;
+                thread_infos.push(info);
+            }
+        }
         Trace {
             streams: streams.map(|handle| StreamInfo { handle }).collect(),
-            threads: self.trace.format.records_threads().then(|| self.threads.into_keys()),
+            threads: self.trace.format.records_threads().then_some(threads),
+            thread_infos,
             ..self.trace
         }
     }

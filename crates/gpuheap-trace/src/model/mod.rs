@@ -3,6 +3,7 @@
 mod allocator;
 mod builder;
 mod ids;
+mod process;
 mod stacks;
 mod summary;
 mod warning;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
 pub(crate) use ids::next_number;
+pub use process::{Coverage, MemoryKind, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;
@@ -38,6 +40,11 @@ pub struct Trace {
     addresses: Vec<u64>,
     streams: Vec<StreamInfo>,
     threads: Option<Vec<u64>>,
+    /// Threads of a capture, by index; empty for other formats.
+    thread_infos: Vec<ThreadInfo>,
+    /// Kind of each allocation; empty if the format records no kinds.
+    kinds: Vec<MemoryKind>,
+    recording: Option<Arc<Recording>>,
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
@@ -139,6 +146,8 @@ pub enum Format {
     RmmCsv,
     /// PyTorch's memory snapshot.
     PytorchSnapshot,
+    /// gpuheap's capture of a process.
+    Capture,
 }
 
 impl Trace {
@@ -190,6 +199,22 @@ impl Trace {
     /// record threads.
     pub fn threads(&self) -> Option<&[u64]> {
         self.threads.as_deref()
+    }
+
+    /// Returns facts of a thread, by its index; `None` if the format does not record them.
+    pub fn thread_info(&self, thread: u32) -> Option<&ThreadInfo> {
+        self.thread_infos.get(thread as usize)
+    }
+
+    /// Returns the kind of an allocation's memory. In formats without kinds, all memory is
+    /// [`MemoryKind::Device`].
+    pub fn kind(&self, allocation: u32) -> MemoryKind {
+        self.kinds.get(allocation as usize).copied().unwrap_or_default()
+    }
+
+    /// Returns facts of the recorded process; `None` if the file is not a capture.
+    pub fn recording(&self) -> Option<&Recording> {
+        self.recording.as_deref()
     }
 
     /// Returns the frames of a stack, innermost first. Empty for stack 0, and for an unknown
@@ -253,11 +278,12 @@ impl Trace {
 }
 
 impl Format {
-    /// Returns a short stable name: `rmm-csv`, `pytorch-snapshot`.
+    /// Returns a short stable name: `rmm-csv`, `pytorch-snapshot`, `capture`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RmmCsv => "rmm-csv",
             Self::PytorchSnapshot => "pytorch-snapshot",
+            Self::Capture => "capture",
         }
     }
 
@@ -266,7 +292,7 @@ impl Format {
     fn is_refused_size(self, refused: u64, bytes: u64) -> bool {
         const PYTORCH_BLOCK: u64 = 512;
         match self {
-            Self::RmmCsv => refused == bytes,
+            Self::RmmCsv | Self::Capture => refused == bytes,
             Self::PytorchSnapshot => {
                 bytes.checked_next_multiple_of(PYTORCH_BLOCK) == Some(refused) || refused == bytes
             }
@@ -276,7 +302,7 @@ impl Format {
     /// Returns `true` if the format records threads.
     fn records_threads(self) -> bool {
         match self {
-            Self::RmmCsv => true,
+            Self::RmmCsv | Self::Capture => true,
             Self::PytorchSnapshot => false,
         }
     }
@@ -284,7 +310,7 @@ impl Format {
     /// Returns `true` if the format records the end of a freed block's pending state.
     pub fn records_completion(self) -> bool {
         match self {
-            Self::RmmCsv => false,
+            Self::RmmCsv | Self::Capture => false,
             Self::PytorchSnapshot => true,
         }
     }

@@ -5,7 +5,7 @@ use std::ptr;
 
 /// Writes a message to stderr in one piece. Takes no lock, because a fork during another thread's
 /// write would leave the lock taken in the child.
-pub(crate) fn write(text: &str) {
+pub fn write(text: &str) {
     let text = format!("gpuheap: {text}\n");
     without_broken_pipes(|| {
         let mut rest = text.as_bytes();

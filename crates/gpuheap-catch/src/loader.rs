@@ -1,8 +1,6 @@
 //! Lookups of symbols in loaded libraries through the loader.
 
-#[cfg(target_arch = "x86_64")]
-use std::ffi::c_int;
-use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -10,20 +8,19 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Type of `dlopen`.
-#[cfg(target_arch = "x86_64")]
-pub(crate) type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+pub type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
 /// Type of `dlsym`.
-pub(crate) type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+pub type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// Returns the function `symbol` from the first library that has it after this library in the
 /// loader's order.
-pub(crate) fn next(symbol: &CStr) -> Option<*mut c_void> {
+pub fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
 
 /// Returns the function `symbol` from a library, if the library is already loaded.
-pub(crate) fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
+pub fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     // The handle is not closed, so that the address stays valid.
@@ -31,7 +28,7 @@ pub(crate) fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
 }
 
 /// Returns `true` if a library is loaded.
-pub(crate) fn is_loaded(library: &CStr) -> bool {
+pub fn is_loaded(library: &CStr) -> bool {
     // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
@@ -42,7 +39,7 @@ pub(crate) fn is_loaded(library: &CStr) -> bool {
 
 /// Loads a library for the rest of the process. If the loader cannot load it, returns the loader's
 /// reason.
-pub(crate) fn load(library: &CStr) -> Result<(), String> {
+pub fn load(library: &CStr) -> Result<(), String> {
     // SAFETY: the name is a C string. The library's initialisers run as they would in the program's
     // own call of `dlopen`.
     unsafe {
@@ -57,33 +54,58 @@ pub(crate) fn load(library: &CStr) -> Result<(), String> {
     }
 }
 
+/// Returns the loader's facts about an address; zeros if no file contains the address.
+fn facts_of(address: *const c_void) -> libc::Dl_info {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written.
+    unsafe {
+        libc::dladdr(address, found.as_mut_ptr());
+        found.assume_init()
+    }
+}
+
+/// Returns the name of the file that contains an address, as the loader knows it.
+fn name_of(address: *const c_void) -> Option<&'static CStr> {
+    let name = facts_of(address).dli_fname;
+    // SAFETY: not null, so a C string of the loader's.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}
+
 /// Returns the file of the library or program that contains an address. Returns an empty path if no
 /// file contains the address.
-pub(crate) fn file_of(address: *const c_void) -> PathBuf {
-    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
-    // is a C string of the loader's.
-    let name = unsafe {
-        libc::dladdr(address, found.as_mut_ptr());
-        let name = found.assume_init().dli_fname;
-        if name.is_null() { c"" } else { CStr::from_ptr(name) }
-    };
-    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+pub fn file_of(address: *const c_void) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(name_of(address).unwrap_or_default().to_bytes()))
+}
+
+/// Returns the load address of the library that contains an address; 0 if no library does.
+pub fn library_of(address: *const c_void) -> usize {
+    facts_of(address).dli_fbase as usize
+}
+
+/// Returns `true` if an address is within a library of NVIDIA's driver, by the library's file name.
+pub(crate) fn is_in_driver(address: *const c_void) -> bool {
+    let file = file_of(address);
+    let name = file.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"libcuda.so") || name.starts_with(b"libnvidia-")
+}
+
+/// Returns `true` if an address is the start of an exported symbol.
+pub(crate) fn is_symbol(address: *const c_void) -> bool {
+    std::ptr::eq(facts_of(address).dli_saddr, address)
+}
+
+/// Returns the address of `symbol` in the library that contains `address`.
+pub(crate) fn in_library_of(address: *const c_void, symbol: &CStr) -> Option<*mut c_void> {
+    in_loaded(name_of(address)?, symbol)
 }
 
 /// Keeps the library that contains an address loaded until the process ends.
-pub(crate) fn pin(address: *mut c_void) {
-    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written. The name
-    // is a C string of the loader's; with RTLD_NOLOAD nothing is loaded.
-    unsafe {
-        if libc::dladdr(address, found.as_mut_ptr()) == 0 {
-            return;
-        }
-        let name = found.assume_init().dli_fname;
-        if !name.is_null() {
-            libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
-        }
+pub fn pin(address: *mut c_void) {
+    if let Some(name) = name_of(address) {
+        // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.
+        unsafe {
+            libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE)
+        };
     }
 }
 
@@ -95,8 +117,7 @@ fn search(handle: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {
 }
 
 /// Returns the loader's `dlopen`.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn loaders_load() -> Option<Load> {
+pub fn loaders_load() -> Option<Load> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut found = FOUND.load(Ordering::Relaxed);
     if found.is_null() {
@@ -108,7 +129,7 @@ pub(crate) fn loaders_load() -> Option<Load> {
 }
 
 /// Returns the loader's `dlsym`.
-pub(crate) fn loaders_search() -> Option<Search> {
+pub fn loaders_search() -> Option<Search> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut found = FOUND.load(Ordering::Relaxed);
     // The version of the symbol `dlsym` differs between machines and releases of glibc.

@@ -1,0 +1,126 @@
+//! The real functions of CUDA's libraries, for the calls that are passed on.
+//!
+//! A function is searched in the libraries after this one in the loader's order. That order does
+//! not contain libraries that a program loaded with `RTLD_LOCAL`, as Python does. In such a
+//! library, a function is found by the library's name, or from the address that the program's own
+//! search returned.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::loader;
+
+/// A function of CUDA's libraries, found at its first use.
+#[derive(Debug)]
+pub struct Real {
+    symbol: &'static CStr,
+    libraries: &'static [&'static CStr],
+    address: AtomicPtr<c_void>,
+}
+
+impl Real {
+    /// Makes the cell of a function in libraries with these file names. `symbol` ends with a zero.
+    pub const fn new(symbol: &'static str, libraries: &'static [&'static CStr]) -> Real {
+        let symbol = match CStr::from_bytes_with_nul(symbol.as_bytes()) {
+            Ok(symbol) => symbol,
+            Err(_) => c"",
+        };
+        Real { symbol, libraries, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Returns the function's address; `None` if no loaded library contains the function.
+    #[inline]
+    pub fn address(&self) -> Option<*mut c_void> {
+        let known = self.address.load(Ordering::Relaxed);
+        if known.is_null() { self.find() } else { Some(known) }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<*mut c_void> {
+        let mut found = loader::next(self.symbol);
+        for library in self.libraries {
+            if found.is_none() {
+                found = loader::in_loaded(library, self.symbol);
+            }
+        }
+        found.inspect(|found| self.address.store(*found, Ordering::Relaxed))
+    }
+
+    /// Records the address that the program's own search found. Pins the library, because the
+    /// program may close it.
+    pub(crate) fn note(&self, address: *mut c_void) {
+        let null = ptr::null_mut();
+        let noted =
+            self.address.compare_exchange(null, address, Ordering::Relaxed, Ordering::Relaxed);
+        if noted.is_ok() {
+            loader::pin(address);
+        }
+    }
+
+    /// Returns `true` if `address` is the address of this symbol in the library that contains
+    /// `address`.
+    pub(crate) fn is_at(&self, address: *mut c_void) -> bool {
+        loader::in_library_of(address, self.symbol) == Some(address)
+    }
+}
+
+/// Makes functions and cells for the real functions of a table. Each row is `library [how] symbol
+/// (arguments);`. The cells are in a module `reals`, made by [`real_cells!`].
+#[macro_export]
+macro_rules! real_functions {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[allow(non_snake_case, reason = "named as in C")]
+            #[allow(dead_code, reason = "a per-thread twin may be passed on as the function")]
+            pub(crate) fn $symbol($($arg: $type),*) -> CUresult {
+                match reals::$symbol.address() {
+                    // SAFETY: the symbol has this signature in CUDA's headers. The arguments come
+                    // from the program's own call, or are handles and pointers that are valid by
+                    // their types. CUDA's libraries are not unloaded.
+                    Some(found) => unsafe {
+                        let function: unsafe extern "C" fn($($type),*) -> CUresult =
+                            ::std::mem::transmute(found);
+                        function($($arg),*)
+                    },
+                    None => CUresult::ERROR_NOT_FOUND,
+                }
+            }
+        )*
+    };
+}
+
+/// Makes the [`Real`] cell of each row of a table. `libraries` has the file names of each library
+/// as a constant of that name.
+#[macro_export]
+macro_rules! real_cells {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[allow(non_upper_case_globals, reason = "named as in C")]
+            pub(super) static $symbol: $crate::Real = $crate::Real::new(
+                concat!(stringify!($symbol), "\0"),
+                libraries::$library,
+            );
+        )*
+    };
+}
+
+/// Declares the library's exported symbols, and makes a function `find` for
+/// [`Catcher`](crate::Catcher).
+#[macro_export]
+macro_rules! own_symbols {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        // SAFETY: the table declares the symbols with their types.
+        unsafe extern "C" {
+            $(fn $symbol($($arg: $type),*) -> CUresult;)*
+        }
+
+        /// Returns the function of this library that replaces `symbol`, and the real function.
+        pub(super) fn find(symbol: &str) -> Option<(*mut c_void, &'static $crate::Real)> {
+            match symbol {
+                $(stringify!($symbol) => Some(($symbol as *mut c_void, &reals::$symbol)),)*
+                _ => None,
+            }
+        }
+    };
+}

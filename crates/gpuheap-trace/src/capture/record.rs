@@ -1,0 +1,233 @@
+//! Records of a capture.
+
+use std::borrow::Cow;
+
+use super::field::{Address, DecodeError, Deltas, Field, Time};
+use crate::model::MemoryKind;
+
+/// First bytes of a capture. The high bit and the line ends show copies that changed the bytes.
+pub(crate) const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
+
+/// Version of the format. It follows the magic, as two bytes, low byte first.
+pub(crate) const VERSION: u16 = 1;
+
+macro_rules! records {
+    ($($(#[$doc:meta])* $tag:literal $name:ident {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)?
+    })*) => {
+        /// Record of a capture.
+        ///
+        /// Texts, threads, modules, frames and stacks are numbered in the order of their records,
+        /// each from 1. Number 0 is the empty text, no frame and the empty stack.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Record<'a> {
+            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)*
+        }
+
+        impl<'a> Record<'a> {
+            /// Appends the record's bytes: the tag, then the fields.
+            pub fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>) {
+                match self {
+                    $(Record::$name { $($field),* } => {
+                        out.push($tag);
+                        $($field.encode(deltas, out);)*
+                    })*
+                }
+            }
+
+            /// Takes a record from the start of `input`. Returns `None` at the end: no bytes are
+            /// left, or the tag is 0, as in the unused rest of a mapped file.
+            ///
+            /// # Errors
+            /// Returns an error if the record is cut or invalid.
+            pub fn decode(
+                deltas: &mut Deltas,
+                input: &mut &'a [u8],
+            ) -> Result<Option<Record<'a>>, DecodeError> {
+                let Some(tag) = input.split_off_first() else { return Ok(None) };
+                match *tag {
+                    0 => Ok(None),
+                    $($tag => Ok(Some(Record::$name { $($field: Field::decode(deltas, input)?),* })),)*
+                    _ => Err(DecodeError::Invalid),
+                }
+            }
+        }
+    };
+}
+
+records! {
+    /// Text that later records name by its number.
+    1 Text {
+        /// The text.
+        text: &'a str,
+    }
+    /// Recorded process. The first record after the header.
+    2 Process {
+        /// Process id.
+        pid: u32,
+        /// Id of the parent process.
+        parent: u32,
+        /// Start of the recording, nanoseconds since 1970.
+        started_unix_ns: u64,
+        /// Path of the program.
+        program: &'a str,
+        /// Arguments, the program's name first, each ended by a zero.
+        arguments: &'a str,
+    }
+    /// Loaded file with code.
+    3 Module {
+        /// Path of the file.
+        path: &'a str,
+        /// Build id in hexadecimal digits; empty if the file has none.
+        build_id: &'a str,
+        /// First address.
+        start: u64,
+        /// Address after the last one.
+        end: u64,
+        /// Address at which the file's address 0 is loaded.
+        base: u64,
+    }
+    /// Frame of an interpreter. Its function and file are numbers of texts.
+    4 Frame {
+        /// Name of the function.
+        function: u32,
+        /// Source file.
+        file: u32,
+        /// Line in the file.
+        line: u32,
+    }
+    /// Call stack, innermost frame first.
+    5 Stack {
+        /// Return addresses of native frames.
+        addresses: Cow<'a, [u64]>,
+        /// Numbers of the interpreter's frames.
+        frames: Cow<'a, [u32]>,
+    }
+    /// Device of the process.
+    6 Device {
+        /// Ordinal in the process.
+        ordinal: u32,
+        /// Name.
+        name: &'a str,
+        /// Memory, bytes.
+        bytes: u64,
+    }
+    /// Thread that makes its first recorded call.
+    7 ThreadStart {
+        /// Time.
+        time: Time,
+        /// Id that the system gave the thread. The id of the first thread is the process id.
+        id: u64,
+        /// Name.
+        name: &'a str,
+    }
+    /// End of a thread.
+    8 ThreadEnd {
+        /// Time.
+        time: Time,
+        /// Number of the thread.
+        thread: u32,
+        /// Name at the end.
+        name: &'a str,
+    }
+    /// Allocation.
+    9 Allocate {
+        /// Time.
+        time: Time,
+        /// Number of the thread.
+        thread: u32,
+        /// Kind of memory.
+        kind: MemoryKind,
+        /// Ordinal of the device.
+        device: u32,
+        /// Handle of the stream; 0 for the default stream.
+        stream: u64,
+        /// Address, or handle of physical memory or of an array.
+        address: Address,
+        /// Size in bytes.
+        bytes: u64,
+        /// Number of the stack.
+        stack: u32,
+    }
+    /// Free. Written before the driver frees the memory, because another thread may then get the
+    /// address.
+    10 Free {
+        /// Time.
+        time: Time,
+        /// Number of the thread.
+        thread: u32,
+        /// Space of the address.
+        space: u32,
+        /// Handle of the stream; 0 for the default stream.
+        stream: u64,
+        /// Address or handle.
+        address: Address,
+    }
+    /// Failure of the free that was recorded last for this address. The memory stays allocated.
+    11 FreeFailed {
+        /// Time.
+        time: Time,
+        /// Space of the address.
+        space: u32,
+        /// Address or handle.
+        address: Address,
+    }
+    /// Request that failed.
+    12 Fail {
+        /// Time.
+        time: Time,
+        /// Number of the thread.
+        thread: u32,
+        /// Kind of memory.
+        kind: MemoryKind,
+        /// Ordinal of the device.
+        device: u32,
+        /// Handle of the stream; 0 for the default stream.
+        stream: u64,
+        /// Requested bytes.
+        bytes: u64,
+        /// Number of the stack.
+        stack: u32,
+        /// Code that the program got.
+        code: u32,
+        /// 1 if the recorder refused the request because of its limit, else 0.
+        is_limit: u32,
+    }
+    /// Memory of a device as the driver reports it.
+    13 DriverMemory {
+        /// Time.
+        time: Time,
+        /// Ordinal of the device.
+        device: u32,
+        /// Free bytes.
+        free: u64,
+        /// Total bytes.
+        total: u64,
+    }
+    /// End of the recording.
+    14 End {
+        /// Time.
+        time: Time,
+        /// Reason for an early end; empty at the end of the process.
+        reason: &'a str,
+    }
+}
+
+/// Returns the first bytes of a capture.
+pub fn header() -> [u8; 10] {
+    let mut header = [0; 10];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..].copy_from_slice(&VERSION.to_le_bytes());
+    header
+}
+
+impl Field<'_> for MemoryKind {
+    fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>) {
+        (*self as u32).encode(deltas, out);
+    }
+
+    fn decode(deltas: &mut Deltas, input: &mut &[u8]) -> Result<MemoryKind, DecodeError> {
+        let number = u32::decode(deltas, input)? as usize;
+        MemoryKind::ALL.get(number).copied().ok_or(DecodeError::Invalid)
+    }
+}

@@ -1,0 +1,259 @@
+//! Captures: what a writer wrote is read, and damaged files are errors or are read as far as they
+//! are whole.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+use std::borrow::Cow;
+
+use gpuheap_trace::capture::{Address, CaptureWriter, Deltas, Record, Time, header};
+use gpuheap_trace::{
+    Error, MemoryKind, Op, ReadOptions, RecordingEnd, Trace, WarningKind, read_bytes,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+#[test]
+fn capture_keeps_all_facts() {
+    let traces = read(&small(), true).unwrap();
+    let [device, host] = &traces[..] else { panic!("{traces:?}") };
+    assert_eq!(
+        (device.format().as_str(), device.device(), host.device()),
+        ("capture", Some(1), None)
+    );
+    let summary = device.summary();
+    assert_eq!((summary.peak_live_bytes, summary.left_live), (3000, 1));
+    assert_eq!((device.kind(0), device.kind(1)), (MemoryKind::Device, MemoryKind::Physical));
+    assert_eq!(host.kind(0), MemoryKind::Pinned);
+    assert_eq!(device.threads(), Some(&[7, 9][..]));
+    let worker = device.thread_info(1).unwrap();
+    assert_eq!((&*worker.name, worker.is_main, worker.ended_ns), ("worker", false, Some(50)));
+    assert!(device.thread_info(0).unwrap().is_main);
+    let frames: Vec<_> = device.stack(device.events()[0].stack).collect();
+    let shown: Vec<_> = frames.iter().map(|frame| (&*frame.function, frame.line)).collect();
+    assert_eq!(shown, [("gone.so+0x20", 0), ("0x4f", 0), ("train", 12)]);
+    let recording = device.recording().unwrap();
+    assert_eq!((recording.pid, recording.arguments.len()), (7, 2));
+    assert_eq!((recording.end.clone(), recording.ended_ns), (RecordingEnd::Exit, 60));
+    let coverage = recording.devices[0].coverage.unwrap();
+    assert_eq!((coverage.used, coverage.recorded), (4000, 3000));
+    assert_eq!(read(&small(), false).unwrap().len(), 1);
+}
+
+#[test]
+fn failed_free_keeps_block_live() {
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    let mut add = |record: Record<'_>| record.encode(&mut deltas, &mut file);
+    add(allocate(1, MemoryKind::Device, 0x1000, 500));
+    add(Record::Free { time: Time(2), thread: 0, space: 0, stream: 0, address: Address(0x1000) });
+    add(Record::FreeFailed { time: Time(3), space: 0, address: Address(0x1000) });
+    let traces = read(&file, false).unwrap();
+    assert_eq!(traces[0].summary().left_live, 1);
+    assert_eq!(traces[0].events().len(), 1);
+}
+
+#[test]
+fn handles_are_apart_from_pointers() {
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    let mut add = |record: Record<'_>| record.encode(&mut deltas, &mut file);
+    add(allocate(1, MemoryKind::Device, 0x1000, 500));
+    add(allocate(2, MemoryKind::Physical, 0x1000, 700));
+    add(Record::Free { time: Time(3), thread: 0, space: 1, stream: 0, address: Address(0x1000) });
+    let traces = read(&file, false).unwrap();
+    let live: Vec<_> = traces[0].events().iter().map(|event| event.op).collect();
+    assert_eq!(live[2], Op::Free { allocation: 1 });
+}
+
+#[test]
+fn mapped_rest_is_no_damage() {
+    let mut file = start();
+    allocate(1, MemoryKind::Device, 0x1000, 500).encode(&mut Deltas::default(), &mut file);
+    file.extend([0; 4096]);
+    let traces = read(&file, false).unwrap();
+    assert_eq!(traces[0].warnings(), []);
+    assert_eq!(traces[0].recording().unwrap().end, RecordingEnd::Unknown);
+}
+
+#[test]
+fn other_files_are_clear_errors() {
+    let newer = [&header()[..8], &[2, 0][..], &small()[10..]].concat();
+    let unknown = [&start()[..], &[200, 1, 2][..]].concat();
+    let mut wrong_stack = start();
+    let fail = Record::Fail {
+        time: Time(1),
+        thread: 0,
+        kind: MemoryKind::Device,
+        device: 0,
+        stream: 0,
+        bytes: 1,
+        stack: 9,
+        code: 2,
+        is_limit: 0,
+    };
+    fail.encode(&mut Deltas::default(), &mut wrong_stack);
+    for (file, said) in [
+        (&newer[..], "format 2, and this version of gpuheap reads format 1"),
+        (&unknown, "byte 10: has an invalid record"),
+        (&wrong_stack, "byte 10: has an invalid record"),
+        (&start(), "without an allocation"),
+        (&header()[..9], "ends within the header"),
+        (b"\x89GPH\n\x1a\n\0\0\0", "header is damaged"),
+    ] {
+        let error = read(file, false).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+/// Repeated stacks and usual sizes: the size of an event that docs/recording.md promises.
+#[test]
+fn usual_event_is_small() {
+    const PAIRS: u64 = 1000;
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    let empty = file.len();
+    for pair in 0..PAIRS {
+        let address = 0x7f00_0000_0000 + (pair * 7919 % 512) * (2 << 20);
+        let time = pair * 20_000;
+        allocate(time, MemoryKind::Device, address, 20 << 20).encode(&mut deltas, &mut file);
+        let address = Address(address);
+        let time = Time(time + 9000);
+        let free = Record::Free { time, thread: 0, space: 0, stream: 0x5555_1234_0000, address };
+        free.encode(&mut deltas, &mut file);
+    }
+    let average = (file.len() - empty) as u64 / (2 * PAIRS);
+    assert!(average <= 40, "{average} bytes an event");
+}
+
+proptest! {
+    #[test]
+    fn records_survive_round_trip(records in vec(record(), 0..40)) {
+        let mut bytes = Vec::new();
+        let mut deltas = Deltas::default();
+        let mut last = 0;
+        let mut expected = Vec::new();
+        for mut record in records {
+            if let Record::Allocate { time, .. } | Record::Free { time, .. } | Record::End { time, .. } = &mut record {
+                last = last.max(time.0);
+                *time = Time(last);
+            }
+            record.encode(&mut deltas, &mut bytes);
+            expected.push(record);
+        }
+        let mut deltas = Deltas::default();
+        let mut input = &bytes[..];
+        for record in &expected {
+            let decoded = Record::decode(&mut deltas, &mut input).unwrap();
+            prop_assert_eq!(decoded.as_ref(), Some(record));
+        }
+        prop_assert_eq!(Record::decode(&mut deltas, &mut input), Ok(None));
+    }
+
+    #[test]
+    fn cut_file_is_read_partly(cut in 0_usize..1000) {
+        let whole = small();
+        let cut = cut % whole.len();
+        match read(&whole[..cut], true) {
+            Ok(traces) => {
+                let mut warnings = traces.iter().flat_map(|trace| trace.warnings());
+                let is_cut = |kind: &WarningKind| matches!(kind, WarningKind::BrokenOff(_));
+                prop_assert!(warnings.all(|warning| is_cut(&warning.kind)), "{:?}", traces);
+            }
+            Err(error) => prop_assert!(!error.to_string().contains("invalid"), "{}", error),
+        }
+    }
+
+    #[test]
+    fn noise_never_panics(noise in vec(any::<u8>(), 0..300)) {
+        let _ = read(&[&header()[..], &noise].concat(), true);
+    }
+}
+
+fn record() -> impl Strategy<Value = Record<'static>> {
+    let kind = select(&MemoryKind::ALL[..]);
+    prop_oneof![
+        select(vec!["", "name", "größer"]).prop_map(|text| Record::Text { text }),
+        (vec(any::<u64>(), 0..9), vec(any::<u32>(), 0..4)).prop_map(|(addresses, frames)| {
+            Record::Stack { addresses: Cow::Owned(addresses), frames: Cow::Owned(frames) }
+        }),
+        (any::<u64>(), kind, any::<[u32; 3]>(), any::<[u64; 3]>()).prop_map(
+            |(time, kind, [thread, device, stack], [stream, address, bytes])| Record::Allocate {
+                time: Time(time),
+                thread,
+                kind,
+                device,
+                stream,
+                address: Address(address),
+                bytes,
+                stack,
+            }
+        ),
+        (any::<u64>(), any::<u64>(), any::<u32>()).prop_map(|(time, address, space)| {
+            Record::Free {
+                time: Time(time),
+                thread: 1,
+                space,
+                stream: 0,
+                address: Address(address),
+            }
+        }),
+        any::<u64>().prop_map(|time| Record::End { time: Time(time), reason: "" }),
+    ]
+}
+
+fn allocate(time: u64, kind: MemoryKind, address: u64, bytes: u64) -> Record<'static> {
+    let (time, address) = (Time(time), Address(address));
+    Record::Allocate { time, thread: 0, kind, device: 0, stream: 0, address, bytes, stack: 0 }
+}
+
+fn start() -> Vec<u8> {
+    header().to_vec()
+}
+
+fn read(file: &[u8], host_memory: bool) -> Result<Vec<Trace>, Error> {
+    read_bytes("run.gph", file, &ReadOptions::default().host_memory(host_memory))
+}
+
+/// Returns a capture with every kind of record.
+fn small() -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut writer = CaptureWriter::new(&mut file).unwrap();
+    let allocation = |time, thread, kind, address, bytes, stack| Record::Allocate {
+        time: Time(time),
+        thread,
+        kind,
+        device: 1,
+        stream: 0,
+        address: Address(address),
+        bytes,
+        stack,
+    };
+    for record in [
+        Record::Process {
+            pid: 7,
+            parent: 1,
+            started_unix_ns: 5,
+            program: "/bin/a",
+            arguments: "a\0b\0",
+        },
+        Record::Device { ordinal: 1, name: "H200", bytes: 1 << 37 },
+        Record::Module { path: "/nowhere/gone.so", build_id: "", start: 0x20, end: 0x40, base: 0 },
+        Record::Text { text: "train" },
+        Record::Text { text: "train.py" },
+        Record::Frame { function: 1, file: 2, line: 12 },
+        Record::Stack { addresses: vec![0x21, 0x50].into(), frames: vec![1].into() },
+        Record::ThreadStart { time: Time(0), id: 7, name: "a" },
+        Record::ThreadStart { time: Time(1), id: 9, name: "" },
+        Record::DriverMemory { time: Time(2), device: 1, free: 9_000, total: 10_000 },
+        allocation(10, 1, MemoryKind::Device, 0x1000, 1000, 1),
+        allocation(20, 2, MemoryKind::Physical, 0x1000, 2000, 0),
+        allocation(21, 2, MemoryKind::Pinned, 0x5000, 64, 0),
+        Record::DriverMemory { time: Time(22), device: 1, free: 6_000, total: 10_000 },
+        Record::Free { time: Time(40), thread: 1, space: 0, stream: 0, address: Address(0x1000) },
+        Record::ThreadEnd { time: Time(50), thread: 2, name: "worker" },
+        Record::End { time: Time(60), reason: "" },
+    ] {
+        writer.write(&record).unwrap();
+    }
+    file
+}
