@@ -20,6 +20,7 @@ use crate::exit::Failure;
 use crate::explain::ExplainArguments;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
+use crate::report::ReportArguments;
 use crate::status::StatusArguments;
 use crate::values::{GRANULE, TypedSize, bytes, profile, refuse_option, size, time};
 
@@ -38,6 +39,10 @@ pub(crate) enum Command {
     /// Say why memory ran out and how to avoid it, from recorded allocations
     #[command(long_about = REPLAY, after_help = EXIT_CODES, after_long_help = REPLAY_AFTER)]
     Replay(Box<ReplayArguments>),
+
+    /// Say what a recorded program did with GPU memory, by line and thread
+    #[command(long_about = REPORT, after_help = REPORT_EXIT_CODES)]
+    Report(ReportArguments),
 
     /// Run a program without a GPU, and say on which card it fits
     #[command(long_about = DRY_RUN, after_help = DRY_RUN_EXIT_CODES, after_long_help = DRY_RUN_AFTER)]
@@ -148,14 +153,19 @@ const RESUME: &str = include_str!("help/resume.txt").trim_ascii_end();
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";
 
+const REPORT: &str = include_str!("help/report.txt").trim_ascii_end();
+
+const REPORT_EXIT_CODES: &str = "Exit codes: 0 reported, 2 wrong use or unreadable input, 3 the \
+                                 report cannot be written";
+
 const REPLAY: &str = include_str!("help/replay.txt").trim_ascii_end();
 
 const REPLAY_AFTER: &str = include_str!("help/replay_after.txt").trim_ascii_end();
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 10] = [
-    "replay", "dry-run", "emulate", "status", "doctor", "explain", "wait", "free", "pause",
-    "resume",
+const COMMANDS: [&str; 11] = [
+    "replay", "report", "dry-run", "emulate", "status", "doctor", "explain", "wait", "free",
+    "pause", "resume",
 ];
 
 /// Frameworks whose settings `--tune` searches.
@@ -367,6 +377,9 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
         }
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("replay") => {
             NO_TRACE.to_owned()
+        }
+        ErrorKind::MissingRequiredArgument if command.as_deref() == Some("report") => {
+            "no file was given; name at least one: gpuheap report FILE".to_owned()
         }
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("dry-run") => {
             "no program was given; end with it: gpuheap dry-run -- python train.py".to_owned()

@@ -13,7 +13,9 @@ mod pause;
 mod probe;
 mod progress;
 mod replay;
+mod report;
 mod status;
+mod traces;
 mod values;
 
 use std::ffi::OsString;
@@ -28,6 +30,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
+        cli::Parsed::Command(Command::Report(arguments)) => report::run(&arguments),
         cli::Parsed::Command(Command::DryRun(arguments)) => dry_run::run(&arguments),
         cli::Parsed::Command(Command::Emulate(arguments)) => emulate::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),

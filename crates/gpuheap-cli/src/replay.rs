@@ -1,10 +1,7 @@
 //! `gpuheap replay`: reads traces, replays them, and prints the reports.
 
-use std::io::{IsTerminal, stdin};
-use std::path::Path;
-
 use gpuheap::Device;
-use gpuheap_replay::replay::{DeviceChoice, Options, Progress as _, ReplayError};
+use gpuheap_replay::replay::{DeviceChoice, Options, ReplayError};
 use gpuheap_replay::report::Detail;
 use gpuheap_replay::run::TraceReport;
 use gpuheap_replay::tune::TraceSearch;
@@ -13,11 +10,8 @@ use gpuheap_trace::{ReadOptions, Trace};
 
 use crate::cli::{CardOption, ReplayArguments};
 use crate::exit::{Failure, Verdict};
-use crate::output;
-use crate::progress::{Counted, Progress};
-
-/// Name for standard input in place of a trace.
-const STANDARD_INPUT: &str = "-";
+use crate::progress::Progress;
+use crate::{output, traces};
 
 /// Replays the traces, and prints the reports.
 ///
@@ -29,7 +23,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     if let Some(CardOption::List) = arguments.card {
         return output::print(&report::list_cards()).map(|()| Verdict::Fine);
     }
-    let traces = read(arguments)?;
+    let read = ReadOptions::default().recorded_only(arguments.recorded_only);
+    let traces = traces::read(&arguments.traces, &read)?;
     if arguments.tune.is_some() {
         return tune(arguments, &traces);
     }
@@ -71,58 +66,6 @@ fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failur
     output::print(&text)?;
     let get_through = searches.iter().all(TraceSearch::gets_through);
     Ok(if get_through { Verdict::Fine } else { Verdict::Findings })
-}
-
-/// Reads all traces before the first replay, so that a bad file is reported at once.
-fn read(arguments: &ReplayArguments) -> Result<Vec<Trace>, Failure> {
-    let options = ReadOptions::default().recorded_only(arguments.recorded_only);
-    let mut traces = Vec::new();
-    let mut failures: Option<Failure> = None;
-    let mut is_read = false;
-    for path in &arguments.traces {
-        let result = if path == Path::new(STANDARD_INPUT) {
-            if std::mem::replace(&mut is_read, true) {
-                return Err(Failure::wrong_use("- was given more than once; give it once"));
-            }
-            if stdin().is_terminal() {
-                return Err(Failure::wrong_use(
-                    "- reads a trace from standard input, which is a terminal; pipe a file into it",
-                ));
-            }
-            gpuheap_trace::read_from("standard input", stdin().lock(), &options)
-        } else {
-            read_file(path, &options)
-        };
-        match result {
-            Ok(read) => traces.extend(read),
-            Err(error) => {
-                let failure = Failure::wrong_use(error);
-                failures = Some(match failures {
-                    Some(others) => others.and(failure),
-                    None => failure,
-                });
-            }
-        }
-    }
-    match failures {
-        Some(failures) => Err(failures),
-        None => {
-            for trace in &traces {
-                for warning in trace.warnings() {
-                    output::note(&format!("{}: {warning}", trace.name()));
-                }
-            }
-            Ok(traces)
-        }
-    }
-}
-
-fn read_file(path: &Path, options: &ReadOptions) -> Result<Vec<Trace>, gpuheap_trace::Error> {
-    let file = gpuheap_trace::open(path)?;
-    let progress = Progress::of_bytes(file.metadata().map_or(0, |about| about.len()));
-    let name = path.display().to_string();
-    progress.now(&format!("reading {name}"));
-    gpuheap_trace::read_from(&name, Counted { reader: file, progress: &progress }, options)
 }
 
 fn options(arguments: &ReplayArguments) -> Result<Options, Failure> {

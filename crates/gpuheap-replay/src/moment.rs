@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_trace::{Frame, Op, Trace};
+use gpuheap_trace::{Op, Taken, Trace};
 use rustc_hash::FxHashMap;
 
 use self::PieceState::{Free, Live, Pending};
@@ -117,35 +117,6 @@ struct HeldBlock {
     is_pending: bool,
 }
 
-/// Ranges taken from the driver: the start of each, with its end and stream.
-#[derive(Debug, Clone, Default)]
-struct Taken(BTreeMap<u64, (u64, u64)>);
-
-impl Taken {
-    fn add(&mut self, start: u64, bytes: u64, stream: u64) {
-        self.0.insert(start, (start.saturating_add(bytes), stream));
-    }
-
-    /// Removes a range of addresses. It may be a part of a taken range, or extend over several.
-    fn remove(&mut self, start: u64, bytes: u64) {
-        let end = start.saturating_add(bytes);
-        let first = self.0.range(..=start).next_back().map_or(start, |(&first, _)| first);
-        let hit: Vec<_> = self.0.range(first..end).map(|(&at, &(to, of))| (at, to, of)).collect();
-        for (at, to, stream) in hit {
-            if to <= start {
-                continue;
-            }
-            self.0.remove(&at);
-            if at < start {
-                self.0.insert(at, (start, stream));
-            }
-            if to > end {
-                self.0.insert(end, (to, stream));
-            }
-        }
-    }
-}
-
 impl Moment {
     /// Finds the memory after the first `events` events. If the next event is a failed request,
     /// free pieces are counted for its stream.
@@ -175,7 +146,7 @@ impl Moment {
         moment.find_holders(trace, &blocks);
         let settings = program.recorded_settings().unwrap_or_default();
         let stream = next.map(|event| handle(event.stream));
-        match taken_after(trace, events) {
+        match Taken::after(trace, events) {
             Some(taken) => moment.lay_out(&taken, &blocks, &settings, stream, &mut streams),
             None => moment.lay_out_blocks(&blocks),
         }
@@ -193,9 +164,7 @@ impl Moment {
         let mut holders: FxHashMap<String, (u64, u64)> = FxHashMap::default();
         for block in live() {
             let name = match self.has_stacks {
-                true => {
-                    names.entry(block.stack).or_insert_with(|| site(trace, block.stack)).clone()
-                }
+                true => names.entry(block.stack).or_insert_with(|| trace.site(block.stack)).clone(),
                 false => Amount(block.requested).to_string(),
             };
             let (bytes, blocks) = holders.entry(name).or_default();
@@ -219,7 +188,7 @@ impl Moment {
         let mut held = Held::default();
         let is_growing = settings.expandable_segments();
         let mut runs: Vec<(u64, u64, u64)> = Vec::new();
-        for (&start, &(end, of)) in &taken.0 {
+        for (start, end, of) in taken.ranges() {
             match runs.last_mut() {
                 Some((_, last_end, last_of))
                     if is_growing && *last_end == start && *last_of == of =>
@@ -332,35 +301,11 @@ fn blocks_after(trace: &Trace, events: usize) -> Blocks {
     blocks
 }
 
-/// Returns the segments held after the first `events` events: the segments held at the end, with
-/// all later events undone. `None` if the recording has no segments.
-fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
-    let is_segment = |op: Op| matches!(op, Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. });
-    if trace.segments_at_end().is_empty()
-        && !trace.events().iter().any(|event| is_segment(event.op))
-    {
-        return None;
-    }
-    let mut taken = Taken::default();
-    for segment in trace.segments_at_end() {
-        taken.add(segment.address, segment.bytes, segment.stream);
-    }
-    for event in trace.events()[events..].iter().rev() {
-        let stream = trace.streams()[event.stream as usize].handle;
-        match event.op {
-            Op::SegmentTaken { address, bytes } => taken.remove(address, bytes),
-            Op::SegmentGivenBack { address, bytes } => taken.add(address, bytes, stream),
-            _ => {}
-        }
-    }
-    Some(taken)
-}
-
 /// Returns the peak of reserved bytes in the first `events` events, and the bytes reserved after
 /// these events. `None` if the recording has no segments.
 pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)> {
-    let sum = |taken: &Taken| taken.0.iter().map(|(start, (end, _))| end - start).sum::<u64>();
-    let mut now = sum(&taken_after(trace, 0)?);
+    let sum = |taken: &Taken| taken.ranges().map(|(start, end, _)| end - start).sum::<u64>();
+    let mut now = sum(&Taken::after(trace, 0)?);
     let mut most = now;
     for event in &trace.events()[..events] {
         match event.op {
@@ -371,48 +316,4 @@ pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)>
         most = most.max(now);
     }
     Some((most, now))
-}
-
-/// Returns the innermost line of a stack in the program's own code, as `train.py:115 in step`.
-fn site(trace: &Trace, stack: u32) -> String {
-    let frames = || trace.stack(stack);
-    let own = frames().find(|frame| !is_library(frame));
-    match own.or_else(|| frames().next()) {
-        None => "before the recording, or without a stack".to_owned(),
-        Some(Frame { function, file, line, .. }) => {
-            let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
-            format!("{} in {}", clean(&format!("{file}:{line}")), clean(function))
-        }
-    }
-}
-
-/// Returns a text of the file without control characters, cut to 48 characters.
-fn clean(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(48).collect()
-}
-
-fn is_library(frame: &Frame) -> bool {
-    let file = &*frame.file;
-    let is_native = [".cpp", ".cc", ".c", ".h", ".cu", ".cuh", ".so"]
-        .iter()
-        .any(|ending| file.ends_with(ending));
-    let is_package = ["site-packages/", "dist-packages/", "/torch/", "<frozen", "<string"]
-        .iter()
-        .any(|part| file.contains(part));
-    is_native || is_package || file.starts_with("torch/") || file.is_empty() || file == "??"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn removed_range_cuts_several_segments() {
-        let mut taken = Taken::default();
-        taken.add(100, 100, 0);
-        taken.add(200, 100, 1);
-        taken.remove(150, 100);
-        let left: Vec<_> = taken.0.into_iter().collect();
-        assert_eq!(left, [(100, (150, 0)), (250, (300, 1))]);
-    }
 }

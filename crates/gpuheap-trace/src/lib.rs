@@ -51,7 +51,7 @@ pub use error::{Error, Place};
 pub use input::{open, read, read_bytes, read_from};
 pub use model::{
     AllocatorSettings, At, Coverage, Event, Format, Frame, MemoryKind, Op, RecordedDevice,
-    Recording, RecordingEnd, Segment, SnapshotKeys, StreamInfo, Summary, ThreadInfo, Trace,
+    Recording, RecordingEnd, Segment, SnapshotKeys, StreamInfo, Summary, Taken, ThreadInfo, Trace,
     TraceBuilder, Warning, WarningKind,
 };
 pub use options::ReadOptions;

@@ -4,8 +4,10 @@ mod allocator;
 mod builder;
 mod ids;
 mod process;
+mod site;
 mod stacks;
 mod summary;
+mod taken;
 mod warning;
 
 use std::fmt;
@@ -18,6 +20,7 @@ pub use process::{Coverage, MemoryKind, RecordedDevice, Recording, RecordingEnd,
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;
+pub use taken::Taken;
 pub(crate) use warning::Odd;
 pub use warning::{Warning, WarningKind};
 

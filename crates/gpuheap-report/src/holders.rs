@@ -1,0 +1,67 @@
+//! Holders: sites and threads, with the blocks of theirs that are live at one moment.
+
+use gpuheap_trace::Trace;
+
+use crate::ledger::{Block, Ledger};
+
+/// A site or a thread, with its live memory at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Name of the site or thread.
+    pub name: String,
+    /// Live bytes, as requested.
+    pub bytes: u64,
+    /// Number of live blocks.
+    pub blocks: u64,
+}
+
+/// Returns the sites of live blocks after the first `events` events, most bytes first.
+pub(crate) fn by_site(ledger: &Ledger, events: u32) -> Vec<Holder> {
+    grouped(
+        ledger.live(events),
+        ledger.sites.len(),
+        |block| block.site,
+        |site| ledger.sites[site].clone(),
+    )
+}
+
+/// Returns the threads whose blocks are live after the first `events` events, most bytes first.
+/// Empty if the recording has no threads.
+pub(crate) fn by_thread(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Holder> {
+    let Some(threads) = trace.threads() else { return Vec::new() };
+    grouped(
+        ledger.live(events),
+        threads.len(),
+        |block| block.thread,
+        |thread| thread_name(trace, thread),
+    )
+}
+
+/// Returns the name of a thread, given its index in [`Trace::threads`].
+pub(crate) fn thread_name(trace: &Trace, thread: usize) -> String {
+    let id = trace.threads().and_then(|threads| threads.get(thread)).copied().unwrap_or_default();
+    format!("thread {id}")
+}
+
+fn grouped<'b>(
+    blocks: impl Iterator<Item = &'b Block>,
+    groups: usize,
+    group: impl Fn(&Block) -> u32,
+    name: impl Fn(usize) -> String,
+) -> Vec<Holder> {
+    let mut sums = vec![(0_u64, 0_u64); groups];
+    for block in blocks {
+        let (bytes, blocks) = &mut sums[group(block) as usize];
+        *bytes = bytes.saturating_add(block.bytes);
+        *blocks += 1;
+    }
+    let mut holders: Vec<Holder> = sums
+        .into_iter()
+        .enumerate()
+        .filter(|&(_, (_, blocks))| blocks > 0)
+        .map(|(group, (bytes, blocks))| Holder { name: name(group), bytes, blocks })
+        .collect();
+    holders.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
+    holders
+}

@@ -1,0 +1,141 @@
+//! Reports as JSON. Names are stable: fields are added, and none is removed.
+
+use serde::Serialize;
+
+use crate::growth::Growth;
+use crate::holders::Holder;
+use crate::report::Report;
+use crate::temporary::Temporary;
+
+/// Version of the fields.
+const SCHEMA: u32 = 1;
+
+/// Renders reports as one JSON array with one object for each trace. `docs/report.schema.json` is
+/// its schema.
+///
+/// # Errors
+/// Returns no error for any report.
+pub fn render(reports: &[Report]) -> Result<String, serde_json::Error> {
+    let objects: Vec<Trace<'_>> = reports.iter().map(Trace::new).collect();
+    Ok(serde_json::to_string_pretty(&objects)? + "\n")
+}
+
+#[derive(Serialize)]
+struct Trace<'a> {
+    schema: u32,
+    trace: &'a str,
+    format: &'a str,
+    device: Option<u32>,
+    events: u64,
+    allocations: u64,
+    frees: u64,
+    failures: u64,
+    streams: usize,
+    threads: Option<usize>,
+    duration_ns: u64,
+    peak_live_bytes: u64,
+    live_before_bytes: u64,
+    left_live: u64,
+    left_live_bytes: u64,
+    sites: &'static str,
+    moment: Moment<'a>,
+    left_by_site: Vec<HolderRow<'a>>,
+    left_by_thread: Vec<HolderRow<'a>>,
+    growth: Vec<GrowthRow<'a>>,
+    temporary: Vec<TemporaryRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Moment<'a> {
+    event: u64,
+    time_ns: u64,
+    live_bytes: u64,
+    by_site: Vec<HolderRow<'a>>,
+    by_thread: Vec<HolderRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct HolderRow<'a> {
+    name: &'a str,
+    bytes: u64,
+    blocks: u64,
+}
+
+#[derive(Serialize)]
+struct GrowthRow<'a> {
+    site: &'a str,
+    bytes: u64,
+    rises: usize,
+    steady: bool,
+    floor_bytes: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct TemporaryRow<'a> {
+    site: &'a str,
+    allocations: u64,
+    bytes: u64,
+    largest_bytes: u64,
+}
+
+impl<'a> Trace<'a> {
+    fn new(report: &'a Report) -> Self {
+        let Report { summary, .. } = report;
+        Self {
+            schema: SCHEMA,
+            trace: &report.name,
+            format: report.format.as_str(),
+            device: report.device,
+            events: summary.events,
+            allocations: summary.allocations,
+            frees: summary.frees,
+            failures: summary.failures,
+            streams: summary.streams,
+            threads: summary.threads,
+            duration_ns: summary.duration_ns,
+            peak_live_bytes: summary.peak_live_bytes,
+            live_before_bytes: summary.live_before_bytes,
+            left_live: summary.left_live,
+            left_live_bytes: summary.left_live_bytes,
+            sites: report.kind.name(),
+            moment: Moment {
+                event: report.event,
+                time_ns: report.time_ns,
+                live_bytes: report.held_bytes(),
+                by_site: holders(&report.held),
+                by_thread: holders(&report.held_by_thread),
+            },
+            left_by_site: holders(&report.left),
+            left_by_thread: holders(&report.left_by_thread),
+            growth: report.growing.iter().map(growth).collect(),
+            temporary: report.temporary.iter().map(temporary).collect(),
+        }
+    }
+}
+
+fn holders(holders: &[Holder]) -> Vec<HolderRow<'_>> {
+    let rows = holders.iter().map(|holder| {
+        let &Holder { ref name, bytes, blocks } = holder;
+        HolderRow { name, bytes, blocks }
+    });
+    rows.collect()
+}
+
+fn growth(growth: &Growth) -> GrowthRow<'_> {
+    GrowthRow {
+        site: &growth.site,
+        bytes: growth.bytes(),
+        rises: growth.rises(),
+        steady: growth.is_steady(),
+        floor_bytes: &growth.floors,
+    }
+}
+
+fn temporary(temporary: &Temporary) -> TemporaryRow<'_> {
+    TemporaryRow {
+        site: &temporary.site,
+        allocations: temporary.allocations,
+        bytes: temporary.bytes,
+        largest_bytes: temporary.largest,
+    }
+}

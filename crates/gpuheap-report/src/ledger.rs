@@ -1,0 +1,136 @@
+//! Ledger of a trace: each block with its site, and the events at which it was live.
+
+use gpuheap_text::Amount;
+use gpuheap_trace::{Op, Trace};
+use rustc_hash::FxHashMap;
+
+/// Kind of the sites of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SiteKind {
+    /// Lines of the program, from recorded stacks.
+    Line,
+    /// Sizes of blocks, because the recording has no stacks.
+    Size,
+}
+
+impl SiteKind {
+    /// Returns a short stable name: `line`, `size`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Line => "line",
+            Self::Size => "size",
+        }
+    }
+}
+
+/// A block of a trace. After `n` events, the block is live if `from < n && n <= until`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) bytes: u64,
+    /// Index into [`Ledger::sites`].
+    pub(crate) site: u32,
+    pub(crate) thread: u32,
+    /// Index of the event that allocated the block.
+    pub(crate) from: u32,
+    /// Index of the event that freed the block; [`NEVER`] for a block that is live at the end.
+    pub(crate) until: u32,
+}
+
+/// [`Block::until`] of a block that is never freed.
+pub(crate) const NEVER: u32 = u32::MAX;
+
+impl Block {
+    /// Returns `true` if the block is live after the first `events` events.
+    pub(crate) fn is_live(&self, events: u32) -> bool {
+        self.from < events && events <= self.until
+    }
+}
+
+/// All blocks of a trace, by allocation.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) blocks: Vec<Block>,
+    /// Names of the sites.
+    pub(crate) sites: Vec<String>,
+    pub(crate) kind: SiteKind,
+}
+
+impl Ledger {
+    pub(crate) fn new(trace: &Trace) -> Self {
+        let kind = site_kind(trace);
+        let mut sites = Sites::default();
+        let mut blocks = Vec::with_capacity(trace.allocations() as usize);
+        // A trace has fewer events than 32 bits can count.
+        for (index, event) in (0_u32..).zip(trace.events()) {
+            match event.op {
+                Op::Allocate { bytes, .. } => blocks.push(Block {
+                    bytes,
+                    site: match kind {
+                        SiteKind::Line => sites.of_stack(trace, event.stack),
+                        SiteKind::Size => sites.of_size(bytes),
+                    },
+                    thread: event.thread,
+                    from: index,
+                    until: NEVER,
+                }),
+                Op::Free { allocation } => blocks[allocation as usize].until = index,
+                _ => {}
+            }
+        }
+        Self { blocks, sites: sites.names, kind }
+    }
+
+    /// Returns the blocks that are live after the first `events` events.
+    pub(crate) fn live(&self, events: u32) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| block.is_live(events))
+    }
+}
+
+/// Returns the kind of sites: lines if most allocated bytes have a stack.
+fn site_kind(trace: &Trace) -> SiteKind {
+    let (mut all, mut with_stack) = (0_u128, 0_u128);
+    for event in trace.events() {
+        if let Op::Allocate { bytes, .. } = event.op {
+            all += u128::from(bytes);
+            with_stack += if event.stack == 0 { 0 } else { u128::from(bytes) };
+        }
+    }
+    if with_stack * 2 > all { SiteKind::Line } else { SiteKind::Size }
+}
+
+#[derive(Default)]
+struct Sites {
+    names: Vec<String>,
+    numbers: FxHashMap<String, u32>,
+    of_stacks: FxHashMap<u32, u32>,
+    of_sizes: FxHashMap<u64, u32>,
+}
+
+impl Sites {
+    fn of_stack(&mut self, trace: &Trace, stack: u32) -> u32 {
+        if let Some(&site) = self.of_stacks.get(&stack) {
+            return site;
+        }
+        let site = self.named(trace.site(stack));
+        self.of_stacks.insert(stack, site);
+        site
+    }
+
+    fn of_size(&mut self, bytes: u64) -> u32 {
+        if let Some(&site) = self.of_sizes.get(&bytes) {
+            return site;
+        }
+        let site = self.named(format!("blocks of {}", Amount(bytes)));
+        self.of_sizes.insert(bytes, site);
+        site
+    }
+
+    fn named(&mut self, name: String) -> u32 {
+        // A trace has fewer allocations than 32 bits can count, and no more sites.
+        let next = self.names.len() as u32;
+        *self.numbers.entry(name).or_insert_with_key(|name| {
+            self.names.push(name.clone());
+            next
+        })
+    }
+}

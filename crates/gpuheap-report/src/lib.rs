@@ -1,0 +1,35 @@
+//! Reports of recorded GPU allocations: who held memory at a moment, which line grows, which blocks
+//! are left, and which are allocated and freed at once. This crate has no code of CUDA and needs no
+//! GPU.
+//!
+//! ```
+//! use gpuheap_report::{At, Report, text};
+//! use gpuheap_trace::{ReadOptions, read_bytes};
+//!
+//! let log = "Thread,Time,Action,Pointer,Size,Stream\n\
+//!            7,10:00:00.000001,allocate,0x7f0000000000,1000,0x0\n\
+//!            8,10:00:00.000002,allocate,0x7f0000000400,500,0x0\n\
+//!            7,10:00:00.000005,free,0x7f0000000000,1000,0x0\n";
+//! let traces = read_bytes("small.csv", log.as_bytes(), &ReadOptions::default())?;
+//! let report = Report::new(&traces[0], At::Peak)?;
+//! assert_eq!(report.held_bytes(), 1500);
+//! assert_eq!(report.left_by_thread[0].name, "thread 8");
+//! assert!(text::render(&report).contains("500 bytes"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod growth;
+mod holders;
+pub mod json;
+mod ledger;
+mod report;
+mod temporary;
+pub mod text;
+
+pub use growth::{Growth, PARTS, WARM_UP};
+pub use holders::Holder;
+pub use ledger::SiteKind;
+pub use report::{At, Report};
+pub use temporary::Temporary;

@@ -1,0 +1,240 @@
+//! Reports as text for a terminal of 80 columns.
+
+use gpuheap_text::{Amount, add_line, count, cut, grouped, hanging};
+
+use crate::growth::{Growth, PARTS, WARM_UP};
+use crate::holders::Holder;
+use crate::ledger::SiteKind;
+use crate::report::{At, Report};
+
+/// Width of a terminal, in columns.
+pub(crate) const WIDTH: usize = 80;
+/// Rows of a table. Further rows are summed up.
+const ROWS: usize = 8;
+/// Rows of growth if no site grows steadily. Such rows are rarely a leak.
+const UNSTEADY_ROWS: usize = 3;
+
+/// Renders a report.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    add_summary(&mut text, report);
+    add_held(&mut text, report);
+    add_growth(&mut text, report);
+    add_left(&mut text, report);
+    add_temporary(&mut text, report);
+    text
+}
+
+fn add_summary(text: &mut String, report: &Report) {
+    let Report { summary, .. } = report;
+    let device = report.device.map_or_else(String::new, |device| format!(", device {device}"));
+    add_line!(text, "{} ({}{device})", report.name, report.format);
+    let threads = summary
+        .threads
+        .map_or_else(String::new, |threads| format!(", {}", count(threads as u64, "thread")));
+    let events = format!(
+        "{} in {}: {}, {}, {}{threads}.",
+        count(summary.events, "event"),
+        seconds(summary.duration_ns),
+        count(summary.allocations, "allocation"),
+        count(summary.frees, "free"),
+        count(summary.streams as u64, "stream"),
+    );
+    paragraph(text, &events);
+    let before = match summary.live_before {
+        0 => String::new(),
+        blocks => format!(
+            " Before the recording: {} in {}.",
+            Amount(summary.live_before_bytes),
+            count(blocks, "block")
+        ),
+    };
+    let failed = match summary.failures {
+        0 => String::new(),
+        failures => format!(" {} for memory failed.", count(failures, "request")),
+    };
+    let peak = format!(
+        "Live at the peak: {}; at the end: {} in {}.{before}{failed}",
+        Amount(summary.peak_live_bytes),
+        Amount(summary.left_live_bytes),
+        count(summary.left_live, "block"),
+    );
+    paragraph(text, &peak);
+}
+
+fn add_held(text: &mut String, report: &Report) {
+    let total = report.held_bytes();
+    let moment = match report.at {
+        At::Peak => "Who held memory at the peak",
+        At::End => "Who held memory at the end",
+        At::Event(_) => "Who held memory then",
+    };
+    add_line!(
+        text,
+        "\n{moment}: event {} of {}, {} in",
+        grouped(report.event),
+        grouped(report.last_event),
+        seconds(report.time_ns)
+    );
+    add_holders(text, &report.held, total, site_heading(report));
+    if report.held_by_thread.len() > 1 {
+        add_holders(text, &report.held_by_thread, total, "thread that allocated");
+    }
+}
+
+fn add_left(text: &mut String, report: &Report) {
+    let total = report.summary.left_live_bytes;
+    let noun = if report.kind == SiteKind::Line { "Which line" } else { "Which size" };
+    let is_several = report.left_by_thread.len() > 1;
+    let who = if is_several { format!("{noun}, and which thread,") } else { noun.to_owned() };
+    add_line!(text, "\n{who} left memory live at the end?");
+    if report.left.is_empty() {
+        add_line!(text, "  None: every block was freed.");
+        return;
+    }
+    if report.at != At::End {
+        add_holders(text, &report.left, total, site_heading(report));
+    }
+    if report.summary.threads > Some(1) && !report.left_by_thread.is_empty() {
+        add_holders(text, &report.left_by_thread, total, "thread that allocated");
+    }
+}
+
+fn add_holders(text: &mut String, holders: &[Holder], total: u64, heading: &str) {
+    add_line!(text, "{:>12}  {:>5}  {:>9}  {heading}", "live", "share", "blocks");
+    let mut row = |bytes: u64, blocks: u64, name: &str| {
+        add_line!(
+            text,
+            "{:>12}  {:>5}  {:>9}  {}",
+            Amount(bytes),
+            percent(bytes, total),
+            grouped(blocks),
+            cut(name, WIDTH - 32)
+        );
+    };
+    let shown = rows(holders.len());
+    for holder in &holders[..shown] {
+        row(holder.bytes, holder.blocks, &holder.name);
+    }
+    let rest = &holders[shown..];
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+        let blocks = rest.iter().map(|holder| holder.blocks).sum();
+        row(bytes, blocks, &format!("{} others", grouped(rest.len() as u64)));
+    }
+}
+
+fn add_growth(text: &mut String, report: &Report) {
+    let noun = if report.kind == SiteKind::Line { "line" } else { "size" };
+    add_line!(text, "\nWhich {noun} grows?");
+    let steady = report.growing.iter().filter(|growth| growth.is_steady()).count();
+    let parts = PARTS - WARM_UP;
+    let (words, shown) = match (&report.growing[..], steady) {
+        ([], _) => {
+            let words = format!("None: after a quarter of the events, no {noun} kept more memory.");
+            (words, 0)
+        }
+        ([first, ..], 1..) => {
+            let words = format!(
+                "{}: it grows steadily, by {} since the first quarter of the events.",
+                first.site,
+                Amount(first.bytes())
+            );
+            (words, steady)
+        }
+        (growing, 0) => {
+            let words = format!(
+                "None steadily. Since the first quarter of the events these grew, but not in most \
+                 of the {parts} parts that followed:"
+            );
+            (words, growing.len().min(UNSTEADY_ROWS))
+        }
+    };
+    hanging(text, "  ", "  ", &words, WIDTH);
+    if shown == 0 {
+        return;
+    }
+    let heading = site_heading(report);
+    add_line!(text, "{:>12}  {:>11}  {:>11}  {:>6}  {heading}", "grew by", "from", "to", "rises");
+    for growth in &report.growing[..rows(shown)] {
+        add_line!(
+            text,
+            "{:>12}  {:>11}  {:>11}  {:>6}  {}",
+            Amount(growth.bytes()),
+            Amount(growth.first()),
+            Amount(growth.last()),
+            format!("{} of {parts}", growth.rises()),
+            cut(&growth.site, WIDTH - 48)
+        );
+    }
+    let rest = &report.growing[rows(shown)..];
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(Growth::bytes).fold(0, u64::saturating_add);
+        let others = format!("{} others", grouped(rest.len() as u64));
+        let bytes = Amount(bytes);
+        add_line!(text, "{bytes:>12}  {:>11}  {:>11}  {:>6}  {others}", "", "", "");
+    }
+}
+
+fn add_temporary(text: &mut String, report: &Report) {
+    let all: u64 = report.temporary.iter().map(|site| site.allocations).sum();
+    let allocations = report.summary.allocations;
+    let noun = if report.kind == SiteKind::Line { "Which line" } else { "Which size" };
+    add_line!(text, "\n{noun} allocates and frees at once?");
+    if all == 0 {
+        add_line!(text, "  None.");
+        return;
+    }
+    let words = format!(
+        "{} of {} were freed before the thread had allocated twice more. A buffer that is kept \
+         would save them.",
+        grouped(all),
+        count(allocations, "allocation"),
+    );
+    hanging(text, "  ", "  ", &words, WIDTH);
+    add_line!(text, "{:>12}  {:>12}  {}", "allocations", "largest", site_heading(report));
+    let shown = rows(report.temporary.len());
+    for site in &report.temporary[..shown] {
+        add_line!(
+            text,
+            "{:>12}  {:>12}  {}",
+            grouped(site.allocations),
+            Amount(site.largest),
+            cut(&site.site, WIDTH - 28)
+        );
+    }
+    let rest = &report.temporary[shown..];
+    if !rest.is_empty() {
+        let sum: u64 = rest.iter().map(|site| site.allocations).sum();
+        let largest = rest.iter().map(|site| site.largest).max().unwrap_or_default();
+        let others = format!("{} others", grouped(rest.len() as u64));
+        add_line!(text, "{:>12}  {:>12}  {others}", grouped(sum), Amount(largest));
+    }
+}
+
+fn site_heading(report: &Report) -> &'static str {
+    match report.kind {
+        SiteKind::Line => "line of the program",
+        SiteKind::Size => "size (no stacks recorded)",
+    }
+}
+
+/// Returns the number of rows to show of `all`. A single further row is shown, not summed up.
+fn rows(all: usize) -> usize {
+    if all <= ROWS + 1 { all } else { ROWS }
+}
+
+fn paragraph(text: &mut String, words: &str) {
+    hanging(text, "", "  ", words, WIDTH);
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".to_owned(),
+        _ => format!("{:.0} %", part as f64 / whole as f64 * 100.0),
+    }
+}
+
+fn seconds(nanoseconds: u64) -> String {
+    format!("{:.3} s", nanoseconds as f64 / 1e9)
+}

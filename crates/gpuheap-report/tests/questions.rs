@@ -1,0 +1,108 @@
+//! Questions that the text answers, on programs with a known answer.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use gpuheap_report::{At, Report, text};
+use gpuheap_trace::{Format, Trace, TraceBuilder};
+
+const MIB: u64 = 1 << 20;
+
+/// Builds a log of blocks at fresh addresses.
+struct Log {
+    builder: TraceBuilder,
+    next: u64,
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { builder: TraceBuilder::new("made up", Format::RmmCsv), next: 1 }
+    }
+
+    fn at(&mut self, thread: u64) -> gpuheap_trace::At {
+        self.next += 1;
+        gpuheap_trace::At { time_ns: self.next * 1_000_000, stream: 0, thread, stack: 0 }
+    }
+
+    fn allocate(&mut self, thread: u64, bytes: u64) -> u64 {
+        let at = self.at(thread);
+        let address = self.next << 32;
+        self.builder.allocate(at, address, bytes).unwrap();
+        address
+    }
+
+    fn free(&mut self, thread: u64, address: u64, bytes: u64) {
+        let at = self.at(thread);
+        assert!(self.builder.free(at, address, bytes).unwrap());
+    }
+}
+
+/// Returns the trace of a training run that keeps 20 MiB in each epoch.
+fn growing_run() -> Trace {
+    let mut log = Log::new();
+    for _ in 0..20 {
+        log.allocate(1, 8 * MIB);
+    }
+    for _ in 0..12 {
+        for _ in 0..10 {
+            let activations = log.allocate(1, 30 * MIB);
+            let work = log.allocate(1, 3 * MIB);
+            log.free(1, work, 3 * MIB);
+            log.free(1, activations, 30 * MIB);
+        }
+        log.allocate(1, 20 * MIB);
+    }
+    log.builder.finish()
+}
+
+/// Returns the trace of four threads of which the third leaves a block.
+fn leaking_thread() -> Trace {
+    let mut log = Log::new();
+    for thread in [11, 12, 13, 14] {
+        for _ in 0..4 {
+            let block = log.allocate(thread, 5 * MIB);
+            let other = log.allocate(thread, 2 * MIB);
+            log.allocate(thread, MIB / 2);
+            log.free(thread, block, 5 * MIB);
+            if thread != 13 {
+                log.free(thread, other, 2 * MIB);
+            }
+        }
+    }
+    log.builder.finish()
+}
+
+#[test]
+fn growing_site_is_named() {
+    let report = Report::new(&growing_run(), At::Peak).unwrap();
+    let growing = &report.growing[0];
+    assert_eq!(growing.site, "blocks of 20 MiB");
+    assert!(growing.is_steady());
+    insta::assert_snapshot!(text::render(&report));
+}
+
+#[test]
+fn leaking_thread_is_named() {
+    let report = Report::new(&leaking_thread(), At::Peak).unwrap();
+    assert_eq!(report.left_by_thread[0].name, "thread 13");
+    assert_eq!(report.left_by_thread[0].bytes, 10 * MIB);
+    insta::assert_snapshot!(text::render(&report));
+}
+
+#[test]
+fn freed_run_leaves_nothing() {
+    let mut log = Log::new();
+    for _ in 0..20 {
+        let block = log.allocate(1, MIB);
+        log.free(1, block, MIB);
+    }
+    let report = Report::new(&log.builder.finish(), At::Peak).unwrap();
+    assert!(report.left.is_empty() && report.growing.is_empty());
+    assert_eq!(report.temporary[0].allocations, 20);
+    insta::assert_snapshot!(text::render(&report));
+}
+
+#[test]
+fn unknown_event_names_last() {
+    let error = Report::new(&leaking_thread(), At::Event(1000)).unwrap_err();
+    assert_eq!(error, "made up: there is no event 1000; give one from 0 to 76");
+}

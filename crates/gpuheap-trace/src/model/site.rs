@@ -1,0 +1,111 @@
+//! Sites: the line of the program that a stack belongs to.
+
+use super::{Frame, Trace};
+
+/// Characters of a path or a function that a site shows.
+const SHOWN: usize = 48;
+
+impl Trace {
+    /// Returns the innermost line of a stack in the program's own code, as `train.py:115 in step`.
+    /// If all frames are of libraries, returns the innermost frame of a known line, or else the
+    /// innermost frame.
+    pub fn site(&self, stack: u32) -> String {
+        let frames = || self.stack(stack);
+        let own = frames()
+            .find(|frame| !frame.is_library())
+            .or_else(|| frames().find(|frame| frame.line > 0 && !is_of_system(&frame.file)))
+            .or_else(|| frames().find(|frame| !is_of_cuda(frame)))
+            .or_else(|| frames().next());
+        own.map_or_else(|| "before the recording, or without a stack".to_owned(), Frame::to_string)
+    }
+}
+
+impl Frame {
+    /// Returns `true` if the frame is native code, or code of an installed package. In a stack with
+    /// frames of Python, such frames are not the program's own.
+    pub fn is_library(&self) -> bool {
+        let file = &*self.file;
+        let is_native = [".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so"]
+            .iter()
+            .any(|ending| file.ends_with(ending));
+        let is_package = ["site-packages/", "dist-packages/", "/torch/", "<frozen", "<string"]
+            .iter()
+            .any(|part| file.contains(part));
+        let is_binary = self.line == 0;
+        is_native
+            || is_package
+            || is_binary
+            || is_of_system(file)
+            || file.starts_with("torch/")
+            || file.is_empty()
+            || file == "??"
+    }
+}
+
+/// Writes the frame as `train.py:115 in step`, without control characters and cut to 48 characters
+/// for each part. A frame without a line is written as `step in libtrain.so`.
+impl std::fmt::Display for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Frame { function, file, line } = self;
+        let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        match line {
+            0 if file.is_empty() || function.starts_with(file) => {
+                write!(f, "{}", clean(function))
+            }
+            0 => write!(f, "{} in {}", clean(function), clean(file)),
+            _ => write!(f, "{} in {}", clean(&format!("{file}:{line}")), clean(function)),
+        }
+    }
+}
+
+fn is_of_system(file: &str) -> bool {
+    let parts = ["/rustc/", "/.cargo/registry/", "/.cargo/git/", "/usr/include/", "/usr/lib/"];
+    parts.iter().any(|part| file.contains(part))
+}
+
+fn is_of_cuda(frame: &Frame) -> bool {
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];
+    libraries.iter().any(|library| file.starts_with(library))
+}
+
+fn clean(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: &str, file: &str, line: u32) -> Frame {
+        Frame { function: function.into(), file: file.into(), line }
+    }
+
+    #[test]
+    fn frames_name_line_and_function() {
+        for (frame, text) in [
+            (frame("step", "/home/a/train.py", 115), "train.py:115 in step"),
+            (frame("a\nb", "a.py", 1), "a.py:1 in ab"),
+            (frame("fill", "/opt/app/libapp.so", 0), "fill in libapp.so"),
+            (frame("libapp.so+0x12", "/opt/app/libapp.so", 0), "libapp.so+0x12"),
+            (frame("step", "", 0), "step"),
+        ] {
+            assert_eq!(frame.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn library_frames_are_known() {
+        for (file, line, is_library) in [
+            ("/home/a/train.py", 3, false),
+            ("/x/lib/python3.11/site-packages/numpy/a.py", 3, true),
+            ("torch/optim/adam.py", 3, true),
+            ("/home/a/src/main.rs", 3, false),
+            ("/rustc/abc/library/core/src/ops.rs", 3, true),
+            ("kernel.cu", 3, true),
+            ("/usr/bin/python3.11", 0, true),
+        ] {
+            assert_eq!(frame("f", file, line).is_library(), is_library, "{file}");
+        }
+    }
+}
