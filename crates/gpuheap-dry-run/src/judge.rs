@@ -14,9 +14,10 @@ use crate::results::SetResult;
 use crate::stand_ins::StandIns;
 use crate::trial::{self, Planned};
 use crate::verdict::{
-    Batch, CardResult, Ended, Outcome, Read, Reason, ResultRange, SizeRead, Unknown, Verdict,
+    Batch, Benchmark, CardResult, Ended, Outcome, Read, Reason, ResultRange, SizeRead, Unknown,
+    Verdict,
 };
-use crate::{Error, Options, devices, explain, outcome};
+use crate::{Error, Options, benchmark, devices, explain, outcome};
 
 /// Results of all runs.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub(crate) struct Results {
     pub(crate) with_room: Option<Run>,
     /// Runs with a remedy.
     pub(crate) trials: Vec<(Planned, Run)>,
+    /// Runs on smaller cards with cuDNN's benchmark mode; `None` without benchmark mode.
+    pub(crate) benchmark: Option<Benchmark>,
     /// Peaks with the largest and the smallest counts; `None` if they were not requested.
     pub(crate) range: Option<ResultRange>,
 }
@@ -54,11 +57,17 @@ pub(crate) fn judge(
         range: results.range.clone(),
         remedies: Vec::new(),
         trials: Vec::new(),
+        benchmark: results.benchmark.clone(),
         unknown: Unknown::default(),
         notes: Vec::new(),
         next: None,
         is_interrupted,
     };
+    if let Some(benchmark) = &mut verdict.benchmark {
+        let mut trials = results.trials.iter();
+        let without = trials.find(|(planned, _)| planned.names == trial::BENCHMARK_OFF);
+        benchmark.without = without.and_then(|(_, run)| benchmark::most_allocated(run));
+    }
     verdict.with_room = results.with_room.as_ref().and_then(outcome::most_in_use);
     let Some(run) = most_complete_run(results) else { return Ok(verdict) };
     judge_devices(&mut verdict.cards, results, run);
@@ -66,7 +75,8 @@ pub(crate) fn judge(
     verdict.unknown = count_unknown(run);
     let is_open = verdict.unknown.sizes.iter().any(|read| !read.is_bound);
     verdict.is_lower_bound = !outcome.is_fit() || is_open;
-    verdict.notes = collect_notes(options, stand_ins, run, &results.cards);
+    verdict.notes =
+        collect_notes(options, stand_ins, run, &results.cards, results.benchmark.is_some());
     let recording = explain::read_recording(run);
     if let Some(recording) = &recording {
         verdict.peak = explain::find_peak(run, recording);
@@ -215,6 +225,7 @@ fn collect_notes(
     stand_ins: &StandIns,
     run: &Run,
     cards: &[CardResult],
+    is_benchmark_known: bool,
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let torch = || run.processes.iter().filter_map(|process| process.torch.as_ref());
@@ -278,12 +289,11 @@ fn collect_notes(
     {
         notes.push(format!("the program has read from the device {line}"));
     }
-    let timed = run.processes.iter().filter_map(|process| process.libraries.as_ref());
-    if let Some(bytes) = timed.map(|libraries| libraries.timed_workspace).max().filter(|&n| n > 0) {
+    if let Some(bytes) = benchmark::timed_workspace(run).filter(|_| !is_benchmark_known) {
         notes.push(format!(
-            "cuDNN's benchmark mode timed a plan with a workspace of {}, which may have raised the \
-             peak by as much. PyTorch gives way when memory is short, so a smaller card may do: name \
-             it with --card. torch.backends.cudnn.benchmark = False takes less, see --remedies",
+            "cuDNN's benchmark mode timed a plan with a workspace of {}, and may have raised the \
+             peak by as much. PyTorch gives way when memory is short, so a smaller card may do: \
+             --remedies runs the program there, and without benchmark mode",
             Amount(bytes)
         ));
     }

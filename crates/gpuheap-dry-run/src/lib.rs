@@ -10,6 +10,7 @@
 //! prints nothing.
 
 mod batch;
+mod benchmark;
 mod card;
 mod devices;
 mod emulate;
@@ -47,9 +48,10 @@ pub use crate::results::SetResult;
 pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
-    Batch, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Failure, Found, Held, KindBytes,
-    ModuleBytes, Needs, Others, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal,
-    Remedy, ResultRange, SizeRead, Then, Trial, Unknown, User, Verdict,
+    Batch, Benchmark, BenchmarkRun, CardResult, Counts, DeviceResult, DeviceVerdict, Ended,
+    Failure, Found, Held, KindBytes, ModuleBytes, Needs, Others, Outcome, Peak, ProcessResult,
+    RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial, Unknown, User,
+    Verdict,
 };
 
 /// Options of a dry run.

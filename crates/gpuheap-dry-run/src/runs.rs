@@ -16,7 +16,7 @@ use crate::program::{self, Change, Output, Run};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::verdict::{Batch, CardResult, Counts, Found, Outcome, RangeEnd, ResultRange, Verdict};
-use crate::{Error, Options, Progress, explain, outcome, trial};
+use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
 /// It is more than any card has.
@@ -52,6 +52,12 @@ pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Er
     let remedies = remedies.unwrap_or_default();
     if !signals.is_interrupted() && !remedies.is_empty() {
         results.trials = runner.run_trials(&devices, remedies, &results)?;
+        let furthest = results.with_room.as_ref().or(results.runs.first());
+        let on_card = |device: &Device| runner.run(device, &Change::default(), Output::Dropped);
+        results.benchmark = match furthest {
+            Some(run) => benchmark::search(options, run, on_card)?,
+            None => None,
+        };
     }
     if options.read_range && !signals.is_interrupted() {
         results.range = runner.run_range(&devices, &results)?;

@@ -11,11 +11,13 @@ use crate::{Options, Remedies};
 
 /// Longest run, in seconds, of a program that is run again with each remedy without a request.
 const LONGEST: f64 = 60.0;
+/// Name of the remedy that keeps cuDNN's benchmark mode off.
+pub(crate) const BENCHMARK_OFF: &str = "benchmark_off";
 /// Names of the remedies that the hook switches on, in the order of a report. Several names are one
 /// run with all of them.
 const REMEDIES: [&str; 9] = [
     "expandable_segments",
-    "benchmark_off",
+    BENCHMARK_OFF,
     "autocast",
     "checkpoint",
     "autocast,checkpoint",
@@ -85,7 +87,7 @@ fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
     };
     let result = outcome::from_run(run);
     if !result.outcome.is_fit() {
-        trial.error = run.errors.lines().last().unwrap_or("it does not get through").to_owned();
+        trial.error = error_line(&run.errors).unwrap_or("it does not get through").to_owned();
         return trial;
     }
     let devices = || result.processes.iter().flat_map(|process| &process.devices);
@@ -109,6 +111,16 @@ fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
     trial
 }
 
+/// Returns the line of a program's errors that names an exception of Python, or else the last line.
+fn error_line(errors: &str) -> Option<&str> {
+    let is_exception = |line: &&str| {
+        let name = line.split(':').next().unwrap_or_default();
+        (name.ends_with("Error") || name.ends_with("Exception"))
+            && name.chars().all(|one| one.is_ascii_alphanumeric() || "._".contains(one))
+    };
+    errors.lines().rev().find(is_exception).or(errors.lines().last())
+}
+
 /// Returns a remedy in words, and the text to type for it.
 fn words(name: &str, detail: &str) -> (String, String) {
     let around = |context: &str| format!("with {context}:  # around the forward pass");
@@ -117,7 +129,7 @@ fn words(name: &str, detail: &str) -> (String, String) {
             "expandable segments".to_owned(),
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned(),
         ),
-        "benchmark_off" => (
+        BENCHMARK_OFF => (
             "cuDNN without benchmark mode".to_owned(),
             "torch.backends.cudnn.benchmark = False".to_owned(),
         ),
@@ -198,6 +210,15 @@ pub(crate) fn estimate_fsdp(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_is_the_exceptions_line() {
+        let errors =
+            "  File \"a.py\", line 3\n    x = f(y)\nRuntimeError: unsafe\nMany models\nuse it.";
+        assert_eq!(error_line(errors), Some("RuntimeError: unsafe"));
+        assert_eq!(error_line("a: Error b\nno module"), Some("no module"));
+        assert_eq!(error_line(""), None);
+    }
 
     #[test]
     fn remedies_have_lines_to_type() {

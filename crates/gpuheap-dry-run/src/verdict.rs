@@ -35,6 +35,9 @@ pub struct Verdict {
     pub remedies: Vec<Remedy>,
     /// Remedies with which the program was run, and estimates of others.
     pub trials: Vec<Trial>,
+    /// Memory that cuDNN's benchmark mode adds, and smaller cards; `None` without benchmark mode,
+    /// or if no remedy was run.
+    pub benchmark: Option<Benchmark>,
     /// Counts of reads and calls whose results a dry run cannot know.
     pub unknown: Unknown,
     /// Lines about anything that was missing or unexpected.
@@ -450,6 +453,42 @@ pub struct Trial {
     pub seconds: f64,
     /// Last line of the error if the program failed, else empty.
     pub error: String,
+}
+
+/// Memory that cuDNN's benchmark mode adds, and smaller cards on which the program was run with it.
+/// Memory is in bytes, of the device with the highest peak.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Benchmark {
+    /// Largest workspace of a plan that benchmark mode timed.
+    pub workspace: u64,
+    /// Peak of allocated bytes with benchmark mode; `None` without PyTorch.
+    pub with: Option<u64>,
+    /// Peak of allocated bytes without benchmark mode; `None` if that run did not complete.
+    pub without: Option<u64>,
+    /// Runs with benchmark mode on cards with less memory than the peak.
+    pub tried: Vec<BenchmarkRun>,
+}
+
+/// Result of a run with benchmark mode on a smaller card.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BenchmarkRun {
+    /// Name of the card.
+    pub card: String,
+    /// Outcome on the card.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Peak of allocated bytes; `None` without PyTorch.
+    pub allocated: Option<u64>,
+    /// Peak of memory in use; `None` if the driver wrote no report.
+    pub in_use: Option<u64>,
+}
+
+impl Benchmark {
+    /// Returns the result on the smallest card on which the program fits.
+    pub fn smallest(&self) -> Option<&BenchmarkRun> {
+        // Each card that fits is smaller than those that fit before.
+        self.tried.iter().rev().find(|run| run.outcome.is_fit())
+    }
 }
 
 /// Counts that operators such as `nonzero` find.

@@ -3,7 +3,7 @@
 use gpuheap_dry_run::{CardResult, DeviceResult, Outcome, Peak, Reason, Verdict};
 use gpuheap_text::{Amount, line};
 
-use super::text::{kind_words, sentence, short, trial_figures, users};
+use super::text::{benchmark_words, kind_words, sentence, short, trial_figures, users};
 
 /// Number of rows of a table of modules or lines.
 const ROWS: usize = 10;
@@ -41,6 +41,10 @@ pub(super) fn render(verdict: &Verdict) -> String {
         if verdict.trials.iter().any(|trial| trial.is_estimate) {
             line(&mut text, format_args!("\n~: an estimate, without a run."));
         }
+    }
+    if let Some(benchmark) = &verdict.benchmark {
+        let words = benchmark_words(benchmark);
+        line(&mut text, format_args!("\ncuDNN's benchmark mode: {}", cell(&words)));
     }
     for note in &verdict.notes {
         line(&mut text, format_args!("\nNote: {}", cell(note)));

@@ -1,9 +1,9 @@
 //! Text of a verdict, for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
-    Batch, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Found, Held, Outcome, Peak,
-    ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial,
-    Unknown, User, Verdict,
+    Batch, Benchmark, BenchmarkRun, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Found,
+    Held, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy, ResultRange,
+    SizeRead, Then, Trial, Unknown, User, Verdict,
 };
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
@@ -38,6 +38,9 @@ pub(super) fn render(verdict: &Verdict) -> String {
     needs(&mut text, verdict);
     remedies(&mut text, verdict);
     trials(&mut text, verdict);
+    if let Some(benchmark) = &verdict.benchmark {
+        hanging(&mut text, "cuDNN's benchmark mode: ", "  ", &benchmark_words(benchmark));
+    }
     unknown(&mut text, &verdict.unknown);
     for note in &verdict.notes {
         hanging(&mut text, "Note: ", "  ", note);
@@ -681,6 +684,34 @@ fn trials(text: &mut String, verdict: &Verdict) {
     if verdict.trials.iter().any(|trial| trial.is_estimate) {
         line(text, format_args!("~: an estimate from the kinds of memory, without a run."));
     }
+}
+
+/// Returns the memory that benchmark mode adds, and the smallest card with it, in words.
+pub(super) fn benchmark_words(benchmark: &Benchmark) -> String {
+    let raised = match (benchmark.with, benchmark.without) {
+        (Some(with), Some(without)) => format!(
+            "it raised the peak by {}, from {} to {} allocated.",
+            Amount(with.saturating_sub(without)),
+            Amount(without),
+            Amount(with)
+        ),
+        _ => format!("it timed a plan with a workspace of {}.", Amount(benchmark.workspace)),
+    };
+    let smallest = match benchmark.smallest() {
+        Some(run) => format!(
+            " By running it there: it fits on {} too, with {} allocated.",
+            run.card,
+            Amount(run.allocated.unwrap_or(0))
+        ),
+        None => String::new(),
+    };
+    let fails = |run: &&BenchmarkRun| run.outcome == Outcome::DoesNotFit;
+    let fails: Vec<&str> = benchmark.tried.iter().filter(fails).map(|run| &*run.card).collect();
+    let fails = match fails.is_empty() {
+        true => String::new(),
+        false => format!(" It does not fit on {}.", fails.join(", ")),
+    };
+    format!("{raised} PyTorch gives way when memory is short.{smallest}{fails}")
 }
 
 /// Returns the allocated memory and the memory in use with a remedy, and whether the program fits,

@@ -268,3 +268,46 @@ END
     let markdown = std::fs::read_to_string(markdown).unwrap();
     insta::assert_snapshot!(without_folder(&bench, &[ran.stderr, markdown].concat()));
 }
+
+#[test]
+fn benchmark_mode_names_smaller_card() {
+    let bench = Bench::new();
+    let report = |in_use: &str, allocated: &str, failed: u64| {
+        format!(
+            r#"echo '{{"timed_workspace": 3000000000}}' >$to/libraries.7.json
+cat >$to/driver.7.json <<'END'
+{{"devices": [{{"total": 25000000000, "peak_in_use": {in_use}}}]}}
+END
+cat >$to/torch.7.json <<'END'
+{{"torch": "2", "cuda": "13.0", "steps": 2, "failed": {failed}, "went_on": true, "failures_watched": true,
+  "devices": [{{"device": 0, "allocated": {allocated}, "reserved": {allocated}, "step": 1}}],
+  "remedies": {{"benchmark_off": ""}}}}
+END
+"#
+        )
+    };
+    // On 8 GB, the program catches a failure, and completes a step with a smaller batch.
+    let program = format!(
+        "to=$GPUHEAP_EMULATED_REPORT\ncase $GPUHEAP_DRY_RUN_REMEDY in benchmark_off)\n{}exit;; esac\n\
+         case $GPUHEAP_EMULATED_DEVICE in *4060*|*4070*) case $GPUHEAP_EMULATED_DEVICE in *Ti*) ;; *)\n\
+         {}exit;; esac;; esac\n{}",
+        report("6000000000", "5000000000", 0),
+        report("7000000000", "6000000000", 1),
+        report("20000000000", "19000000000", 0),
+    );
+    let program = bench.file("program.sh", &program);
+    let (ran, json) = bench.json(&["--card", "RTX 4090", "--remedies", "--", "sh", &program]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let benchmark = &json["benchmark"];
+    assert_eq!(benchmark["without"], 5_000_000_000_u64, "{}", ran.stderr);
+    let tried: Vec<_> = benchmark["tried"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (run["card"].as_str().unwrap(), run["outcome"].as_str().unwrap()))
+        .collect();
+    assert_eq!(tried, [("RTX 4070", "does_not_fit"), ("RTX 4060 Ti 16GB", "fits")]);
+    let text = "it raised the peak by 13.04 GiB, from 4.66 GiB to 17.70\n  GiB allocated.";
+    assert!(ran.stderr.contains(text), "{}", ran.stderr);
+    assert!(ran.stderr.contains("fits on RTX 4060 Ti 16GB too"), "{}", ran.stderr);
+}
