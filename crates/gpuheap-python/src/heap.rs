@@ -63,7 +63,7 @@ impl Heap {
     }
 
     #[new]
-    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None))]
+    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None, _beside=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -75,6 +75,7 @@ impl Heap {
         track: Option<&str>,
         zero_on_alloc: Option<bool>,
         zero_on_free: Option<bool>,
+        _beside: Option<PyRef<'_, Heap>>,
     ) -> PyResult<Heap> {
         reserve::check(py)?;
         let device = opened(py, device)?;
@@ -105,7 +106,9 @@ impl Heap {
         let (heap, default) =
             call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
         let addresses = Arc::new(Addresses::new(heap.clone()));
-        Ok(Heap { owner: Owner::new(heap, device, default, tracks), addresses })
+        // A scope of either heap then governs requests of both.
+        let scopes = _beside.map(|other| other.owner.scopes.clone()).unwrap_or_default();
+        Ok(Heap { owner: Owner::new(heap, device, default, tracks, scopes), addresses })
     }
 
     /// Allocates device memory for use on `stream`. `stream` is an object with `__cuda_stream__`
@@ -362,8 +365,8 @@ impl Heap {
         name: String,
         limit: Option<&Bound<'_, PyAny>>,
         resumable: Vec<Py<PyAny>>,
+        total: u64,
     ) -> PyResult<Account> {
-        let total = self.owner.device.total_memory();
         let limit = limit.map(|given| parse_size(given, total)).transpose()?;
         Account::open(py, &self.owner.scopes, name, limit, resumable)
     }

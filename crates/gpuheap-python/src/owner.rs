@@ -36,6 +36,7 @@ impl Owner {
         device: gpuheap::Device,
         default: gpuheap::Stream,
         tracks: bool,
+        scopes: Arc<OpenScopes>,
     ) -> Arc<Owner> {
         // Objects that Python's collector has not freed yet may hold device memory.
         let collector = heap.register_reclaimer(|_| collect());
@@ -49,7 +50,7 @@ impl Owner {
             streams,
             lines,
             place,
-            scopes: Arc::default(),
+            scopes,
             tracks,
             _collector: collector,
         })

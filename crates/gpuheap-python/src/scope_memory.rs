@@ -62,12 +62,16 @@ pub(crate) fn _scope_keep(
     Ok(())
 }
 
-/// Returns the bytes that outlive a scope of a heap. Does not count kept memory, or memory that
+/// Returns the bytes that outlive a scope of some heaps. Does not count kept memory, or memory that
 /// open inner scopes may still free.
 #[pyfunction]
-pub(crate) fn _scope_stayed(py: Python<'_>, heap: &Heap, account: &Account) -> PyResult<u64> {
+pub(crate) fn _scope_stayed(
+    py: Python<'_>,
+    heaps: Vec<PyRef<'_, Heap>>,
+    account: &Account,
+) -> PyResult<u64> {
     let places = lock(&account.counts.kept).places(py);
-    let kept = kept_bytes(py, heap, account, &places)?;
+    let kept = kept_bytes(py, &heaps, account, &places)?;
     Ok(account.live().saturating_sub(kept).saturating_sub(account.counts.live_inside()))
 }
 
@@ -123,20 +127,22 @@ fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
     places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
 }
 
-/// Returns the total bytes of the places. Counts overlapping bytes once. If the heap records lines,
+/// Returns the total bytes of the places. Counts overlapping bytes once. If the heaps record lines,
 /// counts whole allocations.
 fn kept_bytes(
     py: Python<'_>,
-    heap: &Heap,
+    heaps: &[PyRef<'_, Heap>],
     account: &Account,
     places: &[(u64, u64)],
 ) -> PyResult<u64> {
     let (mut total, mut end) = (0, 0);
-    if heap.owner.tracks() && !places.is_empty() {
-        heap.owner.lines.records_inside(py, account.counts.number, |address, bytes| {
-            total += if has_kept(places, address, bytes) { bytes } else { 0 };
-            false
-        })?;
+    if heaps.iter().all(|heap| heap.owner.tracks()) && !places.is_empty() {
+        for heap in heaps {
+            heap.owner.lines.records_inside(py, account.counts.number, |address, bytes| {
+                total += if has_kept(places, address, bytes) { bytes } else { 0 };
+                false
+            })?;
+        }
         return Ok(total);
     }
     for &(address, bytes) in places {

@@ -7,7 +7,7 @@ def test_lines_have_growth_and_decrease():
     heap = gpuheap.Heap("emulated:1GiB", track="lines")
     before = [heap.alloc(100), heap.alloc(20)]
     outer, meter = heap.meter(), heap.meter()
-    assert outer.read() == (0, 0, [])
+    assert outer.read()[:3] == (0, 0, [])
     kept = heap.alloc(50)
     before.pop(0).free()
     reading = meter.read()
@@ -25,7 +25,7 @@ def test_meter_without_lines_has_figures():
     meter = heap.meter()
     heap.alloc(3000).free()
     kept = heap.alloc(1000)
-    assert meter.read() == (3000, 1000, [])
+    assert meter.read()[:3] == (3000, 1000, [])
     kept.free()
 
 
@@ -33,7 +33,7 @@ def test_default_meter_follows_replaced_heap():
     before = gpuheap.set_default_heap(None)
     try:
         meter = gpuheap.meter()
-        assert meter.read() == (0, 0, [])
+        assert meter.read()[:3] == (0, 0, [])
         gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB", track="lines"))
         kept = gpuheap.default_heap().alloc(1000)
         reading = meter.read()

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuheap import _frames
-from gpuheap._heap import FlushReport, Released, default_heap
+from gpuheap._heap import FlushReport, Released, by_device, default_heap, known_heaps
 from gpuheap._meter import live_bytes
 
 _LAST = ("last_exc", "last_value", "last_type", "last_traceback")
 
 
 def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
-    """Collects Python's garbage, and returns all cached memory of the default heap to the driver.
+    """Collects Python's garbage, and returns all cached memory of the default heap to the driver,
+    and of the heaps of the other devices that `install(devices=...)` serves.
 
     With `tracebacks`, it first releases objects that an error left and no code needs:
     `sys.last_exc`, `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the
@@ -36,7 +37,9 @@ def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
         release()
         gc.collect()
         released.append(Released(name, before - live_bytes()))
-    report = default_heap().flush()
+    default_heap()
+    reports = [(heap, heap.flush()) for heap in known_heaps()]
+    report = reports[0][1] if len(reports) == 1 else FlushReport(*by_device(reports))
     report.released = released
     return report
 

@@ -14,7 +14,7 @@ from gpuheap import _gpuheap
 # `typing`, `json` and `html` are not imported: they take longer than importing all of gpuheap.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from gpuheap._holders import Held
@@ -110,7 +110,8 @@ class FlushReport(Report):
     @property
     def given_back(self) -> int:
         """Bytes returned to the driver."""
-        return sum(kind["given_back"] for kind in self._figures["kinds"])
+        reports = self._figures.get("devices", {"": self._figures}).values()
+        return sum(kind["given_back"] for report in reports for kind in report["kinds"])
 
 
 class Leaks(tuple[Line, ...]):
@@ -215,6 +216,8 @@ class Heap(_gpuheap.Heap):
         exception ends the scope, the exception gets a note instead. If the heap has
         `track="lines"`, the report names the lines.
 
+        A scope of a heap that `install(devices=...)` made counts the heaps of all its devices.
+
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
         >>> with heap.scope("load", limit="1 MiB") as scope:
@@ -231,6 +234,8 @@ class Heap(_gpuheap.Heap):
 
 
 _default: Heap | None = None
+#: Heaps of the other devices that `install(devices=...)` serves.
+_others: tuple[Heap, ...] = ()
 # Reentrant, because a signal handler may request the default heap while this thread makes it.
 _default_lock = RLock()
 
@@ -271,9 +276,46 @@ def set_default_heap(heap: Heap | None) -> Heap | None:
         return before
 
 
+def listed(heap: Heap | list[Heap] | None) -> list[Heap]:
+    """Returns the heaps that a hook serves: those that were passed, or the default heap."""
+    if isinstance(heap, list) and heap:
+        return heap
+    return [heap if isinstance(heap, Heap) else default_heap()]
+
+
+def set_other_heaps(heaps: tuple[Heap, ...]) -> None:
+    """Sets the heaps that `known_heaps` returns beside the default heap."""
+    global _others
+    _others = heaps
+
+
+def known_heaps() -> list[Heap]:
+    """Returns the default heap and the heaps of the other devices that `install` serves. Makes no
+    heap."""
+    heap = _default
+    return [] if heap is None else [heap, *(other for other in _others if other is not heap)]
+
+
+def heaps_with(heap: Heap) -> list[Heap]:
+    """Returns the heaps whose scopes are those of `heap`."""
+    known = known_heaps()
+    return known if heap in known else [heap]
+
+
+def by_device(reports: Sequence[tuple[Heap, Report]]) -> tuple[dict[str, Any], str]:
+    """Returns the figures and the text of reports of several devices."""
+    names = [heap.device.name for heap, _ in reports]
+    texts = [f"{name}\n{report}" for name, (_, report) in zip(names, reports)]
+    figures = {name: report.to_dict() for name, (_, report) in zip(names, reports)}
+    return {"devices": figures}, "\n\n".join(texts)
+
+
 def status() -> Status:
-    """Returns figures of the default heap and its device."""
-    return default_heap().status()
+    """Returns figures of the default heap and its device. If `install(devices=...)` serves several
+    devices, returns the figures of each, keyed by its name, in `status().devices`."""
+    default_heap()
+    reports = [(heap, heap.status()) for heap in known_heaps()]
+    return reports[0][1] if len(reports) == 1 else Status(*by_device(reports))
 
 
 def size(nbytes: int) -> str:

@@ -1,12 +1,12 @@
-"""Makes one heap serve all libraries of a process."""
+"""Makes one heap of each device serve all libraries of a process."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpuheap import _heap
+from gpuheap import _gpuheap, _heap
 from gpuheap._errors import BadInput
 
 Undo = Callable[[], object]
@@ -23,11 +23,16 @@ class Outcome(NamedTuple):
 
 
 class Installed:
-    """The result of `gpuheap.install`: `heap`, and `libraries` with an `Outcome` for each
-    library."""
+    """The result of `gpuheap.install`: `heap`, `heaps` with the heap of each device, keyed by its
+    name, and `libraries` with an `Outcome` for each library."""
 
-    def __init__(self, heap: _heap.Heap, before: _heap.Heap | None, given: tuple[Any, ...]) -> None:
-        self.heap = heap
+    def __init__(
+        self, heaps: list[_heap.Heap], before: _heap.Heap | None, given: tuple[Any, ...]
+    ) -> None:
+        #: Heap of the first device, and the default heap.
+        self.heap = heaps[0]
+        #: Heaps of all devices, keyed by the device's name.
+        self.heaps = {heap.device.name: heap for heap in heaps}
         self._given = given
         self.libraries: dict[str, Outcome] = {}
         self._before = before
@@ -50,20 +55,24 @@ class Installed:
                 kept[name] = str(error)
         self._undos.clear()
         _heap.set_default_heap(self._before)
+        _heap.set_other_heaps(())
         _current = None
         return kept
 
     def __str__(self) -> str:
-        hard, _ = self.heap.limits
-        limit = f"limit {_heap.size(hard)}" if hard is not None else "no limit"
         return "\n".join(
             [
-                f"{self.heap!r}, {limit}",
+                *map(_described, self.heaps.values()),
                 *(f"  {name}: {done}" for name, done in self.libraries.items()),
             ]
         )
 
     __repr__ = __str__
+
+
+def _described(heap: _heap.Heap) -> str:
+    hard, _ = heap.limits
+    return f"{heap!r}, {f'limit {_heap.size(hard)}' if hard is not None else 'no limit'}"
 
 
 _current: Installed | None = None
@@ -76,17 +85,23 @@ def installed() -> Installed | None:
 
 
 def install(
-    limit: int | str | None = "80%",
+    limit: int | str | Mapping[Any, int | str | None] | None = "80%",
     libraries: str | Iterable[str] = "auto",
     *,
     heap: _heap.Heap | None = None,
     device: Any = None,
+    devices: str | Iterable[Any] | None = None,
     **settings: Any,
 ) -> Installed:
     """Makes one heap serve the libraries of the process, and makes it the default heap. Call it
     before anything uses the GPU.
 
     The heap is `heap`, or a new heap of `device` with `limit` and the `settings` of `gpuheap.Heap`.
+    With `devices`, each device gets a heap: `"all"` GPUs, or a list of devices, by number, by name
+    or as `gpuheap.Device`. The first is the default heap. `limit` then applies to each device, or
+    is a dict with the limit of each. `gpuheap.status()`, `flush()`, `meter()` and `scope()` count
+    all of these heaps. It opens a CUDA context on each device.
+
     `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
     `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
     be served, the others still are: print the result to see each outcome. A second call with the
@@ -101,8 +116,10 @@ def install(
     """
     global _current
     names = _names(libraries)
+    chosen = _chosen(devices)
     # Compares devices by name: each opening of a device makes a new object.
-    given = (limit, names, libraries == "auto", heap, getattr(device, "name", device), settings)
+    names_of = [getattr(one, "name", one) for one in (device, *(chosen or ()))]
+    given = (limit, names, libraries == "auto", heap, names_of, settings)
     if _current is not None:
         if _current._given == given:
             return _current
@@ -110,13 +127,15 @@ def install(
             "gpuheap is installed already, with other arguments; call gpuheap.installed().undo() first, or use "
             "gpuheap.installed()"
         )
-    if heap is None:
-        heap = _heap.Heap(device, limit=limit, **settings)
-    elif device is not None or settings or limit != "80%":
+    if heap is not None and (device is not None or chosen or settings or limit != "80%"):
         raise BadInput(
             "limit, device and settings are for a new heap; set them where you make the heap that you pass"
         )
-    made = _current = Installed(heap, _heap.set_default_heap(heap), given)
+    if chosen is not None and device is not None:
+        raise BadInput("pass device= for one device, or devices= for several")
+    heaps = [heap] if heap is not None else _made(chosen or [device], limit, settings)
+    made = _current = Installed(heaps, _heap.set_default_heap(heaps[0]), given)
+    _heap.set_other_heaps(tuple(heaps[1:]))
     try:
         for name in names:
             made.libraries[name] = _served(made, name, asked=libraries != "auto")
@@ -127,12 +146,63 @@ def install(
     return made
 
 
+def _chosen(devices: str | Iterable[Any] | None) -> list[Any] | None:
+    """Returns the devices to serve; `None` without `devices`."""
+    if devices is None:
+        return None
+    if devices != "all":
+        chosen = [devices] if isinstance(devices, str) else list(devices)
+        if not chosen:
+            raise BadInput('devices= names no device; pass "all", or devices such as [0, 1]')
+        return chosen
+    listed = (line.partition(": ")[0] for line in _gpuheap.devices())
+    # Without a GPU, the default device is emulated.
+    return [name for name in listed if name.startswith("cuda:")] or [None]
+
+
+def _made(devices: list[Any], limit: Any, settings: dict[str, Any]) -> list[_heap.Heap]:
+    """Makes a heap for each device. Their scopes are the same."""
+    opened = [_device(each) for each in devices]
+    names = [device.name for device in opened]
+    real = [device.ordinal for device in opened if not device.emulated]
+    if len(set(real)) < len(real):
+        raise BadInput(f"devices= names a device twice: {', '.join(names)}")
+    heaps: list[_heap.Heap] = []
+    for device, given in zip(opened, _limits(opened, limit)):
+        first = heaps[0] if heaps else None
+        heaps.append(_heap.Heap(device, limit=given, _beside=first, **settings))
+    return heaps
+
+
+def _device(given: Any) -> _gpuheap.Device:
+    if isinstance(given, _gpuheap.Device):
+        return given
+    return _gpuheap.Device(f"cuda:{given}" if isinstance(given, int) else given)
+
+
+def _limits(devices: list[_gpuheap.Device], limit: Any) -> list[int | str | None]:
+    """Returns the limit of each device."""
+    if not isinstance(limit, Mapping):
+        return [limit] * len(devices)
+    by_name = {
+        f"cuda:{key}" if isinstance(key, int) else key: value for key, value in limit.items()
+    }
+    names = [device.name for device in devices]
+    for name in names:
+        if name not in by_name:
+            raise BadInput(f"limit= has no limit for {name}; add one, or None for no limit")
+    for name in by_name:
+        if name not in names:
+            raise BadInput(f"limit= names {name!r}, which is none of {', '.join(names)}")
+    return [by_name[name] for name in names]
+
+
 def _served(made: Installed, name: str, asked: bool) -> Outcome:
     module, serve = _LIBRARIES[name]
     if not asked and not _is_there(module):
         return Outcome(False, f"{module} is not there")
     try:
-        text, undo = serve(made.heap)
+        text, undo = serve(list(made.heaps.values()))
     except Exception as error:
         # A library that is broken or too old does not stop the others.
         return Outcome(False, str(error) or type(error).__name__)
@@ -159,61 +229,77 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _cuda_core(heap: _heap.Heap) -> tuple[str, Undo]:
+def _cuda_core(heaps: list[_heap.Heap]) -> tuple[str, Undo]:
     from cuda.core import Device  # pyright: ignore[reportAttributeAccessIssue]
 
     from gpuheap import cuda_core
 
-    # A device has no memory resource before it is made current.
-    Device(heap.device.ordinal).set_current()
-    made = cuda_core.install(heap)
-    return "memory resource of the device", lambda: cuda_core.uninstall(made)
+    made: list[Any] = []
+
+    def undo() -> None:
+        while made:
+            cuda_core.uninstall(made.pop())
+
+    try:
+        # The first device is current afterwards.
+        for heap in reversed(heaps):
+            # A device has no memory resource before it is made current.
+            Device(heap.device.ordinal).set_current()
+            made.append(cuda_core.install(heap))
+    except BaseException:
+        undo()
+        raise
+    return f"memory resource of {_of_devices(heaps)}", undo
 
 
-def _cupy(heap: _heap.Heap) -> tuple[str, Undo]:
+def _cupy(heaps: list[_heap.Heap]) -> tuple[str, Undo]:
     from gpuheap import cupy
 
-    cupy.install(heap)
+    cupy.install(heaps)
     return "allocator of device and pinned memory", cupy.uninstall
 
 
-def _jax(heap: _heap.Heap) -> tuple[str, Undo]:
+def _jax(heaps: list[_heap.Heap]) -> tuple[str, Undo]:
     from gpuheap import jax
 
-    undo = jax.configure(heap=heap)
+    undo = jax.configure(heap=heaps)
     return "counted as foreign, limited to what the heap leaves", undo
 
 
-def _numba(heap: _heap.Heap) -> tuple[str, Undo | None]:
+def _numba(heaps: list[_heap.Heap]) -> tuple[str, Undo | None]:
     from gpuheap import numba
 
-    numba.install(heap)
+    numba.install(heaps[0])
     return "memory manager", None
 
 
-def _pycuda(heap: _heap.Heap) -> tuple[str, Undo | None]:
+def _pycuda(heaps: list[_heap.Heap]) -> tuple[str, Undo | None]:
     raise BadInput(
         "PyCUDA has no allocator for all; pass allocator=gpuheap.pycuda.allocator() to its arrays"
     )
 
 
-def _rmm(heap: _heap.Heap) -> tuple[str, Undo]:
+def _rmm(heaps: list[_heap.Heap]) -> tuple[str, Undo]:
     from gpuheap import rmm
 
-    rmm.install(heap)
-    return "resource of the device, by callback", rmm.uninstall
+    rmm.install(heaps)
+    return f"resource of {_of_devices(heaps)}, by callback", rmm.uninstall
 
 
-def _torch(heap: _heap.Heap) -> tuple[str, Undo | None]:
+def _torch(heaps: list[_heap.Heap]) -> tuple[str, Undo | None]:
     from gpuheap import torch
 
-    torch.install(heap)
+    torch.install(heaps)
     return "allocator", None
+
+
+def _of_devices(heaps: list[_heap.Heap]) -> str:
+    return "the device" if len(heaps) == 1 else f"{len(heaps)} devices"
 
 
 #: Hooks, keyed by library. Each is the module that shows whether the library is installed, and the
 #: function that installs the hook.
-_LIBRARIES: dict[str, tuple[str, Callable[[_heap.Heap], tuple[str, Undo | None]]]] = {
+_LIBRARIES: dict[str, tuple[str, Callable[[list[_heap.Heap]], tuple[str, Undo | None]]]] = {
     "torch": ("torch", _torch),
     "rmm": ("rmm", _rmm),
     "cupy": ("cupy", _cupy),

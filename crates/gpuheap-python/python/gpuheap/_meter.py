@@ -21,10 +21,16 @@ class Reading(NamedTuple):
     #: Lines that hold more or less memory than at the start, the largest growth first. Counts and
     #: bytes are the differences from the start. Needs a heap with `track="lines"`.
     lines: list[Line]
+    #: Peak and kept bytes of each device, keyed by its name.
+    devices: dict[str, tuple[int, int]] = {}
 
     def __str__(self) -> str:
         text = f"peak {size(self.peak)}, kept {size(self.kept)}"
-        return "\n".join([text, *(f"  {line}" for line in self.lines[:10])])
+        several = self.devices.items() if len(self.devices) > 1 else ()
+        devices = [
+            f"  {name}: peak {size(peak)}, kept {size(kept)}" for name, (peak, kept) in several
+        ]
+        return "\n".join([text, *devices, *(f"  {line}" for line in self.lines[:10])])
 
 
 class Meter:
@@ -36,30 +42,39 @@ class Meter:
 
     def __init__(self, heap: _heap.Heap | None) -> None:
         self._is_default = heap is None
-        self._heap = heap or _heap.peek_default_heap()
-        self._inner = self._heap._meter() if self._heap is not None else None
-        self._lines = _lines(self._heap)
+        heaps = _heap.known_heaps() if heap is None else [heap]
+        self._meters = [(each, each._meter()) for each in heaps]
+        self._lines = _lines(heaps)
         self._torch = _torch_live() if self._is_default else {}
         for device, cuda in self._torch_devices():
             cuda.reset_peak_memory_stats(device)
 
     def read(self) -> Reading:
         """Returns the use so far. The meter keeps measuring."""
-        peak = kept = 0
-        if self._inner is not None:
-            before, live, most = self._inner.read()
-            peak, kept = most - before, live - before
-        heap = _heap.peek_default_heap() if self._is_default else self._heap
-        earlier = self._lines
-        if heap is not None and heap is not self._heap:
-            # The default heap was made or replaced after the meter was made.
+        found: dict[str, tuple[int, int]] = {}
+
+        def add(name: str, peak: int, kept: int) -> None:
+            most, left = found.get(name, (0, 0))
+            found[name] = most + peak, left + kept
+
+        for heap, meter in self._meters:
+            before, live, most = meter.read()
+            add(heap.device.name, most - before, live - before)
+        measured = [heap for heap, _ in self._meters]
+        heaps = _heap.known_heaps() if self._is_default else measured
+        new = [heap for heap in heaps if heap not in measured]
+        for heap in new:
+            # The heap was made, or became the default heap, after the meter was made.
             stats = heap.stats()
-            peak, kept, earlier = peak + stats["live_peak"], kept + stats["live"], {}
+            add(heap.device.name, stats["live_peak"], stats["live"])
         for device, cuda in self._torch_devices():
             before = self._torch.get(device, 0)
-            peak += max(cuda.max_memory_allocated(device) - before, 0)
-            kept += cuda.memory_allocated(device) - before
-        return Reading(peak, max(kept, 0), _changes(earlier, _lines(heap)))
+            peak = max(cuda.max_memory_allocated(device) - before, 0)
+            add(f"cuda:{device}", peak, cuda.memory_allocated(device) - before)
+        peak, kept = (sum(each[at] for each in found.values()) for at in range(2))
+        earlier = {} if heaps and set(new) == set(heaps) else self._lines
+        devices = {name: (peak, max(kept, 0)) for name, (peak, kept) in found.items()}
+        return Reading(peak, max(kept, 0), _changes(earlier, _lines(heaps)), devices)
 
     def _torch_devices(self) -> list[tuple[int, Any]]:
         return _torch_devices() if self._is_default else []
@@ -81,18 +96,23 @@ def meter() -> Meter:
 
 
 def live_bytes() -> int:
-    """Returns the live bytes of the default heap and of PyTorch's allocator, added up. Opens no
+    """Returns the live bytes of the known heaps and of PyTorch's allocator, added up. Opens no
     device."""
-    heap = _heap.peek_default_heap()
-    own = heap.stats()["live"] if heap is not None else 0
+    own = sum(heap.stats()["live"] for heap in _heap.known_heaps())
     return own + sum(_torch_live().values())
 
 
-def _lines(heap: _heap.Heap | None) -> dict[tuple[str, int, str], Line]:
-    """Returns the lines that hold memory, keyed by file, line and function."""
-    if heap is None or not heap.tracks:
-        return {}
-    return {(line.file, line.line, line.function): line for line in heap.leaks()}
+def _lines(heaps: list[_heap.Heap]) -> dict[tuple[str, int, str], Line]:
+    """Returns the lines that hold memory, keyed by file, line and function. Adds up the memory of
+    all heaps."""
+    found: dict[tuple[str, int, str], Line] = {}
+    for line in (line for heap in heaps if heap.tracks for line in heap.leaks()):
+        place = (line.file, line.line, line.function)
+        other = found.get(place, Line(*place, 0, 0, ()))
+        threads = tuple(dict.fromkeys((*other.threads, *line.threads)))
+        count, total = other.allocations + line.allocations, other.bytes + line.bytes
+        found[place] = Line(*place, count, total, threads)
+    return found
 
 
 def _changes(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 
 from gpuheap import _frames, _gpuheap
 from gpuheap._errors import BadInput, Leaked, LeakWarning
-from gpuheap._heap import Heap, default_heap, size
+from gpuheap._heap import Heap, default_heap, heaps_with, size
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +35,8 @@ class Leak(NamedTuple):
     function: str
     thread: str
     address: int
+    #: Name of the device.
+    device: str
 
     def holders(self) -> list[Any]:
         """Returns the holders, as `Holder` objects. Walks Python's objects, which takes about a
@@ -192,7 +194,8 @@ class Scope:
             )
         heap = self._heap = self._used()
         self.thread = threading.current_thread().name
-        account = heap._open_scope(self.name, self._limit, _frames.resumable_on_stack())
+        total = sum(each.device.total_memory for each in heaps_with(heap))
+        account = heap._open_scope(self.name, self._limit, _frames.resumable_on_stack(), total)
         self._account = account
         _open[account.number] = self
         current.set(account)
@@ -210,7 +213,7 @@ class Scope:
         failures = _Failures(self)
         viewed = self._free_own(account, failures)
         with failures:
-            if _gpuheap._scope_stayed(self._used(), account):
+            if _gpuheap._scope_stayed(heaps_with(self._used()), account):
                 gc.collect()
             self._note_leaks(account)
         for text in viewed:
@@ -252,9 +255,9 @@ class Scope:
         return viewed
 
     def _note_leaks(self, account: _gpuheap._Account) -> None:
-        heap = self._used()
-        self.leaked_bytes = _gpuheap._scope_stayed(heap, account)
-        if not self.leaked_bytes or not heap.tracks:
+        heaps = heaps_with(self._used())
+        self.leaked_bytes = _gpuheap._scope_stayed(heaps, account)
+        if not self.leaked_bytes:
             return
         leaked = [
             Leak(
@@ -264,7 +267,10 @@ class Scope:
                 record["function"],
                 record["thread"],
                 record["address"],
+                heap.device.name,
             )
+            for heap in heaps
+            if heap.tracks
             for record in _gpuheap._scope_leaked(heap, account)
         ]
         self.leaked = sorted(leaked, key=lambda leak: -leak.bytes)
@@ -290,8 +296,9 @@ class Scope:
         lines = [
             f"scope {self.name!r} on thread {self.thread}: {size(self.leaked_bytes)} outlived it"
         ]
+        several = len({leak.device for leak in self.leaked}) > 1
         for leak in self.leaked:
-            lines.append(f"  {leak}")
+            lines.append(f"  {leak}, on {leak.device}" if several else f"  {leak}")
             if holders:
                 lines += [f"    held by {holder}" for holder in leak.holders()] or [
                     "    held by no Python object"

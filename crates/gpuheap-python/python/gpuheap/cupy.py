@@ -31,21 +31,23 @@ _before: list[Any] = []
 
 
 class Allocator:
-    """An allocator for `cupy.cuda.set_allocator`. Memory is freed in the order of the stream that
-    was current at the allocation."""
+    """An allocator for `cupy.cuda.set_allocator`. Takes memory from the heap of CuPy's current
+    device. Memory is freed in the order of the stream that was current at the allocation."""
 
-    def __init__(self, heap: _heap.Heap) -> None:
+    def __init__(self, heap: _heap.Heap, *others: _heap.Heap) -> None:
         from cupy.cuda import get_current_stream
         from cupy.cuda.device import get_device_id
         from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
-        if heap.device.emulated:
-            raise BadInput(
-                f"{heap.device.name} is emulated inside gpuheap, and CuPy cannot read its memory; CuPy needs "
-                "a real GPU"
-            )
+        for each in (heap, *others):
+            if each.device.emulated:
+                raise BadInput(
+                    f"{each.device.name} is emulated inside gpuheap, and CuPy cannot read its memory; CuPy needs "
+                    "a real GPU"
+                )
+        #: Heap of the first device. Pinned memory is allocated from it.
         self.heap = heap
-        self._alloc, self._ordinal = heap.alloc, heap.device.ordinal
+        self._allocs = {each.device.ordinal: each.alloc for each in (heap, *others)}
         self._device = get_device_id
         self._stream, self._pointer, self._unowned = (
             get_current_stream,
@@ -54,19 +56,22 @@ class Allocator:
         )
 
     def __call__(self, nbytes: int):
-        if self._device() != self._ordinal:
+        device = self._device()
+        alloc = self._allocs.get(device)
+        if alloc is None:
+            served = self.heap.device.ordinal
             raise BadInput(
-                f"CuPy's current device is {self._device()}, and its heap is of device {self._ordinal}; allocate "
-                f'under cupy.cuda.Device({self._ordinal}), or install a heap of "cuda:{self._device()}"'
+                f"CuPy's current device is {device}, and its heap is of device {served}; allocate under "
+                f'cupy.cuda.Device({served}), or call gpuheap.install(devices="all")'
             )
         # Rounds the size as CuPy's own pool does, because programs use the whole `size` of the
         # memory.
         nbytes = nbytes + _UNIT - 1 & -_UNIT
         try:
-            buffer = self._alloc(nbytes, self._stream())
+            buffer = alloc(nbytes, self._stream())
         except OutOfMemory as error:
             raise _error_class()._of(error, nbytes) from None
-        return self._pointer(self._unowned(buffer.ptr, nbytes, buffer, self._ordinal), 0)
+        return self._pointer(self._unowned(buffer.ptr, nbytes, buffer, device), 0)
 
 
 class PinnedAllocator:
@@ -88,12 +93,13 @@ class _Pinned:
         self.memory, self.ptr, self.size = memory, memory.ptr, nbytes
 
 
-def install(heap: _heap.Heap | None = None) -> Allocator:
-    """Makes CuPy allocate from `heap`, or from the default heap. Existing CuPy arrays keep their
+def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Allocator:
+    """Makes CuPy allocate from `heap`, from a list of heaps with one for each device, or from the
+    default heap. Existing CuPy arrays keep their
     memory. `uninstall` restores the earlier allocators."""
     import cupy
 
-    made = Allocator(_heap.default_heap() if heap is None else heap)
+    made = Allocator(*_heap.listed(heap))
     if isinstance(cupy.cuda.get_allocator(), Allocator):
         raise BadInput("gpuheap is installed for CuPy already; call gpuheap.cupy.uninstall() first")
     _before[:] = [cupy.cuda.get_allocator()]

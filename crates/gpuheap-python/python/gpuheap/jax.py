@@ -27,11 +27,15 @@ PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
 
 def configure(
-    fraction: float | None = None, *, preallocate: bool = False, heap: _heap.Heap | None = None
+    fraction: float | None = None,
+    *,
+    preallocate: bool = False,
+    heap: _heap.Heap | list[_heap.Heap] | None = None,
 ) -> Callable[[], None]:
     """Sets the largest share of the device's memory that JAX takes. Sets environment variables,
     which JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the
-    limit of `heap` (or of the default heap). Returns a function that restores the variables.
+    limit of `heap` (or of the default heap). JAX has one share for all devices: with a list of
+    heaps, it is the smallest of their shares. Returns a function that restores the variables.
 
     If JAX has opened the GPU already, raises `gpuheap.BadInput`.
 
@@ -47,7 +51,7 @@ def configure(
             "JAX has opened its devices already and keeps its share of the memory; call gpuheap.jax.configure() "
             "before the first array or jax.devices()"
         )
-    share = _left(heap) if fraction is None else fraction
+    share = min(map(_left, _heap.listed(heap))) if fraction is None else fraction
     if not 0 < share <= 1:
         raise BadInput(
             f"fraction={fraction!r} is no share of the device; pass a number above 0 and up to 1"
@@ -58,8 +62,7 @@ def configure(
     return lambda: _set(before)
 
 
-def _left(heap: _heap.Heap | None) -> float:
-    heap = _heap.default_heap() if heap is None else heap
+def _left(heap: _heap.Heap) -> float:
     limit, total = heap.limits[0], heap.device.total_memory
     if limit is None or limit >= total:
         raise BadInput(

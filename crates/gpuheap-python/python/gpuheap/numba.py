@@ -76,10 +76,11 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
     def _found(self) -> _heap.Heap:
         ordinal = self.context.device.id
-        for heap in (_heap_given, _heap.default_heap()):
+        _heap.default_heap()
+        for heap in (_heap_given, *_heap.known_heaps()):
             if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
                 return heap
-        # Neither heap is of this device, so the device gets a heap of its own.
+        # No known heap is of this device, so the device gets a heap of its own.
         if ordinal not in _others:
             _others[ordinal] = _heap.Heap(f"cuda:{ordinal}")
         return _others[ordinal]

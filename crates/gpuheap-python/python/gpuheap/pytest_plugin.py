@@ -1,6 +1,7 @@
 """GPU memory in pytest: budgets for tests, limits for the memory that tests keep, and a summary.
 
     @pytest.mark.gpu_limit("2 GiB")          # the test may have that much live at once
+    @pytest.mark.gpu_limit("1 GiB", device="cuda:1")     # of it on one device
     @pytest.mark.gpu_limit_leaks("1 MiB")    # and leave that much behind
     def test_step(gpu_heap): ...
 
@@ -11,9 +12,9 @@
     pytest --gpuheap-device emulated:16GiB   # the device of the fixture `gpu_heap`
     pytest --gpuheap-card T4                 # the card of `gpu_dry_run`, if a test names none
 
-The plugin counts live memory of the default heap, of all libraries that `gpuheap.install()` hooked,
-and of PyTorch's own allocator. Both limits apply to the call of the test. They count the memory
-above the live memory of the test's fixtures.
+The plugin counts live memory of the default heap, of all libraries and devices that
+`gpuheap.install()` serves, and of PyTorch's own allocator. Both limits apply to the call of the
+test. They count the memory above the live memory of the test's fixtures.
 
 Pytest loads this module in every run. The module imports nothing of the package until a test uses
 it.
@@ -116,10 +117,9 @@ def _measuring() -> object:
         def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
             if not _is_measured(item):
                 return (yield)
-            limit, leaks = item.get_closest_marker(_LIMIT), item.get_closest_marker(_LEAKS)
             from gpuheap._meter import meter
 
-            most, kept = _size_of(limit), _size_of(leaks)
+            most, kept = _limits_of(item, _LIMIT), _limits_of(item, _LEAKS)
             measured = meter()
             try:
                 result = yield
@@ -131,10 +131,13 @@ def _measuring() -> object:
             gc.collect()
             reading = measured.read()
             _note(item, reading)
-            if most is not None and reading.peak > most:
-                _fail("gpu_limit", reading.peak, most, "live at once")
-            if kept is not None and reading.kept > kept:
-                _fail("gpu_limit_leaks", reading.kept, kept, "left behind")
+            total = reading.peak, reading.kept
+            for device, size in most.items():
+                peak, _ = reading.devices.get(device, (0, 0)) if device else total
+                _check(_LIMIT, device, peak, size, "live at once")
+            for device, size in kept.items():
+                _, left = reading.devices.get(device, (0, 0)) if device else total
+                _check(_LEAKS, device, left, size, "left behind")
             return result
 
         @pytest.hookimpl(wrapper=True)
@@ -217,12 +220,20 @@ def _note(item: pytest.Item, reading: Any) -> None:
     item.user_properties += [(_PEAK, reading.peak), (_KEPT, reading.kept)]
 
 
-def _size_of(marker: pytest.Mark | None) -> int | None:
-    if marker is None:
-        return None
+def _limits_of(item: pytest.Item, name: str) -> dict[str | None, int]:
+    """Returns the limits of a test, keyed by device; `None` is the limit of all devices together.
+    The closest marker of each device applies."""
+    limits: dict[str | None, int] = {}
+    for marker in item.iter_markers(name):
+        size = _size_of(marker)
+        limits.setdefault(marker.kwargs.get("device"), size)
+    return limits
+
+
+def _size_of(marker: pytest.Mark) -> int:
     from gpuheap._gpuheap import _size
 
-    if len(marker.args) != 1 or marker.kwargs:
+    if len(marker.args) != 1 or marker.kwargs.keys() - {"device"}:
         pytest.fail(
             f'@pytest.mark.{marker.name} takes one size: @pytest.mark.{marker.name}("2 GiB")',
             pytrace=False,
@@ -236,10 +247,13 @@ def _size_of(marker: pytest.Mark | None) -> int | None:
         pytest.fail(f"@pytest.mark.{marker.name}({marker.args[0]!r}): {error}", pytrace=False)
 
 
-def _fail(marker: str, found: int, most: int, what: str) -> None:
+def _check(marker: str, device: str | None, found: int, most: int, state: str) -> None:
     from gpuheap._heap import size
 
+    if found <= most:
+        return
+    where = f" on {device}" if device else ""
     pytest.fail(
-        f"{marker}: {size(found)} of GPU memory {what}, {size(found - most)} above {size(most)}",
+        f"{marker}: {size(found)} of GPU memory {state}{where}, {size(found - most)} above {size(most)}",
         pytrace=False,
     )

@@ -47,29 +47,32 @@ def resource(heap: _heap.Heap | None = None) -> Any:
     return CallbackMemoryResource(request, deallocate)
 
 
-_installed = None
+#: Devices that gpuheap serves, each with its resource and the resource before.
+_installed: list[tuple[int, Any, Any]] = []
 
 
-def install(heap: _heap.Heap | None = None) -> Any:
-    """Makes `resource(heap)` RMM's resource for the heap's device. Returns the resource. Call it
-    before cuDF's spilling and adaptors are set up, so that they wrap the resource."""
+def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Any:
+    """Makes `resource(heap)` RMM's resource for the heap's device. With a list of heaps, does so
+    for the device of each. Returns the first resource. Call it before cuDF's spilling and adaptors
+    are set up, so that they wrap the resource."""
     import rmm
 
-    global _installed
-    if _installed is not None:
+    if _installed:
         raise BadInput("gpuheap is installed for RMM already; call gpuheap.rmm.uninstall() first")
-    heap = _heap.default_heap() if heap is None else heap
-    if heap.device.emulated:
-        raise BadInput(
-            f"{heap.device.name} is emulated inside gpuheap, and RMM cannot read its memory; RMM needs a real GPU"
-        )
-    made, ordinal = resource(heap), heap.device.ordinal
+    heaps = _heap.listed(heap)
+    for each in heaps:
+        if each.device.emulated:
+            raise BadInput(
+                f"{each.device.name} is emulated inside gpuheap, and RMM cannot read its memory; RMM needs a real GPU"
+            )
+    made = [(each.device.ordinal, resource(each)) for each in heaps]
     _check_runs(rmm)
-    before = rmm.mr.get_per_device_resource(ordinal)
-    rmm.mr.set_per_device_resource(ordinal, made)
-    _installed = (ordinal, made, before)
+    for ordinal, of_device in made:
+        before = rmm.mr.get_per_device_resource(ordinal)
+        rmm.mr.set_per_device_resource(ordinal, of_device)
+        _installed.append((ordinal, of_device, before))
     rmm.register_reinitialize_hook(_forget)
-    return made
+    return made[0][1]
 
 
 def _check_runs(rmm: Any) -> None:
@@ -84,18 +87,17 @@ def _check_runs(rmm: Any) -> None:
 
 
 def uninstall() -> None:
-    """Restores the earlier resource, unless the program has set another one since. Allocated memory
+    """Restores the earlier resources, unless the program has set others since. Allocated memory
     stays valid."""
     import rmm
 
-    if _installed is not None:
-        ordinal, made, before = _installed
-        if rmm.mr.get_per_device_resource(ordinal) is made:
-            rmm.mr.set_per_device_resource(ordinal, before)
+    if _installed:
+        for ordinal, made, before in _installed:
+            if rmm.mr.get_per_device_resource(ordinal) is made:
+                rmm.mr.set_per_device_resource(ordinal, before)
         rmm.unregister_reinitialize_hook(_forget)
         _forget()
 
 
 def _forget() -> None:
-    global _installed
-    _installed = None
+    _installed.clear()

@@ -34,24 +34,28 @@ if TYPE_CHECKING:
 
     Track = Literal["off", "lines"]
 
-_installed: _heap.Heap | None = None
+#: Heaps that `install` made PyTorch's allocator, keyed by device.
+_installed: dict[int, _heap.Heap] = {}
 #: Heaps that serve PyTorch until the end of the process, keyed by device.
 _served: dict[int, _heap.Heap] = {}
 
 
 def install(
-    heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track | None = None
+    heap: _heap.Heap | list[_heap.Heap] | None = None,
+    *,
+    limit: int | str | None = None,
+    track: Track | None = None,
 ) -> _heap.Heap:
-    """Makes PyTorch allocate device memory from `heap`, or from a new heap of cuda:0 with `limit`.
-    Returns the heap. Call it before PyTorch's first allocation. It cannot be undone.
+    """Makes PyTorch allocate device memory from `heap`, from a list of heaps with one for each
+    device, or from a new heap of cuda:0 with `limit`. Returns the first heap. Call it before
+    PyTorch's first allocation. It cannot be undone.
 
-    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the
-    heap's device is served.
+    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. Only
+    their devices are served.
     """
     import torch
 
-    global _installed
-    if _installed is not None:
+    if _installed:
         raise BadInput(
             "gpuheap is installed for PyTorch already; it serves all allocations until the process ends"
         )
@@ -77,22 +81,24 @@ def install(
         allocator.set_begin_allocate_to_pool(functions["begin_pool"])
         allocator.set_end_allocate_to_pool_fn(functions["end_pool"])
         allocator.set_release_pool(functions["release_pool"])
-    was_served = 0 in _served
-    # Uses device 0, because `torch.cuda.current_device()` would initialize PyTorch's allocator.
-    heap = _serve(0, heap, limit, track)
+    were_served = set(_served)
     try:
+        # Uses device 0, because `torch.cuda.current_device()` would initialize PyTorch's allocator.
+        heaps = [
+            _serve(0, each, limit, track) for each in (heap if isinstance(heap, list) else [heap])
+        ]
         torch._C._cuda_changeCurrentAllocator(allocator)
     except BaseException as error:
-        if not was_served:
+        for ordinal in set(_served) - were_served:
             # PyTorch holds no memory of the heap yet, so the heap can be removed.
-            _gpuheap._torch_leave(0)
-            del _served[0]
+            _gpuheap._torch_leave(ordinal)
+            del _served[ordinal]
         if isinstance(error, RuntimeError):
             raise BadInput(f"{_TOO_LATE} (PyTorch: {error})") from None
         raise
-    _installed = heap
+    _installed.update({each.device.ordinal: each for each in heaps})
     _kept.append(allocator)
-    return heap
+    return heaps[0]
 
 
 def pool(
@@ -109,7 +115,7 @@ def pool(
     """
     import torch
 
-    if _installed is not None:
+    if _installed:
         raise BadInput(
             "gpuheap replaced PyTorch's allocator, which then makes no MemPool; use one of the two"
         )
@@ -120,31 +126,33 @@ def pool(
     return torch.cuda.MemPool(allocator)
 
 
-def memory_allocated() -> int:
-    """Returns the bytes of live tensors, as requested. Replaces `torch.cuda.memory_allocated`."""
-    return _of_install().stats()["live"]
+def memory_allocated(device: Any = None) -> int:
+    """Returns the bytes of live tensors of a device, as requested. The default is PyTorch's current
+    device. Replaces `torch.cuda.memory_allocated`."""
+    return _of_install(device).stats()["live"]
 
 
-def max_memory_allocated() -> int:
-    """Returns the peak of the bytes of live tensors since `install`, or since
+def max_memory_allocated(device: Any = None) -> int:
+    """Returns the peak of the bytes of live tensors of a device since `install`, or since
     `reset_peak_memory_stats`."""
-    heap = _of_install()
-    return _meter.read()[2] if _meter is not None else heap.stats()["live_peak"]
+    heap = _of_install(device)
+    meter = _meters.get(heap.device.ordinal)
+    return meter.read()[2] if meter is not None else heap.stats()["live_peak"]
 
 
-def reset_peak_memory_stats() -> None:
+def reset_peak_memory_stats(device: Any = None) -> None:
     """Restarts the measurement of `max_memory_allocated`."""
-    global _meter
-    _meter = _of_install()._meter()
+    heap = _of_install(device)
+    _meters[heap.device.ordinal] = heap._meter()
 
 
-def memory_stats() -> dict[str, int]:
-    """Returns figures of the heap, keyed by PyTorch's names: `allocated_bytes.all.current` and
-    others."""
-    stats = _of_install().stats()
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """Returns figures of a device's heap, keyed by PyTorch's names: `allocated_bytes.all.current`
+    and others."""
+    stats = _of_install(device).stats()
     return {
         "allocated_bytes.all.current": stats["live"],
-        "allocated_bytes.all.peak": max_memory_allocated(),
+        "allocated_bytes.all.peak": max_memory_allocated(device),
         "requested_bytes.all.current": stats["live"],
         "reserved_bytes.all.current": stats["reserved"],
         "reserved_bytes.all.peak": stats["reserved_peak"],
@@ -155,7 +163,8 @@ def memory_stats() -> dict[str, int]:
     }
 
 
-_meter: _gpuheap._Meter | None = None
+#: Meters since `reset_peak_memory_stats`, keyed by device.
+_meters: dict[int, _gpuheap._Meter] = {}
 #: Allocators that PyTorch uses until the end of the process.
 _kept: list[Any] = []
 _TOO_LATE = (
@@ -193,7 +202,18 @@ def _serve(
     return served
 
 
-def _of_install() -> _heap.Heap:
-    if _installed is None:
+def _of_install(device: Any) -> _heap.Heap:
+    """Returns the heap of a device: a number, a name, a `torch.device`, or `None` for PyTorch's
+    current device."""
+    if not _installed:
         raise BadInput("gpuheap is not installed for PyTorch; call gpuheap.torch.install() first")
-    return _installed
+    if device is None and len(_installed) == 1:
+        return next(iter(_installed.values()))
+    import torch
+
+    given = device if device is None or isinstance(device, int) else torch.device(device).index
+    ordinal = torch.cuda.current_device() if given is None else given
+    if ordinal not in _installed:
+        served = ", ".join(f"cuda:{each}" for each in sorted(_installed))
+        raise BadInput(f"gpuheap serves {served} to PyTorch, and not cuda:{ordinal}")
+    return _installed[ordinal]
