@@ -29,9 +29,9 @@ pub mod testing;
 
 pub use order::{Candidates, Order, StreamGuard};
 pub use pool::{
-    Binned, BlockRef, Cached, Direct, Environment, Forecast, Granted, Headroom, Held,
-    KeptByThreads, Outlook, Policy, PoolKind, Request, Rounding, Served, Shortage, Simple,
-    Stitched, Taking, Tuning, UnknownPool, new_policy,
+    Binned, BlockRef, CacheRules, Cached, Direct, Environment, Forecast, Granted, Headroom, Held,
+    Outlook, Policy, PoolKind, Request, Rounding, Served, Shortage, Simple, Stitched, Taking,
+    Tuning, UnknownPool, new_policy,
 };
 pub use progress::{Completed, Moments};
 pub use source::{

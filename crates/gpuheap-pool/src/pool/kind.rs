@@ -119,7 +119,7 @@ impl PoolKind {
 
 /// Rules for which blocks of a policy each thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptByThreads {
+pub struct CacheRules {
     /// Rounding of sizes.
     pub rounding: Rounding,
     /// Largest size, in bytes, of small blocks. A thread caches a few blocks of each small size, up
@@ -132,14 +132,14 @@ pub struct KeptByThreads {
     pub large: bool,
 }
 
-impl KeptByThreads {
+impl CacheRules {
     /// Returns the rules for blocks of `pool` that threads cache. Returns `None` if threads cache
     /// no block of `pool`: `simple` is kept simple as an example, `none` caches nothing, and with
     /// `driver` the driver decides.
-    pub fn for_pool(pool: PoolKind) -> Option<KeptByThreads> {
+    pub fn for_pool(pool: PoolKind) -> Option<CacheRules> {
         match pool {
             // Blocks of one bin are interchangeable, so caching them costs no utilisation.
-            PoolKind::Binned => Some(KeptByThreads {
+            PoolKind::Binned => Some(CacheRules {
                 rounding: Rounding::PowersOfTwo,
                 small: u64::MAX,
                 small_shared: u64::MAX,
@@ -148,13 +148,13 @@ impl KeptByThreads {
             // The limits are small because a thread reuses its blocks without best fit. For larger
             // blocks that costs `gpt_train_short` 0.06 to 0.15 of utilisation and `serve_threads`
             // 0.03 to 0.1.
-            PoolKind::Split => Some(KeptByThreads {
+            PoolKind::Split => Some(CacheRules {
                 rounding: Rounding::Units,
                 small: 256 << 10,
                 small_shared: 1 << 20,
                 large: true,
             }),
-            PoolKind::Stitched => Some(KeptByThreads {
+            PoolKind::Stitched => Some(CacheRules {
                 rounding: Rounding::Units,
                 small: 64 << 10,
                 small_shared: 1 << 20,

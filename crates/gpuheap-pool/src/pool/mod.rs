@@ -27,7 +27,7 @@ mod tests;
 pub use binned::Binned;
 pub use direct::Direct;
 pub use environment::{Environment, Headroom, Shortage};
-pub use kind::{KeptByThreads, PoolKind, Rounding, UnknownPool};
+pub use kind::{CacheRules, PoolKind, Rounding, UnknownPool};
 pub use policy::{
     BlockRef, Cached, Forecast, Granted, Held, Outlook, Policy, Request, Served, Taking,
 };

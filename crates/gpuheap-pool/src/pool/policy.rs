@@ -165,7 +165,7 @@ pub trait Policy: Send {
     fn allocate(&mut self, request: Request, env: &mut Environment<'_>) -> Granted;
 
     /// Allocates a block only from the cache; `None` if no cached block fits. Only for policies
-    /// whose blocks [threads cache](crate::pool::KeptByThreads).
+    /// whose blocks [threads cache](crate::pool::CacheRules).
     fn reuse(&mut self, _request: Request, _env: &mut Environment<'_>) -> Served {
         Ok(None)
     }

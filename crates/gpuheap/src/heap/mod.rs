@@ -3,6 +3,7 @@
 mod allocate;
 pub(crate) mod block;
 pub(crate) mod builder;
+mod cache_owner;
 mod fallback;
 pub(crate) mod fit;
 pub(crate) mod flush;
@@ -23,7 +24,6 @@ pub(crate) mod siblings;
 pub(crate) mod staging;
 pub(crate) mod status;
 pub(crate) mod store;
-mod thread_caches;
 pub(crate) mod usage;
 
 use std::fmt;
@@ -36,13 +36,13 @@ use gpuheap_pool::{Gone, Limits, PoolKind, StreamHandle, Tuning};
 use crate::Caller;
 use crate::device::Context;
 use crate::error::Error;
+use crate::heap::cache_owner::detach_caches;
 use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
 use crate::heap::store::{Store, policy_and_source};
-use crate::heap::thread_caches::detach_caches;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::lease::Lease;
@@ -613,8 +613,8 @@ impl HeapInner {
             let (pool, parts) =
                 policy_and_source(&self.context, kind, self.pool, Tuning::default());
             let (context, reclaimers) = (self.context.clone(), self.reclaimers.clone());
-            let keeps = self.thread_cache;
-            Store::new(context, kind, pool, limits, keeps, reclaimers, parts)
+            let cache_limit = self.thread_cache;
+            Store::new(context, kind, pool, limits, cache_limit, reclaimers, parts)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap_pool::{
-    AllocStats, Environment, Held, KeptByThreads, Limits, MemorySource, Order, Policy, PoolKind,
+    AllocStats, CacheRules, Environment, Held, Limits, MemorySource, Order, Policy, PoolKind,
     RunningStats, Segment, SourceError, SourceResult, StreamRef, Tuning, new_policy,
 };
 
@@ -18,7 +18,7 @@ use crate::lease::Lease;
 use crate::source::PlainSource;
 use crate::stream::Stream;
 use crate::sync::{Lock, Locked};
-use crate::thread_cache::{KeptBlock, ThreadCache};
+use crate::thread_cache::{CachedBlock, ThreadCache};
 
 /// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
 /// making a stream wait for another stream's work. Two streams that hand memory to each other then
@@ -35,7 +35,7 @@ pub(crate) struct Store {
     /// Number of the store in this process.
     pub(crate) number: u64,
     /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
-    pub(super) keeps: Option<u64>,
+    pub(super) cache_limit: Option<u64>,
     pub(super) state: Apart<Lock<StoreState>>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct StoreState {
     /// succeeds, and count as live.
     pub(crate) unzeroed: Vec<Lease>,
     /// Buffer for blocks on their way from a cache to the policy.
-    pub(super) kept: Vec<KeptBlock>,
+    pub(super) moved: Vec<CachedBlock>,
     /// Peaks recorded for meters.
     pub(crate) watched: Vec<Watched>,
 }
@@ -90,7 +90,7 @@ impl Store {
         kind: MemoryKind,
         pool: PoolKind,
         limits: Limits,
-        keeps: Option<u64>,
+        cache_limit: Option<u64>,
         reclaimers: Arc<Reclaimers>,
         (policy, source): Parts,
     ) -> Store {
@@ -112,7 +112,7 @@ impl Store {
             is_shared: false,
             caches: Vec::new(),
             unzeroed: Vec::new(),
-            kept: Vec::new(),
+            moved: Vec::new(),
             watched: Vec::new(),
         };
         Store {
@@ -121,7 +121,7 @@ impl Store {
             pool,
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            keeps: keeps.filter(|_| KeptByThreads::for_pool(pool).is_some()),
+            cache_limit: cache_limit.filter(|_| CacheRules::for_pool(pool).is_some()),
             state: Apart(Lock::new(state)),
         }
     }
@@ -320,8 +320,8 @@ impl Store {
         };
         if is_above != state.is_above_soft_limit {
             state.is_above_soft_limit = is_above;
-            let most = if is_above { 0 } else { self.keeps.unwrap_or(0) };
-            state.caches.iter().for_each(|cache| cache.most.set(most));
+            let limit = if is_above { 0 } else { self.cache_limit.unwrap_or(0) };
+            state.caches.iter().for_each(|cache| cache.limit.set(limit));
             if is_above {
                 state.flush_caches();
             }

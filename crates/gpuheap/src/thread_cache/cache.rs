@@ -4,12 +4,12 @@ use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 
-use gpuheap_pool::{KeptByThreads, Rounding, RunningStats, StreamHandle, StreamRef};
+use gpuheap_pool::{CacheRules, Rounding, RunningStats, StreamHandle, StreamRef};
 
 use super::counts::Counts;
 use super::local;
 use super::remote_frees::{PLACES, RemoteFrees};
-use super::slots::{CacheSlot, CacheSlots, KeptBlock, LARGEST, NEVER, Note};
+use super::slots::{CacheSlot, CacheSlots, CachedBlock, LARGEST, NEVER, Note};
 use crate::fork;
 use crate::lease::Lease;
 use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
@@ -46,14 +46,13 @@ pub(crate) struct ThreadCache {
     /// `true` if the heap neither fills nor tracks blocks.
     is_plain: OwnedU64,
     /// Size up to which the cache keeps several blocks of each size. Another thread sets it while
-    /// the cache is empty and the word is closed. `keeps_large` is not zero if the cache also keeps
-    /// the last larger block.
+    /// the cache is empty and the word is closed. `caches_large` is not zero if the last larger
+    /// block is cached too.
     pub(crate) small: OwnedU64,
-    keeps_large: OwnedU64,
-    /// Maximum number of bytes that the cache may keep. `held` is the number of bytes that it keeps
-    /// now.
-    pub(crate) most: OwnedU64,
-    held: OwnedU64,
+    caches_large: OwnedU64,
+    /// Maximum number of bytes in the cache. `cached` is the number of bytes in it now.
+    pub(crate) limit: OwnedU64,
+    cached: OwnedU64,
     /// [`CLOSED`] or [`SPENT`] once the cache's stream or thread ended. Written with the store's
     /// lock held.
     closed: OwnedU64,
@@ -93,10 +92,10 @@ pub(crate) struct Opening {
     pub(crate) store: u64,
     pub(crate) stream: StreamRef,
     pub(crate) stream_id: u64,
-    pub(crate) kept: KeptByThreads,
+    pub(crate) rules: CacheRules,
     pub(crate) small: u64,
     pub(crate) is_plain: bool,
-    pub(crate) most: u64,
+    pub(crate) limit: u64,
 }
 
 /// Returns the size of the largest cached block that may serve a request of `bytes`. It is an
@@ -119,8 +118,8 @@ impl ThreadCache {
         let slot = self.find(rounded, largest_for(rounded))?;
         let inside = self.word.enter()?;
         // Another thread may have taken the block, but no other thread puts a block in.
-        let KeptBlock { key, address, bytes: block_bytes, .. } = slot.take()?;
-        self.held.sub(block_bytes);
+        let CachedBlock { key, address, bytes: block_bytes, .. } = slot.take()?;
+        self.cached.sub(block_bytes);
         self.counts().allocated(bytes, block_bytes);
         drop(inside);
         let (stream, stream_id) = (self.stream(), self.stream_id.get());
@@ -165,21 +164,23 @@ impl ThreadCache {
         // exchange.
         let is_large = self.is_large(block_bytes);
         let slot = match is_large {
-            true => Some(&self.large).filter(|slot| self.keeps_large.get() != 0 && slot.is_empty()),
+            true => {
+                Some(&self.large).filter(|slot| self.caches_large.get() != 0 && slot.is_empty())
+            }
             false => self.slots.room(block_bytes),
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
         // Checked inside the word: a thread that lowers the limit empties the cache afterwards,
         // with the word closed.
-        if self.held.get() + block_bytes > self.most.get() {
+        if self.cached.get() + block_bytes > self.limit.get() {
             return false;
         }
-        slot.put(KeptBlock { key, address, bytes: block_bytes, before: NEVER });
+        slot.put(CachedBlock { key, address, bytes: block_bytes, before: NEVER });
         if !is_large {
             self.slots.note_filled(block_bytes);
         }
-        self.held.add(block_bytes);
+        self.cached.add(block_bytes);
         self.counts().freed(bytes, block_bytes);
         true
     }
@@ -199,8 +200,8 @@ impl ThreadCache {
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
-            && block_bytes <= home.most.get() / (4 * PLACES) as u64;
-        let block = KeptBlock { key, address, bytes: block_bytes, before: NEVER };
+            && block_bytes <= home.limit.get() / (4 * PLACES) as u64;
+        let block = CachedBlock { key, address, bytes: block_bytes, before: NEVER };
         let put =
             if fits { home.remote_frees.put(block, bytes, self.next_place.get()) } else { None };
         if let Some(next) = put {
@@ -215,9 +216,9 @@ impl ThreadCache {
         let Some(_inside) = self.word.enter() else { return };
         let mut unwanted = 0;
         self.remote_frees.take(|block, requested| {
-            let fits = self.held.get() + block.bytes <= self.most.get() && self.slots.put(block);
+            let fits = self.cached.get() + block.bytes <= self.limit.get() && self.slots.put(block);
             if fits {
-                self.held.add(block.bytes);
+                self.cached.add(block.bytes);
                 self.counts().freed(requested, block.bytes);
             }
             unwanted += u64::from(!fits);
@@ -233,7 +234,7 @@ impl ThreadCache {
     }
 
     /// Takes out blocks that other threads freed. Call it with the store's lock held.
-    pub(crate) fn take_unwanted(&self, mut each: impl FnMut(KeptBlock)) {
+    pub(crate) fn take_unwanted(&self, mut each: impl FnMut(CachedBlock)) {
         self.unwanted.set(0);
         self.remote_frees.take(|block, requested| {
             self.counts().freed(requested, block.bytes);
@@ -250,22 +251,22 @@ impl ThreadCache {
 
     /// Makes room for a block of `bytes`; returns `false` if such a block is never kept. Call it
     /// with the store's lock held.
-    pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(KeptBlock)) -> bool {
-        let has_place = !self.is_large(bytes) || self.keeps_large.get() != 0;
-        if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_place {
+    pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(CachedBlock)) -> bool {
+        let has_place = !self.is_large(bytes) || self.caches_large.get() != 0;
+        if bytes == 0 || bytes > LARGEST || bytes > self.limit.get() || !has_place {
             return false;
         }
         if self.is_large(bytes) {
             self.take_large(&mut each);
         }
-        let mut take = |block: KeptBlock| {
-            self.held.sub(block.bytes);
+        let mut take = |block: CachedBlock| {
+            self.cached.sub(block.bytes);
             each(block);
         };
         if !self.is_large(bytes) {
             self.slots.drain_half(bytes, self.moment.get(), &mut take);
         }
-        if self.held.get() + bytes > self.most.get() {
+        if self.cached.get() + bytes > self.limit.get() {
             self.slots.drain(self.moment.get(), take);
         }
         true
@@ -273,9 +274,9 @@ impl ThreadCache {
 
     /// Takes out the large block. Call it with the store's lock held.
     #[inline]
-    pub(crate) fn take_large(&self, each: impl FnOnce(KeptBlock)) {
+    pub(crate) fn take_large(&self, each: impl FnOnce(CachedBlock)) {
         if let Some(block) = self.large.take_marked(self.moment.get()) {
-            self.held.sub(block.bytes);
+            self.cached.sub(block.bytes);
             each(block);
         }
     }
@@ -317,7 +318,7 @@ impl ThreadCache {
     }
 
     fn matches(&self, context: u64, stream_id: Option<u64>) -> bool {
-        self.held.get() > 0
+        self.cached.get() > 0
             && self.context.get() == context
             && stream_id.is_none_or(|id| id == self.stream_id.get())
             && !self.is_forked()
@@ -334,8 +335,8 @@ impl ThreadCache {
 impl ThreadCache {
     /// Takes out all blocks and adds the counts to `stats`. The caller keeps the owner out
     /// meanwhile.
-    pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(KeptBlock)) {
-        self.held.set(0);
+    pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(CachedBlock)) {
+        self.cached.set(0);
         let moment = self.moment.get();
         self.slots.drain(moment, &mut each);
         self.large.take_marked(moment).into_iter().for_each(&mut each);
@@ -362,13 +363,13 @@ impl ThreadCache {
     }
 
     /// Returns the approximate number of bytes that the cache keeps: the owner may be changing it.
-    pub(crate) fn held(&self) -> u64 {
-        self.held.get()
+    pub(crate) fn cached(&self) -> u64 {
+        self.cached.get()
     }
 
     /// Returns `true` if the cache keeps a block, or if its remote frees have one.
     pub(crate) fn holds(&self) -> bool {
-        self.held.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
+        self.cached.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
     }
 
     /// Marks the cache as closed, because its stream or thread ended: `resume` does not open it.
@@ -450,12 +451,12 @@ impl ThreadCache {
         self.slot.set(opening.stream.number());
         self.raw.set(opening.stream.raw().0 as u64);
         self.forks.set(u64::from(fork::count()));
-        let KeptByThreads { rounding, large, .. } = opening.kept;
+        let CacheRules { rounding, large, .. } = opening.rules;
         self.rounding.set(rounding.number());
         self.small.set(opening.small);
-        self.keeps_large.set(u64::from(large));
+        self.caches_large.set(u64::from(large));
         self.is_plain.set(u64::from(opening.is_plain));
-        self.most.set(opening.most);
+        self.limit.set(opening.limit);
         self.heap.lock().get_or_insert_with(|| opening.heap.clone());
         // Stored last: another thread that sees the cache as open also sees its stream.
         self.closed.release(OPEN);
@@ -518,15 +519,15 @@ mod tests {
             cache.adopt();
             cache.forks.set(u64::from(fork::count()));
             cache.small.set(2 * BYTES);
-            cache.most.set(2 * BYTES);
+            cache.limit.set(2 * BYTES);
             cache.closed.release(OPEN);
             cache.word.open();
             let lowering = cache.clone();
             let lowering = loom::thread::spawn(move || {
-                lowering.most.set(0);
+                lowering.limit.set(0);
                 lowering.stop();
                 let mut taken = 0;
-                lowering.drain(&mut RunningStats::default(), |kept| taken += kept.bytes);
+                lowering.drain(&mut RunningStats::default(), |block| taken += block.bytes);
                 lowering.resume();
                 taken
             });
@@ -541,7 +542,7 @@ mod tests {
             };
             let is_kept = cache.keep_own(&lease);
             let taken = lowering.join().unwrap();
-            assert_eq!((taken, cache.held()), (if is_kept { BYTES } else { 0 }, 0));
+            assert_eq!((taken, cache.cached()), (if is_kept { BYTES } else { 0 }, 0));
         });
     }
 }

@@ -44,7 +44,7 @@ pub(crate) use cache::{CacheOwner, Opening, ThreadCache};
 pub(crate) use ends::lock_free;
 pub(crate) use ends::{free, unused};
 pub(crate) use local::{find, insert, is_available, unused as unused_here};
-pub(crate) use slots::KeptBlock;
+pub(crate) use slots::CachedBlock;
 
 /// Notes that all work before the frees in this thread's caches has completed. Applies to caches of
 /// the context with the number `context`: to the cache of one stream, or to all if `stream_id` is

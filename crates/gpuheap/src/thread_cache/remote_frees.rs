@@ -14,7 +14,7 @@
 //! for another: a place that is just being filled counts as empty for the taking thread and as full
 //! for the others.
 
-use super::slots::{KeptBlock, NEVER};
+use super::slots::{CachedBlock, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Number of places for blocks in the remote frees of one cache.
@@ -53,7 +53,7 @@ impl RemoteFrees {
     /// Stores a block of `requested` bytes, if one of the places from `at` on is empty. Returns the
     /// place at which the next search should begin.
     #[inline]
-    pub(crate) fn put(&self, block: KeptBlock, requested: u64, at: u64) -> Option<u64> {
+    pub(crate) fn put(&self, block: CachedBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
             // Acquires, so that the thread that took out the place's last block has read that
@@ -86,7 +86,7 @@ impl RemoteFrees {
 
     /// Takes out each block for which `wanted` returns `true`. `wanted` gets the block and its
     /// requested bytes. Only one thread at a time may call this.
-    pub(crate) fn take(&self, mut wanted: impl FnMut(KeptBlock, u64) -> bool) {
+    pub(crate) fn take(&self, mut wanted: impl FnMut(CachedBlock, u64) -> bool) {
         self.filled.store(false, Ordering::Relaxed);
         for place in &self.places {
             let block = place.block.load(Ordering::Acquire);
@@ -96,7 +96,7 @@ impl RemoteFrees {
             let address = place.address.load(Ordering::Relaxed);
             let requested = place.requested.load(Ordering::Relaxed);
             let bytes = block >> 32;
-            if wanted(KeptBlock { key: block as u32, address, bytes, before: NEVER }, requested) {
+            if wanted(CachedBlock { key: block as u32, address, bytes, before: NEVER }, requested) {
                 place.block.store(0, Ordering::Release);
             }
         }
@@ -109,15 +109,20 @@ mod tests {
 
     use super::*;
 
-    fn block(number: u64) -> KeptBlock {
-        KeptBlock { key: number as u32, address: number << 20, bytes: number + 512, before: NEVER }
+    fn block(number: u64) -> CachedBlock {
+        CachedBlock {
+            key: number as u32,
+            address: number << 20,
+            bytes: number + 512,
+            before: NEVER,
+        }
     }
 
-    fn take_all(frees: &RemoteFrees) -> Vec<KeptBlock> {
+    fn take_all(frees: &RemoteFrees) -> Vec<CachedBlock> {
         let mut had = Vec::new();
-        frees.take(|kept, requested| {
-            assert_eq!(requested, kept.bytes - 1);
-            had.push(kept);
+        frees.take(|found, requested| {
+            assert_eq!(requested, found.bytes - 1);
+            had.push(found);
             true
         });
         had
@@ -143,8 +148,8 @@ mod tests {
             let put = [putting.join().unwrap(), second];
             let mut had = taking.join().unwrap();
             had.extend(take_all(&frees));
-            had.sort_by_key(|kept| kept.key);
-            let expected: Vec<KeptBlock> =
+            had.sort_by_key(|found| found.key);
+            let expected: Vec<CachedBlock> =
                 [1, 2].into_iter().zip(put).filter(|one| one.1).map(|one| block(one.0)).collect();
             assert_eq!(had, expected);
         });
@@ -163,7 +168,7 @@ mod tests {
             let put = frees.put(block(9), block(9).bytes - 1, 0).is_some();
             let mut had = taking.join().unwrap();
             had.extend(take_all(&frees));
-            assert!(had.iter().all(|kept| *kept == block(u64::from(kept.key))), "{had:?}");
+            assert!(had.iter().all(|found| *found == block(u64::from(found.key))), "{had:?}");
             assert_eq!(had.len(), PLACES + usize::from(put));
         });
     }
@@ -176,8 +181,12 @@ mod tests {
     #[test]
     fn remote_frees_hold_all_places_once() {
         let frees = RemoteFrees::default();
-        let block =
-            |key: u32| KeptBlock { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
+        let block = |key: u32| CachedBlock {
+            key,
+            address: u64::from(key) << 20,
+            bytes: 512,
+            before: NEVER,
+        };
         let (mut at, mut put) = (7, 0);
         while let Some(next) = frees.put(block(put), 500, at) {
             (at, put) = (next, put + 1);
@@ -185,17 +194,17 @@ mod tests {
         assert_eq!(put as usize, PLACES);
         assert!(frees.is_filled());
         let mut even = Vec::new();
-        frees.take(|kept, _| {
-            let is_even = kept.key % 2 == 0;
-            even.extend(is_even.then_some(kept.key));
+        frees.take(|found, _| {
+            let is_even = found.key % 2 == 0;
+            even.extend(is_even.then_some(found.key));
             is_even
         });
         assert_eq!(even.len(), PLACES / 2);
         assert!(!frees.is_filled(), "no new block was put in");
         let mut odd = 0;
-        frees.take(|kept, requested| {
+        frees.take(|found, requested| {
             assert_eq!(requested, 500);
-            assert_eq!((kept.key % 2, kept), (1, block(kept.key)));
+            assert_eq!((found.key % 2, found), (1, block(found.key)));
             odd += 1;
             true
         });

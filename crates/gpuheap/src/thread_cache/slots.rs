@@ -28,7 +28,7 @@ pub(crate) const LARGEST: u64 = 1 << LAST;
 
 /// A block that waits for the next request of its thread and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeptBlock {
+pub(crate) struct CachedBlock {
     /// Key of the block in the policy.
     pub(crate) key: u32,
     /// Address on the device.
@@ -40,7 +40,7 @@ pub(crate) struct KeptBlock {
     pub(crate) before: u64,
 }
 
-/// Value of [`KeptBlock::before`] if the block is not known to be freed before any moment.
+/// Value of [`CachedBlock::before`] if the block is not known to be freed before any moment.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Mark on a block, in the low bits of its address: addresses are multiples of 256. A marked block
@@ -75,7 +75,7 @@ impl Default for CacheSlots {
 
 impl CacheSlots {
     /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if its bin is full.
-    pub(crate) fn put(&self, block: KeptBlock) -> bool {
+    pub(crate) fn put(&self, block: CachedBlock) -> bool {
         let Some(slot) = self.room(block.bytes) else { return false };
         slot.put(block);
         self.note_filled(block.bytes);
@@ -125,7 +125,7 @@ impl CacheSlots {
     }
 
     /// Takes out all blocks. Marked blocks were freed before `moment`.
-    pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(KeptBlock)) {
+    pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(CachedBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
             while bits != 0 {
@@ -139,7 +139,7 @@ impl CacheSlots {
 
     /// Takes half of the blocks out of the bin of `bytes`, so that the lock taken for a full bin
     /// serves several blocks.
-    pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(KeptBlock)) {
+    pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(CachedBlock)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
     }
@@ -176,7 +176,7 @@ impl CacheSlot {
 
     /// Keeps a block of at most [`LARGEST`] bytes in an empty slot.
     #[inline]
-    pub(crate) fn put(&self, block: KeptBlock) {
+    pub(crate) fn put(&self, block: CachedBlock) {
         debug_assert!(self.is_empty(), "a block is in the slot");
         debug_assert_eq!(block.address & MARKS, 0, "an address is a multiple of 256");
         self.block.set(block.bytes << 32 | u64::from(block.key));
@@ -184,26 +184,26 @@ impl CacheSlot {
     }
 
     #[inline]
-    pub(crate) fn take(&self) -> Option<KeptBlock> {
+    pub(crate) fn take(&self) -> Option<CachedBlock> {
         let block = self.block.get();
         if block == 0 {
             return None;
         }
         self.block.set(0);
         let address = self.address.get() & !MARKS;
-        Some(KeptBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
+        Some(CachedBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
     /// Takes out the block, with the moment before which it was freed, if known. For a marked
     /// block, that is `moment`.
-    pub(crate) fn take_marked(&self, moment: u64) -> Option<KeptBlock> {
+    pub(crate) fn take_marked(&self, moment: u64) -> Option<CachedBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
             0 => NEVER,
             MARKED => moment,
             _ => 0,
         };
-        self.take().map(|kept| KeptBlock { before, ..kept })
+        self.take().map(|block| CachedBlock { before, ..block })
     }
 
     /// If the slot has a block, marks the block with the progress that a wait or an event has
@@ -283,7 +283,7 @@ mod tests {
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;
-                let block = KeptBlock { key: key as u32, address, bytes, before: NEVER };
+                let block = CachedBlock { key: key as u32, address, bytes, before: NEVER };
                 let in_bin = |other: &(u64, u64)| bin(other.1) == bin(bytes);
                 match action {
                     0 => {

@@ -6,7 +6,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use gpuheap_pool::{KeptByThreads, RunningStats, StreamRef};
+use gpuheap_pool::{CacheRules, RunningStats, StreamRef};
 
 use crate::heap::HeapInner;
 use crate::heap::store::StoreState;
@@ -14,7 +14,7 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 use crate::thread_cache::{
-    CacheOwner, KeptBlock, Opening, ThreadCache, find, free, insert, is_available, unused,
+    CacheOwner, CachedBlock, Opening, ThreadCache, find, free, insert, is_available, unused,
     unused_here,
 };
 
@@ -22,8 +22,8 @@ use crate::thread_cache::{
 /// only if together they hold more than this, or 1/32 of the reserved memory, and the pool has
 /// grown by as much since the last flush. Flushing at every growth made sixteen threads evict one
 /// another: 8 million pairs a second instead of 100.
-const KEPT: u64 = 32 << 20;
-const KEPT_SHARE: u64 = 32;
+const FLUSH_ABOVE: u64 = 32 << 20;
+const FLUSH_SHARE: u64 = 32;
 
 impl ThreadCache {
     /// Returns this thread's cache for a kind of memory and a stream. `stream_id` is the driver's
@@ -41,7 +41,7 @@ impl ThreadCache {
         {
             return Some(found);
         }
-        let (most, kept) = (store.keeps?, KeptByThreads::for_pool(store.pool)?);
+        let (limit, rules) = (store.cache_limit?, CacheRules::for_pool(store.pool)?);
         if !is_available() || stream.is_some_and(Stream::is_transient) {
             return None;
         }
@@ -65,9 +65,9 @@ impl ThreadCache {
         if !state.caches.iter().any(|one| std::ptr::eq(*one, cache)) {
             state.caches.push(cache);
         }
-        let most = if state.is_above_soft_limit { 0 } else { most };
+        let limit = if state.is_above_soft_limit { 0 } else { limit };
         let is_plain = heap.is_plain();
-        let small = if state.is_shared { kept.small_shared } else { kept.small };
+        let small = if state.is_shared { rules.small_shared } else { rules.small };
         let number = store.number;
         cache.share_counts_with(&state.caches);
         cache.open(&Opening {
@@ -76,12 +76,12 @@ impl ThreadCache {
             store: number,
             stream,
             stream_id,
-            kept,
+            rules,
             small,
             is_plain,
-            most,
+            limit,
         });
-        state.note_threads(kept.small_shared);
+        state.note_threads(rules.small_shared);
         drop(state);
         if let Some(oldest) = insert(number, stream_id, cache) {
             oldest.end();
@@ -114,10 +114,10 @@ impl StoreState {
     /// Flushes caches before the pool takes more from the driver: this thread's caches, and other
     /// threads' caches if they hold much.
     pub(super) fn flush_before_growth(&mut self) {
-        let kept: u64 =
-            self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
-        let much = (self.stats.taken / KEPT_SHARE).max(KEPT);
-        let of_all = kept > much && self.stats.taken >= self.taken_at_flush.saturating_add(much);
+        let cached: u64 =
+            self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.cached()).sum();
+        let much = (self.stats.taken / FLUSH_SHARE).max(FLUSH_ABOVE);
+        let of_all = cached > much && self.stats.taken >= self.taken_at_flush.saturating_add(much);
         if of_all || self.stats.taken < self.taken_at_flush {
             self.taken_at_flush = self.stats.taken;
         }
@@ -132,8 +132,8 @@ impl StoreState {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
             if cache.is_mine() && cache.has_large() && cache.is_large(bytes) {
-                self.move_to_policy(cache.stream(), |_, kept| {
-                    cache.take_large(|block| kept.push(block))
+                self.move_to_policy(cache.stream(), |_, moved| {
+                    cache.take_large(|block| moved.push(block))
                 });
             }
         }
@@ -166,8 +166,8 @@ impl StoreState {
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
         stopped.iter().for_each(|cache| cache.stop());
         for cache in stopped.iter().filter(|cache| which(cache)) {
-            self.move_to_policy(cache.stream(), |stats, kept| {
-                cache.drain(stats, |block| kept.push(block));
+            self.move_to_policy(cache.stream(), |stats, moved| {
+                cache.drain(stats, |block| moved.push(block));
             });
             if closes {
                 cache.close();
@@ -187,8 +187,8 @@ impl StoreState {
     pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
         if cache.is_crowded() {
-            self.move_to_policy(cache.stream(), |_, kept| {
-                cache.take_unwanted(|block| kept.push(block))
+            self.move_to_policy(cache.stream(), |_, moved| {
+                cache.take_unwanted(|block| moved.push(block))
             });
         }
     }
@@ -216,8 +216,8 @@ impl StoreState {
 
     /// Makes room in this thread's cache for a freed block, and stores it there.
     pub(super) fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
-        let made = self.move_to_policy(cache.stream(), |_, kept| {
-            cache.make_room(lease.block_bytes, |block| kept.push(block))
+        let made = self.move_to_policy(cache.stream(), |_, moved| {
+            cache.make_room(lease.block_bytes, |block| moved.push(block))
         });
         made && cache.keep(lease)
     }
@@ -226,18 +226,18 @@ impl StoreState {
     pub(super) fn move_to_policy<R>(
         &mut self,
         stream: StreamRef,
-        take: impl FnOnce(&mut RunningStats, &mut Vec<KeptBlock>) -> R,
+        take: impl FnOnce(&mut RunningStats, &mut Vec<CachedBlock>) -> R,
     ) -> R {
-        let mut kept = std::mem::take(&mut self.kept);
-        let taken = take(&mut self.stats, &mut kept);
-        for KeptBlock { key, bytes, before, .. } in kept.drain(..) {
+        let mut moved = std::mem::take(&mut self.moved);
+        let taken = take(&mut self.stats, &mut moved);
+        for CachedBlock { key, bytes, before, .. } in moved.drain(..) {
             self.order.set_frees_completed(self.order.is_completed(stream, before));
             if self.return_to_policy(key, bytes, stream).is_err() {
                 self.stats.failed_frees += 1;
             }
         }
         self.order.set_frees_completed(false);
-        self.kept = kept;
+        self.moved = moved;
         taken
     }
 
@@ -251,7 +251,7 @@ impl StoreState {
 
 /// Detaches all caches from a heap that ended: it has neither clones nor blocks. After a reset,
 /// blocks that point at the caches may remain, so these caches are not reused. Returns the
-/// references that kept the heap alive, to be dropped without a lock. Call it with the lock of the
+/// references that moved the heap alive, to be dropped without a lock. Call it with the lock of the
 /// heap's clones held, so that no thread requests the heap meanwhile.
 #[must_use]
 pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {

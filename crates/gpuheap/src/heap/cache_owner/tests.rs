@@ -61,18 +61,18 @@ fn reopened_heap_caches_old_blocks() {
     let [first, second, third] = [(); 3].map(|()| heap.allocate(64 << 10, &stream).unwrap());
     drop(heap.allocate(5120, &stream).unwrap());
     let [cache] = caches(&heap)[..] else { panic!("one thread, one stream") };
-    assert_eq!(cache.held(), 5120);
+    assert_eq!(cache.cached(), 5120);
     drop(heap);
-    assert!(cache.is_closed() && cache.held() == 0, "nobody can ask for it");
+    assert!(cache.is_closed() && cache.cached() == 0, "nobody can ask for it");
     drop(first);
-    assert_eq!(cache.held(), 0);
+    assert_eq!(cache.cached(), 0);
 
     let heap = device.heap().unwrap();
     drop(heap.allocate(5120, &stream).unwrap());
     assert!(is_among(cache, &caches(&heap)) && !cache.is_closed());
-    assert_eq!((caches(&heap).len(), cache.held()), (1, 5120));
+    assert_eq!((caches(&heap).len(), cache.cached()), (1, 5120));
     drop(second);
-    assert_eq!(cache.held(), (64 << 10) + 5120, "older blocks come back to it too");
+    assert_eq!(cache.cached(), (64 << 10) + 5120, "older blocks come back to it too");
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.live_allocations, usage.stats.frees), (64 << 10, 1, 4));
     drop(third);
@@ -107,11 +107,11 @@ fn remote_frees_return_to_origin() {
             else {
                 panic!("one for the other thread")
             };
-            assert_eq!((other.held(), cache.held()), (own * BYTES, 0));
+            assert_eq!((other.cached(), cache.cached()), (own * BYTES, 0));
             assert!(cache.holds(), "the rest is among the remote frees");
             // All places are taken, so half of the other thread's cache is flushed to the pool.
             drop(last);
-            assert_eq!(other.held(), (own / 2 + 1) * BYTES);
+            assert_eq!(other.cached(), (own / 2 + 1) * BYTES);
         });
     });
     let again = allocate(sent);
@@ -299,7 +299,7 @@ fn reset_caches_are_not_reused() {
         let fresh = unsafe { device.reset() }.unwrap();
         assert!(inner.upgrade().is_none(), "{pool}: none of its blocks can come back");
         let is_spent = |cache: &&ThreadCache| {
-            cache.is_closed() && !cache.is_free() && cache.held() == 0 && waiting(cache) == 0
+            cache.is_closed() && !cache.is_free() && cache.cached() == 0 && waiting(cache) == 0
         };
         assert!(old.iter().all(is_spent), "{pool}");
         thread::spawn(move || drop((mine, theirs))).join().unwrap();
