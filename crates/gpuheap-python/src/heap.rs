@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuheap::{Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
+use gpuheap::{Bytes, Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -468,6 +468,12 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
 #[pyo3(signature = (size, total=0))]
 pub(crate) fn _size(size: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
     parse_size(size, total)
+}
+
+/// Writes bytes for people: `512 MiB`.
+#[pyfunction]
+pub(crate) fn _size_text(nbytes: u64) -> String {
+    Bytes(nbytes).to_string()
 }
 
 /// Reads a size: bytes, or a text such as `"512MiB"` or `"80%"` of `total`.

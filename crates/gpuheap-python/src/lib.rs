@@ -84,6 +84,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(device::devices, module)?)?;
     module.add_function(wrap_pyfunction!(command::_explain, module)?)?;
     module.add_function(wrap_pyfunction!(heap::_size, module)?)?;
+    module.add_function(wrap_pyfunction!(heap::_size_text, module)?)?;
     module.add_function(wrap_pyfunction!(command::_replay, module)?)?;
     module.add_function(wrap_pyfunction!(scope::_innermost_scope, module)?)?;
     module.add_function(wrap_pyfunction!(scope_memory::_scope_adopt, module)?)?;

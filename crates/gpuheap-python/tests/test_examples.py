@@ -62,13 +62,13 @@ def test_pytest_budget():
     assert done.returncode == 1, done.stdout + done.stderr
     lines(
         done.stdout,
-        "gpu_limit: 34.000 MiB of GPU memory live at once, 14.000 MiB above 20.000 MiB",
-        "gpu_limit_leaks: 2.000 MiB of GPU memory left behind, 1.000 MiB above 1.000 MiB",
+        "gpu_limit: 34 MiB of GPU memory live at once, 14 MiB above 20 MiB",
+        "gpu_limit_leaks: 2 MiB of GPU memory left behind, 1 MiB above 1 MiB",
         "(step)",
         "= GPU memory =",
-        "peak   34.000 MiB",
-        "peak   18.000 MiB",
-        "peak    6.000 MiB, kept 2.000 MiB",
+        "peak      34 MiB",
+        "peak      18 MiB",
+        "peak       6 MiB, kept 2 MiB",
         "2 failed, 1 passed",
     )
 

@@ -44,7 +44,7 @@ before, default = device.memory_resource, gpuheap.default_heap()
 installed = gpuheap.install("64MiB", ["cuda.core"], track="lines")
 assert installed.libraries["cuda.core"].done, installed
 assert gpuheap.default_heap() is installed.heap and installed.heap.limits[0] == 64 << 20
-assert str(installed).splitlines()[0] == "<gpuheap.Heap stitched on cuda:0>, limit 64.000 MiB", installed
+assert str(installed).splitlines()[0] == "<gpuheap.Heap stitched on cuda:0>, limit 64 MiB", installed
 buffer = device.allocate(1000, stream=device.create_stream())
 assert installed.heap.stats()["live"] == 1000
 assert installed.heap.leaks()[0].file == "<string>", installed.heap.leaks()

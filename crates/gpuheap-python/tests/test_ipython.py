@@ -44,7 +44,7 @@ step()
 
 def test_gpumem_prints_peak_and_lines(shell, heap):
     shown = run(shell, "%%gpumem\nkept = heap.alloc(1000)\nheap.alloc(5000).free()\n")
-    assert "GPU memory: peak 5.859 KiB, kept 1000 bytes" in shown
+    assert "GPU memory: peak 5.86 KiB, kept 1000 bytes" in shown
     assert "1000 bytes in 1 allocation" in shown
     run(shell, "del kept")
 

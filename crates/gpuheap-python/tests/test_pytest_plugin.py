@@ -86,9 +86,9 @@ def test_bytes(gpu_heap):
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "gpu_limit: 3.000 MiB of GPU memory live at once, 1.000 MiB above 2.000 MiB",
+            "gpu_limit: 3 MiB of GPU memory live at once, 1 MiB above 2 MiB",
             "*- GPU memory -*",
-            "peak 3.000 MiB, kept 0 bytes",
+            "peak 3 MiB, kept 0",
         ]
     )
 
@@ -113,9 +113,9 @@ def test_next(gpu_heap):
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "gpu_limit_leaks: 3.000 MiB of GPU memory left behind, 2.000 MiB above 1.000 MiB",
-            "peak 3.000 MiB, kept 3.000 MiB",
-            "  3.000 MiB in 1 allocation, *.py:10 (test_keeps), thread MainThread",
+            "gpu_limit_leaks: 3 MiB of GPU memory left behind, 2 MiB above 1 MiB",
+            "peak 3 MiB, kept 3 MiB",
+            "  3 MiB in 1 allocation, *.py:10 (test_keeps), thread MainThread",
         ]
     )
 
@@ -143,7 +143,7 @@ def test_step(gpu_heap):
     assert kept is None
 """)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*assert*is None", "peak 3.000 MiB, kept 3.000 MiB"])
+    result.stdout.fnmatch_lines(["*assert*is None", "peak 3 MiB, kept 3 MiB"])
     result.stdout.no_fnmatch_line("*gpu_limit_leaks: *")
 
 
@@ -180,9 +180,9 @@ def test_nothing(): pass
     result.stdout.fnmatch_lines(
         [
             "*= GPU memory =*",
-            "peak    3.000 MiB  *::test_step?3?",
-            "peak    2.000 MiB  *::test_step?2?",
-            "peak    1.000 MiB  *::test_step?1?",
+            "peak       3 MiB  *::test_step?3?",
+            "peak       2 MiB  *::test_step?2?",
+            "peak       1 MiB  *::test_step?1?",
             "1 tests with none",
         ]
     )
@@ -225,9 +225,9 @@ def test_both(gpu_heap):
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
-            "gpu_limit: 3.000 MiB*",
-            "gpu_limit_leaks: 1.000 MiB*",
-            "gpu_limit: 5.000 MiB of GPU memory*",
+            "gpu_limit: 3 MiB*",
+            "gpu_limit_leaks: 1 MiB*",
+            "gpu_limit: 5 MiB of GPU memory*",
         ]
     )
 
@@ -243,7 +243,7 @@ def test_more(gpu_heap):
 """
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["gpu_limit: 3.000 MiB*"])
+    result.stdout.fnmatch_lines(["gpu_limit: 3 MiB*"])
 
 
 def test_heap_set_by_test_counts(run):
@@ -254,7 +254,7 @@ def test_more():
     gpuheap.default_heap().alloc(3 * MIB).free()
 """)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["gpu_limit: 3.000 MiB*"])
+    result.stdout.fnmatch_lines(["gpu_limit: 3 MiB*"])
 
 
 @pytest.mark.parametrize(
@@ -298,10 +298,10 @@ def test_step(gpu_heap, mib):
         [
             "*- GPU memory -*",
             "*= GPU memory =*",
-            "peak    4.000 MiB  *",
-            "peak    3.000 MiB  *",
-            "peak    2.000 MiB  *",
-            "peak    1.000 MiB  *",
+            "peak       4 MiB  *",
+            "peak       3 MiB  *",
+            "peak       2 MiB  *",
+            "peak       1 MiB  *",
         ]
     )
 

@@ -1,4 +1,4 @@
-//! Texts of the `gpuheap` command for people: sizes, numbers, ages and lines of a terminal.
+//! gpuheap's texts for people: sizes, numbers, ages and lines of a terminal.
 //!
 //! ```
 //! use gpuheap_text::{Amount, count, hanging};

@@ -115,7 +115,7 @@ fn running_out_names_the_largest_consumers() {
     assert_eq!(consumers.len(), 2, "{error}");
     let Consumer { at, allocations, bytes, .. } = consumers[0];
     assert_eq!((at.line(), allocations, bytes), (line, 2, 40 << 20));
-    let text = format!("most is held by {}:{line} (40.000 MiB in 2), ", file!());
+    let text = format!("most is held by {}:{line} (40 MiB in 2), ", file!());
     assert!(error.to_string().contains(&text), "{error}");
     drop((most, less, other_kind));
 }
@@ -207,9 +207,9 @@ fn thread_end_prints_program_end_not() {
     let id = told[0].strip_prefix("gpuheap: Thread 'loader' (").unwrap();
     let id = id.strip_suffix(") ended and left behind or handed on:").unwrap();
     assert!(id.parse::<u32>().is_ok(), "{text}");
-    assert_eq!(told[1..3], ["1 allocation outstanding: 4.000 KiB from 1 site", ""], "{text}");
-    assert!(told[3].starts_with("4.000 KiB in 1 allocation of device memory, "), "{text}");
-    assert_eq!(told[4], format!("by thread 'loader' ({id}, ended): 4.000 KiB"), "{text}");
+    assert_eq!(told[1..3], ["1 allocation outstanding: 4 KiB from 1 site", ""], "{text}");
+    assert!(told[3].starts_with("4 KiB in 1 allocation of device memory, "), "{text}");
+    assert_eq!(told[4], format!("by thread 'loader' ({id}, ended): 4 KiB"), "{text}");
     assert_eq!(told[5..], [format!(" [1] at {}:{LINE}", file!())], "{text}");
     assert_eq!(stderr("main"), "");
 }
@@ -240,14 +240,14 @@ fn status_names_allocations_by_line() {
         assert_eq!(
             figures[1..],
             [
-                "CUDA GPU memory usage: 16.000 KiB",
-                "BinnedPool usage: 16.000 KiB (8.000 KiB allocated, 8.000 KiB cached)",
-                "Memory limit: soft = 256.000 MiB, hard = 512.000 MiB",
-                "Pinned memory usage: 4 bytes (4 bytes allocated, 0 bytes cached)",
+                "CUDA GPU memory usage: 16 KiB",
+                "BinnedPool usage: 16 KiB (8 KiB allocated, 8 KiB cached)",
+                "Memory limit: soft = 256 MiB, hard = 512 MiB",
+                "Pinned memory usage: 4 bytes (4 bytes allocated, 0 cached)",
             ],
             "{text}"
         );
-        let heads = ["8.000 KiB at A", "3 bytes at B", "0 bytes at 0x0"];
+        let heads = ["8 KiB at A", "3 bytes at B", "0 at 0x0"];
         assert_eq!(blocks.len(), heads.len(), "{text}");
         for ((block, head), (line, _)) in blocks.iter().zip(heads).zip(lines) {
             let block: Vec<_> = block.lines().collect();

@@ -90,7 +90,7 @@ fn lowered_limits_return_cached_memory() {
     assert_eq!(back, 32 * MIB);
     assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
     let error = last_error();
-    assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
+    assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32 MiB"), "{error}");
     // The text names the options of this interface.
     let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
     assert!(error.contains(knobs) && !error.contains("::"), "{error}");

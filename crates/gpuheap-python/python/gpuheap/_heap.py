@@ -319,15 +319,8 @@ def status() -> Status:
 
 
 def size(nbytes: int) -> str:
-    """Returns a size as text for people, such as `512.000 MiB`."""
-    if nbytes < 0:
-        return f"-{size(-nbytes)}"
-    if nbytes < 1024:
-        return f"{nbytes} bytes"
-    value, unit = float(nbytes), 0
-    while value >= 1024 and unit < 6:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.3f} {('', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[unit]}"
+    """Returns a size as text for people, such as `512 MiB`."""
+    return f"-{_gpuheap._size_text(-nbytes)}" if nbytes < 0 else _gpuheap._size_text(nbytes)
 
 
 def show(value: Any) -> str:

@@ -89,7 +89,7 @@ def meter() -> Meter:
     >>> meter = gpuheap.meter()
     >>> gpuheap.default_heap().alloc(1000).free()
     >>> print(meter.read())
-    peak 1000 bytes, kept 0 bytes
+    peak 1000 bytes, kept 0
     >>> _ = gpuheap.set_default_heap(before)
     """
     return Meter(None)

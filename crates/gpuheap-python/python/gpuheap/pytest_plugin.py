@@ -188,7 +188,7 @@ class _Summary:
         ranked = sorted(used.items(), key=lambda one: (-one[1][0], one[0]))
         for test, (peak, kept) in ranked[:10]:
             rest = f", kept {size(kept)}" if kept else ""
-            terminalreporter.write_line(f"peak {size(peak):>12}{rest}  {test}")
+            terminalreporter.write_line(f"peak {size(peak):>11}{rest}  {test}")
         others = len(self.figures) - min(len(ranked), 10)
         if others:
             with_less = "with less" if len(ranked) > 10 else "with none"

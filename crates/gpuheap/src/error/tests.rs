@@ -84,11 +84,11 @@ fn unified_memory_errors_name_device() {
 #[test]
 fn stitched_error_recommends_no_pool() {
     let mut fragmented = evidence(MemoryKind::Device, Cause::Fragmentation, false);
-    let more = "free 44.000 MiB first, in whole segments, or use a device with 44.000 MiB more";
+    let more = "free 44 MiB first, in whole segments, or use a device with 44 MiB more";
     let named = format!("; the stitched pool maps such pieces together; else {more}");
     assert!(fragmented.remedy().ends_with(&named), "{}", fragmented.remedy());
     fragmented.pool = PoolKind::Stitched;
-    let unnamed = format!("the largest piece is 8.000 MiB; {more}");
+    let unnamed = format!("the largest piece is 8 MiB; {more}");
     assert!(fragmented.remedy().ends_with(&unnamed), "{}", fragmented.remedy());
 }
 
@@ -100,10 +100,10 @@ fn remedy_omits_memory_of_zero_bytes() {
     assert!(!full.remedy().contains(" first"), "{}", full.remedy());
     let mut limit = evidence(MemoryKind::Device, Cause::Limit, false);
     (limit.live, limit.live_blocks, limit.reserved) = (0, 0, 0);
-    assert_eq!(limit.remedy(), "raise the limit by 44.000 MiB");
+    assert_eq!(limit.remedy(), "raise the limit by 44 MiB");
     // On WSL2 the driver reports more memory as free than there is.
     let full = evidence(MemoryKind::Device, Cause::DeviceFull, true);
-    assert!(full.remedy().starts_with("free at least 44.000 MiB first"), "{}", full.remedy());
+    assert!(full.remedy().starts_with("free at least 44 MiB first"), "{}", full.remedy());
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn contiguous_and_stitchable_bytes_differ() {
     one.pool = PoolKind::Stitched;
     one.largest_stitchable = 9 * MIB;
     let text = one.to_string();
-    let expected = "largest 8.000 MiB, or 9.000 MiB of pieces mapped together)";
+    let expected = "largest 8 MiB, or 9 MiB of pieces mapped together)";
     assert!(text.contains(expected), "{text}");
-    let expected = "the largest piece is 8.000 MiB, or 9.000 MiB of pieces mapped together; ";
+    let expected = "the largest piece is 8 MiB, or 9 MiB of pieces mapped together; ";
     assert!(one.remedy().contains(expected), "{}", one.remedy());
 }

@@ -86,7 +86,7 @@ impl Reading {
     }
 }
 
-/// `0.001234 s, 3 allocations: 4.000 MiB, peak 2.000 MiB, 12.3 % of the time in memory management`,
+/// `0.001234 s, 3 allocations: 4 MiB, peak 2 MiB, 12.3 % of the time in memory management`,
 /// and then the lines that changed. Zeros are left out.
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

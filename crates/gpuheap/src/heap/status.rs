@@ -29,9 +29,9 @@ use crate::track::{Many, Outstanding};
 /// let _array = heap.target()?.zeroed::<i64, _>(1024)?;
 /// assert_eq!(
 ///     heap.memory_status()?.to_string(),
-///     "Effective GPU memory usage: 0.01% (2.000 MiB/16.000 GiB)\n\
-///      CUDA GPU memory usage: 8.000 KiB\n\
-///      BinnedPool usage: 8.000 KiB (8.000 KiB allocated, 0 bytes cached)"
+///     "Effective GPU memory usage: 0.01% (2 MiB/16 GiB)\n\
+///      CUDA GPU memory usage: 8 KiB\n\
+///      BinnedPool usage: 8 KiB (8 KiB allocated, 0 cached)"
 /// );
 /// # Ok(()) }
 /// ```

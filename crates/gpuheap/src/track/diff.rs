@@ -162,7 +162,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Change as text: `-8.000 KiB in 2 allocations`. The number of allocations is written with its
+/// Change as text: `-8 KiB in 2 allocations`. The number of allocations is written with its
 /// sign if that differs from the sign of the bytes.
 struct More {
     bytes: i64,

@@ -253,7 +253,7 @@ fn scope_report_fits_80_columns() {
     let text = report.to_string();
     let address = format!("{:#x}", report.kept[0].address);
     let place = format!("{}:{}", file!(), line + 4);
-    let what = format!("    {address}: 1.465 KiB, unified, made at ");
+    let what = format!("    {address}: 1.46 KiB, unified, made at ");
     let place = match 80_usize.checked_sub(what.len() + place.len()) {
         Some(_) => place,
         None => format!("…{}", &place[what.len() + place.len() + 1 - 80..]),
@@ -261,7 +261,7 @@ fn scope_report_fits_80_columns() {
     assert_eq!(
         text,
         format!(
-            "scope that began at {}:{line}\n  freed 1 (3.000 MiB), kept 1 (1.465 KiB)\n{what}{place}",
+            "scope that began at {}:{line}\n  freed 1 (3 MiB), kept 1 (1.46 KiB)\n{what}{place}",
             file!()
         )
     );

@@ -175,12 +175,12 @@ fn oversized_row_is_error() {
     let error = batches.next().unwrap().unwrap_err();
     let evidence = error.out_of_memory().unwrap();
     assert_eq!((evidence.requested, evidence.limit), (16 << 20, Some(8 << 20)));
-    insta::assert_snapshot!(error, @"row 0 does not fit, and a batch has one row at least; free memory, or split the array along another axis: out of GPU memory: 16.000 MiB requested, 8.000 MiB short, because the request is larger than the limit; raise the limit by 8.000 MiB (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT), or work in smaller pieces (split pool: 0 bytes reserved of a limit of 8.000 MiB; device: 1.000 GiB of 1.000 GiB free)");
+    insta::assert_snapshot!(error, @"row 0 does not fit, and a batch has one row at least; free memory, or split the array along another axis: out of GPU memory: 16 MiB requested, 8 MiB short, because the request is larger than the limit; raise the limit by 8 MiB (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT), or work in smaller pieces (split pool: 0 reserved of a limit of 8 MiB; device: 1 GiB of 1 GiB free)");
     assert!(batches.next().is_none(), "it is the last");
     let _live = target.filled(5 << 20, 1_u8).unwrap();
     let data = numbers(2, 1 << 20);
     let error = target.batches_by_memory(&data, 1.0).unwrap().last().unwrap().unwrap_err();
-    insta::assert_snapshot!(error, @"row 0 does not fit, and a batch has one row at least; free memory, or split the array along another axis: out of GPU memory: 4.000 MiB requested, 2.000 MiB short, because the limit is reached; raise the limit by 2.000 MiB (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT), or free 2.000 MiB first, in whole segments (split pool: 5.000 MiB live, 1.000 MiB cached (largest 1.000 MiB), 6.000 MiB reserved of a limit of 8.000 MiB; device: 1018.000 MiB of 1.000 GiB free; tried 5 reclaim steps; none freed memory)");
+    insta::assert_snapshot!(error, @"row 0 does not fit, and a batch has one row at least; free memory, or split the array along another axis: out of GPU memory: 4 MiB requested, 2 MiB short, because the limit is reached; raise the limit by 2 MiB (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT), or free 2 MiB first, in whole segments (split pool: 5 MiB live, 1 MiB cached (largest 1 MiB), 6 MiB reserved of a limit of 8 MiB; device: 1018 MiB of 1 GiB free; tried 5 reclaim steps; none freed memory)");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn one_row_is_not_halved() {
     assert_eq!(batches.size_hint(), (1, Some(3)));
     let batch = batches.next().unwrap().unwrap();
     let error = batches.halve().unwrap_err().to_string();
-    assert!(error.starts_with("a batch of 1 row of 4.000 KiB cannot be halved"), "{error}");
+    assert!(error.starts_with("a batch of 1 row of 4 KiB cannot be halved"), "{error}");
     assert_eq!((batches.rows(), batch.len()), (0..1, 1024));
     let kept = batches.keep(batch);
     assert_eq!(batches.count(), 2);

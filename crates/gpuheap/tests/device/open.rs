@@ -13,7 +13,7 @@ fn list_shows_real_then_emulated() {
     let list = Device::list().unwrap();
     let (emulated, real) = list.split_last().unwrap();
     assert!(emulated.is_emulated);
-    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.801 GiB, compute capability 9.0, CUDA 13.0");
+    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.80 GiB, compute capability 9.0, CUDA 13.0");
     assert!(!on_real_gpu() || !real.is_empty());
     for (ordinal, info) in real.iter().enumerate() {
         assert!(!info.is_emulated, "{info}");
@@ -182,7 +182,7 @@ fn unknown_device_name_suggests_names() {
         ("cuda:first", "'cuda:first' is not a device"),
         ("emulated:", "is neither a profile nor a size"),
         ("emulated:h100", "'h100' is neither a profile nor a size; the profiles are h200,"),
-        ("emulated:16", "is a device of 16 bytes, and memory is handed out in steps of 2.000 MiB"),
+        ("emulated:16", "is a device of 16 bytes, and memory is handed out in steps of 2 MiB"),
         ("", "'' is not a device"),
     ] {
         let error = Device::open(name).unwrap_err().to_string();

@@ -79,7 +79,7 @@ fn thread_locals_drop_at_thread_end() {
     let told = "gpuheap: the handler given to Heap::on_thread_end panicked with \"on purpose\"; the \
                 report that it was given:\nThread 'loader' (";
     assert!(stderr.contains(told), "{stderr}");
-    assert!(stderr.contains("1 allocation outstanding: 4.883 KiB from 1 site"), "{stderr}");
+    assert!(stderr.contains("1 allocation outstanding: 4.88 KiB from 1 site"), "{stderr}");
     // The destructors of a thread that calls `exit` run too, whether or not it is the main thread.
     for pool in PoolKind::ALL {
         for order in ["early", "late"] {

@@ -134,7 +134,7 @@ fn other_heaps_have_separate_rows() {
     let status = asker.memory_status().unwrap();
     assert_eq!((status.other_heaps, status.other_heaps_cached), (held, cached));
     assert_eq!(status.device_used, Some(status.taken + status.other_heaps + 100 * MIB));
-    let line = "\nOther heaps of this process: 3.055 GiB (2.930 GiB allocated, 128.000 MiB cached)";
+    let line = "\nOther heaps of this process: 3.05 GiB (2.93 GiB allocated, 128 MiB cached)";
     assert!(status.to_string().contains(line), "{status}");
     assert!(
         status.to_json().contains(r#""other_heaps":3279945728,"other_heaps_cached":134217728"#)
@@ -143,7 +143,7 @@ fn other_heaps_have_separate_rows() {
     let report = asker.flush().unwrap();
     assert_eq!((report.other_heaps, report.other_heaps_cached), (held, cached));
     assert_eq!(report.context_and_others, Some(100 * MIB));
-    let line = "\n  other heaps of this process: 3.055 GiB (128.000 MiB cached)";
+    let line = "\n  other heaps of this process: 3.05 GiB (128 MiB cached)";
     assert!(report.to_string().contains(line), "{report}");
 
     let fit = asker.would_fit(2000 * MIB).unwrap();

@@ -184,7 +184,7 @@ fn oversized_unified_memory_is_refused() {
     assert_eq!((evidence.kind, evidence.cause), (MemoryKind::Unified, Cause::LargerThanDevice));
     let text = error.to_string();
     assert!(text.contains("larger than the device"), "{text}");
-    assert!(text.contains("the device has 7.816 GiB; work in smaller pieces"), "{text}");
+    assert!(text.contains("the device has 7.82 GiB; work in smaller pieces"), "{text}");
     // Both kinds of memory share the device.
     let unified = target.zeroed::<u8, _>(4 << 30).unwrap();
     let error = target.kind(MemoryKind::Device).zeroed::<u8, _>(4 << 30).unwrap_err();

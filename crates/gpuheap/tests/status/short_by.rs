@@ -440,9 +440,9 @@ fn rounding_past_limit_is_reported() {
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Binned).hard_limit(100 * MIB).build().unwrap();
     let error = heap.allocate(65 * MIB, &stream).unwrap_err().to_string();
-    let expected = "out of GPU memory: 65.000 MiB requested, 28.000 MiB short, because the request, \
-                    which the binned pool rounds up to 128.000 MiB, is larger than the limit; raise \
-                    the limit by 28.000 MiB (";
+    let expected = "out of GPU memory: 65 MiB requested, 28 MiB short, because the request, \
+                    which the binned pool rounds up to 128 MiB, is larger than the limit; raise \
+                    the limit by 28 MiB (";
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -470,7 +470,7 @@ fn driver_refusal_is_not_device_full() {
         let free = evidence.device_free.unwrap();
         assert!(free >= evidence.needed && evidence.needed >= bytes, "{pool}: {text}");
         for part in [
-            "7.600 GiB requested, but the driver refuses 7.60",
+            "7.60 GiB requested, but the driver refuses 7.60",
             "that it calls free",
             "programs of Windows",
             "promised elsewhere",
@@ -557,10 +557,10 @@ fn unreported_memory_stays_unknown() {
         assert_eq!((evidence.short_by, evidence.device_short_by), (None, None), "{pool}: {text}");
         assert_eq!(evidence.device, Some(256 * MIB), "{pool}: {text}");
         assert!(
-            text.contains("256.000 MiB, of which the driver does not say how much is free"),
+            text.contains("256 MiB, of which the driver does not say how much is free"),
             "{text}"
         );
-        for made_up in ["0 bytes", "foreign", "short", "full"] {
+        for made_up in [" 0 ", "foreign", "short", "full"] {
             assert!(!text.contains(made_up), "{pool}: {text}");
         }
         assert!(matches!(fit, Fit::Perhaps { free: None, .. }), "{pool}: {fit}");

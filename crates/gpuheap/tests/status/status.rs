@@ -149,9 +149,9 @@ fn status_shows_set_limits_and_kinds() {
     let (device, heap) = make_heap(8 << 30, Schedule::Immediate, PoolKind::Simple);
     assert_eq!(heap.memory_status().unwrap().to_string().lines().count(), 3);
     for (soft, hard, line) in [
-        (Some(1 << 30), Some(2 << 30), "\nMemory limit: soft = 1.000 GiB, hard = 2.000 GiB"),
-        (Some(1 << 30), None, "\nMemory limit: soft = 1.000 GiB"),
-        (None, Some(2 << 30), "\nMemory limit: hard = 2.000 GiB"),
+        (Some(1 << 30), Some(2 << 30), "\nMemory limit: soft = 1 GiB, hard = 2 GiB"),
+        (Some(1 << 30), None, "\nMemory limit: soft = 1 GiB"),
+        (None, Some(2 << 30), "\nMemory limit: hard = 2 GiB"),
     ] {
         heap.set_limits(Limits { soft, hard }).unwrap();
         let text = heap.memory_status().unwrap().to_string();
@@ -167,8 +167,8 @@ fn status_shows_set_limits_and_kinds() {
     assert_eq!(
         lines,
         [
-            "Unified memory usage: 2.000 MiB (2.000 MiB allocated, 0 bytes cached)",
-            "Pinned memory usage: 1.000 MiB (0 bytes allocated, 1.000 MiB cached)",
+            "Unified memory usage: 2 MiB (2 MiB allocated, 0 cached)",
+            "Pinned memory usage: 1 MiB (0 allocated, 1 MiB cached)",
         ]
     );
     drop(unified);

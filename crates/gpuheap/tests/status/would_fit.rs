@@ -112,17 +112,17 @@ fn would_fit_names_missing_bytes() {
     for (bytes, text) in [
         (0, "yes, without taking more from the driver"),
         (50 * MIB, "yes, without taking more from the driver"),
-        (60 * MIB, "yes, by taking 60.000 MiB from the driver"),
+        (60 * MIB, "yes, by taking 60 MiB from the driver"),
         (
             80 * MIB,
-            "no, 20.000 MiB short: the limit is reached; raise the limit by 20.000 MiB, or free \
-             some of the 40.000 MiB that are live here",
+            "no, 20 MiB short: the limit is reached; raise the limit by 20 MiB, or free \
+             some of the 40 MiB that are live here",
         ),
         (
             120 * MIB,
-            "no, 60.000 MiB short: the request is larger than the limit; raise the limit by 60.000 MiB",
+            "no, 60 MiB short: the request is larger than the limit; raise the limit by 60 MiB",
         ),
-        (300 * MIB, "no, 240.000 MiB short: the request is larger than the device"),
+        (300 * MIB, "no, 240 MiB short: the request is larger than the device"),
     ] {
         assert_eq!(mine.would_fit(bytes).unwrap().to_string(), text);
     }
@@ -139,8 +139,8 @@ fn would_fit_names_missing_bytes() {
     mine.set_limits(Limits { soft: None, hard: Some(100 * MIB) }).unwrap();
     assert_eq!(
         mine.would_fit(80 * MIB).unwrap().to_string(),
-        "no, 20.000 MiB short: the limit is reached; raise the limit by 20.000 MiB, and free some of \
-         the 40.000 MiB that are live here"
+        "no, 20 MiB short: the limit is reached; raise the limit by 20 MiB, and free some of \
+         the 40 MiB that are live here"
     );
 }
 
