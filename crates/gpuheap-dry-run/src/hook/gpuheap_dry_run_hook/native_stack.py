@@ -19,8 +19,8 @@ PASS_ON = {
 # Prefixes of the names of operators that read a value but do not choose a size by it.
 KEEP_SIZES = (
     "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg", "allclose",
-    "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "histc", "index_fill", "inverse", "isclose",
-    "linalg_", "linspace", "logdet", "logspace", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "segment_reduce",
+    "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose",
+    "linalg_", "linspace", "logdet", "logspace", "lstm_", "lu_", "masked_fill", "matrix_exp", "multinomial", "narrow", "normal", "pinverse", "rnn_", "segment_reduce",
     "slogdet", "svd", "triangular_solve",
 )  # fmt: skip
 # Python's C functions that convert an object to an integer for a length, a bound or an index.
