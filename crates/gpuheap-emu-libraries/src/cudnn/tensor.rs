@@ -1,6 +1,6 @@
 //! Descriptors of tensors, and descriptors that are never read.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::export;
 
@@ -41,6 +41,13 @@ impl Tensor {
     }
 }
 
+/// Values that a layer drops in training.
+#[derive(Default)]
+pub(super) struct Dropout {
+    /// Part of the values that are dropped.
+    pub(super) rate: f32,
+}
+
 /// Exports functions that create and destroy descriptors. A row has the descriptor's Rust type and
 /// the names of the two functions.
 macro_rules! descriptors {
@@ -70,7 +77,7 @@ descriptors! {
     u64: cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor;
     Window: cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor;
     u64: cudnnCreateCTCLossDescriptor, cudnnDestroyCTCLossDescriptor;
-    u64: cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor;
+    Dropout: cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor;
     u64: cudnnCreatePoolingDescriptor, cudnnDestroyPoolingDescriptor;
     u64: cudnnCreateSpatialTransformerDescriptor, cudnnDestroySpatialTransformerDescriptor;
 }
@@ -79,13 +86,21 @@ export! {
     /// Succeeds without an effect: the setting changes no size. Declares no arguments, although
     /// callers pass some. That works because in every C ABI of Unix, the caller removes the
     /// arguments.
-    fn cudnnRestoreDropoutDescriptor | cudnnSetActivationDescriptor |
+    fn cudnnSetActivationDescriptor |
         cudnnSetCTCLossDescriptorEx | cudnnSetCTCLossDescriptor_v9 |
         cudnnSetConvolutionGroupCount | cudnnSetConvolutionMathType |
-        cudnnSetDropoutDescriptor |
         cudnnSetPooling2dDescriptor | cudnnSetSpatialTransformerNdDescriptor() -> Outcome
     {
         Ok(())
+    }
+
+    /// Sets the part of the values that are dropped.
+    fn cudnnRestoreDropoutDescriptor | cudnnSetDropoutDescriptor(
+        dropout: Handle<Dropout>,
+        _handle: *const c_void,
+        rate: f32,
+    ) -> Outcome {
+        dropout.change(|dropout| dropout.rate = rate)
     }
 
     /// Sets the type, sizes and strides of a tensor with `dimensions` dimensions.
