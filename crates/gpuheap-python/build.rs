@@ -34,11 +34,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Packages of the emulated libraries, each with its file and the file's name in the wheel.
-const EMULATED: [(&str, &str, &str); 4] = [
+/// Packages of the emulated libraries and of the recorder, each with its file and the file's name
+/// in the wheel.
+const EMULATED: [(&str, &str, &str); 5] = [
     ("gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"),
     ("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1"),
     ("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so"),
+    ("gpuheap-preload", "libgpuheap_preload.so", "libgpuheap_preload.so"),
     ("gpuheap-emu-libraries", "libgpuheap_emu_libraries.so", "libgpuheap_emu_libraries.so"),
 ];
 

@@ -1,9 +1,9 @@
 //! Catching of a program's calls to CUDA by a preloaded library.
 //!
 //! The loader binds the program's calls to the symbols of the preloaded library. For programs that
-//! search functions, [`export_dlsym!`] exports `dlsym`, and [`Catcher::replace`] changes the results
-//! of `cuGetProcAddress`. The library calls the driver's real functions through [`Real`] cells, made
-//! by [`real_functions!`].
+//! search functions, [`export_dlsym!`] exports `dlsym`, and [`Catcher::replace`] changes the
+//! results of `cuGetProcAddress`. The library calls the driver's real functions through [`Real`]
+//! cells, made by [`real_functions!`].
 //!
 //! No code of this crate runs when the library is loaded.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -21,6 +21,7 @@ use crate::explain::ExplainArguments;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
 use crate::report::ReportArguments;
+use crate::run::RunArguments;
 use crate::status::StatusArguments;
 use crate::values::{GRANULE, TypedSize, bytes, profile, refuse_option, size, time};
 
@@ -47,6 +48,10 @@ pub(crate) enum Command {
     /// Run a program without a GPU, and say on which card it fits
     #[command(long_about = DRY_RUN, after_help = DRY_RUN_EXIT_CODES, after_long_help = DRY_RUN_AFTER)]
     DryRun(Box<DryRunArguments>),
+
+    /// Run a program and record its GPU memory; hold it to a limit
+    #[command(long_about = RUN, after_help = RUN_EXIT_CODES)]
+    Run(Box<RunArguments>),
 
     /// Run a program on an emulated GPU, without a verdict
     #[command(long_about = EMULATE, after_help = EMULATE_EXIT_CODES)]
@@ -120,6 +125,15 @@ Examples:
 const DRY_RUN_EXIT_CODES: &str = "Exit codes: 0 fits, 1 memory runs out, 2 wrong use, 3 no \
                                   verdict, 4 fits as far as is known";
 
+const RUN: &str = include_str!("help/run.txt").trim_ascii_end();
+
+const RUN_EXIT_CODES: &str = "\
+Exit codes: the program's own, 128 and the signal's number if a signal ended it; 1 --max-peak or \
+--max-leak was exceeded; 2 wrong use, or a program that cannot be recorded; 3 a library is missing
+Examples:
+  gpuheap run -- python train.py
+  gpuheap run --limit 8GiB --max-leak 0 -- ./program";
+
 const EMULATE: &str = include_str!("help/emulate.txt").trim_ascii_end();
 
 const EMULATE_EXIT_CODES: &str = "\
@@ -163,8 +177,8 @@ const REPLAY: &str = include_str!("help/replay.txt").trim_ascii_end();
 const REPLAY_AFTER: &str = include_str!("help/replay_after.txt").trim_ascii_end();
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 11] = [
-    "replay", "report", "dry-run", "emulate", "status", "doctor", "explain", "wait", "free",
+const COMMANDS: [&str; 12] = [
+    "replay", "report", "run", "dry-run", "emulate", "status", "doctor", "explain", "wait", "free",
     "pause", "resume",
 ];
 
@@ -353,7 +367,7 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
             format!("{option}: {}", reason.unwrap_or_else(|| "the value is not valid".to_owned()))
         }
         ErrorKind::UnknownArgument
-            if matches!(command.as_deref(), Some("dry-run" | "emulate"))
+            if matches!(command.as_deref(), Some("dry-run" | "emulate" | "run"))
                 && !argument.starts_with('-') =>
         {
             let command = command.unwrap_or_default();
@@ -383,6 +397,9 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
         }
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("dry-run") => {
             "no program was given; end with it: gpuheap dry-run -- python train.py".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument if command.as_deref() == Some("run") => {
+            "no program was given; end with it: gpuheap run -- python train.py".to_owned()
         }
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("emulate") => {
             "no program was given; end with it: gpuheap emulate -- python script.py".to_owned()

@@ -56,7 +56,10 @@ pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
     let emulation = Emulation {
         program: words.next().unwrap_or_default(),
         arguments: words.collect(),
-        variables: given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+        variables: given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?.into())))
+            .collect(),
         stand_ins: arguments.stand_ins.clone(),
     };
     match emulate(&emulation) {
@@ -68,7 +71,7 @@ pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
 
 /// Returns the exit code of a program as a shell gives it: 128 plus the signal's number if a signal
 /// ended the program.
-fn status(ended: ExitStatus) -> u8 {
+pub(crate) fn status(ended: ExitStatus) -> u8 {
     let code = ended.code().or_else(|| Some(128 + ended.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

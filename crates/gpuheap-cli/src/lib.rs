@@ -14,6 +14,7 @@ mod probe;
 mod progress;
 mod replay;
 mod report;
+mod run;
 mod status;
 mod traces;
 mod values;
@@ -25,13 +26,15 @@ use crate::exit::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
 /// returns the exit code: 0 for no findings, 1 for findings, 2 for wrong use, 3 for an environment
-/// error, 4 for no findings as far as is known. `emulate` returns the exit code of its program.
+/// error, 4 for no findings as far as is known. `run` and `emulate` return the exit
+/// code of their program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
         cli::Parsed::Command(Command::Report(arguments)) => report::run(&arguments),
         cli::Parsed::Command(Command::DryRun(arguments)) => dry_run::run(&arguments),
+        cli::Parsed::Command(Command::Run(arguments)) => run::run(&arguments),
         cli::Parsed::Command(Command::Emulate(arguments)) => emulate::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),

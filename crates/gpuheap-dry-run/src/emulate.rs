@@ -1,6 +1,7 @@
 //! Runs a program on the emulated device without a verdict: the library of `gpuheap emulate`.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
@@ -19,7 +20,7 @@ pub struct Emulation {
     pub arguments: Vec<OsString>,
     /// Environment variables to set for the emulated libraries. docs/emulator.md lists such
     /// variables.
-    pub variables: Vec<(&'static str, String)>,
+    pub variables: Vec<(&'static str, OsString)>,
     /// Folder of the emulated libraries; `None` to search for the folder.
     pub stand_ins: Option<PathBuf>,
 }
@@ -41,14 +42,21 @@ pub fn emulate(emulation: &Emulation) -> Result<ExitStatus, Error> {
     let first = [folder.path().as_os_str()];
     command.env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", first));
     command.envs(emulation.variables.iter().map(|(name, value)| (name, value)));
-    let signals = Signals::new();
-    let (mut child, _running) = signals.start(&mut command).map_err(|error| {
+    run_passing_signals(&mut command).map_err(|error| {
         let program = emulation.program.to_string_lossy();
         Error::Environment(format!(
             "{program} cannot be run: {error}; give its path, or a name that PATH has"
         ))
-    })?;
-    child
-        .wait()
-        .map_err(|error| Error::Environment(format!("the program cannot be waited for: {error}")))
+    })
+}
+
+/// Runs a command, and waits until it ends. Passes signals that this process gets to the command.
+///
+/// # Errors
+///
+/// Returns the system's error if the command cannot be started or waited for.
+pub fn run_passing_signals(command: &mut Command) -> io::Result<ExitStatus> {
+    let signals = Signals::new();
+    let (mut child, _running) = signals.start(command)?;
+    child.wait()
 }

@@ -40,7 +40,7 @@ use gpuheap_replay::cards::Card;
 
 pub use crate::batch::FindBatch;
 pub use crate::card::Device;
-pub use crate::emulate::{Emulation, emulate};
+pub use crate::emulate::{Emulation, emulate, run_passing_signals};
 pub use crate::error::Error;
 #[cfg(fuzzing)]
 pub use crate::fuzzing::judge_reports;

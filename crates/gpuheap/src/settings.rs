@@ -164,13 +164,14 @@ fn nearest(name: &str) -> &'static str {
 }
 
 /// Prefixes of variables for gpuheap's tests, for the emulated `libcuda.so.1`, for
-/// `libgpuheap_malloc.so` and for `gpuheap dry-run`.
-const OTHERS: [&str; 6] = [
+/// `libgpuheap_malloc.so`, for `gpuheap run` and for `gpuheap dry-run`.
+const OTHERS: [&str; 7] = [
     "GPUHEAP_TEST_",
     "GPUHEAP_SOAK_",
     "GPUHEAP_HOSTILE_",
     "GPUHEAP_EMULATED_",
     "GPUHEAP_MALLOC_",
+    "GPUHEAP_RUN_",
     "GPUHEAP_STAND_INS",
 ];
 

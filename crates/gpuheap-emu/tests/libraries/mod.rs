@@ -35,6 +35,10 @@ pub(crate) static CUDART: Emulated =
 pub(crate) static MALLOC: Emulated =
     Emulated::new("gpuheap-malloc", "libgpuheap_malloc.so", "libgpuheap_malloc.so");
 
+/// The recorder.
+pub(crate) static PRELOAD: Emulated =
+    Emulated::new("gpuheap-preload", "libgpuheap_preload.so", "libgpuheap_preload.so");
+
 /// The library of gpuheap's C interface.
 pub(crate) static CAPI: Emulated =
     Emulated::new("gpuheap-capi", "libgpuheap_capi.so", "libgpuheap_capi.so");

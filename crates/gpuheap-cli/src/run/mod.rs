@@ -1,0 +1,281 @@
+//! `gpuheap run`: runs a program with the recorder, and prints a summary of its GPU memory.
+
+mod program;
+mod summary;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use clap::{Args, ValueEnum};
+use gpuheap::Size;
+use gpuheap_dry_run::{Emulation, Error, FOLDER, emulate, run_passing_signals};
+
+use crate::emulate::status;
+use crate::exit::{Failure, Verdict};
+use crate::output;
+use crate::values::{TypedSize, bytes, size};
+use summary::Summary;
+
+/// File names of the recorder: cargo's, and the Python package's.
+const LIBRARY: &str = "libgpuheap_preload.so";
+
+/// Ending of captures.
+const ENDING: &str = ".gph";
+
+/// Arguments of `gpuheap run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArguments {
+    /// Path of the captures; the process id is added before its ending [default: PROGRAM.gph]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Let requests for device memory fail beyond this size, or share of the device (80%)
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    limit: Option<Size>,
+
+    /// Exit with 1 if a process's peak on a device is above this size
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
+    max_peak: Option<TypedSize>,
+
+    /// Exit with 1 if a process holds more than this size when it ends; 0 is valid
+    #[arg(long, value_name = "SIZE", value_parser = leak, allow_hyphen_values = true)]
+    max_leak: Option<u64>,
+
+    /// Let the N-th request of each process fail for lack of memory
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    fail_nth: Option<u64>,
+
+    /// Let all requests of a process fail once it has requested this size in all
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
+    fail_after: Option<TypedSize>,
+
+    /// Run on an emulated GPU: h200, rtx4090, t4, 16GiB; see gpuheap emulate
+    #[arg(long, value_name = "PROFILE")]
+    emulate: Option<String>,
+
+    /// Text at the end, on stderr
+    #[arg(long, value_name = "FORM", value_enum, default_value = "summary")]
+    on_exit: OnExit,
+
+    /// Record no native stacks
+    #[arg(long)]
+    no_stacks: bool,
+
+    /// End the recording of a process at this size of its capture
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
+    max_size: Option<TypedSize>,
+
+    /// Folder of the recorder and the emulated libraries [default: this installation's]
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    stand_ins: Option<PathBuf>,
+
+    /// The program and its arguments, after --
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Values of `--on-exit`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum OnExit {
+    /// A summary for people.
+    Summary,
+    /// Nothing.
+    None,
+    /// One JSON object.
+    Json,
+}
+
+/// Runs the program. The command ends with the program's exit code, unless a gate fails.
+///
+/// # Errors
+///
+/// Returns a failure if the program cannot be recorded, or the recorder is missing.
+pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
+    let library = library(arguments.stand_ins.as_deref())?;
+    let Some((program, rest)) = arguments.program.split_first() else {
+        return Err(Failure::wrong_use("no program was given"));
+    };
+    program::check(program)?;
+    let captures = Captures::new(arguments.output.as_deref(), program)?;
+    let variables = variables(arguments, &library, &captures);
+    let ended = start(arguments, program, rest, variables)?;
+    let summaries = summary::read(&captures.found());
+    match arguments.on_exit {
+        OnExit::Summary => output::report(&summary::render(&summaries)),
+        OnExit::Json => output::report(&summary::json(&summaries, status(ended))),
+        OnExit::None => {}
+    }
+    let passed = check_gates(arguments, &summaries);
+    match status(ended) {
+        0 if !passed => Ok(Verdict::Findings),
+        code => Ok(Verdict::Status(code)),
+    }
+}
+
+fn start(
+    arguments: &RunArguments,
+    program: &OsString,
+    rest: &[OsString],
+    mut variables: Vec<(&'static str, OsString)>,
+) -> Result<ExitStatus, Failure> {
+    let Some(device) = &arguments.emulate else {
+        let mut command = Command::new(program);
+        command.args(rest).envs(variables);
+        return run_passing_signals(&mut command)
+            .map_err(|error| Failure::wrong_use(format!("{}: {error}", program.display())));
+    };
+    variables.push(("GPUHEAP_EMULATED_DEVICE", device.into()));
+    let emulation = Emulation {
+        program: program.clone(),
+        arguments: rest.to_vec(),
+        variables,
+        stand_ins: arguments.stand_ins.clone(),
+    };
+    emulate(&emulation).map_err(|error| match error {
+        Error::WrongUse(line) => Failure::wrong_use(line),
+        error => Failure::environment_error(error),
+    })
+}
+
+/// Returns the variables for the program and its children.
+fn variables(
+    arguments: &RunArguments,
+    library: &Path,
+    captures: &Captures,
+) -> Vec<(&'static str, OsString)> {
+    let users = env::var_os("LD_PRELOAD").filter(|value| !value.is_empty());
+    let preloaded = users.into_iter().chain([library.into()]).collect::<Vec<_>>();
+    let limit = arguments.limit.map(|limit| match limit {
+        Size::Bytes(bytes) => bytes.to_string(),
+        Size::Percent(percent) => format!("{percent}%"),
+        // No other kind of size exists.
+        _ => String::new(),
+    });
+    let number = |size: &Option<TypedSize>| size.as_ref().map(|size| size.bytes.to_string());
+    let given = [
+        ("GPUHEAP_RUN_LIMIT", limit),
+        ("GPUHEAP_RUN_FAIL_NTH", arguments.fail_nth.map(|number| number.to_string())),
+        ("GPUHEAP_RUN_FAIL_AFTER", number(&arguments.fail_after)),
+        ("GPUHEAP_RUN_MAX_SIZE", number(&arguments.max_size)),
+        ("GPUHEAP_RUN_STACKS", arguments.no_stacks.then(|| "0".to_owned())),
+    ];
+    let given = given.into_iter().filter_map(|(name, value)| Some((name, value?.into())));
+    let output = captures.template().into();
+    let all = [("LD_PRELOAD", preloaded.join(":".as_ref())), ("GPUHEAP_RUN_OUTPUT", output)];
+    all.into_iter().chain(given).collect()
+}
+
+/// Prints the gates that failed. Returns `true` if none did.
+fn check_gates(arguments: &RunArguments, summaries: &[Summary]) -> bool {
+    let mut failed = Vec::new();
+    for summary in summaries {
+        if let Some(most) = &arguments.max_peak
+            && summary.peak_bytes() > most.bytes
+        {
+            failed.push(summary.gate("--max-peak", "peak", summary.peak_bytes(), most.bytes));
+        }
+        if let Some(most) = arguments.max_leak
+            && summary.live_bytes() > most
+        {
+            failed.push(summary.gate("--max-leak", "live at exit", summary.live_bytes(), most));
+        }
+    }
+    failed.iter().for_each(|line| output::note(line));
+    failed.is_empty()
+}
+
+/// Paths of the captures of a run.
+struct Captures {
+    folder: PathBuf,
+    /// File name without its ending.
+    stem: String,
+    /// Captures that were there before.
+    before: BTreeSet<PathBuf>,
+}
+
+impl Captures {
+    fn new(output: Option<&Path>, program: &OsString) -> Result<Captures, Failure> {
+        let program = Path::new(program).file_name().unwrap_or(program);
+        let output = output.unwrap_or(Path::new(program));
+        let cannot = |error: String| {
+            Failure::wrong_use(format!(
+                "--output: {}: {error}; name a file in a folder that you can write to",
+                output.display()
+            ))
+        };
+        let name = output.file_name().ok_or_else(|| cannot("no file is named".to_owned()))?;
+        let name = name.to_string_lossy();
+        let stem = name.strip_suffix(ENDING).unwrap_or(&name).to_owned();
+        let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        // Absolute, because the program may change its working directory.
+        let folder = parent.unwrap_or(Path::new("."));
+        let folder = folder.canonicalize().map_err(|error| cannot(error.to_string()))?;
+        tempfile::tempfile_in(&folder).map_err(|error| cannot(error.to_string()))?;
+        let mut captures = Captures { folder, stem, before: BTreeSet::new() };
+        captures.before = captures.all();
+        Ok(captures)
+    }
+
+    /// Returns the path in which `%p` stands for the process id.
+    fn template(&self) -> PathBuf {
+        self.folder.join(format!("{}.%p{ENDING}", self.stem))
+    }
+
+    /// Returns the captures that are new.
+    fn found(&self) -> Vec<PathBuf> {
+        self.all().difference(&self.before).cloned().collect()
+    }
+
+    fn all(&self) -> BTreeSet<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_capture = |name: &str| {
+            let rest = name.strip_prefix(&*self.stem)?.strip_prefix('.')?;
+            let pid = rest.strip_suffix(ENDING)?.split('.').next()?;
+            pid.parse::<u32>().ok()
+        };
+        entries
+            .filter(|entry| is_capture(&entry.file_name().to_string_lossy()).is_some())
+            .map(|entry| entry.path())
+            .collect()
+    }
+}
+
+/// Finds the recorder: in `folder`, else in the folder that `GPUHEAP_STAND_INS` names, else next to
+/// the command, where cargo builds it, else in the Python package's `emulated/`.
+fn library(folder: Option<&Path>) -> Result<PathBuf, Failure> {
+    let named = env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let executable = env::current_exe().and_then(|path| path.canonicalize());
+    let own = executable.ok().and_then(|path| path.parent().map(Path::to_owned));
+    let folders = folder.map(Path::to_owned).or(named).into_iter();
+    let folders = folders.chain(own.clone()).chain(own.and_then(|own| Some(own.parent()?.into())));
+    let mut files = folders.map(|folder| folder.join(LIBRARY));
+    let found = files.find_map(|file| file.canonicalize().ok());
+    let found = found.ok_or_else(|| {
+        Failure::environment_error(format!(
+            "the recorder {LIBRARY} is missing; in a clone of gpuheap, build it (cargo build \
+             --release), or name its folder: export {FOLDER}=$PWD/target/release"
+        ))
+    })?;
+    // The loader splits its list at these characters.
+    if found.to_string_lossy().contains([':', ' ']) {
+        return Err(Failure::environment_error(format!(
+            "{}: the loader takes no path with a space or colon; move gpuheap elsewhere",
+            found.display()
+        )));
+    }
+    Ok(found)
+}
+
+/// Parses the largest leak; 0 is valid.
+fn leak(text: &str) -> Result<u64, String> {
+    match Size::parse(text) {
+        _ if text.trim() == "0" => Ok(0),
+        Ok(Size::Bytes(bytes)) => Ok(bytes),
+        Ok(_) => Err(format!("'{text}' is a share; write bytes (0) or a unit (100M, 1.5GiB)")),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,332 @@
+//! Summary of the captures of a run.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use gpuheap_text::{Amount, count, cut, grouped, shell_word};
+use gpuheap_trace::{Frame, Op, ReadOptions, RecordingEnd, Trace};
+use serde_json::{Value, json};
+
+/// Version of the fields of the JSON.
+const SCHEMA: u32 = 1;
+
+/// Columns of the text.
+const WIDTH: usize = 80;
+
+/// Most sites of the summary.
+const SITES: usize = 3;
+
+/// Summary of one process.
+pub(super) struct Summary {
+    path: PathBuf,
+    /// Problem with the capture; `None` if it was read.
+    problem: Option<String>,
+    process: Option<gpuheap_trace::Recording>,
+    devices: Vec<DeviceSummary>,
+    warnings: Vec<String>,
+}
+
+/// Summary of a process's memory on one device.
+struct DeviceSummary {
+    ordinal: u32,
+    memory: u64,
+    name: String,
+    peak: u64,
+    peak_ns: u64,
+    live: u64,
+    live_count: u64,
+    allocations: u64,
+    frees: u64,
+    failures: u64,
+    /// Name, live bytes and live allocations of each thread that ended with live memory.
+    left: Vec<(String, u64)>,
+    /// Bytes at the peak by site, largest first.
+    sites: Vec<(String, u64)>,
+    /// Bytes that the driver reported beyond those before the first allocation, and recorded bytes
+    /// at that time.
+    driver: Option<(u64, u64)>,
+}
+
+/// Reads captures. The process with the largest peak is first.
+pub(super) fn read(paths: &[PathBuf]) -> Vec<Summary> {
+    let mut all: Vec<_> = paths.iter().map(|path| Summary::new(path)).collect();
+    all.sort_by_key(|summary| std::cmp::Reverse(summary.peak_bytes()));
+    all
+}
+
+impl Summary {
+    fn new(path: &Path) -> Summary {
+        let traces = gpuheap_trace::read(path, &ReadOptions::default());
+        let problem = traces.as_ref().err().map(ToString::to_string);
+        let traces = traces.unwrap_or_default();
+        let warnings = traces.first().into_iter().flat_map(Trace::warnings);
+        Summary {
+            path: path.to_owned(),
+            problem,
+            process: traces.first().and_then(Trace::recording).cloned(),
+            warnings: warnings.map(ToString::to_string).collect(),
+            devices: traces.iter().map(DeviceSummary::new).collect(),
+        }
+    }
+
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.peak).max().unwrap_or(0)
+    }
+
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.live).sum()
+    }
+
+    /// Returns the line for a gate that failed.
+    pub(super) fn gate(&self, option: &str, figure: &str, bytes: u64, most: u64) -> String {
+        format!(
+            "{option}: {figure} is {} ({bytes} bytes), more than {} ({most} bytes); see gpuheap report {}",
+            Amount(bytes),
+            Amount(most),
+            self.shown()
+        )
+    }
+
+    /// Returns the path as it is typed: relative to the working directory, if it is below.
+    fn shown(&self) -> String {
+        let here = std::env::current_dir().unwrap_or_default();
+        let path = self.path.strip_prefix(here).unwrap_or(&self.path);
+        shell_word(&path.to_string_lossy())
+    }
+
+    fn title(&self) -> String {
+        let Some(process) = &self.process else { return self.shown() };
+        let words: Vec<_> = process.arguments.iter().map(|word| shell_word(word)).collect();
+        format!("{} (process {})", words.join(" "), process.pid)
+    }
+
+    fn render(&self, text: &mut String) {
+        let _ = writeln!(text, "gpuheap: {}", cut(&self.title(), WIDTH - 9));
+        if let Some(problem) = &self.problem {
+            let _ = writeln!(text, "  {problem}");
+            return;
+        }
+        let mut row = |label: &str, value: &str| {
+            let _ = writeln!(text, "  {label:<13} {}", cut(value, WIDTH - 16));
+        };
+        for device in &self.devices {
+            device.rows(&mut row);
+        }
+        match self.process.as_ref().map(|process| &process.end) {
+            Some(RecordingEnd::Stopped(reason)) => {
+                row("stopped", &format!("recording stopped early: {reason}"))
+            }
+            Some(RecordingEnd::Unknown) => {
+                row("end", "ended without exit handlers: a signal, _exit, exec, or it still runs");
+            }
+            _ => {}
+        }
+        for warning in &self.warnings {
+            row("note", warning);
+        }
+        let _ = writeln!(text, "  {:<13} gpuheap report {}", "next", self.shown());
+    }
+
+    fn to_json(&self) -> Value {
+        let process = self.process.as_ref();
+        json!({
+            "capture": self.path,
+            "problem": self.problem,
+            "pid": process.map(|process| process.pid),
+            "program": process.map(|process| &*process.program),
+            "end": process.map(|process| match process.end {
+                RecordingEnd::Exit => "exit",
+                RecordingEnd::Stopped(_) => "stopped",
+                RecordingEnd::Unknown => "unknown",
+            }),
+            "devices": self.devices.iter().map(DeviceSummary::to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl DeviceSummary {
+    fn new(trace: &Trace) -> DeviceSummary {
+        let summary = trace.summary();
+        let recording = trace.recording().cloned().unwrap_or_default();
+        let ordinal = trace.device().unwrap_or(0);
+        let device = recording.devices.iter().find(|device| device.ordinal == ordinal);
+        let driver = device.and_then(|device| {
+            let coverage = device.coverage?;
+            let before = device.used_before?;
+            (coverage.recorded > 0)
+                .then(|| (coverage.used.saturating_sub(before), coverage.recorded))
+        });
+        let (left, sites) = holders(trace, summary.peak_event);
+        let peak = summary.peak_event.and_then(|event| trace.events().get(event));
+        DeviceSummary {
+            ordinal,
+            memory: device.map_or(0, |device| device.bytes),
+            name: device.map(|device| device.name.to_string()).unwrap_or_default(),
+            peak: summary.peak_live_bytes,
+            peak_ns: peak.map_or(0, |event| event.time_ns),
+            live: summary.left_live_bytes,
+            live_count: summary.left_live,
+            allocations: summary.allocations,
+            frees: summary.frees,
+            failures: summary.failures,
+            left,
+            sites,
+            driver,
+        }
+    }
+
+    fn rows(&self, row: &mut impl FnMut(&str, &str)) {
+        let seconds = self.peak_ns as f64 / 1e9;
+        let of = match self.memory {
+            0 => String::new(),
+            memory => format!(", of {}", Amount(memory)),
+        };
+        let name = format!("cuda:{} {}", self.ordinal, self.name);
+        row("peak", &format!("{} after {seconds:.1} s{of} on {name}", Amount(self.peak)));
+        let live = match self.live_count {
+            0 => "none".to_owned(),
+            number => format!("{} in {}", Amount(self.live), count(number, "allocation")),
+        };
+        row("live at exit", &live);
+        let left: u64 = self.left.iter().map(|(_, bytes)| bytes).sum();
+        let names: Vec<_> = self.left.iter().take(3).map(|(name, _)| name.as_str()).collect();
+        row(
+            "left behind",
+            &match self.left.len() {
+                0 => "none by threads that ended".to_owned(),
+                number => format!(
+                    "{} by {} that ended: {}",
+                    Amount(left),
+                    count(number as u64, "thread"),
+                    names.join(", ")
+                ),
+            },
+        );
+        let (allocations, frees) = (grouped(self.allocations), grouped(self.frees));
+        row(
+            "allocations",
+            &format!("{allocations}, {frees} freed, {} failed", grouped(self.failures)),
+        );
+        let sites = self.sites.iter().take(SITES);
+        let sites: Vec<_> =
+            sites.map(|(site, bytes)| format!("{} {site}", Amount(*bytes))).collect();
+        row("most at peak", &sites.join("; "));
+        if let Some((used, recorded)) = self.driver {
+            let rest = match used.checked_sub(recorded) {
+                Some(rest) => {
+                    format!("{} more: modules, other processes or not seen", Amount(rest))
+                }
+                None => format!("{} less: freed by others", Amount(recorded - used)),
+            };
+            row(
+                "driver says",
+                &format!("{} taken; recorded {}; {rest}", Amount(used), Amount(recorded)),
+            );
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "device": self.ordinal,
+            "name": self.name,
+            "memory_bytes": self.memory,
+            "peak_bytes": self.peak,
+            "peak_ns": self.peak_ns,
+            "live_bytes": self.live,
+            "live_allocations": self.live_count,
+            "allocations": self.allocations,
+            "frees": self.frees,
+            "failures": self.failures,
+            "left_by_threads": self.left.iter().map(|(name, bytes)| json!({"thread": name, "bytes": bytes})).collect::<Vec<_>>(),
+            "sites_at_peak": self.sites.iter().take(SITES).map(|(site, bytes)| json!({"site": site, "bytes": bytes})).collect::<Vec<_>>(),
+            "driver_bytes": self.driver.map(|(used, _)| used),
+            "recorded_bytes": self.driver.map(|(_, recorded)| recorded),
+        })
+    }
+}
+
+/// Bytes by the name of a thread or a site, largest first.
+type Holders = Vec<(String, u64)>;
+
+/// Returns the bytes that ended threads left behind, and the bytes at the peak by site.
+fn holders(trace: &Trace, peak: Option<usize>) -> (Holders, Holders) {
+    let mut live: HashMap<u32, (u32, u32, u64)> = HashMap::new();
+    let mut sites = Vec::new();
+    for (index, event) in trace.events().iter().enumerate() {
+        match event.op {
+            Op::Allocate { allocation, bytes } => {
+                live.insert(allocation, (event.thread, event.stack, bytes));
+            }
+            Op::Free { allocation } => drop(live.remove(&allocation)),
+            _ => {}
+        }
+        if Some(index) == peak {
+            let by_site = live.values().map(|&(_, stack, bytes)| (stack, bytes));
+            sites = sorted(by_site, |stack| site(trace, stack));
+        }
+    }
+    let has_ended = |thread: u32| {
+        trace.thread_info(thread).is_some_and(|info| !info.is_main && info.ended_ns.is_some())
+    };
+    let left = live.values().filter(|(thread, ..)| has_ended(*thread));
+    let left = sorted(left.map(|&(thread, _, bytes)| (thread, bytes)), |thread| {
+        trace.thread_info(thread).map_or_else(String::new, |info| match &*info.name {
+            "" => info.id.to_string(),
+            name => format!("{name} ({})", info.id),
+        })
+    });
+    (left, sites)
+}
+
+fn sorted(bytes: impl Iterator<Item = (u32, u64)>, name: impl Fn(u32) -> String) -> Holders {
+    let mut sums: HashMap<u32, u64> = HashMap::new();
+    bytes.for_each(|(key, bytes)| *sums.entry(key).or_default() += bytes);
+    let mut by_name: HashMap<String, u64> = HashMap::new();
+    sums.into_iter().for_each(|(key, bytes)| *by_name.entry(name(key)).or_default() += bytes);
+    let mut sorted: Vec<_> = by_name.into_iter().collect();
+    sorted.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    sorted
+}
+
+/// Returns the line of a stack that people look for: Python's innermost line, else the innermost
+/// one that has a line, else the innermost function outside of CUDA's libraries.
+fn site(trace: &Trace, stack: u32) -> String {
+    let frames: Vec<&Frame> = trace.stack(stack).collect();
+    let is_cudas = |frame: &&&Frame| {
+        ["libcuda", "libnv", "libcublas", "libcudnn"]
+            .iter()
+            .any(|start| frame.function.starts_with(start))
+    };
+    let python = frames.iter().find(|frame| frame.file.ends_with(".py"));
+    let with_line = || frames.iter().find(|frame| frame.line > 0);
+    let outside = || frames.iter().find(|frame| !is_cudas(frame));
+    let Some(frame) = python.or_else(with_line).or_else(outside) else {
+        return "a site without a stack".to_owned();
+    };
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    match frame.line {
+        0 => frame.function.to_string(),
+        line => format!("at {} ({file}:{line})", frame.function),
+    }
+}
+
+/// Returns the text for people.
+pub(super) fn render(summaries: &[Summary]) -> String {
+    let Some((first, others)) = summaries.split_first() else {
+        return "gpuheap: no process allocated GPU memory, so nothing was recorded\n".to_owned();
+    };
+    let mut text = String::new();
+    first.render(&mut text);
+    for other in others {
+        let peak = Amount(other.peak_bytes());
+        let _ = writeln!(text, "  {:<13} peak {peak}: gpuheap report {}", "also", other.shown());
+    }
+    text
+}
+
+/// Returns one JSON object.
+pub(super) fn json(summaries: &[Summary], exit_code: u8) -> String {
+    let processes: Vec<_> = summaries.iter().map(Summary::to_json).collect();
+    format!("{:#}\n", json!({"schema": SCHEMA, "exit_code": exit_code, "processes": processes}))
+}

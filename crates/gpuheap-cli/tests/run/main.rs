@@ -1,0 +1,316 @@
+//! `gpuheap run`: a C program reaches the emulated driver in each way, and its captures hold what
+//! it did, to the byte. Needs a C compiler: `CC`, else `cc`.
+#![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+#[path = "../command/mod.rs"]
+mod command;
+#[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
+mod library;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuheap_trace::{MemoryKind, Op, ReadOptions, RecordingEnd, Trace};
+use tempfile::TempDir;
+
+use crate::command::{Ran, ran};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn each_way_in_is_recorded() {
+    for way in ["linked", "dlsym", "address"] {
+        let run = Run::of(&[way, "leak"]);
+        assert_eq!((run.ran.code, &*run.ran.stdout), (3, "taken 18874369, held 3145729\n"));
+        let [trace] = &run.traces()[..] else { panic!("{way}: {}", run.ran.stderr) };
+        let summary = trace.summary();
+        let figures = (summary.allocations, summary.peak_live_bytes, summary.left_live_bytes);
+        assert_eq!(figures, (4, 5 * MIB, 3 * MIB + 1), "{way}");
+        assert_eq!(trace.recording().unwrap().end, RecordingEnd::Exit);
+        for event in trace.events() {
+            let Op::Allocate { .. } = event.op else { continue };
+            let names: Vec<_> =
+                trace.stack(event.stack).map(|frame| &*frame.function).take(3).collect();
+            assert_eq!(names, ["allocate", "leak", "main"], "{way}");
+        }
+    }
+}
+
+#[test]
+fn each_family_is_recorded() {
+    for way in ["linked", "address"] {
+        let run = Run::of(&[way, "families"]);
+        let pitched = 512 * 2 * 10;
+        let taken = pitched + 12 * MIB + 7;
+        assert_eq!(
+            run.ran.stdout,
+            format!("again: 1\ntaken {taken}, held 7\n"),
+            "{}",
+            run.ran.stderr
+        );
+        let [device, host] = &run.traces()[..] else { panic!("{}", run.ran.stderr) };
+        let sizes = |trace: &Trace| {
+            let all = trace.events().iter().filter_map(|event| match event.op {
+                Op::Allocate { allocation, bytes } => Some((trace.kind(allocation), bytes)),
+                _ => None,
+            });
+            all.collect::<Vec<_>>()
+        };
+        use MemoryKind::{
+            Device, Managed, Physical, Pinned, Pitched, Pool, Registered, StreamOrdered,
+        };
+        let expected = [
+            (Pitched, pitched),
+            (Managed, MIB),
+            (StreamOrdered, 4 * MIB),
+            (Pool, 5 * MIB),
+            (Physical, 2 * MIB),
+            (Device, 7),
+        ];
+        assert_eq!(sizes(device), expected);
+        assert_eq!(sizes(host), [(Pinned, 1000), (Pinned, 3000), (Registered, 8192)]);
+        let summary = device.summary();
+        assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (taken, 7));
+        assert_eq!(host.summary().left_live_bytes, 1000);
+    }
+}
+
+#[test]
+fn leaks_are_attributed_to_threads() {
+    let run = Run::of(&["dlsym", "threads"]);
+    let traces = run.traces();
+    let trace = &traces[0];
+    assert_eq!(trace.summary().left_live_bytes, MIB);
+    let threads: Vec<_> = (0..3).map(|thread| trace.thread_info(thread).unwrap()).collect();
+    let names: Vec<_> = threads.iter().map(|thread| &*thread.name).collect();
+    assert_eq!(names, ["leaks", "frees", "at-end"]);
+    assert!(threads.iter().all(|thread| thread.ended_ns.is_some()));
+    assert!(run.ran.stderr.contains("1 MiB by 1 thread that ended: leaks"), "{}", run.ran.stderr);
+}
+
+#[test]
+fn ended_process_leaves_its_capture() {
+    for (work, code, bytes) in [("crash", 139, MIB), ("killed", 137, 2 * MIB), ("quits", 7, MIB)] {
+        let run = Run::of(&["linked", work]);
+        assert_eq!(run.ran.code, code, "{work}");
+        let traces = run.traces();
+        assert_eq!(traces[0].summary().left_live_bytes, bytes, "{work}");
+        assert_eq!(traces[0].recording().unwrap().end, RecordingEnd::Unknown);
+        assert_eq!(traces[0].warnings(), []);
+    }
+}
+
+#[test]
+fn reset_ends_memory() {
+    let run = Run::of(&["linked", "reset"]);
+    assert_eq!(run.traces()[0].summary().left_live, 0);
+}
+
+#[test]
+fn each_program_of_process_has_capture() {
+    let run = Run::of(&["linked", "executes"]);
+    let live: Vec<_> = run.traces().iter().map(|trace| trace.summary().left_live_bytes).collect();
+    assert_eq!(live, [3 * MIB + 1, MIB], "the second program's name sorts first");
+}
+
+#[test]
+fn child_outlives_its_parent() {
+    let run = Run::of(&["linked", "forks"]);
+    assert_eq!(run.ran.code, 0);
+    let began = Instant::now();
+    let is_whole = |run: &Run| {
+        run.captures().first().is_some_and(|path| {
+            let traces = gpuheap_trace::read(path, &ReadOptions::default());
+            traces.is_ok_and(|traces| traces[0].recording().unwrap().end == RecordingEnd::Exit)
+        })
+    };
+    while !is_whole(&run) && began.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let traces = run.traces();
+    assert_eq!(traces[0].summary().left_live_bytes, 6 * MIB);
+}
+
+#[test]
+fn limit_is_exact() {
+    let limit = ["--limit", "262144"];
+    let run = Run::with(&limit, &["address", "limit"]);
+    assert_eq!(
+        run.ran.stdout,
+        "free 262144 of 262144\na byte more: 2\nfree 0\nrefused with room: 0\ntaken 0, held 0\n",
+        "{}",
+        run.ran.stderr
+    );
+    let traces = run.traces();
+    let summary = traces[0].summary();
+    assert!(summary.peak_live_bytes <= 262_144, "{}", summary.peak_live_bytes);
+    assert_eq!(summary.failures, 1);
+}
+
+#[test]
+fn requests_fail_on_purpose() {
+    let run = Run::with(&["--fail-nth", "2"], &["linked", "fails"]);
+    assert!(run.ran.stdout.starts_with("0 2 0 \n"), "{}", run.ran.stdout);
+    let run = Run::with(&["--fail-after", "2MiB"], &["linked", "fails"]);
+    assert!(run.ran.stdout.starts_with("0 0 2 \n"), "{}", run.ran.stdout);
+}
+
+#[test]
+fn gates_set_exit_code() {
+    let shell = ["-c", "\"$0\" linked leak; exit 0"];
+    let gated = |options: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let words = [&["--", "sh"], &shell[..], &[program().to_str().unwrap()]].concat();
+        command(&folder, options, &words).code
+    };
+    assert_eq!(gated(&["--max-leak", "3145729", "--max-peak", "5MiB"]), 0);
+    assert_eq!(gated(&["--max-leak", "3145728"]), 1);
+    assert_eq!(gated(&["--max-leak", "0"]), 1);
+    assert_eq!(gated(&["--max-peak", "4MiB"]), 1);
+    let run = Run::with(&["--max-peak", "2MiB"], &["linked", "leak"]);
+    assert_eq!(run.ran.code, 3, "the program's own code comes first");
+}
+
+#[test]
+fn forms_of_summary() {
+    let run = Run::with(&["--on-exit", "none", "--no-stacks"], &["linked", "leak"]);
+    assert_eq!(run.ran.stderr, "");
+    let traces = run.traces();
+    assert!(traces[0].events().iter().all(|event| event.stack == 0));
+    let run = Run::with(&["--on-exit", "json"], &["linked", "leak"]);
+    let json: serde_json::Value = serde_json::from_str(&run.ran.stderr).unwrap();
+    assert_eq!(json["processes"][0]["devices"][0]["live_bytes"], 3 * MIB + 1);
+    assert_eq!((&json["exit_code"], &json["schema"]), (&3.into(), &1.into()));
+    let run = Run::of(&["linked", "leak"]);
+    let capture = run.captures();
+    let next = format!("gpuheap report {}", capture[0].file_name().unwrap().display());
+    assert!(run.ran.stderr.contains(&next), "{}", run.ran.stderr);
+    assert!(run.ran.stderr.contains("live at exit  3 MiB in 1 allocation"), "{}", run.ran.stderr);
+}
+
+#[test]
+fn replay_reads_captures() {
+    let run = Run::of(&["linked", "leak"]);
+    let replay =
+        ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).arg("replay").args(run.captures()));
+    assert_eq!(replay.code, 0, "{}", replay.stderr);
+    assert!(replay.stdout.contains("5 MiB"), "{}", replay.stdout);
+}
+
+#[test]
+fn unusable_program_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("train.py");
+    std::fs::write(&text, "print()").unwrap();
+    let fixed = folder.path().join("static");
+    let source = folder.path().join("static.c");
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let compiled = compiler().args(["-static", "-o"]).arg(&fixed).arg(&source).status().unwrap();
+    assert!(compiled.success());
+    let train = text.to_str().unwrap();
+    for (words, said) in [
+        (vec!["--", "/nosuch/program"], "there is no such program"),
+        (vec!["--", train], "for a Python file write gpuheap run -- python"),
+        (vec!["--", fixed.to_str().unwrap()], "it is statically linked"),
+        (vec!["--output", "/nosuch/a.gph", "--", "true"], "/nosuch/a.gph: No such file"),
+        (vec![], "no program was given"),
+        (vec!["sh"], "write -- before the program: gpuheap run -- sh"),
+        (vec!["--limit", "much", "--", "true"], "--limit"),
+    ] {
+        let ran = command(&folder, &[], &words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
+        assert!(ran.stderr.contains(said) && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn program_keeps_its_own_preload() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["--", "sh", "-c", "echo $LD_PRELOAD; LD_PRELOAD= sh -c 'exit 5'"];
+    let mut gpuheap = gpuheap(&folder, &words);
+    let own = libraries().path().join("libcuda.so.1");
+    let ran = ran(gpuheap.env("LD_PRELOAD", &own));
+    assert_eq!(ran.code, 5);
+    assert!(ran.stdout.starts_with(&format!("{}:/", own.display())), "{}", ran.stdout);
+    assert_eq!(ran.stderr, "gpuheap: no process allocated GPU memory, so nothing was recorded\n");
+}
+
+/// A completed `gpuheap run` of the program on an emulated GPU.
+struct Run {
+    folder: TempDir,
+    ran: Ran,
+}
+
+impl Run {
+    fn of(arguments: &[&str]) -> Run {
+        Run::with(&[], arguments)
+    }
+
+    fn with(options: &[&str], arguments: &[&str]) -> Run {
+        let folder = tempfile::tempdir().unwrap();
+        let words = [&["--", program().to_str().unwrap()], arguments].concat();
+        let ran = command(&folder, options, &words);
+        Run { folder, ran }
+    }
+
+    fn captures(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.folder.path()).unwrap();
+        let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    }
+
+    fn traces(&self) -> Vec<Trace> {
+        let options = ReadOptions::default().host_memory(true);
+        let read = |path: &PathBuf| gpuheap_trace::read(path, &options).unwrap();
+        self.captures().iter().flat_map(read).collect()
+    }
+}
+
+fn command(folder: &TempDir, options: &[&str], words: &[&str]) -> Ran {
+    ran(&mut gpuheap(folder, &[&["--emulate", "16GiB"], options, words].concat()))
+}
+
+/// Returns the command in a working directory.
+fn gpuheap(folder: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("GPUHEAP_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("GPUHEAP_STAND_INS", libraries().path());
+    command.current_dir(folder.path()).arg("run").args(arguments);
+    command
+}
+
+/// Returns a folder with the libraries.
+fn libraries() -> &'static TempDir {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| library::folder(&[&library::LIBCUDA, &library::PRELOAD]))
+}
+
+/// Returns the program, which is linked with the driver.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let made = PROGRAM.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut compile = compiler();
+        compile.args(["-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]);
+        compile.arg(&program).arg(crates.join("gpuheap-preload/tests/program.c"));
+        compile.arg(libraries().path().join("libcuda.so.1")).args(["-pthread", "-ldl"]);
+        assert!(compile.status().unwrap().success());
+        (folder, program)
+    });
+    &made.1
+}
+
+fn compiler() -> Command {
+    Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}

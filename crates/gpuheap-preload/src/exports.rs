@@ -1,0 +1,49 @@
+//! C symbols, made from the table.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gpuheap_driver::abi::PerThread as _;
+use gpuheap_driver::*;
+use gpuheap_trace::MemoryKind;
+
+use crate::allocate::{Freed, Request, freed};
+use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};
+use crate::table::{In, Out, Text};
+use crate::{allocate, arrays, contexts, memory_info, real, virtual_memory};
+
+macro_rules! exports {
+    ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
+        export! {$(
+            fn $symbol($($arg: $type),*) -> CUresult {
+                exports!(@call [$($how)*] $symbol ($($arg),*))
+            }
+        )*}
+    };
+    (@call [allocates $kind:ident $bytes:ident] $symbol:ident ($place:ident $(, $arg:ident)*)) => {
+        Request::new(MemoryKind::$kind, $bytes, CUstream::NULL)
+            .run($place, || real::$symbol($place $(, $arg)*))
+    };
+    (@call [allocates $kind:ident $bytes:ident $($stream:tt)+] $symbol:ident ($place:ident $(, $arg:ident)*)) => {
+        Request::new(MemoryKind::$kind, $bytes, $($stream)+)
+            .run($place, || real::$symbol($place $(, $arg)*))
+    };
+    (@call [frees $space:literal] $symbol:ident ($pointer:ident)) => {
+        freed(Freed::new($space, $pointer, CUstream::NULL), || real::$symbol($pointer))
+    };
+    (@call [frees $space:literal $($stream:tt)+] $symbol:ident ($pointer:ident, $arg:ident)) => {
+        freed(Freed::new($space, $pointer, $($stream)+), || real::$symbol($pointer, $arg))
+    };
+    (@call [ends_primary] $symbol:ident ($device:ident)) => {
+        contexts::ends_primary($device, || real::$symbol($device))
+    };
+    (@call [searches] $symbol:ident ($name:ident, $function:ident, $version:ident, $flags:ident $(, $status:ident)?)) => {{
+        let code = real::$symbol($name, $function, $version, $flags $(, $status)?);
+        if code.is_success() {
+            let _ = real::CATCHER.replace($name, $function, $version, $flags);
+        }
+        code
+    }};
+    (@call [by $module:ident] $symbol:ident $arguments:tt) => { $module::$symbol $arguments };
+}
+
+recorded_functions!(exports);

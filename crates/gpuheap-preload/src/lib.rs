@@ -1,0 +1,31 @@
+//! The recorder: a library that `gpuheap run` preloads into a CUDA program.
+//!
+//! The program's calls of the functions in `table.rs` end here (crate gpuheap-catch). Each calls
+//! the driver's real function. If the call succeeds, it is recorded in a mapped file, so a killed
+//! process leaves all records before its last call.
+//!
+//! No code runs when the library is loaded, and nothing is opened before the first allocation. No
+//! lock is held during a call of the driver. No panic reaches the program.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+#[macro_use]
+mod table;
+
+mod allocate;
+mod arrays;
+mod at_exit;
+mod contexts;
+mod exports;
+mod guard;
+mod layouts;
+mod limit;
+mod mapped_file;
+mod mappings;
+mod memory_info;
+mod modules;
+mod real;
+mod recorder;
+mod settings;
+mod stacks;
+mod threads;
+mod virtual_memory;

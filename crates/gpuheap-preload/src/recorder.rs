@@ -1,0 +1,405 @@
+//! The recording of this process: live memory, and the capture's records.
+
+use std::borrow::Cow;
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpuheap_catch::messages;
+use gpuheap_driver::abi::Arg as _;
+use gpuheap_driver::{CUcontext, CUresult, fork};
+use gpuheap_trace::MemoryKind;
+use gpuheap_trace::capture::{Address, Deltas, Record, Time, header};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::limit::Charge;
+use crate::mapped_file::MappedFile;
+use crate::mappings::Mappings;
+use crate::stacks::NativeStack;
+use crate::threads::ThreadEnds;
+use crate::{modules, real, settings, threads};
+
+/// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
+/// and an eighth. Reading takes 20 to 100 µs on a GPU.
+const SAMPLE_BYTES: u64 = 64 << 20;
+
+/// Memory that the program holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) kind: MemoryKind,
+    pub(crate) device: u32,
+    pub(crate) context: CUcontext,
+    pub(crate) stream: u64,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) charge: Charge,
+}
+
+impl Block {
+    fn key(&self) -> (u32, u64) {
+        (self.kind.space(), self.address)
+    }
+}
+
+/// Recording of a process. A forked child makes another one.
+pub(crate) struct Recorder {
+    forks: u32,
+    /// Time of the monotonic clock at the start, nanoseconds.
+    began_ns: u64,
+    /// Devices that are known, as bits.
+    devices: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    file: Option<MappedFile>,
+    /// `true` once the recording ended. Live memory is still counted, for the limit.
+    is_ended: bool,
+    deltas: Deltas,
+    bytes: Vec<u8>,
+    live: FxHashMap<(u32, u64), Block>,
+    /// Live bytes of each device, and the bytes at which the driver's figure is read next.
+    devices: FxHashMap<u32, [u64; 2]>,
+    stacks: FxHashMap<Box<[u64]>, u32>,
+    modules: FxHashSet<(u64, u64)>,
+    threads: u32,
+    mappings: Mappings,
+}
+
+static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
+
+/// Returns the recorder of this process, if it has one.
+pub(crate) fn existing() -> Option<&'static Recorder> {
+    // SAFETY: the pointer is null or a leaked recorder.
+    let recorder = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    recorder.filter(|recorder| recorder.is_current())
+}
+
+/// Returns the recorder of this process, and makes it at the first call. `None` if the settings
+/// record nothing and set no limit.
+pub(crate) fn current() -> Option<&'static Recorder> {
+    existing().or_else(create)
+}
+
+#[cold]
+fn create() -> Option<&'static Recorder> {
+    if !settings::get().is_on() {
+        return None;
+    }
+    let made = Recorder {
+        forks: fork::watch(),
+        began_ns: clock_ns(),
+        devices: AtomicU64::new(0),
+        state: Mutex::default(),
+    };
+    let made = Box::into_raw(Box::new(made));
+    let before = CURRENT.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or a leaked recorder.
+    let is_of_parent =
+        unsafe { before.as_ref() }.is_none_or(|before| before.forks != fork::count());
+    let stored = CURRENT.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire);
+    if !is_of_parent || stored.is_err() {
+        // SAFETY: another thread was faster, so the box is not shared.
+        drop(unsafe { Box::from_raw(made) });
+    }
+    existing()
+}
+
+impl Recorder {
+    /// Records an allocation.
+    pub(crate) fn allocated(&'static self, block: Block, stack: &NativeStack) {
+        let news = self.modules_of(stack);
+        let sample = {
+            let mut state = self.locked();
+            let time = self.time();
+            let thread = state.thread(self, time);
+            let stack = state.stack(stack, news);
+            let Block { kind, device, stream, address, bytes, .. } = block;
+            state.write(&Record::Allocate {
+                time,
+                thread,
+                kind,
+                device,
+                stream,
+                address: Address(address),
+                bytes,
+                stack,
+            });
+            state.live.insert(block.key(), block);
+            kind.counts_on_device() && state.count(device, bytes)
+        };
+        if sample {
+            self.sample(block.device);
+        }
+    }
+
+    /// Records a request that failed with a code.
+    pub(crate) fn failed(
+        &'static self,
+        block: Block,
+        stack: &NativeStack,
+        code: CUresult,
+        is_limit: bool,
+    ) {
+        let news = self.modules_of(stack);
+        let mut state = self.locked();
+        let time = self.time();
+        let thread = state.thread(self, time);
+        let stack = state.stack(stack, news);
+        let Block { kind, device, stream, bytes, .. } = block;
+        let (code, is_limit) = (code.0, u32::from(is_limit));
+        let code = u32::try_from(code).unwrap_or(u32::MAX);
+        state.write(&Record::Fail {
+            time,
+            thread,
+            kind,
+            device,
+            stream,
+            bytes,
+            stack,
+            code,
+            is_limit,
+        });
+    }
+
+    /// Records a free, before the driver frees the memory. Returns the memory; `None` if it was not
+    /// recorded.
+    pub(crate) fn freed(&'static self, space: u32, address: u64, stream: u64) -> Option<Block> {
+        let mut state = self.locked();
+        let block = state.live.remove(&(space, address))?;
+        state.write_free(self, &block, stream);
+        Some(block)
+    }
+
+    /// Records that the last free of the memory failed.
+    pub(crate) fn free_failed(&self, block: Block) {
+        let mut state = self.locked();
+        let (time, space) = (self.time(), block.kind.space());
+        state.write(&Record::FreeFailed { time, space, address: Address(block.address) });
+        if block.kind.counts_on_device() {
+            state.count(block.device, block.bytes);
+        }
+        state.live.insert(block.key(), block);
+    }
+
+    /// Records that a context ended with its memory. Returns the memory.
+    pub(crate) fn context_ended(&'static self, context: CUcontext) -> Vec<Block> {
+        let mut state = self.locked();
+        let is_ended = |block: &Block| {
+            block.context == context
+                && !matches!(block.kind, MemoryKind::Physical | MemoryKind::Imported)
+        };
+        let blocks: Vec<_> = state.live.values().filter(|block| is_ended(block)).copied().collect();
+        for block in &blocks {
+            state.live.remove(&block.key());
+            state.write_free(self, block, 0);
+        }
+        blocks
+    }
+
+    /// Calls `change` with the mappings of physical memory.
+    pub(crate) fn mappings<R>(&self, change: impl FnOnce(&mut Mappings) -> R) -> R {
+        change(&mut self.locked().mappings)
+    }
+
+    /// Records a device at its first use, and the driver's figures before that use.
+    pub(crate) fn note_device(&self, ordinal: i32) {
+        let bit = 1_u64.checked_shl(u32::try_from(ordinal).unwrap_or(u32::MAX)).unwrap_or(0);
+        if bit == 0 || self.devices.load(Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        if self.devices.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        let mut name = [0 as c_char; 128];
+        let mut bytes = 0_usize;
+        // SAFETY: the pointer is valid until the call returns.
+        let place = unsafe { (&raw mut bytes).typed() };
+        let named = real::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, ordinal);
+        let _ = real::cuDeviceTotalMem_v2(place, ordinal);
+        let letters = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
+        let name = String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned();
+        let name = if named.is_success() { &*name } else { "" };
+        let ordinal = ordinal as u32;
+        self.locked().write(&Record::Device { ordinal, name, bytes: bytes as u64 });
+        self.sample(ordinal);
+    }
+
+    /// Ends the recording.
+    pub(crate) fn end(&self, reason: &str) {
+        let mut state = self.locked();
+        let time = self.time();
+        state.end(time, reason);
+    }
+
+    /// Records the driver's figures of the current device.
+    fn sample(&self, device: u32) {
+        let (mut free, mut total) = (0_usize, 0_usize);
+        // SAFETY: the pointers are valid until the call returns.
+        let places = unsafe { ((&raw mut free).typed(), (&raw mut total).typed()) };
+        if real::cuMemGetInfo_v2(places.0, places.1).is_success() {
+            let mut state = self.locked();
+            let (time, free, total) = (self.time(), free as u64, total as u64);
+            state.write(&Record::DriverMemory { time, device, free, total });
+        }
+    }
+
+    /// Returns the loaded files if the stack is new. The loader's lock is never taken within this
+    /// library's: a thread that loads a library may hold it and allocate.
+    fn modules_of(&self, stack: &NativeStack) -> Option<Vec<modules::LoadedModule>> {
+        let addresses = stack.addresses();
+        let is_known = addresses.is_empty() || self.locked().stacks.contains_key(addresses);
+        (!is_known).then(modules::loaded)
+    }
+
+    fn time(&self) -> Time {
+        Time(clock_ns().saturating_sub(self.began_ns))
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ThreadEnds for Recorder {
+    fn is_current(&self) -> bool {
+        self.forks == fork::count()
+    }
+
+    fn thread_ended(&self, thread: u32, name: &str) {
+        let mut state = self.locked();
+        let time = self.time();
+        state.write(&Record::ThreadEnd { time, thread, name });
+    }
+}
+
+impl State {
+    /// Adds the bytes of an allocation to the device. Returns `true` if the driver's figure is to
+    /// be read.
+    fn count(&mut self, device: u32, bytes: u64) -> bool {
+        let [live, next] = self.devices.entry(device).or_insert([0, SAMPLE_BYTES]);
+        *live = live.saturating_add(bytes);
+        let is_due = *live >= *next;
+        if is_due {
+            *next = *live + *live / 8 + SAMPLE_BYTES;
+        }
+        is_due
+    }
+
+    fn write_free(&mut self, recorder: &'static Recorder, block: &Block, stream: u64) {
+        if block.kind.counts_on_device()
+            && let Some([live, _]) = self.devices.get_mut(&block.device)
+        {
+            *live = live.saturating_sub(block.bytes);
+        }
+        let time = recorder.time();
+        let thread = self.thread(recorder, time);
+        let (space, address) = (block.kind.space(), Address(block.address));
+        self.write(&Record::Free { time, thread, space, stream, address });
+    }
+
+    /// Returns the calling thread's number. Records the thread at its first call.
+    fn thread(&mut self, recorder: &'static Recorder, time: Time) -> u32 {
+        if let Some(known) = threads::number() {
+            return known;
+        }
+        self.write(&Record::ThreadStart { time, id: threads::id(), name: &threads::name() });
+        self.threads += 1;
+        threads::set_number(recorder, self.threads);
+        self.threads
+    }
+
+    /// Returns the number of a stack. Records the stack, and files that were not recorded, at its
+    /// first call.
+    fn stack(&mut self, stack: &NativeStack, news: Option<Vec<modules::LoadedModule>>) -> u32 {
+        let addresses = stack.addresses();
+        if addresses.is_empty() {
+            return 0;
+        }
+        if let Some(known) = self.stacks.get(addresses) {
+            return *known;
+        }
+        for module in news.into_iter().flatten() {
+            if self.modules.insert((module.start, module.base)) {
+                let modules::LoadedModule { path, build_id, start, end, base } = &module;
+                let (start, end, base) = (*start, *end, *base);
+                self.write(&Record::Module { path, build_id, start, end, base });
+            }
+        }
+        let frames = Cow::Borrowed(&[][..]);
+        self.write(&Record::Stack { addresses: Cow::Borrowed(addresses), frames });
+        let number = self.stacks.len() as u32 + 1;
+        self.stacks.insert(addresses.into(), number);
+        number
+    }
+
+    fn write(&mut self, record: &Record<'_>) {
+        if self.is_ended || self.file.is_none() && !self.open() {
+            return;
+        }
+        self.bytes.clear();
+        record.encode(&mut self.deltas, &mut self.bytes);
+        let Some(file) = &mut self.file else { return };
+        if let Err(error) = file.append(&self.bytes) {
+            messages::write(&format!(
+                "recording stopped: {error}; the program goes on, and the capture holds all calls \
+                 until now"
+            ));
+            self.end(Time(0), &error.to_string());
+        }
+    }
+
+    /// Creates the file. Returns `false` if nothing is to be recorded.
+    fn open(&mut self) -> bool {
+        let settings = settings::get();
+        let Some(template) = &settings.output else {
+            self.is_ended = true;
+            return false;
+        };
+        let pid = std::process::id();
+        let path = template.replace("%p", &pid.to_string());
+        let mut file = match MappedFile::create(&path, settings.max_size) {
+            Ok(file) => file,
+            Err(error) => {
+                messages::write(&format!(
+                    "{path}: {error}; the program goes on without a recording"
+                ));
+                self.is_ended = true;
+                return false;
+            }
+        };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let process = Record::Process {
+            pid,
+            parent: std::os::unix::process::parent_id(),
+            started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(0),
+            program: &modules::program(),
+            arguments: &String::from_utf8_lossy(&arguments),
+        };
+        let mut bytes = header().to_vec();
+        process.encode(&mut self.deltas, &mut bytes);
+        let is_written = file.append(&bytes).is_ok();
+        self.file = is_written.then_some(file);
+        is_written
+    }
+
+    fn end(&mut self, time: Time, reason: &str) {
+        self.is_ended = true;
+        if let Some(file) = self.file.take() {
+            self.bytes.clear();
+            Record::End { time, reason }.encode(&mut self.deltas, &mut self.bytes);
+            file.append_last(&self.bytes);
+        }
+    }
+}
+
+fn clock_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for a write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

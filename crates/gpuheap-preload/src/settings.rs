@@ -1,0 +1,60 @@
+//! Settings of the recorder, from environment variables that `gpuheap run` sets.
+
+use std::env;
+use std::sync::OnceLock;
+
+/// Settings of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    /// Path of the capture, in which `%p` stands for the process id; `None` to record nothing.
+    pub(crate) output: Option<String>,
+    /// `true` to record native stacks.
+    pub(crate) stacks: bool,
+    /// Limit of the device memory of the process; `None` for no limit.
+    pub(crate) limit: Option<Limit>,
+    /// Number of the request that fails, counted from 1; 0 for none.
+    pub(crate) fail_nth: u64,
+    /// Bytes of requests after which all requests fail; 0 for no such point.
+    pub(crate) fail_after: u64,
+    /// Most bytes of a capture.
+    pub(crate) max_size: u64,
+}
+
+/// Limit of device memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    Bytes(u64),
+    /// Percentage of the device's memory.
+    Percent(f64),
+}
+
+/// Returns the settings. The environment is read once.
+pub(crate) fn get() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| Settings {
+        output: env::var("GPUHEAP_RUN_OUTPUT").ok().filter(|path| !path.is_empty()),
+        stacks: env::var("GPUHEAP_RUN_STACKS").as_deref() != Ok("0"),
+        limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
+        fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),
+        fail_after: number("GPUHEAP_RUN_FAIL_AFTER").unwrap_or(0),
+        max_size: number("GPUHEAP_RUN_MAX_SIZE").unwrap_or(u64::MAX),
+    })
+}
+
+fn limit(text: &str) -> Option<Limit> {
+    match text.strip_suffix('%') {
+        Some(percent) => percent.parse().ok().map(Limit::Percent),
+        None => text.parse().ok().map(Limit::Bytes),
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    env::var(variable).ok()?.parse().ok()
+}
+
+impl Settings {
+    /// Returns `true` if calls are recorded or limited.
+    pub(crate) fn is_on(&self) -> bool {
+        self.output.is_some() || self.limit.is_some() || self.fail_nth > 0 || self.fail_after > 0
+    }
+}

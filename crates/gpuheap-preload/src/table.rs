@@ -1,0 +1,92 @@
+//! The functions of the driver that this library replaces, declared once.
+
+use gpuheap_driver::{CUresult, abi};
+
+pub(crate) type Out<T> = abi::Out<T, CUresult>;
+pub(crate) type In<T> = abi::In<T, CUresult>;
+pub(crate) type Text = abi::Text<CUresult>;
+
+/// Calls `$callback!` with every function that this library replaces:
+///
+/// ```text
+/// driver_api [how] symbol (arguments);
+/// ```
+///
+/// `how` selects the treatment of a call:
+///
+/// * `allocates KIND BYTES`: memory of a known size, at the address that the first argument gets.
+/// * `allocates KIND BYTES STREAM`: such memory for use on a stream.
+/// * `frees SPACE`: a free of the first argument, in this space of addresses.
+/// * `frees SPACE STREAM`: a free that is ordered on a stream.
+/// * `by MODULE`: a function of the module with the name of the symbol.
+/// * `ends_primary`: the primary context of the device may end.
+/// * `searches`: the found function is replaced with the one of this library.
+macro_rules! recorded_functions {
+    ($callback:path) => {
+        $callback! {
+
+        // ---- plain memory ----
+
+        driver_api [allocates Device bytes] cuMemAlloc_v2 (pointer: Out<CUdeviceptr>, bytes: usize);
+        driver_api [by allocate] cuMemAllocPitch_v2 (pointer: Out<CUdeviceptr>, pitch: Out<usize>, width_bytes: usize, height: usize, element_bytes: c_uint);
+        driver_api [allocates Managed bytes] cuMemAllocManaged (pointer: Out<CUdeviceptr>, bytes: usize, flags: c_uint);
+        driver_api [frees 0] cuMemFree_v2 (pointer: CUdeviceptr);
+        driver_api [allocates Pinned bytes] cuMemAllocHost_v2 (pointer: Out<*mut c_void>, bytes: usize);
+        driver_api [allocates Pinned bytes] cuMemHostAlloc (pointer: Out<*mut c_void>, bytes: usize, flags: c_uint);
+        driver_api [frees 0] cuMemFreeHost (pointer: *mut c_void);
+        driver_api [by allocate] cuMemHostRegister_v2 (pointer: *mut c_void, bytes: usize, flags: c_uint);
+        driver_api [frees 0] cuMemHostUnregister (pointer: *mut c_void);
+
+        // ---- stream-ordered memory ----
+
+        driver_api [allocates StreamOrdered bytes stream] cuMemAllocAsync (pointer: Out<CUdeviceptr>, bytes: usize, stream: CUstream);
+        driver_api [allocates StreamOrdered bytes stream.per_thread()] cuMemAllocAsync_ptsz (pointer: Out<CUdeviceptr>, bytes: usize, stream: CUstream);
+        driver_api [allocates Pool bytes stream] cuMemAllocFromPoolAsync (pointer: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+        driver_api [allocates Pool bytes stream.per_thread()] cuMemAllocFromPoolAsync_ptsz (pointer: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+        driver_api [frees 0 stream] cuMemFreeAsync (pointer: CUdeviceptr, stream: CUstream);
+        driver_api [frees 0 stream.per_thread()] cuMemFreeAsync_ptsz (pointer: CUdeviceptr, stream: CUstream);
+
+        // ---- virtual memory management ----
+
+        driver_api [by virtual_memory] cuMemCreate (handle: Out<u64>, bytes: usize, properties: In<CUmemAllocationProp>, flags: u64);
+        driver_api [by virtual_memory] cuMemRelease (handle: u64);
+        driver_api [by virtual_memory] cuMemRetainAllocationHandle (handle: Out<u64>, address: *mut c_void);
+        driver_api [by virtual_memory] cuMemMap (pointer: CUdeviceptr, bytes: usize, offset: usize, handle: u64, flags: u64);
+        driver_api [by virtual_memory] cuMemUnmap (pointer: CUdeviceptr, bytes: usize);
+
+        // ---- arrays ----
+
+        driver_api [by arrays] cuArrayCreate_v2 (array: Out<*mut c_void>, description: In<ArrayDescription>);
+        driver_api [by arrays] cuArray3DCreate_v2 (array: Out<*mut c_void>, description: In<Array3DDescription>);
+        driver_api [frees 2] cuArrayDestroy (array: *mut c_void);
+        driver_api [by arrays] cuMipmappedArrayCreate (array: Out<*mut c_void>, description: In<Array3DDescription>, levels: c_uint);
+        driver_api [frees 2] cuMipmappedArrayDestroy (array: *mut c_void);
+
+        // ---- memory of other processes, and of graphs ----
+
+        driver_api [by allocate] cuIpcOpenMemHandle_v2 (pointer: Out<CUdeviceptr>, handle: IpcHandle, flags: c_uint);
+        driver_api [frees 3] cuIpcCloseMemHandle (pointer: CUdeviceptr);
+        driver_api [by allocate] cuGraphAddMemAllocNode (node: Out<*mut c_void>, graph: *mut c_void, before: In<c_void>, count: usize, parameters: Out<GraphAllocation>);
+        driver_api [by allocate] cuGraphAddMemFreeNode (node: Out<*mut c_void>, graph: *mut c_void, before: In<c_void>, count: usize, pointer: CUdeviceptr);
+
+        // ---- contexts ----
+
+        driver_api [by contexts] cuCtxDestroy_v2 (context: CUcontext);
+        driver_api [ends_primary] cuDevicePrimaryCtxRelease (device: CUdevice);
+        driver_api [ends_primary] cuDevicePrimaryCtxRelease_v2 (device: CUdevice);
+        driver_api [ends_primary] cuDevicePrimaryCtxReset (device: CUdevice);
+        driver_api [ends_primary] cuDevicePrimaryCtxReset_v2 (device: CUdevice);
+        driver_api [by contexts] cuDevicePrimaryCtxRetain (context: Out<CUcontext>, device: CUdevice);
+
+        // ---- figures ----
+
+        driver_api [by memory_info] cuMemGetInfo_v2 (free: Out<usize>, total: Out<usize>);
+        driver_api [by memory_info] cuDeviceTotalMem_v2 (bytes: Out<usize>, device: CUdevice);
+
+        // ---- searches ----
+
+        driver_api [searches] cuGetProcAddress (symbol: Text, function: Out<*mut c_void>, version: c_int, flags: u64);
+        driver_api [searches] cuGetProcAddress_v2 (symbol: Text, function: Out<*mut c_void>, version: c_int, flags: u64, status: Out<c_int>);
+        }
+    };
+}
