@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 thread_local! {
-    // Has no destructor, so it can be read while the thread ends.
+    // Without a destructor, so it can be read while the thread ends.
     static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -13,7 +13,6 @@ mod table;
 
 mod allocate;
 mod arrays;
-mod at_exit;
 mod contexts;
 mod exports;
 mod guard;

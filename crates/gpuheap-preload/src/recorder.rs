@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -402,4 +403,20 @@ fn clock_ns() -> u64 {
     // SAFETY: the pointer is valid for a write.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Function that the loader calls at the exit, after the program's exit handlers and the
+/// destructors of its libraries.
+#[used]
+// SAFETY: the section holds functions without arguments. The loader calls them at the exit.
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+extern "C" fn at_exit() {
+    // At exit, no code is left to handle a failure.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(recorder) = existing() {
+            recorder.end("");
+        }
+    }));
 }

@@ -22,7 +22,7 @@ struct Numbered {
 }
 
 thread_local! {
-    // Has no destructor, because destructors of the program may free memory after this library's.
+    // Without a destructor: destructors of the program may free memory after this library's.
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
     static END: End = const { End(()) };
 }
