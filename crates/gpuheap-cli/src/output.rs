@@ -12,8 +12,17 @@ use crate::exit::Failure;
 ///
 /// Returns a failure if stdout cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes a command's whole output, like [`print`], if it is no text.
+///
+/// # Errors
+///
+/// Returns the failures of [`print`].
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::environment_error(
             format!("the output cannot be written: {error}; free some space, or write elsewhere"),
         )),

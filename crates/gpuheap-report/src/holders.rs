@@ -38,10 +38,34 @@ pub(crate) fn by_thread(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Hold
     )
 }
 
-/// Returns the name of a thread, given its index in [`Trace::threads`].
+/// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
+/// one, and whether it ended.
 pub(crate) fn thread_name(trace: &Trace, thread: usize) -> String {
+    // A thread's index is below 32 bits.
+    if let Some(info) = trace.thread_info(thread as u32) {
+        let name = match (info.is_main, &*info.name) {
+            (true, _) => "main thread".to_owned(),
+            (_, "") => format!("thread {}", info.id),
+            (_, name) => format!("thread {} ({name})", info.id),
+        };
+        return if info.ended_ns.is_some() { name + ", ended" } else { name };
+    }
     let id = trace.threads().and_then(|threads| threads.get(thread)).copied().unwrap_or_default();
     format!("thread {id}")
+}
+
+/// Returns the blocks that ended threads allocated and that are live after the first `events`
+/// events. `None` if the recording does not have the ends of threads.
+pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Holder> {
+    trace.recording()?;
+    let mut held = Holder { name: "ended threads".to_owned(), bytes: 0, blocks: 0 };
+    for block in ledger.live(events) {
+        if trace.thread_info(block.thread).is_some_and(|info| info.ended_ns.is_some()) {
+            held.bytes = held.bytes.saturating_add(block.bytes);
+            held.blocks += 1;
+        }
+    }
+    Some(held)
 }
 
 fn grouped<'b>(

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::compare::Comparison;
 use crate::growth::Growth;
 use crate::holders::Holder;
 use crate::report::Report;
@@ -9,6 +10,14 @@ use crate::temporary::Temporary;
 
 /// Version of the fields.
 const SCHEMA: u32 = 1;
+
+/// Renders comparisons as one JSON array with one object for each device, by the same schema.
+///
+/// # Errors
+/// Returns no error for any comparison.
+pub fn render_comparisons(comparisons: &[Comparison]) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string_pretty(comparisons)? + "\n")
+}
 
 /// Renders reports as one JSON array with one object for each trace. `docs/report.schema.json` is
 /// its schema.
@@ -41,6 +50,7 @@ struct Trace<'a> {
     moment: Moment<'a>,
     left_by_site: Vec<HolderRow<'a>>,
     left_by_thread: Vec<HolderRow<'a>>,
+    left_by_ended_threads_bytes: Option<u64>,
     growth: Vec<GrowthRow<'a>>,
     temporary: Vec<TemporaryRow<'a>>,
 }
@@ -107,6 +117,10 @@ impl<'a> Trace<'a> {
             },
             left_by_site: holders(&report.left),
             left_by_thread: holders(&report.left_by_thread),
+            left_by_ended_threads_bytes: report
+                .left_by_ended_threads
+                .as_ref()
+                .map(|held| held.bytes),
             growth: report.growing.iter().map(growth).collect(),
             temporary: report.temporary.iter().map(temporary).collect(),
         }

@@ -36,6 +36,9 @@ pub(crate) struct Block {
     pub(crate) until: u32,
 }
 
+/// A recording has lines if more than one of this many bytes has a stack.
+const LEAST_STACKS: u128 = 10;
+
 /// [`Block::until`] of a block that is never freed.
 pub(crate) const NEVER: u32 = u32::MAX;
 
@@ -66,8 +69,9 @@ impl Ledger {
                 Op::Allocate { bytes, .. } => blocks.push(Block {
                     bytes,
                     site: match kind {
-                        SiteKind::Line => sites.of_stack(trace, event.stack),
-                        SiteKind::Size => sites.of_size(bytes),
+                        SiteKind::Line if event.stack != 0 => sites.of_stack(trace, event.stack),
+                        SiteKind::Line => sites.of_size(bytes, ", no stack"),
+                        SiteKind::Size => sites.of_size(bytes, ""),
                     },
                     thread: event.thread,
                     from: index,
@@ -86,7 +90,8 @@ impl Ledger {
     }
 }
 
-/// Returns the kind of sites: lines if most allocated bytes have a stack.
+/// Returns the kind of sites: lines if a part of the allocated bytes has stacks. In PyTorch, the
+/// backward pass runs in a native thread: half of a training's bytes have no stack of Python.
 fn site_kind(trace: &Trace) -> SiteKind {
     let (mut all, mut with_stack) = (0_u128, 0_u128);
     for event in trace.events() {
@@ -95,7 +100,7 @@ fn site_kind(trace: &Trace) -> SiteKind {
             with_stack += if event.stack == 0 { 0 } else { u128::from(bytes) };
         }
     }
-    if with_stack * 2 > all { SiteKind::Line } else { SiteKind::Size }
+    if with_stack * LEAST_STACKS > all { SiteKind::Line } else { SiteKind::Size }
 }
 
 #[derive(Default)]
@@ -116,11 +121,11 @@ impl Sites {
         site
     }
 
-    fn of_size(&mut self, bytes: u64) -> u32 {
+    fn of_size(&mut self, bytes: u64, note: &str) -> u32 {
         if let Some(&site) = self.of_sizes.get(&bytes) {
             return site;
         }
-        let site = self.named(format!("blocks of {}", Amount(bytes)));
+        let site = self.named(format!("blocks of {}{note}", Amount(bytes)));
         self.of_sizes.insert(bytes, site);
         site
     }

@@ -20,16 +20,23 @@
 
 #![forbid(unsafe_code)]
 
+mod compare;
 mod growth;
 mod holders;
+pub mod html;
 pub mod json;
 mod ledger;
+pub mod perfetto;
 mod report;
+mod stacks;
 mod temporary;
 pub mod text;
+mod view;
 
+pub use compare::{Change, Comparison};
 pub use growth::{Growth, PARTS, WARM_UP};
 pub use holders::Holder;
 pub use ledger::SiteKind;
 pub use report::{At, Report};
+pub use stacks::{folded, speedscope};
 pub use temporary::Temporary;

@@ -1,6 +1,6 @@
 //! Report of a trace: its peak, memory that is left, growth and temporary allocations.
 
-use gpuheap_trace::{Format, Summary, Trace};
+use gpuheap_trace::{Format, Recording, Summary, Trace};
 
 use crate::growth::{self, Growth};
 use crate::holders::{self, Holder};
@@ -48,6 +48,11 @@ pub struct Report {
     pub left: Vec<Holder>,
     /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
     pub left_by_thread: Vec<Holder>,
+    /// Memory that ended threads left live at the end. `None` if the format does not record the
+    /// ends of threads.
+    pub left_by_ended_threads: Option<Holder>,
+    /// The program and the driver's figure; `None` if the format does not record them.
+    pub recording: Option<Recording>,
     /// Sites that grew, steady ones first.
     pub growing: Vec<Growth>,
     /// Sites with temporary allocations, most allocations first.
@@ -78,6 +83,8 @@ impl Report {
             held_by_thread: holders::by_thread(trace, &ledger, events),
             left: holders::by_site(&ledger, end(trace)),
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
+            left_by_ended_threads: holders::of_ended_threads(trace, &ledger, end(trace)),
+            recording: trace.recording().cloned(),
             growing: growth::growing(trace, &ledger),
             temporary: temporary::temporary(trace, &ledger),
             summary,

@@ -1,6 +1,7 @@
 //! Temporary allocations: freed before their thread allocated again more than once.
 
 use gpuheap_trace::{Op, Trace};
+use serde::Serialize;
 
 use crate::ledger::Ledger;
 
@@ -9,7 +10,7 @@ use crate::ledger::Ledger;
 const BETWEEN: u64 = 1;
 
 /// A site's allocations, and the temporary ones among them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Temporary {
     /// Name of the site.

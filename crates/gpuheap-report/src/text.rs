@@ -1,6 +1,7 @@
 //! Reports as text for a terminal of 80 columns.
 
 use gpuheap_text::{Amount, add_line, count, cut, grouped, hanging};
+use gpuheap_trace::{Coverage, RecordingEnd};
 
 use crate::growth::{Growth, PARTS, WARM_UP};
 use crate::holders::Holder;
@@ -18,6 +19,7 @@ const UNSTEADY_ROWS: usize = 3;
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
     add_summary(&mut text, report);
+    add_recording(&mut text, report);
     add_held(&mut text, report);
     add_growth(&mut text, report);
     add_left(&mut text, report);
@@ -62,6 +64,35 @@ fn add_summary(text: &mut String, report: &Report) {
     paragraph(text, &peak);
 }
 
+/// Adds the program, the end of the recording, and the driver's figure.
+fn add_recording(text: &mut String, report: &Report) {
+    let Some(recording) = &report.recording else { return };
+    let end = match &recording.end {
+        RecordingEnd::Exit => "it ended by itself".to_owned(),
+        RecordingEnd::Stopped(reason) => format!("the recording stopped before its end: {reason}"),
+        RecordingEnd::Unknown => "it ended by a signal, _exit or exec".to_owned(),
+    };
+    let program = recording.arguments.join(" ");
+    let program = cut(if program.is_empty() { &recording.program } else { &program }, WIDTH);
+    paragraph(text, &format!("Program: {program} (process {}); {end}.", recording.pid));
+    let device = report
+        .device
+        .and_then(|device| recording.devices.iter().find(|recorded| recorded.ordinal == device));
+    if let Some(Coverage { used, recorded }) = device.and_then(|device| device.coverage) {
+        let before = device.and_then(|device| device.used_before).unwrap_or_default();
+        let rest = used.saturating_sub(recorded).saturating_sub(before);
+        let words = format!(
+            "The driver counted {} in use: {} recorded, {} before the first allocation (contexts, \
+             modules, other processes), {} unknown.",
+            Amount(used),
+            Amount(recorded),
+            Amount(before.min(used.saturating_sub(recorded))),
+            Amount(rest)
+        );
+        paragraph(text, &words);
+    }
+}
+
 fn add_held(text: &mut String, report: &Report) {
     let total = report.held_bytes();
     let moment = match report.at {
@@ -94,6 +125,14 @@ fn add_left(text: &mut String, report: &Report) {
     }
     if report.at != At::End {
         add_holders(text, &report.left, total, site_heading(report));
+    }
+    if let Some(held) = report.left_by_ended_threads.as_ref().filter(|held| held.blocks > 0) {
+        let words = format!(
+            "Threads that ended left {} in {}: the end of a thread frees nothing.",
+            Amount(held.bytes),
+            count(held.blocks, "block")
+        );
+        hanging(text, "  ", "  ", &words, WIDTH);
     }
     if report.summary.threads > Some(1) && !report.left_by_thread.is_empty() {
         add_holders(text, &report.left_by_thread, total, "thread that allocated");

@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | gpuheap's capture | yes | [`capture::CaptureWriter`] | `gpuheap run` |
 //! | RMM's CSV log | yes | [`write_rmm_csv`] | `rmm` with logging on, or any tool that writes its columns |
-//! | PyTorch memory snapshot | yes | no | `torch.cuda.memory._dump_snapshot` |
+//! | PyTorch memory snapshot | yes | [`write_pytorch_snapshot`] | `torch.cuda.memory._dump_snapshot` |
 //!
 //! The content of a file decides its format, not its name. A file may be gzipped. The reader finds
 //! the allocation of each free. So a consumer walks [`Event`]s with dense allocation numbers, and
@@ -56,3 +56,4 @@ pub use model::{
 };
 pub use options::ReadOptions;
 pub use rmm::write_rmm_csv;
+pub use snapshot::write_pytorch_snapshot;

@@ -4,6 +4,8 @@
 
 #[path = "../command/mod.rs"]
 mod command;
+mod forms;
+mod page;
 #[path = "../schema/mod.rs"]
 mod schema;
 
@@ -43,6 +45,9 @@ fn json_follows_schema() {
         assert_eq!(schema::differences(&schema, &json, "$"), [] as [String; 0]);
         assert_eq!(json, report(&[trace, "--format", "json"]).json());
     }
+    let compared = ["gpt_train_short.csv.gz", "--compare", "two_streams.csv.gz", "--json"];
+    let json = report(&compared).json();
+    assert_eq!(schema::differences(&schema, &json, "$"), [] as [String; 0]);
 }
 
 #[test]
@@ -65,6 +70,16 @@ fn bad_use_exits_with_2() {
         (&["README.md"], "README.md, line 1: "),
         (&["two_streams.csv.gz", "--at", "soon"], "'soon' is not a moment; give peak, end"),
         (&["two_streams.csv.gz", "--at", "99999999"], "there is no event 99999999; give one from"),
+        (&["two_streams.csv.gz", "--device", "1"], "--device: there is no device 1; the file does"),
+        (&["varied_oom.snapshot.pickle.gz", "--device", "7"], "no device 7; the file has 0"),
+        (
+            &["two_streams.csv.gz", "--compare", "varied_oom.snapshot.pickle.gz"],
+            "--compare: varied_oom.snapshot.pickle.gz has no device",
+        ),
+        (
+            &["two_streams.csv.gz", "--compare", "two_streams.csv.gz", "--format", "html"],
+            "--compare writes text or json",
+        ),
         (&["two_streams.csv.gz", "--format", "pdf"], "see gpuheap report --help"),
     ] {
         let ran = report(arguments);

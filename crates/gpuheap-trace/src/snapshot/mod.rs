@@ -17,5 +17,7 @@ mod settings;
 mod shapes;
 mod texts;
 mod value;
+mod write;
 
 pub(crate) use read::read;
+pub use write::write_pytorch_snapshot;

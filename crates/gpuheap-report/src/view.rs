@@ -1,0 +1,281 @@
+//! View of a trace for charts: some thousand moments, and the blocks that are live at one of them.
+
+use std::collections::BTreeMap;
+
+use gpuheap_trace::{Op, Taken, Trace};
+use rustc_hash::FxHashMap;
+
+use crate::ledger::{Block, Ledger};
+
+/// Bounds of a view.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Largest number of moments, in addition to the peak and the failed requests.
+    pub(crate) moments: usize,
+    /// Largest number of blocks. A view with more blocks gets fewer moments.
+    pub(crate) blocks: usize,
+}
+
+/// Failed requests that are moments of a view. Programs that retry in a loop have many.
+const FAILURES: usize = 100;
+/// Least number of moments, before the smallest blocks are left out.
+const FEWEST: usize = 64;
+
+/// Moment of a view: the state after a number of events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// Number of applied events.
+    pub(crate) events: u32,
+    /// Number of the last of these events in the file.
+    pub(crate) number: u32,
+    pub(crate) time_ns: u64,
+    /// Live bytes at the moment.
+    pub(crate) live: u64,
+    /// Largest live bytes since the moment before, this one included.
+    pub(crate) high: u64,
+}
+
+/// Index of a moment and the blocks of a view.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) moments: Vec<Moment>,
+    /// Allocations that are live at one moment or more.
+    pub(crate) blocks: Vec<u32>,
+    /// Number and bytes of blocks that were left out, although they are live at a moment.
+    pub(crate) left_out: (u64, u64),
+}
+
+/// Range that the recorded allocator held: address, bytes, first moment, and the moment from which
+/// it was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldRange {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) from: u32,
+    pub(crate) until: u32,
+}
+
+impl View {
+    pub(crate) fn new(trace: &Trace, ledger: &Ledger, bounds: Bounds) -> Self {
+        let mut count = bounds.moments.max(1);
+        loop {
+            let ends = ends(trace, count);
+            let spans = |block: &Block| {
+                let next = ends.partition_point(|&end| end <= block.from);
+                block.bytes > 0 && ends.get(next).is_some_and(|&end| end <= block.until)
+            };
+            let mut blocks: Vec<u32> = (0_u32..)
+                .zip(&ledger.blocks)
+                .filter(|(_, block)| spans(block))
+                .map(|(allocation, _)| allocation)
+                .collect();
+            if blocks.len() > bounds.blocks && count > FEWEST {
+                count = (count / 2).max(FEWEST);
+                continue;
+            }
+            let bytes = |&allocation: &u32| ledger.blocks[allocation as usize].bytes;
+            let mut left_out = (0, 0);
+            if blocks.len() > bounds.blocks {
+                blocks.sort_unstable_by_key(|block| std::cmp::Reverse(bytes(block)));
+                let small = blocks.split_off(bounds.blocks);
+                let sum = small.iter().map(bytes).fold(0, u64::saturating_add);
+                left_out = (small.len() as u64, sum);
+                blocks.sort_unstable();
+            }
+            return Self { moments: moments(trace, ledger, &ends), blocks, left_out };
+        }
+    }
+
+    /// Returns the first moment at which a block is live, and the first moment after it at which
+    /// the block is freed.
+    pub(crate) fn span(&self, block: &Block) -> (u32, u32) {
+        let from = self.moments.partition_point(|moment| moment.events <= block.from);
+        let until = self.moments.partition_point(|moment| moment.events <= block.until);
+        // A view has fewer moments than 32 bits can count.
+        (from as u32, until as u32)
+    }
+
+    /// Returns the sites with the most memory at any moment, each with its live bytes at all
+    /// moments. At most `most` sites are returned, and the sum of the others last.
+    pub(crate) fn by_site(&self, ledger: &Ledger, most: usize) -> Vec<(String, Vec<u64>)> {
+        let width = self.moments.len() + 1;
+        let mut rows: FxHashMap<u32, Vec<i128>> = FxHashMap::default();
+        for &allocation in &self.blocks {
+            let block = &ledger.blocks[allocation as usize];
+            let (from, until) = self.span(block);
+            let row = rows.entry(block.site).or_insert_with(|| vec![0; width]);
+            row[from as usize] += i128::from(block.bytes);
+            row[until as usize] -= i128::from(block.bytes);
+        }
+        let mut sites: Vec<(String, Vec<u64>)> = rows
+            .into_iter()
+            .map(|(site, changes)| {
+                let mut sum = 0;
+                let live = changes[..width - 1].iter().map(|change| {
+                    sum += change;
+                    u64::try_from(sum).unwrap_or(u64::MAX)
+                });
+                (ledger.sites[site as usize].clone(), live.collect())
+            })
+            .collect();
+        let high = |row: &[u64]| row.iter().copied().max().unwrap_or_default();
+        sites.sort_by(|one, other| {
+            high(&other.1).cmp(&high(&one.1)).then_with(|| one.0.cmp(&other.0))
+        });
+        if sites.len() > most {
+            let mut others = vec![0_u64; width - 1];
+            for (_, row) in sites.drain(most..) {
+                for (sum, bytes) in others.iter_mut().zip(row) {
+                    *sum = sum.saturating_add(bytes);
+                }
+            }
+            sites.push(("others".to_owned(), others));
+        }
+        sites
+    }
+
+    /// Returns the ranges that the recorded allocator held at one moment or more. Empty if the
+    /// recording has no segments.
+    pub(crate) fn ranges(&self, trace: &Trace) -> Vec<HeldRange> {
+        let Some(mut taken) = Taken::after(trace, 0) else { return Vec::new() };
+        let moment = |events: usize| {
+            self.moments.partition_point(|moment| (moment.events as usize) <= events) as u32
+        };
+        // Starts of the ranges, with the first moment of each.
+        let mut since: BTreeMap<u64, u32> = taken.ranges().map(|(start, ..)| (start, 0)).collect();
+        let mut found = Vec::new();
+        for (index, event) in trace.events().iter().enumerate() {
+            match event.op {
+                Op::SegmentTaken { address, bytes } => {
+                    taken.add(address, bytes, 0);
+                    since.insert(address, moment(index));
+                }
+                Op::SegmentGivenBack { address, bytes } => {
+                    let end = address.saturating_add(bytes);
+                    let until = moment(index);
+                    for (start, to, _) in taken.remove(address, bytes) {
+                        let from = since.remove(&start).unwrap_or_default();
+                        let (cut, cut_end) = (start.max(address), to.min(end));
+                        if from < until {
+                            let bytes = cut_end - cut;
+                            found.push(HeldRange { address: cut, bytes, from, until });
+                        }
+                        if start < address {
+                            since.insert(start, from);
+                        }
+                        if to > end {
+                            since.insert(end, from);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let until = self.moments.len() as u32;
+        found.extend(taken.ranges().map(|(start, end, _)| HeldRange {
+            address: start,
+            bytes: end - start,
+            from: since.get(&start).copied().unwrap_or_default(),
+            until,
+        }));
+        found
+    }
+}
+
+/// Returns the numbers of applied events of `count` moments, of the peak, and of failed requests.
+fn ends(trace: &Trace, count: usize) -> Vec<u32> {
+    let events = trace.events();
+    let first = trace.reconstructed_events();
+    let recorded = events.len() - first;
+    let mut ends: Vec<usize> = (0..=count).map(|part| first + recorded * part / count).collect();
+    ends.extend(trace.summary().peak_event.map(|index| index + 1));
+    let is_failure = |op: Op| matches!(op, Op::Fail { .. });
+    let failures = events.iter().enumerate().filter(|(_, event)| is_failure(event.op));
+    ends.extend(failures.take(FAILURES).map(|(index, _)| index + 1));
+    ends.sort_unstable();
+    ends.dedup();
+    // A trace has fewer events than 32 bits can count.
+    ends.into_iter().map(|end| end as u32).collect()
+}
+
+fn moments(trace: &Trace, ledger: &Ledger, ends: &[u32]) -> Vec<Moment> {
+    let events = trace.events();
+    let (mut live, mut index) = (0_u64, 0);
+    let mut moments = Vec::with_capacity(ends.len());
+    for &end in ends {
+        let mut high = live;
+        for event in &events[index..end as usize] {
+            match event.op {
+                Op::Allocate { bytes, .. } => live = live.saturating_add(bytes),
+                Op::Free { allocation } => {
+                    live = live.saturating_sub(ledger.blocks[allocation as usize].bytes);
+                }
+                _ => {}
+            }
+            high = high.max(live);
+        }
+        index = end as usize;
+        let last = events[..index].last();
+        moments.push(Moment {
+            events: end,
+            number: last.map_or(0, |event| event.number),
+            time_ns: last.map_or(0, |event| event.time_ns),
+            live,
+            high: high.max(live),
+        });
+    }
+    moments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuheap_trace::{At, Format, TraceBuilder};
+    use proptest::prelude::*;
+
+    /// Returns a trace that allocates a size, or frees the oldest live block for a size of zero.
+    fn trace(steps: &[u64]) -> Trace {
+        let mut builder = TraceBuilder::new("made up", Format::RmmCsv);
+        let mut live = std::collections::VecDeque::new();
+        for (index, &bytes) in steps.iter().enumerate() {
+            let at = At { time_ns: index as u64, stream: 0, thread: 0, stack: 0 };
+            let address = (index as u64 + 1) << 20;
+            if bytes > 0 {
+                builder.allocate(at, address, bytes).unwrap();
+                live.push_back((address, bytes));
+            } else if let Some((address, bytes)) = live.pop_front() {
+                builder.free(at, address, bytes).unwrap();
+            }
+        }
+        builder.finish()
+    }
+
+    proptest! {
+        #[test]
+        fn view_sums_match_events(
+            steps in prop::collection::vec(0..5_u64, 1..200),
+            moments in 1..50_usize,
+        ) {
+            let trace = trace(&steps);
+            let ledger = Ledger::new(&trace);
+            let view = View::new(&trace, &ledger, Bounds { moments, blocks: 1000 });
+            let sites = view.by_site(&ledger, 2);
+            for (index, moment) in view.moments.iter().enumerate() {
+                let live: u64 = ledger.live(moment.events).map(|block| block.bytes).sum();
+                prop_assert_eq!(moment.live, live);
+                prop_assert_eq!(sites.iter().map(|(_, row)| row[index]).sum::<u64>(), live);
+            }
+            let high = view.moments.iter().map(|moment| moment.high).max();
+            prop_assert_eq!(high.unwrap(), trace.summary().peak_live_bytes);
+        }
+    }
+
+    #[test]
+    fn crowded_view_counts_left_out_blocks() {
+        let trace = trace(&[1, 2, 3, 4, 5]);
+        let ledger = Ledger::new(&trace);
+        let view = View::new(&trace, &ledger, Bounds { moments: 100, blocks: 2 });
+        assert_eq!(view.blocks, [3, 4]);
+        assert_eq!(view.left_out, (3, 6));
+    }
+}
