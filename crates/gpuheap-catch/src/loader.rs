@@ -19,6 +19,12 @@ pub fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
 
+/// Returns `symbol` from the program or the first library that has it. Libraries that were loaded
+/// with `RTLD_LOCAL` are left out.
+pub fn global(symbol: &CStr) -> Option<*mut c_void> {
+    search(libc::RTLD_DEFAULT, symbol)
+}
+
 /// Returns the function `symbol` from a library, if the library is already loaded.
 pub fn in_loaded(library: &CStr, symbol: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.

@@ -10,7 +10,7 @@ use crate::guard::Guard;
 use crate::layouts::{GraphAllocation, IpcHandle};
 use crate::limit::{self, Charge};
 use crate::recorder::{self, Block, Recorder};
-use crate::stacks::NativeStack;
+use crate::stacks::CallStack;
 use crate::table::{In, Out};
 use crate::{contexts, real, settings};
 
@@ -103,10 +103,12 @@ impl Request {
 
 /// Returns the calling thread's stack, if the settings record stacks.
 #[inline(never)]
-fn stack() -> NativeStack {
+fn stack() -> CallStack {
     match settings::get() {
-        settings if settings.stacks && settings.output.is_some() => NativeStack::capture(),
-        _ => NativeStack::EMPTY,
+        settings if settings.stacks && settings.output.is_some() => {
+            CallStack::capture(settings.python)
+        }
+        _ => CallStack::EMPTY,
     }
 }
 

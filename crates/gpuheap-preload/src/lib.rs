@@ -22,6 +22,7 @@ mod mapped_file;
 mod mappings;
 mod memory_info;
 mod modules;
+mod python;
 mod real;
 mod recorder;
 mod settings;

@@ -18,7 +18,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::limit::Charge;
 use crate::mapped_file::MappedFile;
 use crate::mappings::Mappings;
-use crate::stacks::NativeStack;
+use crate::python::Line;
+use crate::stacks::CallStack;
 use crate::threads::ThreadEnds;
 use crate::{modules, real, settings, threads};
 
@@ -64,7 +65,11 @@ struct State {
     live: FxHashMap<(u32, u64), Block>,
     /// Live bytes of each device, and the bytes at which the driver's figure is read next.
     devices: FxHashMap<u32, [u64; 2]>,
+    /// Numbers of stacks, by [`State::key_of`].
     stacks: FxHashMap<Box<[u64]>, u32>,
+    key: Vec<u64>,
+    texts: FxHashMap<String, u32>,
+    frames: FxHashMap<[u32; 3], u32>,
     modules: FxHashSet<(u64, u64)>,
     threads: u32,
     mappings: Mappings,
@@ -111,7 +116,7 @@ fn create() -> Option<&'static Recorder> {
 
 impl Recorder {
     /// Records an allocation.
-    pub(crate) fn allocated(&'static self, block: Block, stack: &NativeStack) {
+    pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack) {
         let news = self.modules_of(stack);
         let sample = {
             let mut state = self.locked();
@@ -141,7 +146,7 @@ impl Recorder {
     pub(crate) fn failed(
         &'static self,
         block: Block,
-        stack: &NativeStack,
+        stack: &CallStack,
         code: CUresult,
         is_limit: bool,
     ) {
@@ -250,9 +255,12 @@ impl Recorder {
 
     /// Returns the loaded files if the stack is new. The loader's lock is never taken within this
     /// library's: a thread that loads a library may hold it and allocate.
-    fn modules_of(&self, stack: &NativeStack) -> Option<Vec<modules::LoadedModule>> {
-        let addresses = stack.addresses();
-        let is_known = addresses.is_empty() || self.locked().stacks.contains_key(addresses);
+    fn modules_of(&self, stack: &CallStack) -> Option<Vec<modules::LoadedModule>> {
+        let is_known = stack.is_empty() || {
+            let mut state = self.locked();
+            state.set_key(stack);
+            state.stacks.contains_key(&*state.key)
+        };
         (!is_known).then(modules::loaded)
     }
 
@@ -315,12 +323,12 @@ impl State {
 
     /// Returns the number of a stack. Records the stack, and files that were not recorded, at its
     /// first call.
-    fn stack(&mut self, stack: &NativeStack, news: Option<Vec<modules::LoadedModule>>) -> u32 {
-        let addresses = stack.addresses();
-        if addresses.is_empty() {
+    fn stack(&mut self, stack: &CallStack, news: Option<Vec<modules::LoadedModule>>) -> u32 {
+        if stack.is_empty() {
             return 0;
         }
-        if let Some(known) = self.stacks.get(addresses) {
+        self.set_key(stack);
+        if let Some(known) = self.stacks.get(&*self.key) {
             return *known;
         }
         for module in news.into_iter().flatten() {
@@ -330,10 +338,43 @@ impl State {
                 self.write(&Record::Module { path, build_id, start, end, base });
             }
         }
-        let frames = Cow::Borrowed(&[][..]);
-        self.write(&Record::Stack { addresses: Cow::Borrowed(addresses), frames });
+        let lines = stack.python().iter().filter_map(|frame| frame.line());
+        let frames: Vec<_> = lines.map(|line| self.frame(&line)).collect();
+        let addresses = Cow::Borrowed(stack.addresses());
+        self.write(&Record::Stack { addresses, frames: Cow::Owned(frames) });
         let number = self.stacks.len() as u32 + 1;
-        self.stacks.insert(addresses.into(), number);
+        self.stacks.insert(self.key.as_slice().into(), number);
+        number
+    }
+
+    /// Sets the key of a stack: the addresses, a zero, and the words of each frame of Python.
+    fn set_key(&mut self, stack: &CallStack) {
+        self.key.clear();
+        self.key.extend_from_slice(stack.addresses());
+        self.key.push(0);
+        self.key.extend(stack.python().iter().flat_map(|frame| frame.words()));
+    }
+
+    /// Returns the number of a frame of Python. Records it at its first call.
+    fn frame(&mut self, line: &Line) -> u32 {
+        let (function, file) = (self.text(&line.function), self.text(&line.file));
+        let line = line.line;
+        if let Some(known) = self.frames.get(&[function, file, line]) {
+            return *known;
+        }
+        self.write(&Record::Frame { function, file, line });
+        let number = self.frames.len() as u32 + 1;
+        self.frames.insert([function, file, line], number);
+        number
+    }
+
+    fn text(&mut self, text: &str) -> u32 {
+        if let Some(known) = self.texts.get(text) {
+            return *known;
+        }
+        self.write(&Record::Text { text });
+        let number = self.texts.len() as u32 + 1;
+        self.texts.insert(text.to_owned(), number);
         number
     }
 

@@ -10,6 +10,8 @@ pub(crate) struct Settings {
     pub(crate) output: Option<String>,
     /// `true` to record native stacks.
     pub(crate) stacks: bool,
+    /// `true` to record frames of Python with the native ones.
+    pub(crate) python: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
     /// Number of the request that fails, counted from 1; 0 for none.
@@ -34,6 +36,7 @@ pub(crate) fn get() -> &'static Settings {
     SETTINGS.get_or_init(|| Settings {
         output: env::var("GPUHEAP_RUN_OUTPUT").ok().filter(|path| !path.is_empty()),
         stacks: env::var("GPUHEAP_RUN_STACKS").as_deref() != Ok("0"),
+        python: env::var("GPUHEAP_RUN_PYTHON").as_deref() != Ok("0"),
         limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
         fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),
         fail_after: number("GPUHEAP_RUN_FAIL_AFTER").unwrap_or(0),

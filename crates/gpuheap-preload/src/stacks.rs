@@ -1,25 +1,30 @@
-//! Native stacks of the calling thread, as return addresses.
+//! Stacks of the calling thread: native return addresses, and frames of Python.
 
 use std::sync::OnceLock;
+
+use crate::python::{PythonFrame, PythonStack};
 
 /// Most frames that are recorded of a stack.
 const DEPTH: usize = 64;
 
-/// Return addresses of a stack, innermost first.
-pub(crate) struct NativeStack {
+/// Stack of a call.
+pub(crate) struct CallStack {
     addresses: [u64; DEPTH],
     len: usize,
+    python: PythonStack,
 }
 
-impl NativeStack {
+impl CallStack {
     /// Returns a stack without frames.
-    pub(crate) const EMPTY: NativeStack = NativeStack { addresses: [0; DEPTH], len: 0 };
+    pub(crate) const EMPTY: CallStack =
+        CallStack { addresses: [0; DEPTH], len: 0, python: PythonStack::EMPTY };
 
-    /// Captures the calling thread's stack, without the frames of this library.
+    /// Captures the calling thread's stack, without the frames of this library. Frames of Python
+    /// are left out unless `with_python`.
     #[inline(never)]
-    pub(crate) fn capture() -> NativeStack {
+    pub(crate) fn capture(with_python: bool) -> CallStack {
         let (own_start, own_end) = own_range();
-        let mut stack = NativeStack::EMPTY;
+        let mut stack = CallStack::EMPTY;
         // SAFETY: the unwinder of Linux needs no lock.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
@@ -36,11 +41,24 @@ impl NativeStack {
                 true
             });
         }
+        if with_python {
+            stack.python = PythonStack::capture();
+        }
         stack
     }
 
+    /// Returns the native return addresses, innermost first.
     pub(crate) fn addresses(&self) -> &[u64] {
         &self.addresses[..self.len]
+    }
+
+    /// Returns the frames of Python, innermost first.
+    pub(crate) fn python(&self) -> &[PythonFrame] {
+        self.python.frames()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0 && self.python().is_empty()
     }
 }
 

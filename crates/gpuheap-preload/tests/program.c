@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef uint64_t ptr;
@@ -161,6 +162,19 @@ static void threads(void) {
   }
 }
 
+static void many(void) {
+  struct timespec began, ended;
+  clock_gettime(CLOCK_MONOTONIC, &began);
+  for (int i = 0; i < 200000; i++) {
+    ptr address;
+    CHECK(api.cuMemAllocAsync(&address, MIB, 0));
+    CHECK(api.cuMemFreeAsync(address, 0));
+  }
+  clock_gettime(CLOCK_MONOTONIC, &ended);
+  fprintf(stderr, "%.0f ns a pair\n",
+          ((ended.tv_sec - began.tv_sec) * 1e9 + (ended.tv_nsec - began.tv_nsec)) / 200000);
+}
+
 static void reset(void) {
   allocate(9 * MIB);
   CHECK(api.cuDevicePrimaryCtxReset_v2(0));
@@ -264,7 +278,7 @@ int main(int count, char **arguments) {
     void (*run)(void);
   } all[] = {{"leak", leak},   {"families", families}, {"threads", threads}, {"reset", reset},
              {"crash", crash}, {"killed", killed},     {"quits", quits},     {"executes", executes},
-             {"limit", limit}, {"fails", fails}};
+             {"limit", limit}, {"fails", fails},       {"many", many}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (!strcmp(work, all[i].name)) all[i].run();
   }

@@ -65,6 +65,10 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     no_stacks: bool,
 
+    /// Record no frames of Python
+    #[arg(long)]
+    no_python: bool,
+
     /// End the recording of a process at this size of its capture
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     max_size: Option<TypedSize>,
@@ -161,6 +165,7 @@ fn variables(
         ("GPUHEAP_RUN_FAIL_NTH", arguments.fail_nth.map(|number| number.to_string())),
         ("GPUHEAP_RUN_FAIL_AFTER", number(&arguments.fail_after)),
         ("GPUHEAP_RUN_MAX_SIZE", number(&arguments.max_size)),
+        ("GPUHEAP_RUN_PYTHON", arguments.no_python.then(|| "0".to_owned())),
         ("GPUHEAP_RUN_STACKS", arguments.no_stacks.then(|| "0".to_owned())),
     ];
     let given = given.into_iter().filter_map(|(name, value)| Some((name, value?.into())));

@@ -152,6 +152,20 @@ fn limit_is_exact() {
 }
 
 #[test]
+fn recording_stops_at_its_size() {
+    let run = Run::with(&["--max-size", "2MiB"], &["linked", "many"]);
+    assert_eq!(run.ran.code, 3);
+    let size = std::fs::metadata(&run.captures()[0]).unwrap().len();
+    assert!(size <= 2 * MIB, "{size}");
+    let traces = run.traces();
+    let recording = traces[0].recording().unwrap();
+    assert_eq!(recording.end, RecordingEnd::Stopped("--max-size is reached".into()));
+    let events = traces[0].events().len() as u64;
+    assert!(events > 50_000 && size / events <= 40, "{size} bytes, {events} events");
+    assert!(run.ran.stderr.contains("recording stopped: --max-size is reached; the program goes on"));
+}
+
+#[test]
 fn requests_fail_on_purpose() {
     let run = Run::with(&["--fail-nth", "2"], &["linked", "fails"]);
     assert!(run.ran.stdout.starts_with("0 2 0 \n"), "{}", run.ran.stdout);
@@ -199,6 +213,33 @@ fn replay_reads_captures() {
         ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).arg("replay").args(run.captures()));
     assert_eq!(replay.code, 0, "{}", replay.stderr);
     assert!(replay.stdout.contains("5 MiB"), "{}", replay.stdout);
+}
+
+/// Needs Python: `PYTHON`, else `python3`.
+#[test]
+fn lines_of_python_are_recorded() {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let version = ["-c", "import sys; print(sys.version_info[1], sys.implementation.name)"];
+    let version = ran(Command::new(&python).args(version)).stdout;
+    if !["11 cpython\n", "12 cpython\n", "13 cpython\n"].contains(&&*version) {
+        return;
+    }
+    let train = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/train.py");
+    let lines = |options: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let ran = command(&folder, options, &["--", &python, train]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let run = Run { folder, ran };
+        let trace = run.traces().remove(0);
+        let stack = trace.events()[0].stack;
+        let of_python = trace.stack(stack).filter(|frame| frame.file.ends_with("train.py"));
+        of_python.map(|frame| (frame.function.to_string(), frame.line)).collect::<Vec<_>>()
+    };
+    let all = lines(&[]);
+    assert_eq!(all[0], ("Trainer.step".to_owned(), 15));
+    let outer = [("main".to_owned(), 24), ("<module>".to_owned(), 28)];
+    assert_eq!(all[all.len() - 2..], outer);
+    assert_eq!(lines(&["--no-python"]), []);
 }
 
 #[test]
