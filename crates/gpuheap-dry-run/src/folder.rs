@@ -22,7 +22,7 @@ macro_rules! hook_files {
 }
 
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 18] = hook_files![
+const HOOK_FILES: [(&str, &str); 19] = hook_files![
     "sitecustomize.py",
     "gpuheap_dry_run_hook/__init__.py",
     "gpuheap_dry_run_hook/branches.py",
@@ -41,6 +41,7 @@ const HOOK_FILES: [(&str, &str); 18] = hook_files![
     "gpuheap_dry_run_hook/report.py",
     "gpuheap_dry_run_hook/results.py",
     "gpuheap_dry_run_hook/rules.py",
+    "gpuheap_dry_run_hook/sharding.py",
 ];
 
 /// Folder of one run. Dropping this value removes the folder.

@@ -96,7 +96,14 @@ pub(crate) fn judge(
             .with_margin(options.margin);
         verdict.trials = trial::judge(&results.trials, &device);
         if let (Some(peak), false) = (&verdict.peak, verdict.trials.is_empty()) {
-            verdict.trials.extend(trial::estimate_fsdp(run, recording, peak, &device));
+            for estimate in trial::estimate_fsdp(run, recording, peak, &device) {
+                let mut trials = verdict.trials.iter_mut();
+                match trials.find(|trial| trial.remedy == estimate.remedy) {
+                    Some(trial) if trial.error.is_empty() => {}
+                    Some(trial) => *trial = estimate,
+                    None => verdict.trials.push(estimate),
+                }
+            }
         }
         if let Some(report) = explain::replay_on(recording, &device) {
             verdict.remedies = explain::find_remedies(&report);

@@ -15,7 +15,7 @@ const LONGEST: f64 = 60.0;
 pub(crate) const BENCHMARK_OFF: &str = "benchmark_off";
 /// Names of the remedies that the hook switches on, in the order of a report. Several names are one
 /// run with all of them.
-const REMEDIES: [&str; 9] = [
+const REMEDIES: [&str; 13] = [
     "expandable_segments",
     BENCHMARK_OFF,
     "autocast",
@@ -25,9 +25,15 @@ const REMEDIES: [&str; 9] = [
     "adam_8bit",
     "no_state",
     "offload_activations",
+    "offload_parameters",
+    "fsdp_2",
+    "fsdp_4",
+    "fsdp_8",
 ];
-/// Numbers of cards for which FSDP is estimated.
+/// Numbers of cards for which FSDP is estimated if its run fails.
 const RANKS: [u64; 3] = [2, 4, 8];
+/// Name of FSDP in the hook's report, and start of the names of its runs.
+const FSDP: &str = "fsdp";
 /// Most cards in a report, the smallest first.
 const CARDS: usize = 2;
 
@@ -57,7 +63,9 @@ pub(crate) fn choose(options: &Options, cards: &[CardResult], run: &Run) -> Vec<
         .map(|(name, detail)| (name.as_str(), detail.as_str()))
         .collect();
     let planned = |names: &&str| {
-        let details = names.split(',').map(|name| found.get(name).map(|&text| text.to_owned()));
+        let reported = |name: &str| if name.starts_with(FSDP) { FSDP } else { name }.to_owned();
+        let details = names.split(',').map(reported);
+        let details = details.map(|name| found.get(&*name).map(|&text| text.to_owned()));
         Some(Planned { names: (*names).to_owned(), details: details.collect::<Option<_>>()? })
     };
     REMEDIES.iter().filter_map(planned).collect()
@@ -151,17 +159,32 @@ fn words(name: &str, detail: &str) -> (String, String) {
             "no optimiser state on the GPU".to_owned(),
             "torch.optim.SGD(model.parameters(), ...), or DeepSpeed's offload_optimizer".to_owned(),
         ),
-        _ => (
+        "offload_activations" => (
             "activations in host memory".to_owned(),
             around("torch.autograd.graph.save_on_cpu(pin_memory=True)"),
         ),
+        "offload_parameters" => (
+            "parameters and state in host memory".to_owned(),
+            "torchrun, with fully_shard(model, offload_policy=CPUOffloadPolicy())".to_owned(),
+        ),
+        name => fsdp_words(name.rsplit('_').next().unwrap_or_default()),
     };
     (title, line)
 }
 
-/// Returns estimates for FSDP over several cards: each holds its part of parameters, gradients and
-/// state, and two blocks of layers whole. Empty if the program does not train, or has several
-/// devices already.
+/// Returns FSDP over several cards in words, and the text to type for it.
+fn fsdp_words(ranks: &str) -> (String, String) {
+    (
+        format!("FSDP over {ranks} cards"),
+        format!(
+            "torchrun --nproc-per-node {ranks}, with torch.distributed.fsdp.fully_shard(model)"
+        ),
+    )
+}
+
+/// Returns estimates for FSDP over several cards, for runs of it that failed: each card holds its
+/// part of parameters, gradients and state, and two blocks of layers whole. Empty if the program
+/// does not train, or has several devices already.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,
@@ -184,16 +207,15 @@ pub(crate) fn estimate_fsdp(
         block => (2 * block).min(parameters),
     };
     let estimate = |ranks: &u64| {
+        let (title, line) = fsdp_words(&ranks.to_string());
         let least = in_use.saturating_sub(sharded - sharded / ranks) + whole;
         let mut smallest: Vec<_> =
             explain::cards_like(device.card).filter(|card| card.total_bytes >= least).collect();
         smallest.sort_by_key(|card| card.total_bytes);
         Trial {
-            remedy: format!("fsdp_{ranks}"),
-            title: format!("FSDP over {ranks} cards"),
-            line: format!(
-                "torchrun --nproc-per-node {ranks}, with torch.distributed.fsdp.fully_shard(model)"
-            ),
+            remedy: format!("{FSDP}_{ranks}"),
+            title,
+            line,
             allocated: None,
             reserved: None,
             in_use: Some(least),

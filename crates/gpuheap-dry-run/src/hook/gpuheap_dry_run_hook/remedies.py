@@ -9,6 +9,10 @@ import os
 import threading
 import weakref
 
+from .sharding import Sharding
+
+# Start of the names of remedies that shard a model. The number of cards follows.
+FSDP = "fsdp_"
 # Repeated blocks that gradient checkpoints are put around: fewer are no stack of layers.
 LEAST_BLOCKS = 2
 # Elements that share a scale in 8-bit optimisers, and the elements below which a state stays in
@@ -33,16 +37,26 @@ class Remedies:
         # Batch sizes of loaders: as the program gave them.
         self.batches = set()
         self.halved = weakref.WeakSet()
+        ranks = [int(name[len(FSDP) :]) for name in self.on if name.startswith(FSDP)]
+        is_offloaded = "offload_parameters" in self.on
+        self.sharding = None
+        if ranks or is_offloaded:
+            self.sharding = Sharding(torch, max(ranks, default=1), is_offloaded, self.stacks)
 
     def start(self):
         """Changes PyTorch's classes. Called once PyTorch is imported."""
         self.watch_loaders()
         if "benchmark_off" in self.on:
             self.switch_benchmark_off()
-        if self.on & {"adam_8bit", "no_state"}:
-            step = self.step_in_8_bits if "adam_8bit" in self.on else self.step_without_state
+        if "adam_8bit" in self.on:
             for kind in self.adams():
-                kind.step = step_of(step)
+                kind.step = step_of(self.step_in_8_bits)
+        # State in host memory is state that a device does not have.
+        if self.on & {"no_state", "offload_parameters"}:
+            for kind in (*self.adams(), self.torch.optim.SGD):
+                kind.step = step_of(self.step_without_state)
+        if self.sharding is not None:
+            self.sharding.start()
 
     def adams(self):
         return self.torch.optim.Adam, self.torch.optim.AdamW
@@ -56,6 +70,8 @@ class Remedies:
         if module not in self.called[is_training]:
             self.called[is_training].add(module)
             has_gradients = any(parameter.requires_grad for parameter in module.parameters())
+            if self.sharding is not None and is_training and has_gradients:
+                self.sharding.shard(module)
             self.prepare(module, is_training and has_gradients)
         contexts = []
         if "autocast" in self.on:
@@ -100,9 +116,22 @@ class Remedies:
         if not is_training:
             return
         self.found["offload_activations"] = ""
+        if self.is_alone():
+            self.found["fsdp"] = ""
+            self.found["offload_parameters"] = ""
         place = self.checkpoint(module, "checkpoint" in self.on)
         if place:
             self.found["checkpoint"] = place
+
+    def is_alone(self):
+        """Returns True if the process is in no group, and has one device."""
+        distributed = getattr(self.torch, "distributed", None)
+        return (
+            distributed is not None
+            and distributed.is_available()
+            and not distributed.is_initialized()
+            and self.torch.cuda.device_count() == 1
+        )
 
     # ---- gradient checkpoints -------------------------------------------------------------------
 
@@ -127,17 +156,21 @@ class Remedies:
                 if is_on:
                     enable(True)
                 return "model.set_grad_checkpointing()"
-        names = [(name, module) for name, module in root.named_modules() if self.is_stack(module)]
-        outer = [
-            (name, module)
-            for name, module in names
-            if not any(name.startswith(f"{other}.") for other, _ in names if other != name)
-        ]
+        outer = self.stacks(root)
         for _, module in outer if is_on else ():
             for block in module.children():
                 self.wrap(block)
         shown = ", ".join(name or type(module).__name__ for name, module in outer[:4])
         return shown and f"torch.utils.checkpoint around each block of {shown}"
+
+    def stacks(self, root):
+        """Returns the names and lists of repeated blocks that are in no other such list."""
+        names = [(name, module) for name, module in root.named_modules() if self.is_stack(module)]
+        return [
+            (name, module)
+            for name, module in names
+            if not any(name.startswith(f"{other}.") for other, _ in names if other != name)
+        ]
 
     def is_stack(self, module):
         """Returns True for a list of at least two blocks of one class that have parts."""
@@ -185,6 +218,9 @@ class Remedies:
         if isinstance(optimiser, self.adams()):
             self.found["adam_8bit"] = type(optimiser).__name__
             self.found["no_state"] = type(optimiser).__name__
+        elif isinstance(optimiser, self.torch.optim.SGD):
+            if any(group["momentum"] for group in optimiser.param_groups):
+                self.found["no_state"] = "SGD"
 
     def step_in_8_bits(self, optimiser):
         """Allocates the states of an 8-bit Adam. No kernel runs, so none is launched."""
