@@ -14,8 +14,7 @@ use std::ffi::{c_char, c_void};
 
 use gpuheap::{Device, Heap, Limits};
 
-use crate::dry_run;
-use crate::entry::{Failure, enter, gpuheap_status, note, text, write};
+use crate::entry::{Failure, enter, gpuheap_status, note, reported, text, write};
 use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
 use crate::sized::{size_of_result, write_result};
@@ -92,7 +91,7 @@ pub unsafe extern "C" fn gpuheap_allocate(
         write(address, "where the address goes", std::ptr::null_mut())?;
         let heap = gpuheap_heap::get(heap)?;
         let allocated = heap.allocate(bytes, LiveStream::new(stream));
-        let allocated = dry_run::reported(heap.heap(), bytes, address, allocated)?;
+        let allocated = reported(heap.heap(), bytes, address, allocated)?;
         address.write(allocated as *mut c_void);
         Ok(())
     })
@@ -124,7 +123,7 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
         for at in 0..count {
             let (bytes, address) = (bytes.add(at).read(), addresses.add(at));
             let allocated = heap.allocate(bytes, LiveStream::new(stream));
-            match dry_run::reported(heap.heap(), bytes, address, allocated) {
+            match reported(heap.heap(), bytes, address, allocated) {
                 Ok(allocated) => address.write(allocated as *mut c_void),
                 Err(failure) => {
                     for made in (0..at).map(|made| addresses.add(made)) {

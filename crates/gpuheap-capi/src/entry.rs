@@ -1,11 +1,11 @@
 //! Entry of every C function: catches panics, and turns a failure into a status and a text.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use gpuheap::{Error, ErrorKind};
+use gpuheap::{Error, ErrorKind, Heap};
 
 /// Status of a call.
 #[allow(non_camel_case_types, reason = "named as in C")]
@@ -216,6 +216,23 @@ pub(crate) unsafe fn note<T>(result: *mut T, value: T) {
         // SAFETY: `result` is not null, so it is valid for a write.
         unsafe { result.write(value) };
     }
+}
+
+/// Reports the result of a request to `gpuheap dry-run`, and returns the result. A C caller passes
+/// the variable that receives the address, so this library makes the report instead of the heap.
+#[inline]
+pub fn reported(
+    heap: &Heap,
+    bytes: u64,
+    place: *mut *mut c_void,
+    result: Result<u64, Failure>,
+) -> Result<u64, Failure> {
+    let is_refused =
+        result.as_ref().is_err_and(|failure| failure.status() == gpuheap_status::OutOfMemory);
+    if is_refused || result.is_ok() {
+        heap.report_request(bytes, place.addr() as u64, !is_refused);
+    }
+    result
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ impl Open {
     /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
     /// [`stream_ended`](Open::stream_ended).
     pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
-        // `dry_run::reported` reports requests with the caller's variable.
+        // `entry::reported` reports requests with the caller's variable.
         gpuheap::find_requesters_by(|| None);
         Open {
             blocks: Blocks::new(),

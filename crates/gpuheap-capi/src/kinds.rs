@@ -10,8 +10,7 @@ use std::ffi::c_void;
 
 use gpuheap::MemoryKind;
 
-use crate::dry_run;
-use crate::entry::{Failure, enter, gpuheap_status, note, write};
+use crate::entry::{Failure, enter, gpuheap_status, note, reported, write};
 use crate::handle::gpuheap_heap;
 use crate::sized::{size_of_result, write_result};
 use crate::statistics::gpuheap_statistics;
@@ -63,7 +62,7 @@ pub unsafe extern "C" fn gpuheap_allocate_kind(
         let heap = gpuheap_heap::get(heap)?;
         let allocated = heap.allocate_kind(kind, bytes, LiveStream::new(stream));
         let allocated = match kind {
-            MemoryKind::Device => dry_run::reported(heap.heap(), bytes, address, allocated)?,
+            MemoryKind::Device => reported(heap.heap(), bytes, address, allocated)?,
             _ => allocated?,
         };
         address.write(std::ptr::with_exposed_provenance_mut(allocated as usize));

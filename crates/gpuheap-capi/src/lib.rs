@@ -12,7 +12,6 @@ mod blocks;
 mod callbacks;
 mod calls;
 mod devices;
-mod dry_run;
 mod entry;
 mod handle;
 mod kinds;
@@ -46,8 +45,7 @@ pub use calls::{
 pub use devices::{
     gpuheap_count_devices, gpuheap_device, gpuheap_get_device, gpuheap_get_heap_device,
 };
-pub use dry_run::reported;
-pub use entry::{Failure, gpuheap_last_error, gpuheap_status};
+pub use entry::{Failure, gpuheap_last_error, gpuheap_status, reported};
 pub use handle::{Open, gpuheap_heap};
 pub use kinds::{
     gpuheap_allocate_kind, gpuheap_get_kind_statistics, gpuheap_kind, gpuheap_register,
