@@ -311,3 +311,29 @@ END
     assert!(ran.stderr.contains(text), "{}", ran.stderr);
     assert!(ran.stderr.contains("fits on RTX 4060 Ti 16GB too"), "{}", ran.stderr);
 }
+
+#[test]
+fn failed_fsdp_run_is_estimated() {
+    let bench = Bench::new();
+    let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1, "remedies": {"fsdp": ""},
+        "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
+    let trace = "gpt_train_short.snapshot.pickle.gz";
+    let script = script(&bench, DRIVER, torch, trace, 0);
+    let owners = r#"[{"device": 0, "kinds": [{"kind": "parameters", "bytes": 1000000000},
+        {"kind": "gradients", "bytes": 1000000000}]}]"#;
+    let program = bench.file(
+        "shards.sh",
+        &format!(
+            "echo '{owners}' >$GPUHEAP_EMULATED_REPORT/owners.7.json\n\
+             case $GPUHEAP_DRY_RUN_REMEDY in fsdp_4) exit 1;; esac\n. {script}\n"
+        ),
+    );
+    let (ran, json) = bench.json(&["--card", "L4", "--remedies", "--", "sh", &program]);
+    let trials: Vec<_> = json["trials"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|trial| (trial["remedy"].as_str().unwrap(), trial["is_estimate"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(trials, [("fsdp_2", false), ("fsdp_4", true), ("fsdp_8", false)], "{}", ran.stderr);
+}

@@ -162,7 +162,9 @@ fn recording_stops_at_its_size() {
     assert_eq!(recording.end, RecordingEnd::Stopped("--max-size is reached".into()));
     let events = traces[0].events().len() as u64;
     assert!(events > 50_000 && size / events <= 40, "{size} bytes, {events} events");
-    assert!(run.ran.stderr.contains("recording stopped: --max-size is reached; the program goes on"));
+    assert!(
+        run.ran.stderr.contains("recording stopped: --max-size is reached; the program goes on")
+    );
 }
 
 #[test]
