@@ -15,6 +15,10 @@ use crate::{output, traces};
 /// Name for standard output in place of a file.
 const STANDARD_OUTPUT: &str = "-";
 
+/// End of the text: ways to see more.
+const MORE: &str = "\nMore: --format html for a page with a timeline and flame graphs, --at EVENT for\n  \
+                    another moment, --compare FILE for the difference to another recording.\n";
+
 /// Arguments of `gpuheap report`.
 #[derive(Args, Debug)]
 pub(crate) struct ReportArguments {
@@ -90,7 +94,9 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Verdict, Failure> {
     let written = match form {
         Form::Text => {
             let reports = reports(&traces, at)?;
-            reports.iter().map(text::render).collect::<Vec<_>>().join("\n").into_bytes()
+            let mut text = reports.iter().map(text::render).collect::<Vec<_>>().join("\n");
+            text += MORE;
+            text.into_bytes()
         }
         Form::Html => {
             let mut page = Vec::new();

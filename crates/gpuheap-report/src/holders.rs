@@ -1,8 +1,12 @@
 //! Holders: sites and threads, with the blocks of theirs that are live at one moment.
 
 use gpuheap_trace::Trace;
+use rustc_hash::FxHashMap;
 
 use crate::ledger::{Block, Ledger};
+
+/// Largest number of stacks of a report.
+const STACKS: usize = 20;
 
 /// A site or a thread, with its live memory at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +70,44 @@ pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> O
         }
     }
     Some(held)
+}
+
+/// A stack and a thread, with the memory that they keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptStack {
+    /// Live bytes, as requested.
+    pub bytes: u64,
+    /// Number of live blocks.
+    pub blocks: u64,
+    /// Name of the thread; `None` if the recording has no threads.
+    pub thread: Option<String>,
+    /// Frames in the program's own code, innermost first.
+    pub frames: Vec<String>,
+}
+
+/// Returns the stacks of blocks that are live after the first `events` events, most bytes first.
+/// Blocks without a stack are left out.
+pub(crate) fn by_stack(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<KeptStack> {
+    let mut sums: FxHashMap<(u32, u32), (u64, u64)> = FxHashMap::default();
+    for block in ledger.live(events) {
+        let stack = trace.events()[block.from as usize].stack;
+        if stack != 0 {
+            let (bytes, blocks) = sums.entry((stack, block.thread)).or_default();
+            *bytes = bytes.saturating_add(block.bytes);
+            *blocks += 1;
+        }
+    }
+    let mut stacks: Vec<_> = sums.into_iter().collect();
+    stacks.sort_unstable_by_key(|&(key, (bytes, _))| (std::cmp::Reverse(bytes), key));
+    stacks.truncate(STACKS);
+    let kept = |((stack, thread), (bytes, blocks)): ((u32, u32), (u64, u64))| KeptStack {
+        bytes,
+        blocks,
+        thread: trace.threads().map(|_| thread_name(trace, thread as usize)),
+        frames: trace.own_frames(stack).into_iter().map(ToString::to_string).collect(),
+    };
+    stacks.into_iter().map(kept).collect()
 }
 
 fn grouped<'b>(

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::compare::Comparison;
 use crate::growth::Growth;
-use crate::holders::Holder;
+use crate::holders::{Holder, KeptStack};
 use crate::report::Report;
 use crate::temporary::Temporary;
 
@@ -50,6 +50,7 @@ struct Trace<'a> {
     moment: Moment<'a>,
     left_by_site: Vec<HolderRow<'a>>,
     left_by_thread: Vec<HolderRow<'a>>,
+    left_by_stack: Vec<StackRow<'a>>,
     left_by_ended_threads_bytes: Option<u64>,
     growth: Vec<GrowthRow<'a>>,
     temporary: Vec<TemporaryRow<'a>>,
@@ -69,6 +70,14 @@ struct HolderRow<'a> {
     name: &'a str,
     bytes: u64,
     blocks: u64,
+}
+
+#[derive(Serialize)]
+struct StackRow<'a> {
+    bytes: u64,
+    blocks: u64,
+    thread: Option<&'a str>,
+    frames: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -117,6 +126,7 @@ impl<'a> Trace<'a> {
             },
             left_by_site: holders(&report.left),
             left_by_thread: holders(&report.left_by_thread),
+            left_by_stack: report.left_by_stack.iter().map(stack).collect(),
             left_by_ended_threads_bytes: report
                 .left_by_ended_threads
                 .as_ref()
@@ -133,6 +143,15 @@ fn holders(holders: &[Holder]) -> Vec<HolderRow<'_>> {
         HolderRow { name, bytes, blocks }
     });
     rows.collect()
+}
+
+fn stack(stack: &KeptStack) -> StackRow<'_> {
+    StackRow {
+        bytes: stack.bytes,
+        blocks: stack.blocks,
+        thread: stack.thread.as_deref(),
+        frames: &stack.frames,
+    }
 }
 
 fn growth(growth: &Growth) -> GrowthRow<'_> {

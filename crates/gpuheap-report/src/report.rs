@@ -3,20 +3,11 @@
 use gpuheap_trace::{Format, Recording, Summary, Trace};
 
 use crate::growth::{self, Growth};
-use crate::holders::{self, Holder};
+use crate::holders::{self, Holder, KeptStack};
 use crate::ledger::{Ledger, SiteKind};
+use crate::moment::{At, end, events_until};
+use crate::stacks::is_host;
 use crate::temporary::{self, Temporary};
-
-/// Moment of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
-    /// The peak of live bytes.
-    Peak,
-    /// The end of the recording.
-    End,
-    /// After the event with this number.
-    Event(u64),
-}
 
 /// Report of one trace.
 #[derive(Debug, Clone)]
@@ -28,6 +19,8 @@ pub struct Report {
     pub format: Format,
     /// The device's index; `None` if the format does not record it.
     pub device: Option<u32>,
+    /// `true` for pinned and registered host memory.
+    pub is_host: bool,
     /// Counts and peaks.
     pub summary: Summary,
     /// Kind of the sites.
@@ -48,6 +41,8 @@ pub struct Report {
     pub left: Vec<Holder>,
     /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
     pub left_by_thread: Vec<Holder>,
+    /// Stacks of these blocks with their threads, most bytes first. At most 20.
+    pub left_by_stack: Vec<KeptStack>,
     /// Memory that ended threads left live at the end. `None` if the format does not record the
     /// ends of threads.
     pub left_by_ended_threads: Option<Holder>,
@@ -74,6 +69,7 @@ impl Report {
             name: trace.name().to_owned(),
             format: trace.format(),
             device: trace.device(),
+            is_host: is_host(trace),
             kind: ledger.kind,
             at,
             event: last.map_or(0, |event| event.number.into()),
@@ -83,6 +79,7 @@ impl Report {
             held_by_thread: holders::by_thread(trace, &ledger, events),
             left: holders::by_site(&ledger, end(trace)),
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
+            left_by_stack: holders::by_stack(trace, &ledger, end(trace)),
             left_by_ended_threads: holders::of_ended_threads(trace, &ledger, end(trace)),
             recording: trace.recording().cloned(),
             growing: growth::growing(trace, &ledger),
@@ -95,34 +92,4 @@ impl Report {
     pub fn held_bytes(&self) -> u64 {
         self.held.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add)
     }
-}
-
-/// Returns the number of events up to a moment.
-///
-/// # Errors
-/// Returns an error if the trace has no event with the moment's number.
-pub(crate) fn events_until(trace: &Trace, summary: &Summary, at: At) -> Result<u32, String> {
-    let events = trace.events();
-    Ok(match at {
-        At::Peak => match summary.peak_event {
-            // An event's index is below 32 bits, as the number of events is.
-            Some(index) => index as u32 + 1,
-            None => trace.reconstructed_events() as u32,
-        },
-        At::End => end(trace),
-        At::Event(number) => {
-            let last = events.last().map_or(0, |event| u64::from(event.number));
-            if number > last {
-                let name = trace.name();
-                return Err(format!(
-                    "{name}: there is no event {number}; give one from 0 to {last}"
-                ));
-            }
-            events.partition_point(|event| u64::from(event.number) <= number) as u32
-        }
-    })
-}
-
-fn end(trace: &Trace) -> u32 {
-    trace.events().len() as u32
 }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::ledger::{Block, Ledger, SiteKind};
-use crate::report::{At, events_until};
+use crate::moment::{At, events_until};
 
 /// Bytes by stack. Without recorded stacks, the stack is the size of the blocks.
 struct Weights<'t> {
@@ -173,16 +173,21 @@ pub fn speedscope(traces: &[Trace], at: At) -> Result<String, String> {
     serde_json::to_string(&file).map(|text| text + "\n").map_err(|error| error.to_string())
 }
 
-/// Returns the name of a trace's memory: `device 0`, or `host`.
+/// Returns the name of a trace's memory: `device 0`, `host memory`, or `GPU memory` if the format
+/// does not record the device.
 pub(crate) fn device_name(trace: &Trace) -> String {
-    let is_host = trace.recording().is_some()
+    match trace.device() {
+        Some(device) => format!("device {device}"),
+        None if is_host(trace) => "host memory".to_owned(),
+        None => "GPU memory".to_owned(),
+    }
+}
+
+/// Returns `true` if the trace is of pinned or registered host memory.
+pub(crate) fn is_host(trace: &Trace) -> bool {
+    trace.device().is_none()
         && trace.events().iter().any(|event| match event.op {
             Op::Allocate { allocation, .. } => trace.kind(allocation).is_host(),
             _ => false,
-        });
-    match trace.device() {
-        Some(device) => format!("device {device}"),
-        None if is_host => "host memory".to_owned(),
-        None => "GPU memory".to_owned(),
-    }
+        })
 }

@@ -6,12 +6,17 @@ use gpuheap_trace::{Coverage, RecordingEnd};
 use crate::growth::{Growth, PARTS, WARM_UP};
 use crate::holders::Holder;
 use crate::ledger::SiteKind;
-use crate::report::{At, Report};
+use crate::moment::At;
+use crate::report::Report;
 
 /// Width of a terminal, in columns.
 pub(crate) const WIDTH: usize = 80;
 /// Rows of a table. Further rows are summed up.
 const ROWS: usize = 8;
+/// Stacks that are shown.
+const STACKS: usize = 3;
+/// Frames of a stack that are shown.
+const FRAMES: usize = 4;
 /// Rows of growth if no site grows steadily. Such rows are rarely a leak.
 const UNSTEADY_ROWS: usize = 3;
 
@@ -29,7 +34,11 @@ pub fn render(report: &Report) -> String {
 
 fn add_summary(text: &mut String, report: &Report) {
     let Report { summary, .. } = report;
-    let device = report.device.map_or_else(String::new, |device| format!(", device {device}"));
+    let device = match report.device {
+        Some(device) => format!(", device {device}"),
+        None if report.is_host => ", host memory".to_owned(),
+        None => String::new(),
+    };
     add_line!(text, "{} ({}{device})", report.name, report.format);
     let threads = summary
         .threads
@@ -136,6 +145,29 @@ fn add_left(text: &mut String, report: &Report) {
     }
     if report.summary.threads > Some(1) && !report.left_by_thread.is_empty() {
         add_holders(text, &report.left_by_thread, total, "thread that allocated");
+    }
+    add_stacks(text, report);
+}
+
+/// Adds the stacks that left the most memory. A stack of one frame says no more than its site.
+fn add_stacks(text: &mut String, report: &Report) {
+    if report.left_by_stack.iter().all(|stack| stack.frames.len() < 2) {
+        return;
+    }
+    add_line!(text, "  From these calls, the innermost first:");
+    for stack in report.left_by_stack.iter().take(STACKS) {
+        let blocks = count(stack.blocks, "block");
+        let thread = stack.thread.as_ref().filter(|_| report.summary.threads > Some(1));
+        let thread = thread.map_or_else(String::new, |thread| format!(", {thread}"));
+        let bytes = Amount(stack.bytes);
+        add_line!(text, "{bytes:>12}  {}", cut(&format!("{blocks}{thread}"), WIDTH - 14));
+        for frame in stack.frames.iter().take(FRAMES) {
+            add_line!(text, "{:>12}    {}", "", cut(frame, WIDTH - 16));
+        }
+        if stack.frames.len() > FRAMES {
+            let more = (stack.frames.len() - FRAMES) as u64;
+            add_line!(text, "{:>12}    and {}", "", count(more, "caller"));
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use gpuheap_report::{At, Report, text};
-use gpuheap_trace::{Format, Trace, TraceBuilder};
+use gpuheap_trace::capture::{Address, CaptureWriter, Record, Time};
+use gpuheap_trace::{Format, MemoryKind, ReadOptions, Trace, TraceBuilder, read_bytes};
 
 const MIB: u64 = 1 << 20;
 
@@ -86,6 +87,60 @@ fn leaking_thread_is_named() {
     assert_eq!(report.left_by_thread[0].name, "thread 13");
     assert_eq!(report.left_by_thread[0].bytes, 10 * MIB);
     insta::assert_snapshot!(text::render(&report));
+}
+
+/// Returns the capture of a program with a worker that leaves blocks, and with pinned memory.
+fn captured_worker() -> Vec<Trace> {
+    let mut file = Vec::new();
+    let mut writer = CaptureWriter::new(&mut file).unwrap();
+    let allocate = |time, thread, kind, stack| Record::Allocate {
+        time: Time(time),
+        thread,
+        kind,
+        device: 0,
+        stream: 0,
+        address: Address(time * MIB * 4),
+        bytes: 2 * MIB,
+        stack,
+    };
+    let mut records = vec![
+        Record::Process {
+            pid: 4711,
+            parent: 1,
+            started_unix_ns: 0,
+            program: "/opt/decode",
+            arguments: "./decode\0--threads\x004\0",
+        },
+        Record::Device { ordinal: 0, name: "H200", bytes: 1 << 37 },
+        Record::Text { text: "take" },
+        Record::Text { text: "/home/a/pool.py" },
+        Record::Text { text: "decode" },
+        Record::Frame { function: 1, file: 2, line: 10 },
+        Record::Frame { function: 3, file: 2, line: 16 },
+        Record::Stack { addresses: vec![].into(), frames: vec![1, 2].into() },
+        Record::ThreadStart { time: Time(0), id: 4711, name: "decode" },
+        Record::ThreadStart { time: Time(1), id: 4712, name: "worker" },
+        allocate(10, 1, MemoryKind::Device, 1),
+        allocate(11, 1, MemoryKind::Pinned, 1),
+    ];
+    records.extend((20..30).map(|time| allocate(time, 2, MemoryKind::Device, 1)));
+    records.push(Record::ThreadEnd { time: Time(50_000_000), thread: 2, name: "worker" });
+    for record in records {
+        writer.write(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    read_bytes("decode.4711.gph", &file, &ReadOptions::default().host_memory(true)).unwrap()
+}
+
+#[test]
+fn ended_thread_is_named() {
+    let reports: Vec<Report> =
+        captured_worker().iter().map(|trace| Report::new(trace, At::Peak).unwrap()).collect();
+    let [device, host] = &reports[..] else { panic!("{reports:?}") };
+    assert_eq!(device.left_by_ended_threads.as_ref().unwrap().bytes, 20 * MIB);
+    assert_eq!(device.left_by_stack[0].frames.len(), 2);
+    assert!(host.is_host && !device.is_host);
+    insta::assert_snapshot!(format!("{}\n{}", text::render(device), text::render(host)));
 }
 
 #[test]

@@ -12,14 +12,15 @@ use serde::Serialize;
 use crate::growth::Growth;
 use crate::holders::thread_name;
 use crate::ledger::{Ledger, SiteKind};
-use crate::report::{At, Report};
+use crate::moment::At;
+use crate::report::Report;
 use crate::stacks::device_name;
 use crate::temporary::Temporary;
 use crate::text;
 use crate::view::{Bounds, View};
 
-/// Bounds of a page. With these, a page of 5 million events has 4 MiB. Chromium 148 opened it in 1.0
-/// to 1.3 s on a loaded machine with two cores (2026-11-24).
+/// Bounds of a page. With these, a page of 5 million events has 4 MiB. Chromium 148 opened it in
+/// 1.0 to 1.3 s on a loaded machine with two cores (2026-11-24).
 const BOUNDS: Bounds = Bounds { moments: 2_000, blocks: 250_000 };
 /// Failed requests that the page marks.
 const FAILURES: usize = 100;

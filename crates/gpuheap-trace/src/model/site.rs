@@ -10,13 +10,24 @@ impl Trace {
     /// If all frames are of libraries, returns the innermost frame of a known line, or else the
     /// innermost frame.
     pub fn site(&self, stack: u32) -> String {
-        let frames = || self.stack(stack);
-        let own = frames()
-            .find(|frame| !frame.is_library())
-            .or_else(|| frames().find(|frame| frame.line > 0 && !is_of_system(&frame.file)))
-            .or_else(|| frames().find(|frame| !is_of_cuda(frame)))
-            .or_else(|| frames().next());
-        own.map_or_else(|| "before the recording, or without a stack".to_owned(), Frame::to_string)
+        let own = self.own_frames(stack);
+        let innermost = own.first().copied().or_else(|| self.stack(stack).next());
+        innermost
+            .map_or_else(|| "before the recording, or without a stack".to_owned(), Frame::to_string)
+    }
+
+    /// Returns the frames of a stack in the program's own code, innermost first. If all frames are
+    /// of libraries, returns the frames of known lines, or else those outside of CUDA.
+    pub fn own_frames(&self, stack: u32) -> Vec<&Frame> {
+        let kinds: [fn(&Frame) -> bool; 3] = [
+            |frame| !frame.is_library(),
+            |frame| frame.line > 0 && !is_of_system(&frame.file),
+            |frame| !is_of_cuda(frame),
+        ];
+        let of = |is_own: fn(&Frame) -> bool| -> Vec<&Frame> {
+            self.stack(stack).filter(|frame| is_own(frame)).collect()
+        };
+        kinds.into_iter().map(of).find(|frames| !frames.is_empty()).unwrap_or_default()
     }
 }
 
@@ -75,7 +86,10 @@ fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::model::{Format, StackInterner, TraceBuilder};
 
     fn frame(function: &str, file: &str, line: u32) -> Frame {
         Frame { function: function.into(), file: file.into(), line }
@@ -92,6 +106,38 @@ mod tests {
         ] {
             assert_eq!(frame.to_string(), text);
         }
+    }
+
+    #[test]
+    fn native_programs_have_own_frames() {
+        let trace = |frames: &[(&str, &str, u32)]| {
+            let mut stacks = StackInterner::default();
+            let mut numbers = Vec::new();
+            for &(function, file, line) in frames {
+                let (function, file) = (stacks.text(function).unwrap(), stacks.text(file).unwrap());
+                numbers.push(stacks.frame(function, file, line).unwrap());
+            }
+            assert_eq!(stacks.stack(numbers).unwrap(), 1);
+            let mut builder = TraceBuilder::new("made up", Format::PytorchSnapshot);
+            builder.set_stacks(Arc::new(stacks.finish()));
+            builder.finish()
+        };
+        let shown = |trace: &Trace| -> Vec<String> {
+            trace.own_frames(1).into_iter().map(ToString::to_string).collect()
+        };
+        let native = [
+            ("cudaMalloc", "/opt/cuda/libcudart.so.12", 0),
+            ("take", "/home/a/leak.cpp", 10),
+            ("_M_run", "/usr/include/c++/12/bits/std_thread.h", 210),
+            ("decode", "/home/a/leak.cpp", 16),
+        ];
+        assert_eq!(shown(&trace(&native)), ["leak.cpp:10 in take", "leak.cpp:16 in decode"]);
+        let python = trace(&[native[1], ("step", "/home/a/train.py", 3)]);
+        assert_eq!(shown(&python), ["train.py:3 in step"]);
+        assert_eq!(python.site(1), "train.py:3 in step");
+        let stripped = trace(&[native[0], ("libapp.so+0x12", "/opt/libapp.so", 0)]);
+        assert_eq!(shown(&stripped), ["libapp.so+0x12"]);
+        assert_eq!(trace(&[native[0]]).site(1), "cudaMalloc in libcudart.so.12");
     }
 
     #[test]
