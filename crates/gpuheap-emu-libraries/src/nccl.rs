@@ -200,19 +200,19 @@ export! {
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
-    /// Writes this rank's values as the result.
+    /// Writes this rank's values as the result, if this rank is the root. Other ranks have no result.
     fn ncclReduce(
         sent: CUdeviceptr,
         result: CUdeviceptr,
         count: usize,
         kind: c_int,
         _reduction: c_int,
-        _root: c_int,
+        root: c_int,
         communicator: Handle,
         stream: CUstream,
     ) -> Outcome {
-        communicator.change(Communicator::connect)??;
-        copy(result, sent, bytes_of(count, kind), stream)
+        let is_root = communicator.change(|one| one.connect().map(|()| one.rank == root))??;
+        if is_root { copy(result, sent, bytes_of(count, kind), stream) } else { Ok(()) }
     }
 
     /// Writes this rank's values as the result.
