@@ -6,12 +6,12 @@ use std::ffi::{c_uint, c_void};
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream};
 use gpuheap_trace::MemoryKind;
 
-use crate::guard::Guard;
 use crate::layouts::{GraphAllocation, IpcHandle};
 use crate::limit::{self, Charge};
 use crate::recorder::{self, Block, Recorder};
 use crate::stacks::CallStack;
 use crate::table::{In, Out};
+use crate::threads::Guard;
 use crate::{contexts, real, settings};
 
 /// Pointer or handle of memory.

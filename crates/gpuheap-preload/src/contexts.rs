@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use gpuheap_driver::{CUcontext, CUdevice, CUresult};
 
-use crate::guard::Guard;
 use crate::table::Out;
+use crate::threads::Guard;
 use crate::{real, recorder};
 
 /// Number of contexts that ended. A context's handle may then be one of another device.

@@ -1,4 +1,5 @@
-//! Limit of the process's device memory, and requests that fail on purpose.
+//! Limit of the device memory of a process or of all processes of a run, and requests that fail on
+//! purpose.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -7,25 +8,12 @@ use std::time::{Duration, Instant};
 use gpuheap_driver::CUdevice;
 use gpuheap_driver::abi::Arg as _;
 
+use crate::ledger::{self, DEVICES};
 use crate::real;
 use crate::settings::{self, Limit};
 
-/// Most devices that have an account.
-const DEVICES: usize = 64;
-
 /// Longest wait for other threads' requests, which may fail and give back their share.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Account of a device.
-struct Account {
-    /// Bytes of live memory, and of requests that the driver has not answered.
-    used: AtomicU64,
-    /// Number of requests that the driver has not answered.
-    pending: AtomicU64,
-}
-
-static ACCOUNTS: [Account; DEVICES] =
-    [const { Account { used: AtomicU64::new(0), pending: AtomicU64::new(0) } }; DEVICES];
 
 /// Number of requests, and their bytes.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -60,8 +48,9 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
         }
     }
     let device = device as usize;
+    let ledger = ledger::get();
     let unlimited = Pending { charge: Charge { device, bytes: 0 }, is_limited: false };
-    let (Some(limit), Some(account)) = (of_device(device), ACCOUNTS.get(device)) else {
+    let (Some(limit), Some(account)) = (of_device(device), ledger.account(device)) else {
         return Ok(unlimited);
     };
     let began = Instant::now();
@@ -72,12 +61,16 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
         if add(account.used.load(Ordering::Acquire)).is_some() {
             account.pending.fetch_add(1, Ordering::AcqRel);
             if account.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok() {
+                ledger.note(device, |own| {
+                    own.pending.fetch_add(1, Ordering::AcqRel);
+                    own.used.fetch_add(bytes, Ordering::AcqRel);
+                });
                 return Ok(Pending { charge: Charge { device, bytes }, is_limited: true });
             }
             account.pending.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
-        if pending == 0 || bytes > limit || began.elapsed() > PATIENCE {
+        if bytes > limit || began.elapsed() > PATIENCE || (pending == 0 && !ledger.reap()) {
             return Err(Refused);
         }
         thread::yield_now();
@@ -98,9 +91,13 @@ impl Pending {
     }
 
     fn settle(&self) {
+        let (ledger, device) = (ledger::get(), self.charge.device);
         if self.is_limited
-            && let Some(account) = ACCOUNTS.get(self.charge.device)
+            && let Some(account) = ledger.account(device)
         {
+            ledger.note(device, |own| {
+                own.pending.fetch_sub(1, Ordering::AcqRel);
+            });
             account.pending.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -109,9 +106,13 @@ impl Pending {
 impl Charge {
     /// Gives the bytes back to the limit.
     pub(crate) fn give_back(self) {
+        let ledger = ledger::get();
         if self.bytes > 0
-            && let Some(account) = ACCOUNTS.get(self.device)
+            && let Some(account) = ledger.account(self.device)
         {
+            ledger.note(self.device, |own| {
+                own.used.fetch_sub(self.bytes, Ordering::AcqRel);
+            });
             account.used.fetch_sub(self.bytes, Ordering::AcqRel);
         }
     }
@@ -120,8 +121,10 @@ impl Charge {
 /// Returns the limit of a device and its used bytes; `None` if the device has no limit.
 pub(crate) fn figures(device: CUdevice) -> Option<(u64, u64)> {
     let device = device as usize;
-    let used = ACCOUNTS.get(device)?.used.load(Ordering::Acquire);
-    Some((of_device(device)?, used))
+    let limit = of_device(device)?;
+    let ledger = ledger::get();
+    ledger.reap();
+    Some((limit, ledger.account(device)?.used.load(Ordering::Acquire)))
 }
 
 /// Returns the limit of a device in bytes.

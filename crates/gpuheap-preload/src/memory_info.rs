@@ -3,8 +3,8 @@
 
 use gpuheap_driver::{CUdevice, CUresult};
 
-use crate::guard::Guard;
 use crate::table::Out;
+use crate::threads::Guard;
 use crate::{contexts, limit, real};
 
 pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CUresult {

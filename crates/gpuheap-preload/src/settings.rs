@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) python: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
+    /// File by which the processes of a run share the limit; `None` for a limit of each process.
+    pub(crate) ledger: Option<String>,
     /// Number of the request that fails, counted from 1; 0 for none.
     pub(crate) fail_nth: u64,
     /// Bytes of requests after which all requests fail; 0 for no such point.
@@ -38,6 +40,7 @@ pub(crate) fn get() -> &'static Settings {
         stacks: env::var("GPUHEAP_RUN_STACKS").as_deref() != Ok("0"),
         python: env::var("GPUHEAP_RUN_PYTHON").as_deref() != Ok("0"),
         limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
+        ledger: env::var("GPUHEAP_RUN_LEDGER").ok(),
         fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),
         fail_after: number("GPUHEAP_RUN_FAIL_AFTER").unwrap_or(0),
         max_size: number("GPUHEAP_RUN_MAX_SIZE").unwrap_or(u64::MAX),

@@ -1,9 +1,7 @@
-//! Numbers of threads, and their ends.
+//! Threads: whether one is within this library, their numbers, and their ends.
 
 use std::cell::Cell;
 use std::ffi::c_char;
-
-use crate::guard::Guard;
 
 /// Receiver of the ends of threads: the recorder.
 pub(crate) trait ThreadEnds: Sync {
@@ -22,6 +20,8 @@ struct Numbered {
 }
 
 thread_local! {
+    /// `true` while the thread is within this library or within a call of the driver for it.
+    static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
     // Without a destructor: destructors of the program may free memory after this library's.
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
     static END: End = const { End(()) };
@@ -73,4 +73,21 @@ pub(crate) fn name() -> String {
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let letters = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
     String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned()
+}
+
+/// Mark of the calling thread, until it is dropped.
+pub(crate) struct Guard(());
+
+impl Guard {
+    /// Marks the thread. Returns `None` if it is marked: the call comes from the driver, from this
+    /// library, or from a signal handler that interrupted one of them. Such calls are not recorded.
+    pub(crate) fn enter() -> Option<Guard> {
+        if IS_WITHIN.replace(true) { None } else { Some(Guard(())) }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        IS_WITHIN.set(false);
+    }
 }

@@ -8,10 +8,10 @@ use gpuheap_driver::{CUdeviceptr, CUmemAllocationProp, CUmemLocationType, CUresu
 use gpuheap_trace::MemoryKind;
 
 use crate::allocate::{Freed, Request, free_of};
-use crate::guard::Guard;
 use crate::real;
 use crate::recorder;
 use crate::table::{In, Out};
+use crate::threads::Guard;
 
 /// Space of handles of physical memory.
 const HANDLES: u32 = 1;

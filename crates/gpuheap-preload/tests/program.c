@@ -253,6 +253,38 @@ static void limit(void) {
   printf("refused with room: %zu\n", (size_t)refused);
 }
 
+/* Three children hold a part each. One is killed, and its part is free again. */
+static void shares(void) {
+  int ends[2], first[2];
+  char byte = 0;
+  pid_t killed_one = 0;
+  if (pipe(ends) != 0 || pipe(first) != 0) exit(1);
+  for (int i = 0; i < 3; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      ptr address;
+      close(ends[1]);
+      use();
+      int code = api.cuMemAlloc_v2(&address, 4 * MIB);
+      printf("child %d: %d\n", i, code);
+      fflush(stdout);
+      (void)!write(first[1], &byte, 1);
+      (void)!read(ends[0], &byte, 1);
+      _exit(0);
+    }
+    (void)!read(first[0], &byte, 1);
+    if (i == 1) killed_one = child;
+  }
+  kill(killed_one, SIGKILL);
+  waitpid(killed_one, 0, 0);
+  ptr address;
+  use();
+  printf("parent: %d\n", api.cuMemAlloc_v2(&address, 4 * MIB));
+  close(ends[1]);
+  while (wait(0) > 0) {
+  }
+}
+
 static void fails(void) {
   ptr address;
   for (int i = 0; i < 3; i++) printf("%d ", api.cuMemAlloc_v2(&address, MIB));
@@ -270,6 +302,8 @@ int main(int count, char **arguments) {
   }
   if (!strcmp(work, "forks")) {
     forks();
+  } else if (!strcmp(work, "shares")) {
+    shares();
   } else {
     use();
   }

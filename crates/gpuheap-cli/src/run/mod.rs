@@ -37,6 +37,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     limit: Option<Size>,
 
+    /// Let the processes of the run share the limit
+    #[arg(long, requires = "limit")]
+    limit_tree: bool,
+
     /// Exit with 1 if a process's peak on a device is above this size
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     max_peak: Option<TypedSize>,
@@ -105,7 +109,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     };
     program::check(program)?;
     let captures = Captures::new(arguments.output.as_deref(), program)?;
-    let variables = variables(arguments, &library, &captures);
+    let mut variables = variables(arguments, &library, &captures);
+    let ledger = arguments.limit_tree.then(ledger).transpose()?;
+    variables.extend(ledger.iter().map(|file| ("GPUHEAP_RUN_LEDGER", file.path().into())));
     let ended = start(arguments, program, rest, variables)?;
     let summaries = summary::read(&captures.found());
     match arguments.on_exit {
@@ -142,6 +148,18 @@ fn start(
     emulate(&emulation).map_err(|error| match error {
         Error::WrongUse(line) => Failure::wrong_use(line),
         error => Failure::environment_error(error),
+    })
+}
+
+/// Makes the file by which the processes of a run share a limit. It is removed at the end of the
+/// run.
+fn ledger() -> Result<tempfile::NamedTempFile, Failure> {
+    /// Bytes of the file, of which the recorder uses a part.
+    const BYTES: u64 = 128 << 10;
+    let made = tempfile::Builder::new().prefix("gpuheap-run-").tempfile();
+    let made = made.and_then(|file| file.as_file().set_len(BYTES).map(|()| file));
+    made.map_err(|error| {
+        Failure::environment_error(format!("no temporary file: {error}; set TMPDIR"))
     })
 }
 

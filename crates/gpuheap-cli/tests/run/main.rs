@@ -152,6 +152,16 @@ fn limit_is_exact() {
 }
 
 #[test]
+fn processes_share_limit_of_tree() {
+    let options = ["--limit", "9MiB", "--limit-tree"];
+    let run = Run::with(&options, &["linked", "shares"]);
+    let said = "child 0: 0\nchild 1: 0\nchild 2: 2\nparent: 0\n";
+    assert!(run.ran.stdout.starts_with(said), "{}{}", run.ran.stdout, run.ran.stderr);
+    let run = Run::with(&["--limit", "9MiB"], &["linked", "shares"]);
+    assert!(run.ran.stdout.starts_with("child 0: 0\nchild 1: 0\nchild 2: 0\n"));
+}
+
+#[test]
 fn recording_stops_at_its_size() {
     let run = Run::with(&["--max-size", "2MiB"], &["linked", "many"]);
     assert_eq!(run.ran.code, 3);
