@@ -79,6 +79,38 @@ fn each_family_is_recorded() {
     }
 }
 
+/// The emulated driver refuses these functions, so the program has a small driver in C.
+#[test]
+fn arrays_and_graphs_are_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    let built = folder.path().join("others");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let source = crates.join("gpuheap-preload/tests/other_driver.c");
+    let compile = |output: &Path, words: &[&str]| {
+        let mut compile = compiler();
+        compile.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(output);
+        assert!(compile.arg(&source).args(words).status().unwrap().success());
+    };
+    compile(&driver, &["-DDRIVER", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
+    compile(&built, &[driver.to_str().unwrap()]);
+    let output = tempfile::tempdir().unwrap();
+    let mut gpuheap = gpuheap(&output, &["--", built.to_str().unwrap()]);
+    let ran = ran(gpuheap.env("LD_LIBRARY_PATH", folder.path()));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let run = Run { folder: output, ran };
+    let trace = run.traces().remove(0);
+    let all = trace.events().iter().filter_map(|event| match event.op {
+        Op::Allocate { allocation, bytes } => Some((trace.kind(allocation), bytes)),
+        _ => None,
+    });
+    use MemoryKind::{Array, Graph, Imported};
+    // 100 × 20 × 4 floats; 8 × 4 × 2 halves; those and 4 × 2 × 1 halves.
+    let expected = [(Array, 32_000), (Array, 128), (Array, 144), (Imported, 0), (Graph, 5000)];
+    assert_eq!(all.collect::<Vec<_>>(), expected);
+    assert_eq!(trace.summary().left_live_bytes, 128);
+}
+
 #[test]
 fn leaks_are_attributed_to_threads() {
     let run = Run::of(&["dlsym", "threads"]);

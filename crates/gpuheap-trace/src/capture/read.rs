@@ -360,6 +360,8 @@ impl Device {
         match event.action {
             Action::Allocate { kind, address, bytes, .. } => {
                 self.builder.set_kind(kind);
+                // The process that exported the memory counts its bytes.
+                let bytes = if kind == MemoryKind::Imported { 0 } else { bytes };
                 if !self.builder.allocate(at, key(kind.space(), address), bytes)? {
                     self.lost_frees.count(place);
                 }
