@@ -53,7 +53,7 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
     };
     let is_plain = order.is_plain();
     let allocate = || served.allocate(bytes as u64, stream, is_plain, pointer);
-    // If the heap panics, which is a bug, the driver serves the call.
+    // A panic of the heap is a bug. The driver then serves the call.
     let address = match catch_unwind(AssertUnwindSafe(allocate)).ok()? {
         Ok(address) => address,
         Err(failure) if is_out_of_memory(&failure, bytes, served) => {

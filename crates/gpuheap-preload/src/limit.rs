@@ -12,7 +12,7 @@ use crate::ledger::{self, DEVICES};
 use crate::real;
 use crate::settings::{self, Limit};
 
-/// Longest wait for other threads' requests, which may fail and give back their share.
+/// Longest wait for other threads' requests. They may fail and give back their share.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Number of requests, and their bytes.

@@ -17,7 +17,7 @@ pub(crate) struct LoadedModule {
 /// Returns the loaded files. Takes the loader's lock for a moment.
 pub(crate) fn loaded() -> Vec<LoadedModule> {
     let mut found = Vec::new();
-    // SAFETY: the callback gets the vector, which lives until the call returns.
+    // SAFETY: the callback gets the vector. It lives until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
     found
 }

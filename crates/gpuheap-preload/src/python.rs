@@ -272,7 +272,7 @@ unsafe fn text(object: usize, offsets: &Offsets) -> String {
     if object == 0 {
         return String::new();
     }
-    // SAFETY: the caller passes a text object, which is never changed.
+    // SAFETY: the caller passes a text object. It is never changed.
     unsafe {
         let length = word(object, 16).min(LONGEST);
         let (start, length) = match byte(object, 32) & COMPACT_ASCII {
@@ -292,7 +292,7 @@ unsafe fn bytes<'a>(object: usize) -> &'a [u8] {
     if object == 0 {
         return &[];
     }
-    // SAFETY: the caller passes a bytes object, which lives as long as its code and is not changed.
+    // SAFETY: the caller passes a bytes object. It lives as long as its code and is not changed.
     unsafe {
         let start = std::ptr::with_exposed_provenance::<u8>(object + 32);
         std::slice::from_raw_parts(start, word(object, 16))

@@ -196,7 +196,7 @@ static void quits(void) {
   _exit(7);
 }
 
-/* The child outlives its parent, which has not used the driver. */
+/* The child outlives its parent. The parent has not used the driver. */
 static void forks(void) {
   int ends[2];
   char byte;

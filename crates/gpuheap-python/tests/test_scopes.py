@@ -798,9 +798,7 @@ def test_would_fit_knows_the_scope(heap):
     with heap.scope("load", limit="3 MiB"):
         kept = heap.alloc(2 * MIB)
         verdict, text = heap.would_fit(2 * MIB)
-        assert (
-            verdict == "no" and "scope 'load' has 1 MiB left of its limit of 3 MiB" in text
-        ), text
+        assert verdict == "no" and "scope 'load' has 1 MiB left of its limit of 3 MiB" in text, text
         assert heap.would_fit(MIB)[0] == "yes"
         kept.free()
 
