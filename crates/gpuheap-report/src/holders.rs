@@ -98,16 +98,31 @@ pub(crate) fn by_stack(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<KeptS
             *blocks += 1;
         }
     }
-    let mut stacks: Vec<_> = sums.into_iter().collect();
-    stacks.sort_unstable_by_key(|&(key, (bytes, _))| (std::cmp::Reverse(bytes), key));
+    // Stacks that differ in frames of libraries alone are one for a reader.
+    let mut kept: FxHashMap<(Vec<String>, u32), (u64, u64)> = FxHashMap::default();
+    for ((stack, thread), (bytes, blocks)) in sums {
+        let frames = trace.own_frames(stack).into_iter().map(ToString::to_string).collect();
+        let sum = kept.entry((frames, thread)).or_default();
+        sum.0 = sum.0.saturating_add(bytes);
+        sum.1 += blocks;
+    }
+    let mut stacks: Vec<KeptStack> = kept
+        .into_iter()
+        .map(|((frames, thread), (bytes, blocks))| KeptStack {
+            bytes,
+            blocks,
+            thread: trace.threads().map(|_| thread_name(trace, thread as usize)),
+            frames,
+        })
+        .collect();
+    stacks.sort_by(|one, other| {
+        other
+            .bytes
+            .cmp(&one.bytes)
+            .then_with(|| (&one.thread, &one.frames).cmp(&(&other.thread, &other.frames)))
+    });
     stacks.truncate(STACKS);
-    let kept = |((stack, thread), (bytes, blocks)): ((u32, u32), (u64, u64))| KeptStack {
-        bytes,
-        blocks,
-        thread: trace.threads().map(|_| thread_name(trace, thread as usize)),
-        frames: trace.own_frames(stack).into_iter().map(ToString::to_string).collect(),
-    };
-    stacks.into_iter().map(kept).collect()
+    stacks
 }
 
 fn grouped<'b>(
