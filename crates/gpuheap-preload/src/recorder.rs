@@ -117,12 +117,10 @@ fn create() -> Option<&'static Recorder> {
 impl Recorder {
     /// Records an allocation.
     pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack) {
-        let news = self.modules_of(stack);
         let sample = {
-            let mut state = self.locked();
+            let (mut state, stack) = self.locked_with(stack);
             let time = self.time();
             let thread = state.thread(self, time);
-            let stack = state.stack(stack, news);
             let Block { kind, device, stream, address, bytes, .. } = block;
             state.write(&Record::Allocate {
                 time,
@@ -150,11 +148,9 @@ impl Recorder {
         code: CUresult,
         is_limit: bool,
     ) {
-        let news = self.modules_of(stack);
-        let mut state = self.locked();
+        let (mut state, stack) = self.locked_with(stack);
         let time = self.time();
         let thread = state.thread(self, time);
-        let stack = state.stack(stack, news);
         let Block { kind, device, stream, bytes, .. } = block;
         let (code, is_limit) = (code.0, u32::from(is_limit));
         let code = u32::try_from(code).unwrap_or(u32::MAX);
@@ -253,15 +249,19 @@ impl Recorder {
         }
     }
 
-    /// Returns the loaded files if the stack is new. The loader's lock is never taken within this
-    /// library's: a thread that loads a library may hold it and allocate.
-    fn modules_of(&self, stack: &CallStack) -> Option<Vec<modules::LoadedModule>> {
-        let is_known = stack.is_empty() || {
-            let mut state = self.locked();
-            state.set_key(stack);
-            state.stacks.contains_key(&*state.key)
-        };
-        (!is_known).then(modules::loaded)
+    /// Locks the state, and returns the number of a stack. If the stack is new, reads the loaded
+    /// files first, without this lock: a thread that loads a library holds the loader's lock, and
+    /// may allocate.
+    fn locked_with(&self, stack: &CallStack) -> (MutexGuard<'_, State>, u32) {
+        let mut state = self.locked();
+        if let Some(known) = state.known(stack) {
+            return (state, known);
+        }
+        drop(state);
+        let news = modules::loaded();
+        let mut state = self.locked();
+        let number = state.stack(stack, news);
+        (state, number)
     }
 
     fn time(&self) -> Time {
@@ -321,17 +321,22 @@ impl State {
         self.threads
     }
 
-    /// Returns the number of a stack. Records the stack, and files that were not recorded, at its
-    /// first call.
-    fn stack(&mut self, stack: &CallStack, news: Option<Vec<modules::LoadedModule>>) -> u32 {
+    /// Returns the number of a stack that is recorded or empty. Sets its key otherwise.
+    fn known(&mut self, stack: &CallStack) -> Option<u32> {
         if stack.is_empty() {
-            return 0;
+            return Some(0);
         }
         self.set_key(stack);
-        if let Some(known) = self.stacks.get(&*self.key) {
-            return *known;
+        self.stacks.get(&*self.key).copied()
+    }
+
+    /// Returns the number of a stack. Records the stack, and files that were not recorded, at its
+    /// first call.
+    fn stack(&mut self, stack: &CallStack, news: Vec<modules::LoadedModule>) -> u32 {
+        if let Some(known) = self.known(stack) {
+            return known;
         }
-        for module in news.into_iter().flatten() {
+        for module in news {
             if self.modules.insert((module.start, module.base)) {
                 let modules::LoadedModule { path, build_id, start, end, base } = &module;
                 let (start, end, base) = (*start, *end, *base);
