@@ -164,6 +164,8 @@ integers! {
         MANAGED_MEMORY = 83,
         /// 1 if the device is one of several on a board.
         MULTI_GPU_BOARD = 84,
+        /// Number of the board that the device is on.
+        MULTI_GPU_BOARD_GROUP_ID = 85,
         /// 1 if the device can access pageable host memory.
         PAGEABLE_MEMORY_ACCESS = 88,
         /// 1 if host and device may use managed memory at the same time.

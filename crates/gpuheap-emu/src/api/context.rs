@@ -294,22 +294,21 @@ impl Call<'_> {
         fail_if(flags != 0, INVALID_VALUE)?;
         let far = self.context(peer)?.device;
         let near = self.device_of(current);
-        fail_if(near == far, CUresult::ERROR_INVALID_DEVICE)?;
         fail_if(
             !self.peers_reach(near as CUdevice, far as CUdevice)?,
             CUresult::ERROR_PEER_ACCESS_UNSUPPORTED,
         )?;
         let peers = &mut self.current_context_mut()?.peers;
-        fail_if(peers.contains(&far), CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED)?;
-        peers.push(far);
+        fail_if(peers.contains(&peer.0), CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED)?;
+        peers.push(peer.0);
         Ok(())
     }
 
     pub(crate) fn cuCtxDisablePeerAccess(&mut self, peer: CUcontext) -> Outcome {
         self.current()?;
-        let far = self.context(peer)?.device;
+        self.context(peer)?;
         let peers = &mut self.current_context_mut()?.peers;
-        let known = peers.iter().position(|peer| *peer == far);
+        let known = peers.iter().position(|known| *known == peer.0);
         peers.swap_remove(known.ok_or(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)?);
         Ok(())
     }

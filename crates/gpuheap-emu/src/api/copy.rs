@@ -23,14 +23,18 @@ macro_rules! copies {
                 &mut self,
                 (target, source, bytes): args::$at_once,
             ) -> Outcome {
-                self.copy_and_wait($target(target), $source(source), bytes)
+                let (target, source) = ($target(target), $source(source));
+                self.require_access(&[target.address, source.address], CUstream::NULL)?;
+                self.copy_and_wait(target, source, bytes)
             }
 
             pub(crate) fn $in_order(
                 &mut self,
                 (target, source, bytes, stream): args::$in_order,
             ) -> Outcome {
-                self.copy_row($target(target), $source(source), bytes, stream, false)
+                let (target, source) = ($target(target), $source(source));
+                self.require_access(&[target.address, source.address], stream)?;
+                self.copy_row(target, source, bytes, stream, false)
             }
         )*}
     };
@@ -44,6 +48,7 @@ copies! {
 
 impl Call<'_> {
     pub(crate) fn cuMemcpy(&mut self, (target, source, bytes): args::cuMemcpy) -> Outcome {
+        self.require_access(&[target, source], CUstream::NULL)?;
         self.copy_and_wait(Side::any(target), Side::any(source), bytes)
     }
 
@@ -51,8 +56,7 @@ impl Call<'_> {
         &mut self,
         (target, target_context, source, source_context, bytes): args::cuMemcpyPeer,
     ) -> Outcome {
-        self.context(target_context)?;
-        self.context(source_context)?;
+        self.check_contexts(target_context, source_context)?;
         self.copy_and_wait(Side::device(target), Side::device(source), bytes)
     }
 
@@ -71,7 +75,7 @@ impl Call<'_> {
         &mut self,
         (target, source, bytes, stream): args::cuMemcpyAsync,
     ) -> Outcome {
-        self.reach_pools(&[target, source], stream)?;
+        self.require_access(&[target, source], stream)?;
         self.copy_row(Side::any(target), Side::any(source), bytes, stream, false)
     }
 
@@ -79,27 +83,59 @@ impl Call<'_> {
         &mut self,
         (target, target_context, source, source_context, bytes, stream): args::cuMemcpyPeerAsync,
     ) -> Outcome {
-        self.context(target_context)?;
-        self.context(source_context)?;
+        self.check_contexts(target_context, source_context)?;
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
-    /// Checks that the stream's device may use addresses. If an address is in memory of another
-    /// device's pool, the stream's device needs access to that pool. Copies between peers are the
-    /// exception: they need no access (two H200, driver 580).
-    fn reach_pools(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
-        let stream = self.stream(stream)?;
-        let device = self.device_of(self.context_of(stream));
-        for address in addresses {
-            let found = self.state.space.find(*address).map(|(_, found)| found.kind);
-            let Some(Kind::Pool { pool, .. }) = found else { continue };
-            fail_if(!self.pool_reaches(pool, device), INVALID_VALUE)?;
+    /// Checks the contexts of a copy between peers. Either may be null, and neither has to be the
+    /// context of the memory (two H200, driver 580).
+    fn check_contexts(&self, target: CUcontext, source: CUcontext) -> Outcome {
+        for context in [target, source] {
+            if !context.is_null() {
+                self.context(context)?;
+            }
         }
         Ok(())
     }
 
+    /// Checks that the stream's device may use addresses of pools and of mappings. Copies between
+    /// peers are the exception: they need no access, and neither does a copy of plain memory of
+    /// another device (two H200, driver 580).
+    fn require_access(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
+        let stream = self.stream(stream)?;
+        let context = self.context_of(stream);
+        for address in addresses {
+            let found = self.state.space.find(*address).map(|(_, found)| found.kind);
+            let is_plain = !matches!(found, Some(Kind::Pool { .. } | Kind::Reserved));
+            let is_mapped =
+                found != Some(Kind::Reserved) || self.state.vmm.find(*address).is_some();
+            fail_if(!is_plain && is_mapped && !self.reaches(context, *address), INVALID_VALUE)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether work of a context may use the memory at an address. Plain memory of another
+    /// context's device needs peer access to that context, pool memory access to the pool, and
+    /// mapped memory access to the mapping.
+    pub(super) fn reaches(&self, context: u32, address: u64) -> bool {
+        let device = self.device_of(context);
+        let Some((_, found)) = self.state.space.find(address) else { return false };
+        match found.kind {
+            Kind::Small { .. } | Kind::Large { .. } => {
+                let owner = self.state.contexts.handle(found.context);
+                let peers = self.state.contexts.at(context).map(|context| &context.peers);
+                found.device == device || peers.is_some_and(|peers| peers.contains(&owner))
+            }
+            Kind::Pool { pool, .. } => self.pool_reaches(pool, device),
+            Kind::Reserved => self.state.vmm.find(address).is_some_and(|(_, mapping)| {
+                mapping.access[device] != CU_MEM_ACCESS_FLAGS_PROT_NONE
+            }),
+            Kind::Managed { .. } | Kind::Pinned { .. } | Kind::Registered { .. } => true,
+        }
+    }
+
     /// Returns whether a device may use memory from a pool.
-    pub(super) fn pool_reaches(&self, pool: usize, device: usize) -> bool {
+    fn pool_reaches(&self, pool: usize, device: usize) -> bool {
         self.state.pools.get(pool).is_none_or(|pool| {
             let granted = |(to, flags): &(i32, i32)| {
                 *to as usize == device && *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
@@ -125,8 +161,8 @@ impl Call<'_> {
         self.copy(target, source, Shape { width: bytes as u64, height: 1 }, stream, wait)
     }
 
-    fn copy_rectangle(&mut self, copy: In<CUDA_MEMCPY2D>, stream: CUstream, wait: bool) -> Outcome {
-        let stream = self.stream(stream)?;
+    fn copy_rectangle(&mut self, copy: In<CUDA_MEMCPY2D>, raw: CUstream, wait: bool) -> Outcome {
+        let stream = self.stream(raw)?;
         let copy = copy.get()?;
         let shape = Shape { width: copy.WidthInBytes as u64, height: copy.Height as u64 };
         let source = side(
@@ -141,6 +177,7 @@ impl Call<'_> {
             (copy.dstXInBytes, copy.dstY, copy.dstPitch),
             shape.width,
         )?;
+        self.require_access(&[target.address, source.address], raw)?;
         self.copy(target, source, shape, stream, wait)
     }
 

@@ -88,14 +88,15 @@ impl Call<'_> {
         &mut self,
         (value, attribute, source, target): args::cuDeviceGetP2PAttribute,
     ) -> Outcome {
-        // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED, CUDA_ARRAY_ACCESS_SUPPORTED.
+        // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED, CUDA_ARRAY_ACCESS_SUPPORTED,
+        // ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED.
         const PERFORMANCE_RANK: c_int = 1;
-        const LAST: c_int = 4;
+        const PARTIAL_ATOMICS: c_int = 5;
         fail_if(source == target, CUresult::ERROR_INVALID_DEVICE)?;
         let reach = self.peers_reach(source, target)?;
         match attribute {
-            PERFORMANCE_RANK => value.write(0),
-            2..=LAST => value.write(c_int::from(reach)),
+            PERFORMANCE_RANK | PARTIAL_ATOMICS => value.write(0),
+            2..PARTIAL_ATOMICS => value.write(c_int::from(reach)),
             _ => Err(INVALID_VALUE),
         }
     }
@@ -197,6 +198,7 @@ fn device_attribute(
         A::CLOCK_RATE => profile.clock_khz,
         A::MULTIPROCESSOR_COUNT => profile.multiprocessors,
         A::PCI_BUS_ID => number + 1,
+        A::MULTI_GPU_BOARD_GROUP_ID => number,
         A::PCI_DEVICE_ID | A::PCI_DOMAIN_ID => 0,
         A::MEMORY_CLOCK_RATE => profile.memory_clock_khz,
         A::GLOBAL_MEMORY_BUS_WIDTH => profile.memory_bus_bits,

@@ -86,6 +86,8 @@ impl Call<'_> {
         (milliseconds, start, end): args::cuEventElapsedTime,
     ) -> Outcome {
         milliseconds.require()?;
+        let contexts = (self.event(start)?.context, self.event(end)?.context);
+        fail_if(contexts.0 != contexts.1, CUresult::ERROR_INVALID_HANDLE)?;
         let time = |event: CUevent| {
             let found = self.event(event)?;
             match &found.recorded {

@@ -119,24 +119,13 @@ impl Call<'_> {
         }
     }
 
-    /// Returns whether a kernel on a stream may use the allocation at an address. Memory of another
-    /// device needs peer access, or access to the memory's pool.
+    /// Returns whether a kernel on a stream may use the allocation at an address. Mappings have
+    /// their own access rights.
     pub(crate) fn kernel_reaches(&self, stream: u32, address: u64) -> bool {
-        let context = self.context_of(stream);
-        let device = self.device_of(context);
-        let Some((_, found)) = self.state.space.find(address) else { return false };
-        if found.device == device {
-            return true;
-        }
-        match found.kind {
-            Kind::Small { .. } | Kind::Large { .. } => {
-                let context = self.state.contexts.at(context);
-                context.is_some_and(|context| context.peers.contains(&found.device))
-            }
-            Kind::Pool { pool, .. } => self.pool_reaches(pool, device),
-            // Mappings have their own access rights.
-            _ => true,
-        }
+        let found = self.state.space.find(address);
+        found.is_some_and(|(_, found)| {
+            found.kind == Kind::Reserved || self.reaches(self.context_of(stream), address)
+        })
     }
 }
 

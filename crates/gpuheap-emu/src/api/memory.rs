@@ -84,11 +84,14 @@ impl Call<'_> {
         &mut self,
         (base, bytes, pointer): args::cuMemGetAddressRange_v2,
     ) -> Outcome {
-        self.current()?;
+        let current = self.current()?;
         if base.is_null() && bytes.is_null() {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
+        // The range of another device's plain memory is found with peer access alone: measured.
+        let is_mapping = self.state.vmm.find(pointer).is_some();
+        fail_if(!is_mapping && !self.reaches(current, pointer), CUresult::ERROR_NOT_FOUND)?;
         base.write_if_wanted(start)?;
         bytes.write_if_wanted(length as usize)
     }

@@ -106,8 +106,8 @@ impl Call<'_> {
             }
             // Only this attribute needs a current context: measured.
             A::DEVICE_POINTER => {
-                self.current()?;
-                if unseen || found.access == CU_MEM_ACCESS_FLAGS_PROT_NONE {
+                let current = self.current()?;
+                if unseen || !self.reaches(current, pointer) {
                     return Ok(None);
                 }
                 Value::Long(pointer)
@@ -189,7 +189,9 @@ impl Call<'_> {
         if allocation.kind == Kind::Reserved {
             let Some((start, mapping)) = self.state.vmm.find(pointer) else { return Ok(None) };
             (found.base, found.bytes, found.device) = (start, mapping.bytes, mapping.device);
-            found.access = mapping.access[mapping.device];
+            // The access of the current context's device: measured.
+            let device = self.current().map_or(mapping.device, |current| self.device_of(current));
+            found.access = mapping.access[device];
         }
         Ok(Some(found))
     }

@@ -132,7 +132,9 @@ impl Call<'_> {
     ) -> Outcome {
         type L = CUmemLocationType;
         let found = self.pool(pool)?;
-        let (own, memory) = (found.device, found.memory);
+        let (own, memory, mut changed) = (found.device, found.memory, Vec::new());
+        let mut host_access = found.host_access;
+        fail_if(count == 0, INVALID_VALUE)?;
         for index in 0..count {
             let CUmemAccessDesc { location, flags } = access.at(index).get()?;
             let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];
@@ -142,10 +144,15 @@ impl Call<'_> {
                 match memory {
                     PoolMemory::Device => return Err(CUresult::ERROR_NOT_SUPPORTED),
                     PoolMemory::Host(_) if none => return Err(CUresult::ERROR_NOT_SUPPORTED),
-                    _ => self.pool(pool)?.host_access = flags,
+                    _ => host_access = flags,
                 }
                 continue;
             }
+            fail_if(
+                location.kind == L::DEVICE
+                    && !(known.contains(&flags) || flags == CU_MEM_ACCESS_FLAGS_PROT_READ),
+                INVALID_VALUE,
+            )?;
             fail_if(
                 location.kind != L::DEVICE || !known.contains(&flags),
                 CUresult::ERROR_NOT_SUPPORTED,
@@ -162,9 +169,14 @@ impl Call<'_> {
                 memory == PoolMemory::Device && !self.peers_reach(own as CUdevice, location.id)?,
                 CUresult::ERROR_PEER_ACCESS_UNSUPPORTED,
             )?;
-            let found = self.pool(pool)?;
-            found.access.retain(|(device, _)| *device != location.id);
-            found.access.push((location.id, flags));
+            changed.push((location.id, flags));
+        }
+        // A wrong description changes nothing: measured.
+        let found = self.pool(pool)?;
+        found.host_access = host_access;
+        for (device, flags) in changed {
+            found.access.retain(|(known, _)| *known != device);
+            found.access.push((device, flags));
         }
         Ok(())
     }

@@ -162,7 +162,9 @@ impl Call<'_> {
         for index in 0..count {
             let CUmemAccessDesc { location, flags } = access.at(index).get()?;
             match location.kind {
-                CUmemLocationType::DEVICE if ACCESS.contains(&flags) => self.device(location.id)?,
+                CUmemLocationType::DEVICE if ACCESS.contains(&flags) => {
+                    self.device(location.id).map_err(|_| INVALID_VALUE)?
+                }
                 // The host has no access to a device's memory: measured.
                 CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => {
                     return Err(CUresult::ERROR_NOT_SUPPORTED);

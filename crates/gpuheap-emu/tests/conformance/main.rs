@@ -15,6 +15,7 @@ mod managed;
 mod memory;
 mod misuse;
 mod no_context;
+mod peers;
 mod per_thread;
 mod pinned;
 mod pointers;

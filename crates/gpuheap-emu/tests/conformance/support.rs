@@ -1,11 +1,11 @@
 //! Drivers on which the suite runs, and macros for their calls.
 
 use std::ffi::c_void;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gpuheap_driver::*;
-use gpuheap_emu::{Emulator, Options, Schedule};
+use gpuheap_emu::{Emulator, Options, Profile, Schedule};
 
 /// Calls a function of the driver and returns its code.
 macro_rules! code {
@@ -55,13 +55,42 @@ pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     assert_eq!(emulator.findings().unwrap(), []);
 }
 
+/// Runs a test on two devices of one driver: the first two GPUs if the environment says that there
+/// are two, and otherwise the emulator. The first device is current. The emulator's checks are off,
+/// because the tests use memory without access.
+pub(crate) fn on_two_devices(test: impl Fn(&Gpu<'_>, &Gpu<'_>)) {
+    let both = |driver: &dyn Driver, name: &str| {
+        with_context(driver, name.to_owned(), 1, |far| {
+            with_context(driver, name.to_owned(), 0, |near| test(near, far));
+            ok!(far, cuCtxSetCurrent(far.context));
+        });
+    };
+    if std::env::var_os("GPUHEAP_TEST_DEVICE").is_some() {
+        if std::env::var_os("GPUHEAP_TEST_TWO_DEVICES").is_some() {
+            let real = real();
+            both(&*real, "two GPUs");
+        }
+        return;
+    }
+    for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {
+        let devices = vec![Profile::h200(), Profile::h200()];
+        let emulator = Emulator::new(Options { schedule, devices, ..Options::default() });
+        both(&emulator, &format!("{schedule:?}"));
+    }
+}
+
+/// Returns the real driver. The tests run one at a time, because each test compares the device's
+/// free memory.
+fn real() -> MutexGuard<'static, LibCuda> {
+    static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
+    let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
+    real.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
     if let Ok(wanted) = std::env::var("GPUHEAP_TEST_DEVICE") {
         let ordinal = wanted.strip_prefix("cuda:").expect("GPUHEAP_TEST_DEVICE is cuda:N");
-        static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
-        let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
-        // The tests run one at a time, because each test compares the device's free memory.
-        let real = real.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let real = real();
         // A failed test may have left memory allocated, so the context is reset.
         // SAFETY: no other test runs.
         assert!(unsafe { real.cuDevicePrimaryCtxReset_v2(ordinal.parse().unwrap()) }.is_success());
