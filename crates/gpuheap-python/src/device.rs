@@ -64,6 +64,12 @@ impl Device {
         call_detached(py, || self.inner.flush().map(|report| report.given_back()))
     }
 
+    /// Returns whether work on this device can use the memory of heaps of `other`. The first call
+    /// enables peer access for good.
+    fn _can_reach(&self, py: Python<'_>, other: &Device) -> PyResult<bool> {
+        call_detached(py, || self.inner.can_reach(&other.inner))
+    }
+
     /// Two devices are equal if they have the same memory. Each opening of an emulated device makes
     /// a new device.
     fn __eq__(&self, other: &Device) -> bool {

@@ -20,9 +20,9 @@ def refused(use):
 """
 
 
-def run(program, count=2):
+def run(program, count=2, device="1GiB"):
     needs_driver()
-    variables = {"GPUHEAP_EMULATED_DEVICE": ",".join(["1GiB"] * count)}
+    variables = {"GPUHEAP_EMULATED_DEVICE": ",".join([device] * count)}
     done = subprocess.run(
         [sys.executable, "-c", f"COUNT = {count}\n{BEGIN}{program}"],
         capture_output=True,
@@ -124,6 +124,35 @@ first.full(1000, 7, "int32")
 assert copy.sum() == 499500
 assert second.stats()["live"] == 4000
 """)
+
+
+def test_other_device_uses_the_memory():
+    run("""
+import ctypes
+installed = gpuheap.install("64MiB", [], devices="all")
+first, second = installed.heaps.values()
+assert first.pool == "stitched"
+driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+for heap, ordinal in ((first, 1), (second, 0)):
+    buffer = heap.alloc(1000)
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    address, length = ctypes.c_uint64(buffer.ptr), ctypes.c_size_t(1000)
+    assert driver.cuMemsetD8_v2(address, ctypes.c_ubyte(7), length) == 0
+""")
+
+
+def test_devices_without_access_get_plain_memory():
+    run(
+        """
+installed = gpuheap.install("64MiB", [], devices="all")
+assert [heap.pool for heap in installed.heaps.values()] == ["split", "split"]
+installed.undo()
+installed = gpuheap.install("64MiB", [], devices="all", pool="binned")
+assert installed.heap.pool == "binned"
+""",
+        device="wsl2-rtx4060",
+    )
 
 
 def test_cupy_allocates_on_current_device():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -167,6 +168,12 @@ def _made(devices: list[Any], limit: Any, settings: dict[str, Any]) -> list[_hea
     real = [device.ordinal for device in opened if not device.emulated]
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
+    # Libraries copy between devices without a look at the allocator, so each device gets access to
+    # the memory of the others. If one cannot, only plain memory can be copied so.
+    pairs = [(one, other) for one in opened for other in opened if other is not one]
+    reached = [one._can_reach(other) for one, other in pairs]
+    if not all(reached) and not os.environ.get("GPUHEAP_POOL"):
+        settings = {"pool": "split", **settings}
     heaps: list[_heap.Heap] = []
     for device, given in zip(opened, _limits(opened, limit)):
         first = heaps[0] if heaps else None
