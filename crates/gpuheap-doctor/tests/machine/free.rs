@@ -20,6 +20,14 @@ fn child_of_ended_parent_is_orphan() {
 }
 
 #[test]
+fn orphan_of_second_device_is_found() {
+    let plan = plan(named("two_h200_orphan"));
+    let [orphan] = plan.orphans.as_slice() else { panic!("{plan:?}") };
+    assert_eq!((orphan.pid, orphan.listed_pid, orphan.bytes), (1801, 1779, 2566 << 20));
+    assert!(plan.render(80).contains("GPU 1"), "{}", plan.render(80));
+}
+
+#[test]
 fn unreadable_process_prevents_proof() {
     let plan = plan(named("fork").without("/proc/1/fd", Why::Denied));
     assert!(plan.orphans.is_empty());

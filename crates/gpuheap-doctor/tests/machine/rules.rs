@@ -80,6 +80,7 @@ fn healthy_machine_has_no_warning() {
         named("h200_training"),
         named("h200_idle_recorded"),
         named("h200_training_recorded"),
+        named("two_h200_reordered"),
         named("wsl2"),
         named("wsl2_windows"),
         named("no_gpu"),

@@ -43,6 +43,21 @@ fn rows_add_up_to_used() {
 }
 
 #[test]
+fn each_device_lists_its_processes() {
+    let pids = |name| {
+        let accounts = status::accounts(&Machine::read(named(name)));
+        let of = |account: &Account| {
+            account.processes.iter().map(|row| (row.pid, row.place)).collect::<Vec<_>>()
+        };
+        accounts.iter().map(of).collect::<Vec<_>>()
+    };
+    // The driver lists a process by its real device, whatever order its environment sets.
+    let reordered = pids("two_h200_reordered");
+    assert_eq!(reordered, [[(1683, Place::Own)], [(1663, Place::Own)]]);
+    assert_eq!(pids("two_h200_orphan"), [vec![], vec![(1779, Place::Ended)]]);
+}
+
+#[test]
 fn reserved_memory_is_not_counted_twice() {
     let nvml =
         "{\"devices\": [{\"total\": 1000, \"used\": 300, \"free\": 700, \"reserved\": 100}]}";

@@ -134,7 +134,7 @@ impl Call<'_> {
         let found = self.pool(pool)?;
         let (own, memory, mut changed) = (found.device, found.memory, Vec::new());
         let mut host_access = found.host_access;
-        fail_if(count == 0, INVALID_VALUE)?;
+        fail_if(access.is_null(), INVALID_VALUE)?;
         for index in 0..count {
             let CUmemAccessDesc { location, flags } = access.at(index).get()?;
             let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];

@@ -194,7 +194,8 @@ fn pool_grants_access_by_device() {
         for (flags, code) in [(1, CUresult::ERROR_NOT_SUPPORTED), (2, REFUSED), (4, REFUSED)] {
             assert_eq!(set(&[description(far.device, flags)]), code, "{flags}");
         }
-        assert_eq!(set(&[]), REFUSED);
+        assert_eq!(set(&[]), CUresult::SUCCESS);
+        assert_eq!(code!(near, cuMemPoolSetAccess(pool, std::ptr::null(), 0)), REFUSED);
         let missing = description(99, 3);
         assert_eq!(set(&[missing]), CUresult::ERROR_INVALID_DEVICE);
         assert_eq!(set(&[description(far.device, 3), missing]), CUresult::ERROR_INVALID_DEVICE);
