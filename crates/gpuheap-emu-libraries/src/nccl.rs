@@ -200,7 +200,8 @@ export! {
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
-    /// Writes this rank's values as the result, if this rank is the root. Other ranks have no result.
+    /// Writes this rank's values as the result, if this rank is the root. Other ranks have no
+    /// result.
     fn ncclReduce(
         sent: CUdeviceptr,
         result: CUdeviceptr,
