@@ -218,9 +218,10 @@ class Remedies:
         if isinstance(optimiser, self.adams()):
             self.found["adam_8bit"] = type(optimiser).__name__
             self.found["no_state"] = type(optimiser).__name__
-        elif isinstance(optimiser, self.torch.optim.SGD):
-            if any(group["momentum"] for group in optimiser.param_groups):
-                self.found["no_state"] = "SGD"
+        elif isinstance(optimiser, self.torch.optim.SGD) and any(
+            group["momentum"] for group in optimiser.param_groups
+        ):
+            self.found["no_state"] = "SGD"
 
     def step_in_8_bits(self, optimiser):
         """Allocates the states of an 8-bit Adam. No kernel runs, so none is launched."""
