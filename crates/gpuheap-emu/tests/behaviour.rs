@@ -322,15 +322,16 @@ fn lost_context_fails_until_reset() {
 }
 
 #[test]
-fn unmapped_access_is_illegal_address() {
+fn fill_without_access_is_refused() {
     let gpu = start(Options::default());
     let (mut address, mut handle) = (0, 0);
     ok!(gpu, cuMemAddressReserve(&mut address, 2 << 20, 0, 0, 0));
     ok!(gpu, cuMemCreate(&mut handle, 2 << 20, &CUmemAllocationProp::device(0), 0));
     ok!(gpu, cuMemMap(address, 2 << 20, 0, handle, 0));
+    // The context stays usable: measured on two H200.
     let code = call!(gpu, cuMemsetD8_v2(address, 1, 100));
-    assert_eq!(code, CUresult::ERROR_ILLEGAL_ADDRESS);
-    assert_eq!(call!(gpu, cuCtxSynchronize()), CUresult::ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
+    ok!(gpu, cuCtxSynchronize());
 }
 
 #[test]
