@@ -10,8 +10,8 @@
 //! numbers are from the first 7,114 of them: a fit to all was worse for three dimensions. Every
 //! fifth shape was kept back from the rules. Of these 2,276 with 2-byte numbers, the rules are
 //! within 3 % or 1 MiB for 82 % of the first plans, 84 % of the fastest, and 57 % of the greediest.
-//! Of grouped convolutions, they are for 75 %, 75 % and 47 %. Other cards have other engines, so the
-//! plans are estimates for those cards.
+//! Of grouped convolutions, they are for 75 %, 75 % and 47 %. Other cards have other engines, so
+//! the plans are estimates for those cards.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
