@@ -57,7 +57,7 @@ def errors(measured, key):
 
 def summary(measured):
     count = sum(bool(row["requested"]) for row, _ in measured)
-    missing = sum(bool(row["requested"]) and not found for row, found in measured)
+    missing = [short(row) for row, found in measured if row["requested"] and not found]
     lines = []
     for key in ("requested", "reserved"):
         of = errors(measured, key)
@@ -67,10 +67,8 @@ def summary(measured):
             f"* Peak {FIGURES[key]}: median {percent(middle)}, worst {percent(worst, signed=True)},"
             f" of {short(row)}."
         )
-    lines.append(
-        f"* Without figures of a dry run: {missing} of {count} rows. Results that a program reads"
-        " stopped it, or the row has not been run since a GPU measured it."
-    )
+    names = f": {'; '.join(missing)}" if missing else ""
+    lines.append(f"* Without figures of a dry run: {len(missing)} of {count} rows{names}.")
     wrap = lambda line: textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(map(wrap, lines)) + "\n"
 

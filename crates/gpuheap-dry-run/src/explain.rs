@@ -1,12 +1,14 @@
 //! Finds memory at the peak, memory needs and remedies in the trace of a run.
 
+use std::collections::BTreeMap;
+
 use gpuheap_replay::Program;
 use gpuheap_replay::cards::{Card, Class};
 use gpuheap_replay::moment::Moment;
 use gpuheap_replay::replay::{DeviceChoice, Options, Silent};
 use gpuheap_replay::run::{TraceReport, replay};
 use gpuheap_replay::verdict::{RemedyKind, Way};
-use gpuheap_trace::{ReadOptions, Trace, read};
+use gpuheap_trace::{Frame, Op, ReadOptions, Trace, read};
 
 use crate::card::Device;
 use crate::program::Run;
@@ -19,6 +21,19 @@ const HOLDERS: usize = 5;
 const CARDS: usize = 3;
 /// Most remedies in a report.
 const REMEDIES: usize = 3;
+
+/// A request is absurd if it is so many times as large as all others at once.
+const ABSURD: u64 = 3;
+
+/// A request whose size a result may have decided, and that is much larger than all others.
+pub(crate) struct Absurd {
+    /// Requested bytes.
+    pub(crate) bytes: u64,
+    /// Most bytes of other requests that were live at once.
+    pub(crate) others: u64,
+    /// File, line and function.
+    pub(crate) line: String,
+}
 
 /// Trace of the device with the highest peak of a run.
 pub(crate) struct Recording {
@@ -66,6 +81,40 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
         owners: process.owners.iter().find(|owners| owners.device == peak.device).cloned(),
         file,
     })
+}
+
+/// Finds the largest request of a trace, if it is [`ABSURD`] times as large as all others at once,
+/// and was made by a function that reads a result. `reads` are lines of the program, as the hook
+/// reports them. Returns the line of the request, and the largest sum of the others.
+pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
+    let trace = &recording.trace;
+    let requests = trace.events().iter().filter_map(|event| match event.op {
+        Op::Allocate { bytes, .. } => Some((bytes, event.stack)),
+        _ => None,
+    });
+    let (bytes, stack) = requests.max_by_key(|&(bytes, _)| bytes)?;
+    let is_own = |frame: &&Frame| !frame.file.contains("/torch/") && !frame.file.starts_with('<');
+    let Frame { function, file, line } = trace.stack(stack).find(is_own)?;
+    let (begin, end) = (format!("{file}:"), format!(" in {function}"));
+    if !reads.iter().any(|read| read.starts_with(&begin) && read.ends_with(&end)) {
+        return None;
+    }
+    // A loop makes the same request in each round.
+    let mut live = BTreeMap::new();
+    let (mut sum, mut others) = (0_u64, 0_u64);
+    for event in trace.events() {
+        match event.op {
+            Op::Allocate { allocation, bytes: one } if one != bytes => {
+                live.insert(allocation, one);
+                sum += one;
+                others = others.max(sum);
+            }
+            Op::Free { allocation } => sum -= live.remove(&allocation).unwrap_or(0),
+            _ => {}
+        }
+    }
+    let is_absurd = bytes >= others.max(1).saturating_mul(ABSURD);
+    is_absurd.then(|| Absurd { bytes, others, line: format!("{begin}{line}{end}") })
 }
 
 fn memory_beside(process: &Process, device: u32, reserved: u64, run: &Run) -> u64 {

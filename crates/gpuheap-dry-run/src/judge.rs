@@ -81,9 +81,28 @@ pub(crate) fn judge(
     if let Some(recording) = &recording {
         verdict.peak = explain::find_peak(run, recording);
     }
+    let absurd = recording.as_ref().and_then(|recording| {
+        let torch = run.processes.iter().filter_map(|process| process.torch.as_ref());
+        // A function that only prints a result chooses no size by it.
+        let sizes = torch.flat_map(|torch| &torch.sizes).filter(|read| read.value.is_some());
+        explain::absurd_request(recording, &sizes.map(|read| &*read.line).collect::<Vec<_>>())
+    });
+    if let Some(absurd) = &absurd {
+        for card in verdict.cards.iter_mut().filter(|card| card.outcome.is_fit()) {
+            card.outcome = Outcome::NoVerdict(Reason::AbsurdRequest);
+        }
+        verdict.notes.push(format!(
+            "{} was requested at {}, and all other blocks together take {} at most. A result that \
+             the function reads may have decided the size: set it with --read",
+            Amount(absurd.bytes),
+            absurd.line,
+            Amount(absurd.others)
+        ));
+    }
     // Skips the replay if the run proves nothing: a replay takes time, and its figures would be
     // useless.
-    let is_of_use = match outcome::from_run(run).outcome {
+    let is_of_use = match outcome {
+        _ if absurd.is_some() => false,
         Outcome::NoVerdict(reason) => reason == Reason::Failed,
         _ => !is_interrupted,
     };

@@ -166,8 +166,8 @@ fn no_verdict(reason: Reason, cards: &str) -> String {
             format!("No verdict on {cards}: the program waits for a result that never comes.")
         }
         Reason::AbsurdRequest => format!(
-            "No verdict on {cards}: a request failed whose size a result may have decided, and \
-             which is larger than all others together. Set the result with --read."
+            "No verdict on {cards}: a result may have decided the size of a request that is larger \
+             than all others together. Set the result with --read."
         ),
     }
 }
