@@ -22,10 +22,10 @@ impl Trace {
         let kinds: [fn(&Frame) -> bool; 3] = [
             |frame| !frame.is_library(),
             |frame| frame.line > 0 && !is_of_system(&frame.file),
-            |frame| !is_of_cuda(frame),
+            |_| true,
         ];
         let of = |is_own: fn(&Frame) -> bool| -> Vec<&Frame> {
-            self.stack(stack).filter(|frame| is_own(frame)).collect()
+            self.stack(stack).filter(|frame| !is_of_cuda(frame) && is_own(frame)).collect()
         };
         kinds.into_iter().map(of).find(|frames| !frames.is_empty()).unwrap_or_default()
     }
@@ -74,10 +74,17 @@ fn is_of_system(file: &str) -> bool {
     parts.iter().any(|part| file.contains(part))
 }
 
+/// Returns `true` if the frame is of CUDA's runtime or driver, or of an emulated one. A runtime that
+/// is linked into the program has no file, so its functions are known by their names.
 fn is_of_cuda(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];
-    libraries.iter().any(|library| file.starts_with(library))
+    let function = frame.function.strip_prefix("cuda").or(frame.function.strip_prefix("cu"));
+    let is_call = function.is_some_and(|rest| rest.starts_with(|first: char| first.is_uppercase()))
+        && !file.ends_with(".py");
+    is_call
+        || frame.function.starts_with("gpuheap_emu")
+        || libraries.iter().any(|library| file.starts_with(library))
 }
 
 fn clean(text: &str) -> String {
@@ -137,6 +144,9 @@ mod tests {
         assert_eq!(python.site(1), "train.py:3 in step");
         let stripped = trace(&[native[0], ("libapp.so+0x12", "/opt/libapp.so", 0)]);
         assert_eq!(shown(&stripped), ["libapp.so+0x12"]);
+        let linked = ("cudaMalloc", "/home/a/leak", 0);
+        let emulated = ("gpuheap_emu_cudart::memory::cudaMalloc", "/src/memory.rs", 83);
+        assert_eq!(shown(&trace(&[emulated, linked, native[1]])), ["leak.cpp:10 in take"]);
         assert_eq!(trace(&[native[0]]).site(1), "cudaMalloc in libcudart.so.12");
     }
 
