@@ -289,6 +289,14 @@ fn collect_notes(
                 .to_owned(),
         );
     }
+    if run.processes.iter().any(outcome::has_hookless_pytorch) {
+        notes.push(
+            "PyTorch ran without the dry run's hook, so each result that the program read was 0, and \
+             a size may depend on one. Start Python without -I, -S and -E; a program in C++ has no \
+             hook"
+                .to_owned(),
+        );
+    }
     notes.extend(torch().flat_map(|torch| torch.notes.iter().cloned()));
     let is_noted = !modules.is_empty() || torch().any(|torch| torch.cuda.is_none());
     notes.extend(modules.into_iter().map(not_served));

@@ -86,7 +86,8 @@ fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     if processes.iter().all(|process| device_results(process).is_empty()) {
         return Outcome::NoVerdict(Reason::NoGpuUsed);
     }
-    match torch().any(|torch| !torch.sizes.is_empty()) {
+    let is_hookless = processes.iter().any(has_hookless_pytorch);
+    match is_hookless || torch().any(|torch| !torch.sizes.is_empty()) {
         true => Outcome::FitsAsFarAsKnown,
         false => Outcome::Fits,
     }
@@ -142,6 +143,13 @@ fn is_static(process: &Process) -> bool {
 pub(crate) fn asked_for_tables(process: &Process) -> bool {
     process.driver.as_ref().is_some_and(|driver| driver.export_table_asked)
         && !process.python.as_ref().is_some_and(|python| python.uses_driver)
+}
+
+/// Returns whether PyTorch ran without the hook, so that each result that the program read was 0.
+/// The interpreter loads no hook with `-I`, `-S` and `-E`, and a C++ program has none.
+pub(crate) fn has_hookless_pytorch(process: &Process) -> bool {
+    let is_loaded = process.driver.as_ref().is_some_and(|driver| driver.has_pytorch);
+    is_loaded && process.torch.is_none() && !device_results(process).is_empty()
 }
 
 /// Returns the figures of a process; `None` if it used no device.
@@ -209,7 +217,7 @@ fn refusals(process: &Process, ended: Ended) -> Vec<Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reports::{Driver, Python, Torch, TorchDevice};
+    use crate::reports::{Driver, DriverDevice, Python, Torch, TorchDevice};
     use crate::verdict::Failure;
 
     /// Returns reports of a PyTorch process with this number of failures and of refused requests.
@@ -312,6 +320,17 @@ mod tests {
         assert_eq!(outcome(Ended::Exit(1), &processes), absurd);
         processes[0].torch.as_mut().unwrap().failures.pop();
         assert_eq!(outcome(Ended::Exit(1), &processes), Outcome::DoesNotFit);
+    }
+
+    #[test]
+    fn hookless_pytorch_fits_as_far_known() {
+        let mut processes = with(0, false, 0);
+        let driver = processes[0].driver.as_mut().unwrap();
+        driver.has_pytorch = true;
+        driver.devices = vec![DriverDevice { peak_in_use: 1, ..DriverDevice::default() }];
+        assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::Fits);
+        processes[0].torch = None;
+        assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::FitsAsFarAsKnown);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Driver {
     pub(crate) refused: Vec<Refused>,
     /// `true` if a statically linked CUDA runtime requested the driver's private tables.
     pub(crate) export_table_asked: bool,
+    /// `true` if PyTorch's library for CUDA is loaded.
+    pub(crate) has_pytorch: bool,
 }
 
 /// Memory figures of one device, bytes.

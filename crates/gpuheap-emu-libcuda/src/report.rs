@@ -81,6 +81,11 @@ fn keep_earlier(folder: &Path) {
     }
 }
 
+/// Returns `true` if PyTorch's library for CUDA is loaded into this process.
+fn has_pytorch() -> bool {
+    std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("/libtorch_cuda."))
+}
+
 fn text(device: &Emulator) -> String {
     let options = device.options();
     let devices = (0..).zip(options.shown()).map(|(shown, number)| {
@@ -109,7 +114,7 @@ fn text(device: &Emulator) -> String {
         text,
         "{{\"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \
          \"launches_dropped\": {}, \"out_of_memory\": {}, \"refused\": [{}], \
-         \"export_table_asked\": {}, \"requests\": [{}]}}",
+         \"export_table_asked\": {}, \"has_pytorch\": {}, \"requests\": [{}]}}",
         devices.collect::<Vec<_>>().join(", "),
         device.calls_of("cuMemGetInfo_v2"),
         counts.copies_to_host,
@@ -117,6 +122,7 @@ fn text(device: &Emulator) -> String {
         counts.out_of_memory,
         refused.collect::<Vec<_>>().join(", "),
         device.calls_of("cuGetExportTable") > 0,
+        has_pytorch(),
         requests::json(),
     );
     text
