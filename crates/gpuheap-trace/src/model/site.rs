@@ -74,8 +74,8 @@ fn is_of_system(file: &str) -> bool {
     parts.iter().any(|part| file.contains(part))
 }
 
-/// Returns `true` if the frame is of CUDA's runtime or driver, or of an emulated one. A runtime that
-/// is linked into the program has no file, so its functions are known by their names.
+/// Returns `true` if the frame is of CUDA's runtime or driver, or of an emulated one. A runtime
+/// that is linked into the program has no file, so its functions are known by their names.
 fn is_of_cuda(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];
