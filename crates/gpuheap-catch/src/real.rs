@@ -66,7 +66,7 @@ impl Real {
 }
 
 /// Makes functions and cells for the real functions of a table. Each row is `library [how] symbol
-/// (arguments);`. The cells are in a module `reals`, made by [`real_cells!`].
+/// (arguments);`. The cells are in a module `reals`, made by `real_cells!`.
 #[macro_export]
 macro_rules! real_functions {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {

@@ -48,6 +48,8 @@ impl Block {
 /// Recording of a process. A forked child makes another one.
 pub(crate) struct Recorder {
     forks: u32,
+    /// Process that made the recorder. A child that a raw `clone` made has the same recorder.
+    pid: u32,
     /// Time of the monotonic clock at the start, nanoseconds.
     began_ns: u64,
     /// Devices that are known, as bits.
@@ -97,6 +99,7 @@ fn create() -> Option<&'static Recorder> {
     }
     let made = Recorder {
         forks: fork::watch(),
+        pid: std::process::id(),
         began_ns: clock_ns(),
         devices: AtomicU64::new(0),
         state: Mutex::default(),
@@ -461,7 +464,8 @@ static AT_EXIT: extern "C" fn() = at_exit;
 extern "C" fn at_exit() {
     // At exit, no code is left to handle a failure.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(recorder) = existing() {
+        let own = existing().filter(|recorder| recorder.pid == std::process::id());
+        if let Some(recorder) = own {
             recorder.end("");
         }
     }));

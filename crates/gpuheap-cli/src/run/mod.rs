@@ -195,7 +195,12 @@ fn variables(
 /// Prints the gates that failed. Returns `true` if none did.
 fn check_gates(arguments: &RunArguments, summaries: &[Summary]) -> bool {
     let mut failed = Vec::new();
+    let is_gated = arguments.max_peak.is_some() || arguments.max_leak.is_some();
+    if is_gated && summaries.is_empty() {
+        failed.push("nothing was recorded, so no gate was checked".to_owned());
+    }
     for summary in summaries {
+        failed.extend(summary.incomplete().filter(|_| is_gated));
         if let Some(most) = &arguments.max_peak
             && summary.peak_bytes() > most.bytes
         {

@@ -78,6 +78,18 @@ impl Summary {
         self.devices.iter().map(|device| device.live).sum()
     }
 
+    /// Returns the line for gates that a part of a capture cannot show to hold; `None` if the
+    /// capture is whole.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        let end = self.process.as_ref().map(|process| &process.end);
+        let reason = match (&self.problem, end) {
+            (Some(problem), _) => problem.clone(),
+            (None, Some(RecordingEnd::Stopped(reason))) => format!("recording stopped: {reason}"),
+            _ => return None,
+        };
+        Some(format!("{}: the gates were not checked to the end: {reason}", self.shown()))
+    }
+
     /// Returns the line for a gate that failed.
     pub(super) fn gate(&self, option: &str, figure: &str, bytes: u64, most: u64) -> String {
         format!(

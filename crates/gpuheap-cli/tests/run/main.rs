@@ -229,6 +229,13 @@ fn gates_set_exit_code() {
     assert_eq!(gated(&["--max-leak", "3145728"]), 1);
     assert_eq!(gated(&["--max-leak", "0"]), 1);
     assert_eq!(gated(&["--max-peak", "4MiB"]), 1);
+    let shell = ["-c", "\"$0\" linked many; exit 0", program().to_str().unwrap()];
+    let folder = tempfile::tempdir().unwrap();
+    let words = [&["--", "sh"], &shell[..]].concat();
+    let stopped = command(&folder, &["--max-size", "2MiB", "--max-leak", "1TiB"], &words);
+    assert_eq!(stopped.code, 1, "{}", stopped.stderr);
+    let nothing = command(&folder, &["--max-leak", "0", "-o", "none"], &["--", "true"]);
+    assert_eq!(nothing.code, 1, "{}", nothing.stderr);
     let run = Run::with(&["--max-peak", "2MiB"], &["linked", "leak"]);
     assert_eq!(run.ran.code, 3, "the program's own code comes first");
 }

@@ -202,7 +202,8 @@ impl<'a> Capture<'a> {
             Record::Allocate { time, thread, kind, device, stream, address, bytes, stack } => {
                 let key = (kind.space(), address.0);
                 if let Some((device, bytes)) = self.live.insert(key, (device, bytes)) {
-                    *self.live_bytes.entry(device).or_default() -= bytes;
+                    let sum = self.live_bytes.entry(device).or_default();
+                    *sum = sum.saturating_sub(bytes);
                 }
                 let counted = if kind.counts_on_device() { bytes } else { 0 };
                 self.live.insert(key, (device, counted));
