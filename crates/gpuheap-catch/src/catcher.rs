@@ -88,8 +88,8 @@ impl Catcher {
     }
 
     /// Replaces the function that `cuGetProcAddress` found with the library's function for it. The
-    /// address decides which variant was found. If the driver's addresses are not those of its
-    /// symbols, the name, the version and the flags decide.
+    /// address decides which variant was found. If no symbol of the driver has this
+    /// address, the name, the version and the flags decide.
     ///
     /// # Errors
     ///

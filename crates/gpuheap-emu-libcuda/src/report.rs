@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,9 +81,15 @@ fn keep_earlier(folder: &Path) {
     }
 }
 
-/// Returns `true` if PyTorch's library for CUDA is loaded into this process.
+/// Returns `true` if PyTorch's library for CUDA is loaded into this process. It stays loaded, so it
+/// is searched until it was found.
 fn has_pytorch() -> bool {
-    std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("/libtorch_cuda."))
+    static IS_FOUND: AtomicBool = AtomicBool::new(false);
+    let is_mapped =
+        || fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("/libtorch_cuda."));
+    let is_found = IS_FOUND.load(Ordering::Relaxed) || is_mapped();
+    IS_FOUND.store(is_found, Ordering::Relaxed);
+    is_found
 }
 
 fn text(device: &Emulator) -> String {

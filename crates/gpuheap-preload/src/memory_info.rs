@@ -1,4 +1,4 @@
-//! Figures of the driver, as the program reads them: with a limit, those of a smaller device.
+//! Figures of the driver, as the program reads them. With a limit, they describe a smaller device.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use gpuheap_driver::{CUdevice, CUresult};

@@ -1,5 +1,8 @@
 """Helpers that several tests use."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -16,6 +19,32 @@ def needs_driver(*modules):
         gpuheap.Device("cuda:0")
     except gpuheap.DriverError as error:
         pytest.skip(f"no driver: {error}")
+
+
+# Start of the programs of `run_program`.
+BEGIN = """
+import gc, sys, types, gpuheap
+def refused(use):
+    try:
+        use()
+    except gpuheap.BadInput as error:
+        return str(error)
+    raise AssertionError("no error")
+"""
+
+
+def run_program(program, **variables):
+    """Runs a program in a new process that has `variables` in its environment. The program has a
+    function `refused`, which returns the text of an error."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BEGIN + program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def in_threads(*works):

@@ -1,36 +1,15 @@
 """`gpuheap.install(devices=...)` on drivers of two and eight devices. Each program runs in a new
 process, because the driver reads its devices once."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from support import needs_driver
-
-BEGIN = """
-import gc, gpuheap
-def refused(use):
-    try:
-        use()
-    except gpuheap.BadInput as error:
-        return str(error)
-    raise AssertionError("no error")
-"""
+from support import needs_driver, run_program
 
 
 def run(program, count=2, device="1GiB"):
     needs_driver()
-    variables = {"GPUHEAP_EMULATED_DEVICE": ",".join([device] * count)}
-    done = subprocess.run(
-        [sys.executable, "-c", f"COUNT = {count}\n{BEGIN}{program}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | variables,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    devices = ",".join([device] * count)
+    run_program(f"COUNT = {count}\n{program}", GPUHEAP_EMULATED_DEVICE=devices)
 
 
 @pytest.mark.parametrize("count", [2, 8])

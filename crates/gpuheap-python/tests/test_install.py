@@ -2,41 +2,16 @@
 library's allocator can be set only once."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
 import gpuheap
-from support import needs_driver
-
-BEGIN = """
-import gc, sys, types, gpuheap
-def refused(use):
-    try:
-        use()
-    except gpuheap.BadInput as error:
-        return str(error)
-    raise AssertionError("no error")
-"""
-
-
-def run(program):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", BEGIN + program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+from support import needs_driver, run_program
 
 
 def test_cuda_core_is_served_and_restored():
     needs_driver("cuda.core")
-    run("""
+    run_program("""
 from cuda.core import Device
 device = Device(0)
 device.set_current()
@@ -60,7 +35,7 @@ assert installed.heap.stats()["live"] == 0
 )
 def test_two_libraries_share_the_limit():
     needs_driver("cuda.core")
-    run("""
+    run_program("""
 from cuda.core import Device
 from numba import cuda
 installed = gpuheap.install("64MiB", ["numba", "cuda.core"])
@@ -82,7 +57,7 @@ assert "until the process ends" in kept["numba"] and len(kept) == 1, kept
 
 
 def test_failing_library_leaves_the_others():
-    run("""
+    run_program("""
 broken = types.ModuleType("cupy")
 sys.modules["cupy"] = broken
 sys.modules["pycuda"] = types.ModuleType("pycuda")
@@ -94,7 +69,7 @@ assert "gpuheap.pycuda.allocator()" in str(installed)
 
 
 def test_auto_takes_installed_libraries():
-    run("""
+    run_program("""
 import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None
@@ -117,7 +92,7 @@ def test_interrupted_install_changes_nothing(monkeypatch):
 
 
 def test_wrong_arguments_change_nothing():
-    run("""
+    run_program("""
 before = gpuheap._heap.peek_default_heap() if hasattr(gpuheap, "_heap") else None
 assert "'cudf'" in refused(lambda: gpuheap.install("512MiB", ["cudf"], device="emulated:1GiB"))
 try:
@@ -136,7 +111,7 @@ gpuheap.install(libraries=[], heap=heap)
 
 
 def test_second_install_returns_the_first():
-    run("""
+    run_program("""
 assert gpuheap.installed() is None
 arguments = dict(limit="512MiB", libraries=[], device="emulated:1GiB", track="lines")
 first = gpuheap.install(**arguments)
@@ -150,7 +125,7 @@ assert gpuheap.install(**arguments) is not first
 
 
 def test_jax_gets_the_remaining_share():
-    run("""
+    run_program("""
 import os, gpuheap.jax
 os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"
 os.environ.pop("XLA_CLIENT_MEM_FRACTION", None)

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use gpuheap_text::{Amount, count, cut, grouped, shell_word};
-use gpuheap_trace::{Frame, Op, ReadOptions, RecordingEnd, Trace};
+use gpuheap_trace::{Op, ReadOptions, RecordingEnd, Trace};
 use serde_json::{Value, json};
 
 /// Version of the fields of the JSON.
@@ -301,19 +301,9 @@ fn sorted(bytes: impl Iterator<Item = (u32, u64)>, name: impl Fn(u32) -> String)
     sorted
 }
 
-/// Returns the line of a stack that people look for: Python's innermost line, else the innermost
-/// one that has a line, else the innermost function outside of CUDA's libraries.
+/// Returns the innermost frame of a stack in the program's own code, as a phrase.
 fn site(trace: &Trace, stack: u32) -> String {
-    let frames: Vec<&Frame> = trace.stack(stack).collect();
-    let is_cudas = |frame: &&&Frame| {
-        ["libcuda", "libnv", "libcublas", "libcudnn"]
-            .iter()
-            .any(|start| frame.function.starts_with(start))
-    };
-    let python = frames.iter().find(|frame| frame.file.ends_with(".py"));
-    let with_line = || frames.iter().find(|frame| frame.line > 0);
-    let outside = || frames.iter().find(|frame| !is_cudas(frame));
-    let Some(frame) = python.or_else(with_line).or_else(outside) else {
+    let Some(&frame) = trace.own_frames(stack).first() else {
         return "a site without a stack".to_owned();
     };
     let file = frame.file.rsplit('/').next().unwrap_or_default();
