@@ -8,7 +8,7 @@ use object::{Object as _, ReadCache};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::model::StackInterner;
+use crate::model::{StackInterner, is_runtime};
 
 /// Loaded file with code.
 pub(super) struct Module {
@@ -89,8 +89,10 @@ impl Symbols {
         match module {
             Some(module) => {
                 let relative = call.wrapping_sub(module.base);
+                let path = module.path.to_string_lossy().into_owned();
+                let runtime = is_runtime(&module.name).then_some(path);
                 if let Some(loader) = self.is_on.then(|| module.loader()).flatten() {
-                    resolve(loader, relative, stacks, &mut found)?;
+                    resolve(loader, relative, runtime.as_deref(), stacks, &mut found)?;
                 }
                 if found.is_empty() {
                     let function = format!("{}+{relative:#x}", module.name);
@@ -110,15 +112,20 @@ impl Symbols {
     }
 }
 
+/// Finds the name and line of an address, and the functions inlined there. An address in `runtime`,
+/// the path of a library between the program and the driver, gets its symbol and that path.
 fn resolve(
     loader: &Loader,
     address: u64,
+    runtime: Option<&str>,
     stacks: &mut StackInterner,
     found: &mut Vec<u32>,
 ) -> Result<(), Error> {
     let symbol = loader.find_symbol(address).unwrap_or_default();
     // A damaged file has no lines. Its symbol is used alone.
-    if let Ok(mut inlined) = loader.find_frames(address) {
+    if runtime.is_none()
+        && let Ok(mut inlined) = loader.find_frames(address)
+    {
         while let Ok(Some(frame)) = inlined.next() {
             let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
             let name = name.unwrap_or_else(|| symbol.into());
@@ -132,7 +139,8 @@ fn resolve(
         }
     }
     if found.is_empty() && !symbol.is_empty() {
-        let (name, file) = (stacks.text(&demangle(symbol))?, stacks.text("")?);
+        let (name, file) =
+            (stacks.text(&demangle(symbol))?, stacks.text(runtime.unwrap_or_default())?);
         found.push(stacks.frame(name, file, 0)?);
     }
     Ok(())

@@ -17,6 +17,7 @@ pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
 pub(crate) use ids::next_number;
 pub use process::{Coverage, MemoryKind, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
+pub(crate) use site::is_runtime;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;

@@ -78,13 +78,17 @@ fn is_of_system(file: &str) -> bool {
 /// that is linked into the program has no file, so its functions are known by their names.
 fn is_of_cuda(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
-    let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];
     let function = frame.function.strip_prefix("cuda").or(frame.function.strip_prefix("cu"));
     let is_call = function.is_some_and(|rest| rest.starts_with(|first: char| first.is_uppercase()))
         && !file.ends_with(".py");
-    is_call
-        || frame.function.starts_with("gpuheap_emu")
-        || libraries.iter().any(|library| file.starts_with(library))
+    is_call || frame.function.starts_with("gpuheap_emu") || is_runtime(file)
+}
+
+/// Returns `true` if a file is a library of CUDA, an emulated one, or the C and C++ runtime: its
+/// frames are between the program's call and the driver.
+pub(crate) fn is_runtime(file_name: &str) -> bool {
+    let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];
+    libraries.iter().any(|library| file_name.starts_with(library))
 }
 
 fn clean(text: &str) -> String {
