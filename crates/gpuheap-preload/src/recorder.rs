@@ -109,8 +109,9 @@ fn create() -> Option<&'static Recorder> {
     // SAFETY: the pointer is null or a leaked recorder.
     let is_of_parent =
         unsafe { before.as_ref() }.is_none_or(|before| before.forks != fork::count());
-    let stored = CURRENT.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire);
-    if !is_of_parent || stored.is_err() {
+    let is_stored = is_of_parent
+        && CURRENT.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if !is_stored {
         // SAFETY: another thread was faster, so the box is not shared.
         drop(unsafe { Box::from_raw(made) });
     }

@@ -162,6 +162,24 @@ static void threads(void) {
   }
 }
 
+/* The first allocations of the process, on eight threads at once. */
+static pthread_barrier_t all_wait;
+
+static void *rush_work(void *unused) {
+  (void)unused;
+  use();
+  pthread_barrier_wait(&all_wait);
+  for (int i = 0; i < 4; i++) allocate(MIB);
+  return 0;
+}
+
+static void rush(void) {
+  pthread_t all[8];
+  pthread_barrier_init(&all_wait, 0, 8);
+  for (int i = 0; i < 8; i++) pthread_create(&all[i], 0, rush_work, 0);
+  for (int i = 0; i < 8; i++) pthread_join(all[i], 0);
+}
+
 static void many(void) {
   struct timespec began, ended;
   clock_gettime(CLOCK_MONOTONIC, &began);
@@ -312,7 +330,7 @@ int main(int count, char **arguments) {
     void (*run)(void);
   } all[] = {{"leak", leak},   {"families", families}, {"threads", threads}, {"reset", reset},
              {"crash", crash}, {"killed", killed},     {"quits", quits},     {"executes", executes},
-             {"limit", limit}, {"fails", fails},       {"many", many}};
+             {"limit", limit}, {"fails", fails},       {"many", many},       {"rush", rush}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (!strcmp(work, all[i].name)) all[i].run();
   }

@@ -125,6 +125,16 @@ fn leaks_are_attributed_to_threads() {
 }
 
 #[test]
+fn threads_that_start_together_share_capture() {
+    for _ in 0..10 {
+        let run = Run::of(&["linked", "rush"]);
+        assert_eq!(run.captures().len(), 1);
+        let summary = run.traces()[0].summary();
+        assert_eq!((summary.allocations, summary.left_live_bytes), (32, 32 * MIB));
+    }
+}
+
+#[test]
 fn ended_process_leaves_its_capture() {
     for (work, code, bytes) in [("crash", 139, MIB), ("killed", 137, 2 * MIB), ("quits", 7, MIB)] {
         let run = Run::of(&["linked", work]);
