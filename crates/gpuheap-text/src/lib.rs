@@ -26,14 +26,19 @@ impl fmt::Display for Amount {
             1 => "1 byte".to_owned(),
             bytes if bytes < 1024 => format!("{bytes} bytes"),
             bytes => {
-                let mut power = (bytes.ilog2() / 10) as usize;
-                let mut hundredths = bytes as f64 / 1024_f64.powi(power as i32) * 100.0;
-                hundredths = if f.alternate() { hundredths.ceil() } else { hundredths.round() };
-                if hundredths >= 102_400.0 && power < UNITS.len() {
-                    (power, hundredths) = (power + 1, 100.0);
+                let mut power = bytes.ilog2() / 10;
+                let (bytes, unit) = (u128::from(bytes) * 100, 1_u128 << (10 * power));
+                let mut hundredths =
+                    if f.alternate() { bytes.div_ceil(unit) } else { (bytes + unit / 2) / unit };
+                if hundredths >= 102_400 && (power as usize) < UNITS.len() {
+                    (power, hundredths) = (power + 1, 100);
                 }
-                let text = format!("{:.2}", hundredths / 100.0);
-                format!("{} {}", text.strip_suffix(".00").unwrap_or(&text), UNITS[power - 1])
+                let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+                format!(
+                    "{} {}",
+                    text.strip_suffix(".00").unwrap_or(&text),
+                    UNITS[power as usize - 1]
+                )
             }
         };
         f.pad(&text)
