@@ -3,8 +3,8 @@
 
 use std::ffi::{c_uint, c_void};
 
+use gpuheap_capture::MemoryKind;
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream};
-use gpuheap_trace::MemoryKind;
 
 use crate::layouts::{GraphAllocation, IpcHandle};
 use crate::limit::{self, Charge};

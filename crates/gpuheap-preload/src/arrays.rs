@@ -4,8 +4,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use gpuheap_capture::MemoryKind;
 use gpuheap_driver::{CUresult, CUstream};
-use gpuheap_trace::MemoryKind;
 
 use crate::allocate::Request;
 use crate::layouts::{Array3DDescription, ArrayDescription};

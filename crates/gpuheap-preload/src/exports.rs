@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use gpuheap_capture::MemoryKind;
 use gpuheap_driver::abi::PerThread as _;
 use gpuheap_driver::*;
-use gpuheap_trace::MemoryKind;
 
 use crate::allocate::{Freed, Request, freed};
 use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};

@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use gpuheap_capture::SourceLine;
 use gpuheap_catch::loader;
 
 /// Most frames that are recorded of a stack.
@@ -91,14 +92,6 @@ pub(crate) struct PythonFrame {
     at: i64,
 }
 
-/// Name, file and line of a frame.
-#[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) function: String,
-    pub(crate) file: String,
-    pub(crate) line: u32,
-}
-
 /// Frames of Python, innermost first.
 pub(crate) struct PythonStack {
     frames: [PythonFrame; DEPTH],
@@ -158,7 +151,7 @@ impl PythonFrame {
 
     /// Reads the name, file and line. The frame is of a stack that the calling thread captured in
     /// the same call from Python.
-    pub(crate) fn line(self) -> Option<Line> {
+    pub(crate) fn line(self) -> Option<SourceLine> {
         let offsets = interpreter()?.offsets;
         // SAFETY: the running frame holds the code object, and that holds its texts and its table.
         unsafe {
@@ -167,7 +160,7 @@ impl PythonFrame {
             let first = word(self.code, offsets.first_line) as u32;
             let table = bytes(word(self.code, offsets.line_table));
             let line = line_of(table, first, self.at).unwrap_or(first);
-            Some(Line { function, file, line })
+            Some(SourceLine { function, file, line })
         }
     }
 }

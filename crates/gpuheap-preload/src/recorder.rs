@@ -1,27 +1,23 @@
 //! The recording of this process: live memory, and the capture's records.
 
-use std::borrow::Cow;
 use std::ffi::c_char;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use gpuheap_capture::{Address, MemoryKind, ProcessCapture, Record, Time, loaded_modules};
 use gpuheap_catch::messages;
 use gpuheap_driver::abi::Arg as _;
 use gpuheap_driver::{CUcontext, CUresult, fork};
-use gpuheap_trace::MemoryKind;
-use gpuheap_trace::capture::{Address, Deltas, Record, Time, header};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::limit::Charge;
-use crate::mapped_file::MappedFile;
 use crate::mappings::Mappings;
-use crate::python::Line;
 use crate::stacks::CallStack;
 use crate::threads::ThreadEnds;
-use crate::{modules, real, settings, threads};
+use crate::{real, settings, threads};
 
 /// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
 /// and an eighth. Reading takes 20 to 100 µs on a GPU.
@@ -59,21 +55,15 @@ pub(crate) struct Recorder {
 
 #[derive(Default)]
 struct State {
-    file: Option<MappedFile>,
+    /// Capture; `None` before the first record, and if nothing is recorded.
+    capture: Option<ProcessCapture>,
     /// `true` once the recording ended. Live memory is still counted, for the limit.
     is_ended: bool,
-    deltas: Deltas,
-    bytes: Vec<u8>,
     live: FxHashMap<(u32, u64), Block>,
     /// Live bytes of each device, and the bytes at which the driver's figure is read next.
     devices: FxHashMap<u32, [u64; 2]>,
-    /// Numbers of stacks, by [`State::key_of`].
-    stacks: FxHashMap<Box<[u64]>, u32>,
+    /// Key of the last stack, by [`State::set_key`].
     key: Vec<u64>,
-    texts: FxHashMap<String, u32>,
-    frames: FxHashMap<[u32; 3], u32>,
-    modules: FxHashSet<(u64, u64)>,
-    threads: u32,
     mappings: Mappings,
 }
 
@@ -262,9 +252,14 @@ impl Recorder {
             return (state, known);
         }
         drop(state);
-        let news = modules::loaded();
+        let loaded = loaded_modules();
         let mut state = self.locked();
-        let number = state.stack(stack, news);
+        state.set_key(stack);
+        let State { capture, key, .. } = &mut *state;
+        let number = capture.as_mut().map_or(0, |capture| {
+            let lines = stack.python().iter().filter_map(|frame| frame.line());
+            capture.stack(key, stack.addresses(), lines, &loaded)
+        });
         (state, number)
     }
 
@@ -319,41 +314,19 @@ impl State {
         if let Some(known) = threads::number() {
             return known;
         }
-        self.write(&Record::ThreadStart { time, id: threads::id(), name: &threads::name() });
-        self.threads += 1;
-        threads::set_number(recorder, self.threads);
-        self.threads
+        let Some(capture) = self.capture() else { return 0 };
+        let number = capture.thread(time, threads::id(), &threads::name());
+        threads::set_number(recorder, number);
+        number
     }
 
-    /// Returns the number of a stack that is recorded or empty. Sets its key otherwise.
+    /// Returns the number of a stack that is recorded or empty, or 0 if nothing is recorded.
     fn known(&mut self, stack: &CallStack) -> Option<u32> {
-        if stack.is_empty() {
+        if stack.is_empty() || self.capture().is_none() {
             return Some(0);
         }
         self.set_key(stack);
-        self.stacks.get(&*self.key).copied()
-    }
-
-    /// Returns the number of a stack. Records the stack, and files that were not recorded, at its
-    /// first call.
-    fn stack(&mut self, stack: &CallStack, news: Vec<modules::LoadedModule>) -> u32 {
-        if let Some(known) = self.known(stack) {
-            return known;
-        }
-        for module in news {
-            if self.modules.insert((module.start, module.base)) {
-                let modules::LoadedModule { path, build_id, start, end, base } = &module;
-                let (start, end, base) = (*start, *end, *base);
-                self.write(&Record::Module { path, build_id, start, end, base });
-            }
-        }
-        let lines = stack.python().iter().filter_map(|frame| frame.line());
-        let frames: Vec<_> = lines.map(|line| self.frame(&line)).collect();
-        let addresses = Cow::Borrowed(stack.addresses());
-        self.write(&Record::Stack { addresses, frames: Cow::Owned(frames) });
-        let number = self.stacks.len() as u32 + 1;
-        self.stacks.insert(self.key.as_slice().into(), number);
-        number
+        self.capture.as_ref()?.known_stack(&self.key)
     }
 
     /// Sets the key of a stack: the addresses, a zero, and the words of each frame of Python.
@@ -364,88 +337,49 @@ impl State {
         self.key.extend(stack.python().iter().flat_map(|frame| frame.words()));
     }
 
-    /// Returns the number of a frame of Python. Records it at its first call.
-    fn frame(&mut self, line: &Line) -> u32 {
-        let (function, file) = (self.text(&line.function), self.text(&line.file));
-        let line = line.line;
-        if let Some(known) = self.frames.get(&[function, file, line]) {
-            return *known;
-        }
-        self.write(&Record::Frame { function, file, line });
-        let number = self.frames.len() as u32 + 1;
-        self.frames.insert([function, file, line], number);
-        number
-    }
-
-    fn text(&mut self, text: &str) -> u32 {
-        if let Some(known) = self.texts.get(text) {
-            return *known;
-        }
-        self.write(&Record::Text { text });
-        let number = self.texts.len() as u32 + 1;
-        self.texts.insert(text.to_owned(), number);
-        number
-    }
-
     fn write(&mut self, record: &Record<'_>) {
-        if self.is_ended || self.file.is_none() && !self.open() {
-            return;
-        }
-        self.bytes.clear();
-        record.encode(&mut self.deltas, &mut self.bytes);
-        let Some(file) = &mut self.file else { return };
-        if let Err(error) = file.append(&self.bytes) {
-            messages::write(&format!(
-                "recording stopped: {error}; the program goes on, and the capture holds all calls \
-                 until now"
-            ));
-            self.end(Time(0), &error.to_string());
+        if let Some(capture) = self.capture() {
+            capture.write(record);
         }
     }
 
-    /// Creates the file. Returns `false` if nothing is to be recorded.
-    fn open(&mut self) -> bool {
-        let settings = settings::get();
-        let Some(template) = &settings.output else {
-            self.is_ended = true;
-            return false;
-        };
-        let pid = std::process::id();
-        let path = template.replace("%p", &pid.to_string());
-        let mut file = match MappedFile::create(&path, settings.max_size) {
-            Ok(file) => file,
-            Err(error) => {
-                messages::write(&format!(
-                    "{path}: {error}; the program goes on without a recording"
-                ));
-                self.is_ended = true;
-                return false;
-            }
-        };
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-        let process = Record::Process {
-            pid,
-            parent: std::os::unix::process::parent_id(),
-            started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(0),
-            program: &modules::program(),
-            arguments: &String::from_utf8_lossy(&arguments),
-        };
-        let mut bytes = header().to_vec();
-        process.encode(&mut self.deltas, &mut bytes);
-        let is_written = file.append(&bytes).is_ok();
-        self.file = is_written.then_some(file);
-        is_written
+    /// Returns the capture, and creates its file at the first call. `None` if nothing is recorded.
+    fn capture(&mut self) -> Option<&mut ProcessCapture> {
+        if self.is_ended {
+            return None;
+        }
+        if self.capture.is_none() {
+            self.capture = open();
+            self.is_ended = self.capture.is_none();
+        }
+        self.capture.as_mut()
     }
 
     fn end(&mut self, time: Time, reason: &str) {
         self.is_ended = true;
-        if let Some(file) = self.file.take() {
-            self.bytes.clear();
-            Record::End { time, reason }.encode(&mut self.deltas, &mut self.bytes);
-            file.append_last(&self.bytes);
+        if let Some(capture) = &mut self.capture {
+            capture.end(time, reason);
         }
     }
+}
+
+/// Creates the file. Returns `None` if nothing is to be recorded.
+fn open() -> Option<ProcessCapture> {
+    let settings = settings::get();
+    let template = settings.output.as_deref()?;
+    let opened = ProcessCapture::create(template, settings.max_size, stopped);
+    opened
+        .map_err(|error| {
+            let path = template.replace("%p", &std::process::id().to_string());
+            messages::write(&format!("{path}: {error}; the program goes on without a recording"));
+        })
+        .ok()
+}
+
+fn stopped(error: &io::Error) {
+    messages::write(&format!(
+        "recording stopped: {error}; the program goes on, and the capture holds all calls until now"
+    ));
 }
 
 fn clock_ns() -> u64 {

@@ -67,7 +67,7 @@ fn own_range() -> (u64, u64) {
     static RANGE: OnceLock<(u64, u64)> = OnceLock::new();
     *RANGE.get_or_init(|| {
         let own = own_range as fn() -> (u64, u64) as usize as u64;
-        let modules = crate::modules::loaded();
+        let modules = gpuheap_capture::loaded_modules();
         let found = modules.iter().find(|module| (module.start..module.end).contains(&own));
         found.map_or((0, 0), |module| (module.start, module.end))
     })

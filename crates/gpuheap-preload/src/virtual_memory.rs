@@ -4,8 +4,8 @@
 
 use std::ffi::c_void;
 
+use gpuheap_capture::MemoryKind;
 use gpuheap_driver::{CUdeviceptr, CUmemAllocationProp, CUmemLocationType, CUresult, CUstream};
-use gpuheap_trace::MemoryKind;
 
 use crate::allocate::{Freed, Request, free_of};
 use crate::real;

@@ -1,24 +1,30 @@
-//! gpuheap's own capture of a process: append-only, readable after a crash.
+//! Reader of gpuheap's own captures. Crate gpuheap-capture has the format and its writers.
 //!
-//! A file is the magic, the version, and records: a tag, then fields as LEB128 numbers and texts. A
-//! writer that fills a mapped file stores the tag of a record last, and an unused rest is zeros. So
-//! the records before a tag of 0 are whole, even if the process was killed within a call.
+//! ```
+//! use gpuheap_trace::capture::{Address, CaptureWriter, Record, Time};
+//! use gpuheap_trace::{MemoryKind, ReadOptions, read_bytes};
 //!
-//! | record | is |
-//! |---|---|
-//! | `Process`, `Device`, `Module` | facts for all records after it |
-//! | `Text`, `Frame`, `Stack`, `ThreadStart` | get the next number of their kind; events name it |
-//! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
-//! | `ThreadEnd`, `DriverMemory`, `End` | other events |
+//! let mut file = Vec::new();
+//! let mut writer = CaptureWriter::new(&mut file)?;
+//! writer.write(&Record::ThreadStart { time: Time(0), id: 7, name: "main" })?;
+//! writer.write(&Record::Allocate {
+//!     time: Time(10),
+//!     thread: 1,
+//!     kind: MemoryKind::Device,
+//!     device: 0,
+//!     stream: 0,
+//!     address: Address(0x7f00_0000_0000),
+//!     bytes: 4096,
+//!     stack: 0,
+//! })?;
+//! let traces = read_bytes("run.gph", &file, &ReadOptions::default())?;
+//! assert_eq!(traces[0].summary().peak_live_bytes, 4096);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod field;
 mod read;
-mod record;
 mod symbols;
-mod write;
 
-pub use field::{Address, DecodeError, Deltas, Time};
+pub(crate) use gpuheap_capture::MAGIC;
+pub use gpuheap_capture::{Address, CaptureWriter, DecodeError, Deltas, Record, Time, header};
 pub(crate) use read::read;
-pub(crate) use record::MAGIC;
-pub use record::{Record, header};
-pub use write::CaptureWriter;

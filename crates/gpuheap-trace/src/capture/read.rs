@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::record::{MAGIC, VERSION};
 use super::symbols::{Module, Symbols};
-use super::{DecodeError, Deltas, Record, Time};
 use crate::model::{MemoryKind, Odd, StackInterner};
 use crate::source::{Source, read_error};
 use crate::{
     At, Coverage, Error, Format, Place, ReadOptions, RecordedDevice, Recording, RecordingEnd,
     ThreadInfo, Trace, TraceBuilder, Warning, WarningKind,
 };
+use gpuheap_capture::{DecodeError, Deltas, MAGIC, Record, Time, VERSION};
 
 /// Number that host memory has in place of a device.
 const HOST: u64 = u64::MAX;

@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
+pub use gpuheap_capture::MemoryKind;
 pub(crate) use ids::next_number;
-pub use process::{Coverage, MemoryKind, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
+pub use process::{Coverage, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
 pub(crate) use site::is_runtime;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};

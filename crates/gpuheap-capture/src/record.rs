@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::field::{Address, DecodeError, Deltas, Field, Time};
-use crate::model::MemoryKind;
+use crate::MemoryKind;
+use crate::field::{Address, DecodeError, Deltas, Field, Time};
 
 /// First bytes of a capture. The high bit and the line ends show copies that changed the bytes.
-pub(crate) const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
+pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 
 /// Version of the format. It follows the magic, as two bytes, low byte first.
-pub(crate) const VERSION: u16 = 1;
+pub const VERSION: u16 = 1;
 
 macro_rules! records {
     ($($(#[$doc:meta])* $tag:literal $name:ident {

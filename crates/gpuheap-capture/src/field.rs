@@ -27,7 +27,7 @@ pub struct Time(pub u64);
 pub struct Address(pub u64);
 
 /// Field of a record.
-pub(super) trait Field<'a>: Sized {
+pub(crate) trait Field<'a>: Sized {
     fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>);
     fn decode(deltas: &mut Deltas, input: &mut &'a [u8]) -> Result<Self, DecodeError>;
 }

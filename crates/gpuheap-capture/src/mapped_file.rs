@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
@@ -17,6 +17,7 @@ const RESERVED: usize = 256;
 
 /// Append-only file. Its last chunk is mapped. The file is not held open, because programs close
 /// descriptors that they did not open.
+#[derive(Debug)]
 pub(crate) struct MappedFile {
     path: PathBuf,
     /// Mapped chunk, of `mapped` bytes.
@@ -52,6 +53,10 @@ impl MappedFile {
         let mut file = MappedFile { path, chunk, mapped: 0, start, used: 0, most };
         file.map_next(0)?;
         Ok(file)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Appends a record. Its first byte is stored last, so a record is whole or absent.

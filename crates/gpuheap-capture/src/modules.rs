@@ -4,18 +4,21 @@ use std::ffi::{CStr, c_int, c_void};
 
 /// File with code, or a part of it.
 #[derive(Debug)]
-pub(crate) struct LoadedModule {
-    pub(crate) path: String,
+pub struct LoadedModule {
+    /// Path of the file.
+    pub path: String,
     /// Build id in hexadecimal digits; empty if the file has none.
-    pub(crate) build_id: String,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+    pub build_id: String,
+    /// First address.
+    pub start: u64,
+    /// Address after the last one.
+    pub end: u64,
     /// Address at which the file's address 0 is loaded.
-    pub(crate) base: u64,
+    pub base: u64,
 }
 
 /// Returns the loaded files. Takes the loader's lock for a moment.
-pub(crate) fn loaded() -> Vec<LoadedModule> {
+pub fn loaded_modules() -> Vec<LoadedModule> {
     let mut found = Vec::new();
     // SAFETY: the callback gets the vector. It lives until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
@@ -27,7 +30,7 @@ unsafe extern "C" fn add(
     _size: libc::size_t,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader passes a description of a loaded file, and the vector of `loaded`.
+    // SAFETY: the loader passes a description of a loaded file, and the vector of `loaded_modules`.
     let (info, found) = unsafe { (&*info, &mut *data.cast::<Vec<LoadedModule>>()) };
     let mut path = match info.dlpi_name.is_null() {
         true => String::new(),
@@ -79,7 +82,7 @@ fn build_id(mut notes: &[u8]) -> Option<String> {
 }
 
 /// Returns the path of the program; empty if it is not known.
-pub(crate) fn program() -> String {
+pub fn program() -> String {
     std::fs::read_link("/proc/self/exe")
         .map(|path| path.to_string_lossy().into_owned())
         .unwrap_or_default()

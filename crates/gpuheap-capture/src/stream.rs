@@ -2,31 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::{Deltas, Record, header};
+use crate::{Deltas, Record, header};
 
 /// Writer of a capture. Each record reaches the underlying writer in one piece.
-///
-/// ```
-/// use gpuheap_trace::capture::{Address, CaptureWriter, Record, Time};
-/// use gpuheap_trace::{MemoryKind, ReadOptions, read_bytes};
-///
-/// let mut file = Vec::new();
-/// let mut writer = CaptureWriter::new(&mut file)?;
-/// writer.write(&Record::ThreadStart { time: Time(0), id: 7, name: "main" })?;
-/// writer.write(&Record::Allocate {
-///     time: Time(10),
-///     thread: 1,
-///     kind: MemoryKind::Device,
-///     device: 0,
-///     stream: 0,
-///     address: Address(0x7f00_0000_0000),
-///     bytes: 4096,
-///     stack: 0,
-/// })?;
-/// let traces = read_bytes("run.gph", &file, &ReadOptions::default())?;
-/// assert_eq!(traces[0].summary().peak_live_bytes, 4096);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     inner: W,

@@ -1,0 +1,32 @@
+//! gpuheap's own capture of a process: append-only, readable after a crash.
+//!
+//! A file is the magic, the version, and records: a tag, then fields as LEB128 numbers and texts. A
+//! writer that fills a mapped file stores the tag of a record last, and an unused rest is zeros. So
+//! the records before a tag of 0 are whole, even if the process was killed within a call.
+//!
+//! | record | is |
+//! |---|---|
+//! | `Process`, `Device`, `Module` | facts for all records after it |
+//! | `Text`, `Frame`, `Stack`, `ThreadStart` | get the next number of their kind; events name it |
+//! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
+//! | `ThreadEnd`, `DriverMemory`, `End` | other events |
+
+mod field;
+mod kind;
+#[cfg(target_os = "linux")]
+mod mapped_file;
+#[cfg(target_os = "linux")]
+mod modules;
+#[cfg(target_os = "linux")]
+mod process;
+mod record;
+mod stream;
+
+pub use field::{Address, DecodeError, Deltas, Time};
+pub use kind::MemoryKind;
+#[cfg(target_os = "linux")]
+pub use modules::{LoadedModule, loaded_modules, program};
+#[cfg(target_os = "linux")]
+pub use process::{ProcessCapture, SourceLine};
+pub use record::{MAGIC, Record, VERSION, header};
+pub use stream::CaptureWriter;

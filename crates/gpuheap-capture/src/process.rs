@@ -1,0 +1,179 @@
+//! Capture of this process: its file, and the numbers of what the file has.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::mapped_file::MappedFile;
+use crate::modules::{LoadedModule, program};
+use crate::{Deltas, Record, Time, header};
+
+/// Name, file and line of an interpreter's frame.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceLine {
+    /// Name of the function.
+    pub function: String,
+    /// Source file.
+    pub file: String,
+    /// Line in the file.
+    pub line: u32,
+}
+
+/// Capture of this process, in a file that survives a crash. If the file cannot grow, the recording
+/// ends with the reason, and later calls do nothing.
+#[derive(Debug)]
+pub struct ProcessCapture {
+    /// File; `None` once the recording ended.
+    file: Option<MappedFile>,
+    /// Reason for an early end.
+    stopped: Option<String>,
+    on_stop: fn(&io::Error),
+    deltas: Deltas,
+    bytes: Vec<u8>,
+    /// Numbers of stacks, by the caller's keys.
+    stacks: FxHashMap<Box<[u64]>, u32>,
+    texts: FxHashMap<String, u32>,
+    frames: FxHashMap<[u32; 3], u32>,
+    modules: FxHashSet<(u64, u64)>,
+    threads: u32,
+}
+
+impl ProcessCapture {
+    /// Creates the file and records the process. `%p` in the path stands for the process id. If the
+    /// file exists, adds `.2`, `.3` and so on before the ending `.gph`. The file grows up to `most`
+    /// bytes. `on_stop` is called with the error that ends the recording early.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created, or the disk is full.
+    pub fn create(path: &str, most: u64, on_stop: fn(&io::Error)) -> io::Result<ProcessCapture> {
+        let pid = std::process::id();
+        let file = MappedFile::create(&path.replace("%p", &pid.to_string()), most)?;
+        let mut capture = ProcessCapture {
+            file: Some(file),
+            stopped: None,
+            on_stop,
+            deltas: Deltas::default(),
+            bytes: header().to_vec(),
+            stacks: FxHashMap::default(),
+            texts: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            modules: FxHashSet::default(),
+            threads: 0,
+        };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let process = Record::Process {
+            pid,
+            parent: std::os::unix::process::parent_id(),
+            started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(0),
+            program: &program(),
+            arguments: &String::from_utf8_lossy(&arguments),
+        };
+        process.encode(&mut capture.deltas, &mut capture.bytes);
+        match &mut capture.file {
+            Some(file) => file.append(&capture.bytes)?,
+            None => {}
+        }
+        Ok(capture)
+    }
+
+    /// Returns the file's path; `None` once the recording ended.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(MappedFile::path)
+    }
+
+    /// Returns the reason why the recording ended early.
+    pub fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    /// Appends a record.
+    pub fn write(&mut self, record: &Record<'_>) {
+        let Some(file) = &mut self.file else { return };
+        self.bytes.clear();
+        record.encode(&mut self.deltas, &mut self.bytes);
+        if let Err(error) = file.append(&self.bytes) {
+            self.end(Time(0), &error.to_string());
+            self.stopped = Some(error.to_string());
+            (self.on_stop)(&error);
+        }
+    }
+
+    /// Records a thread, and returns its number.
+    pub fn thread(&mut self, time: Time, id: u64, name: &str) -> u32 {
+        self.write(&Record::ThreadStart { time, id, name });
+        self.threads += 1;
+        self.threads
+    }
+
+    /// Returns the number of a stack that is recorded.
+    pub fn known_stack(&self, key: &[u64]) -> Option<u32> {
+        self.stacks.get(key).copied()
+    }
+
+    /// Records a stack and those of the loaded files that are not recorded. Returns the number of
+    /// the stack. `lines` are the frames of an interpreter, innermost first.
+    pub fn stack(
+        &mut self,
+        key: &[u64],
+        addresses: &[u64],
+        lines: impl Iterator<Item = SourceLine>,
+        loaded: &[LoadedModule],
+    ) -> u32 {
+        if let Some(known) = self.known_stack(key) {
+            return known;
+        }
+        for LoadedModule { path, build_id, start, end, base } in loaded {
+            let (start, end, base) = (*start, *end, *base);
+            if self.modules.insert((start, base)) {
+                self.write(&Record::Module { path, build_id, start, end, base });
+            }
+        }
+        let frames: Vec<_> = lines.map(|line| self.frame(&line)).collect();
+        let addresses = Cow::Borrowed(addresses);
+        self.write(&Record::Stack { addresses, frames: Cow::Owned(frames) });
+        let number = self.stacks.len() as u32 + 1;
+        self.stacks.insert(key.into(), number);
+        number
+    }
+
+    /// Ends the recording: empty at the end of the process, else with the reason.
+    pub fn end(&mut self, time: Time, reason: &str) {
+        if let Some(file) = self.file.take() {
+            self.bytes.clear();
+            Record::End { time, reason }.encode(&mut self.deltas, &mut self.bytes);
+            file.append_last(&self.bytes);
+        }
+    }
+
+    /// Returns the number of an interpreter's frame. Records it at its first call.
+    fn frame(&mut self, line: &SourceLine) -> u32 {
+        let (function, file) = (self.text(&line.function), self.text(&line.file));
+        let line = line.line;
+        if let Some(known) = self.frames.get(&[function, file, line]) {
+            return *known;
+        }
+        self.write(&Record::Frame { function, file, line });
+        let number = self.frames.len() as u32 + 1;
+        self.frames.insert([function, file, line], number);
+        number
+    }
+
+    /// Returns the number of a text. Records it at its first call.
+    pub fn text(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        if let Some(known) = self.texts.get(text) {
+            return *known;
+        }
+        self.write(&Record::Text { text });
+        let number = self.texts.len() as u32 + 1;
+        self.texts.insert(text.to_owned(), number);
+        number
+    }
+}
