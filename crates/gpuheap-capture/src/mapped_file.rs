@@ -28,6 +28,8 @@ pub(crate) struct MappedFile {
     /// Used bytes of the chunk.
     used: usize,
     most: u64,
+    /// Bytes that the file grows by.
+    growth: usize,
 }
 
 // SAFETY: the mapping belongs to the value, and no thread-bound state is in it.
@@ -50,7 +52,8 @@ impl MappedFile {
             }
         };
         let (chunk, start) = (ptr::null_mut(), 0);
-        let mut file = MappedFile { path, chunk, mapped: 0, start, used: 0, most };
+        let growth = CHUNK;
+        let mut file = MappedFile { path, chunk, mapped: 0, start, used: 0, most, growth };
         file.map_next(0)?;
         Ok(file)
     }
@@ -73,11 +76,18 @@ impl MappedFile {
         if self.used + record.len() <= self.mapped {
             self.store(record);
         }
-        let length = self.start + self.used as u64;
+        self.cut();
+    }
+
+    /// Cuts the unused rest. A later record extends the file by a few pages.
+    pub(crate) fn cut(&mut self) {
+        self.growth = 4 * page_bytes();
+        self.start += self.used as u64;
+        self.used = 0;
         self.unmap();
         if let Ok(file) = OpenOptions::new().write(true).open(&self.path) {
             // A longer file ends with zeros, and is read as well.
-            let _ = file.set_len(length);
+            let _ = file.set_len(self.start);
         }
     }
 
@@ -96,13 +106,21 @@ impl MappedFile {
 
     /// Maps the part of the file after the used bytes, with room for `bytes`.
     fn map_next(&mut self, bytes: usize) -> io::Result<()> {
-        // SAFETY: the call reads a number.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let page = page_bytes();
         let used = self.start + self.used as u64;
         let start = used / page as u64 * page as u64;
-        let mapped = CHUNK.max((bytes + page).next_multiple_of(page));
+        let least = (bytes + page).next_multiple_of(page);
+        let mut mapped = self.growth.max(least);
         if start + mapped as u64 > self.most.max(CHUNK as u64) {
             return Err(io::Error::new(ErrorKind::FileTooLarge, "--max-size is reached"));
+        }
+        let room = usize::try_from(file_size_limit().saturating_sub(start)).unwrap_or(usize::MAX);
+        if mapped > room {
+            mapped = room / page * page;
+            if mapped < least {
+                let reason = "the process's limit of file sizes is reached (ulimit -f)";
+                return Err(io::Error::new(ErrorKind::FileTooLarge, reason));
+            }
         }
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         let offset = libc::off_t::try_from(start).map_err(io::Error::other)?;
@@ -143,6 +161,20 @@ impl MappedFile {
             self.mapped = 0;
         }
     }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: the call reads a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Returns the size up to which the process may extend files. The kernel ends a process that
+/// extends one beyond it.
+fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the pointer is valid for a write.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    limit.rlim_cur
 }
 
 fn numbered(path: &str, number: u32) -> PathBuf {

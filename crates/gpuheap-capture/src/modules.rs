@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 
 /// File with code, or a part of it.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedModule {
     /// Path of the file.
     pub path: String,

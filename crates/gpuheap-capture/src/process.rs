@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::mapped_file::MappedFile;
 use crate::modules::{LoadedModule, program};
@@ -35,9 +35,11 @@ pub struct ProcessCapture {
     bytes: Vec<u8>,
     /// Numbers of stacks, by the caller's keys.
     stacks: FxHashMap<Box<[u64]>, u32>,
+    stack_count: u32,
     texts: FxHashMap<String, u32>,
     frames: FxHashMap<[u32; 3], u32>,
-    modules: FxHashSet<(u64, u64)>,
+    /// Files that are recorded and were loaded, by their first address.
+    modules: FxHashMap<u64, LoadedModule>,
     threads: u32,
 }
 
@@ -61,7 +63,8 @@ impl ProcessCapture {
             stacks: FxHashMap::default(),
             texts: FxHashMap::default(),
             frames: FxHashMap::default(),
-            modules: FxHashSet::default(),
+            stack_count: 0,
+            modules: FxHashMap::default(),
             threads: 0,
         };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -115,8 +118,9 @@ impl ProcessCapture {
         self.stacks.get(key).copied()
     }
 
-    /// Records a stack and those of the loaded files that are not recorded. Returns the number of
-    /// the stack. `lines` are the frames of an interpreter, innermost first.
+    /// Records a stack, and the loaded files that are not recorded. Forgets the stacks of files that
+    /// were unloaded, because another one may have their addresses. Returns the number of the
+    /// stack. `lines` are the frames of an interpreter, innermost first.
     pub fn stack(
         &mut self,
         key: &[u64],
@@ -124,21 +128,46 @@ impl ProcessCapture {
         lines: impl Iterator<Item = SourceLine>,
         loaded: &[LoadedModule],
     ) -> u32 {
+        self.forget_unloaded(loaded);
         if let Some(known) = self.known_stack(key) {
             return known;
         }
-        for LoadedModule { path, build_id, start, end, base } in loaded {
-            let (start, end, base) = (*start, *end, *base);
-            if self.modules.insert((start, base)) {
-                self.write(&Record::Module { path, build_id, start, end, base });
+        for module in loaded {
+            if self.modules.contains_key(&module.start) {
+                continue;
             }
+            let LoadedModule { path, build_id, start, end, base } = module;
+            let (start, end, base) = (*start, *end, *base);
+            self.write(&Record::Module { path, build_id, start, end, base });
+            self.modules.insert(start, module.clone());
         }
         let frames: Vec<_> = lines.map(|line| self.frame(&line)).collect();
         let addresses = Cow::Borrowed(addresses);
         self.write(&Record::Stack { addresses, frames: Cow::Owned(frames) });
-        let number = self.stacks.len() as u32 + 1;
-        self.stacks.insert(key.into(), number);
-        number
+        self.stack_count += 1;
+        self.stacks.insert(key.into(), self.stack_count);
+        self.stack_count
+    }
+
+    fn forget_unloaded(&mut self, loaded: &[LoadedModule]) {
+        let by_start: FxHashMap<_, _> = loaded.iter().map(|file| (file.start, file)).collect();
+        let mut gone = Vec::new();
+        self.modules.retain(|start, known| {
+            let is_loaded = by_start.get(start) == Some(&&*known);
+            gone.extend((!is_loaded).then_some(known.start..known.end));
+            is_loaded
+        });
+        if !gone.is_empty() {
+            let is_gone = |address: &u64| gone.iter().any(|range| range.contains(address));
+            self.stacks.retain(|key, _| !key.iter().any(is_gone));
+        }
+    }
+
+    /// Records the exit of the process. Destructors that run later may free memory, so the
+    /// recording goes on, in a file without an unused rest.
+    pub fn exit(&mut self, time: Time) {
+        self.write(&Record::End { time, reason: "" });
+        self.file.iter_mut().for_each(MappedFile::cut);
     }
 
     /// Ends the recording: empty at the end of the process, else with the reason.

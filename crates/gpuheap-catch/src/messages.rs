@@ -7,7 +7,7 @@ use std::ptr;
 /// write would leave the lock taken in the child.
 pub fn write(text: &str) {
     let text = format!("gpuheap: {text}\n");
-    without_broken_pipes(|| {
+    without_signals(|| {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             // SAFETY: the slice is valid for reads.
@@ -27,27 +27,28 @@ fn is_interrupted() -> bool {
     std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
 }
 
-/// Calls `write` so that a write to a pipe without a reader returns an error. By default, such a
-/// write raises a signal that ends the program.
-fn without_broken_pipes(write: impl FnOnce()) {
-    let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
+/// Calls `write` so that a write to a pipe without a reader, or to a file at the process's limit of
+/// file sizes, returns an error. By default, such a write raises a signal that ends the program.
+fn without_signals(write: impl FnOnce()) {
+    let mut raised = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
     let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the sets are valid for reads and writes, and all zeros are an empty set. The signal
-    // is raised on the writing thread, so it is taken only from this thread.
+    // SAFETY: the sets are valid for reads and writes, and all zeros are an empty set. The signals
+    // are raised on the writing thread, so they are taken only from this thread.
     unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
         libc::sigpending(pending.as_mut_ptr());
-        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
+        libc::sigemptyset(raised.as_mut_ptr());
+        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+            if libc::sigismember(pending.as_ptr(), signal) != 1 {
+                libc::sigaddset(raised.as_mut_ptr(), signal);
+            }
+        }
         let is_blocked =
-            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) == 0;
+            libc::pthread_sigmask(libc::SIG_BLOCK, raised.as_ptr(), before.as_mut_ptr()) == 0;
         write();
         if is_blocked {
-            if !was_pending {
-                libc::sigtimedwait(pipe.as_ptr(), ptr::null_mut(), &no_wait);
-            }
+            libc::sigtimedwait(raised.as_ptr(), ptr::null_mut(), &no_wait);
             libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
         }
     }

@@ -8,7 +8,7 @@ use gpuheap_driver::{CUdeviceptr, CUresult, CUstream};
 
 use crate::layouts::{GraphAllocation, IpcHandle};
 use crate::limit::{self, Charge};
-use crate::recorder::{self, Block, Recorder};
+use crate::recorder::{self, Block};
 use crate::stacks::CallStack;
 use crate::table::{In, Out};
 use crate::threads::Guard;
@@ -62,7 +62,7 @@ impl Request {
         let (context, current) = contexts::current();
         let device = device.unwrap_or(current);
         if !context.is_null() {
-            recorder.note_device(device);
+            recorder.note_device(device, device == current);
         }
         let counted = if self.kind.counts_on_device() { self.bytes as u64 } else { 0 };
         let mut block = Block {
@@ -83,12 +83,13 @@ impl Request {
             }
         };
         let code = call();
-        match result() {
-            Ok((address, bytes)) if code.is_success() => {
+        // After a failure, the places of the results have the program's own bytes.
+        match code.is_success().then(result) {
+            Some(Ok((address, bytes))) => {
                 block.address = address;
                 block.bytes = bytes as u64;
                 block.charge = pending.succeeded();
-                recorder.allocated(block, &stack());
+                recorder.allocated(block, &stack(), device == current);
             }
             _ => {
                 pending.failed();
@@ -130,27 +131,23 @@ impl Freed {
 pub(crate) fn freed(freed: Freed, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(_guard) = Guard::enter() else { return call() };
     let Some(recorder) = recorder::existing() else { return call() };
-    free_of(recorder, freed, call)
-}
-
-/// Passes on a free, and records it. The thread is already marked.
-pub(crate) fn free_of(
-    recorder: &'static Recorder,
-    freed: Freed,
-    call: impl FnOnce() -> CUresult,
-) -> CUresult {
     let Freed { space, address, stream } = freed;
     let block = recorder.freed(space, address, stream.0 as u64);
     let code = call();
     if let Some(block) = block {
-        // At the end of the process, the driver has already freed all memory.
-        if code.is_success() || code == CUresult::ERROR_DEINITIALIZED {
+        if has_freed(code) {
             block.charge.give_back();
         } else {
             recorder.free_failed(block);
         }
     }
     code
+}
+
+/// Returns `true` if the memory is free after a call that returned a code. At the end of the
+/// process, the driver has already freed all memory.
+pub(crate) fn has_freed(code: CUresult) -> bool {
+    code.is_success() || code == CUresult::ERROR_DEINITIALIZED
 }
 
 pub(crate) fn cuMemAllocPitch_v2(

@@ -9,12 +9,14 @@ use gpuheap_driver::*;
 use crate::allocate::{Freed, Request, freed};
 use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};
 use crate::table::{In, Out, Text};
+use crate::threads::Uncancelled;
 use crate::{allocate, arrays, contexts, memory_info, real, virtual_memory};
 
 macro_rules! exports {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         export! {$(
             fn $symbol($($arg: $type),*) -> CUresult {
+                let _uncancelled = Uncancelled::enter();
                 exports!(@call [$($how)*] $symbol ($($arg),*))
             }
         )*}

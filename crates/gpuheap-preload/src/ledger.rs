@@ -6,9 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpuheap_driver::fork;
-
-use crate::settings;
+use crate::{forks, settings};
 
 /// Most devices that have an account.
 pub(crate) const DEVICES: usize = 16;
@@ -109,7 +107,7 @@ impl Ledger {
     }
 
     fn own_entry(&self) -> Option<&Entry> {
-        let forks = u64::from(fork::count());
+        let forks = u64::from(forks::count());
         let known = OWN.load(Ordering::Relaxed);
         if known != 0 && known >> 32 == forks {
             return self.entries.get((known as u32 - 1) as usize);

@@ -13,8 +13,10 @@ mod table;
 
 mod allocate;
 mod arrays;
+mod closes;
 mod contexts;
 mod exports;
+mod forks;
 mod layouts;
 mod ledger;
 mod limit;

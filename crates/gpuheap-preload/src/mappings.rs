@@ -1,6 +1,7 @@
 //! References to physical memory of the virtual memory management.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
@@ -8,29 +9,63 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     /// References to each handle: by the program, and by mapped ranges.
-    pub(crate) references: FxHashMap<u64, usize>,
-    /// Handle and bytes of each mapped range, by address.
-    pub(crate) ranges: BTreeMap<u64, (u64, u64)>,
+    references: FxHashMap<u64, usize>,
+    /// Handle of each mapped range, by address.
+    ranges: BTreeMap<u64, u64>,
+}
+
+/// Reference that was removed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reference {
+    pub(crate) handle: u64,
+    /// Address of the range that had the reference; `None` for the program's.
+    range: Option<u64>,
+    /// `true` if no reference is left.
+    pub(crate) is_last: bool,
 }
 
 impl Mappings {
+    /// Adds memory with the program's reference.
+    pub(crate) fn create(&mut self, handle: u64) {
+        self.references.insert(handle, 1);
+    }
+
     /// Adds a reference. Returns `false` for a handle that was not recorded.
     pub(crate) fn add(&mut self, handle: u64) -> bool {
         self.references.get_mut(&handle).map(|count| *count += 1).is_some()
     }
 
-    /// Returns `true` if one reference is left.
-    pub(crate) fn is_last(&self, handle: u64) -> bool {
-        self.references.get(&handle) == Some(&1)
+    /// Gives a reference to the range at an address.
+    pub(crate) fn map(&mut self, address: u64, handle: u64) {
+        self.ranges.insert(address, handle);
     }
 
-    /// Removes a reference.
-    pub(crate) fn remove(&mut self, handle: u64) {
-        if let Some(count) = self.references.get_mut(&handle) {
-            *count -= 1;
-            if *count == 0 {
-                self.references.remove(&handle);
-            }
+    /// Removes a reference. Returns `None` for a handle that was not recorded.
+    pub(crate) fn remove(&mut self, handle: u64) -> Option<Reference> {
+        let count = self.references.get_mut(&handle)?;
+        *count = count.saturating_sub(1);
+        let is_last = *count == 0;
+        if is_last {
+            self.references.remove(&handle);
+        }
+        Some(Reference { handle, range: None, is_last })
+    }
+
+    /// Removes the references of the ranges that begin at these addresses.
+    pub(crate) fn unmap(&mut self, addresses: Range<u64>) -> Vec<Reference> {
+        let begins: Vec<_> = self.ranges.range(addresses).map(|(address, _)| *address).collect();
+        let removed = begins.into_iter().filter_map(|address| {
+            let handle = self.ranges.remove(&address)?;
+            Some(Reference { range: Some(address), ..self.remove(handle)? })
+        });
+        removed.collect()
+    }
+
+    /// Adds a removed reference again.
+    pub(crate) fn restore(&mut self, removed: &Reference) {
+        *self.references.entry(removed.handle).or_default() += 1;
+        if let Some(address) = removed.range {
+            self.ranges.insert(address, removed.handle);
         }
     }
 }

@@ -1,23 +1,25 @@
 //! The recording of this process: live memory, and the capture's records.
 
 use std::ffi::c_char;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
+use std::{io, mem};
 
 use gpuheap_capture::{Address, MemoryKind, ProcessCapture, Record, Time, loaded_modules};
 use gpuheap_catch::messages;
 use gpuheap_driver::abi::Arg as _;
-use gpuheap_driver::{CUcontext, CUresult, fork};
+use gpuheap_driver::{CUcontext, CUresult};
 use rustc_hash::FxHashMap;
 
 use crate::limit::Charge;
-use crate::mappings::Mappings;
+use crate::mappings::{Mappings, Reference};
 use crate::stacks::CallStack;
-use crate::threads::ThreadEnds;
-use crate::{real, settings, threads};
+use crate::threads::{Guard, ThreadEnds, Uncancelled};
+use crate::{closes, forks, real, settings, threads};
 
 /// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
 /// and an eighth. Reading takes 20 to 100 µs on a GPU.
@@ -44,12 +46,14 @@ impl Block {
 /// Recording of a process. A forked child makes another one.
 pub(crate) struct Recorder {
     forks: u32,
-    /// Process that made the recorder. A child that a raw `clone` made has the same recorder.
+    /// Process that made the recorder. A child that shares its memory has the same recorder.
     pid: u32,
     /// Time of the monotonic clock at the start, nanoseconds.
     began_ns: u64,
-    /// Devices that are known, as bits.
+    /// Devices that are recorded, as bits.
     devices: AtomicU64,
+    /// Devices whose memory was read before the process took some, as bits.
+    read_before: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -64,6 +68,8 @@ struct State {
     devices: FxHashMap<u32, [u64; 2]>,
     /// Key of the last stack, by [`State::set_key`].
     key: Vec<u64>,
+    /// [`closes::count`] when the recorded files were compared with the loaded ones.
+    closes: u64,
     mappings: Mappings,
 }
 
@@ -88,17 +94,17 @@ fn create() -> Option<&'static Recorder> {
         return None;
     }
     let made = Recorder {
-        forks: fork::watch(),
+        forks: forks::watch(),
         pid: std::process::id(),
         began_ns: clock_ns(),
         devices: AtomicU64::new(0),
+        read_before: AtomicU64::new(0),
         state: Mutex::default(),
     };
     let made = Box::into_raw(Box::new(made));
     let before = CURRENT.load(Ordering::Acquire);
     // SAFETY: the pointer is null or a leaked recorder.
-    let is_of_parent =
-        unsafe { before.as_ref() }.is_none_or(|before| before.forks != fork::count());
+    let is_of_parent = unsafe { before.as_ref() }.is_none_or(|before| !before.is_current());
     let is_stored = is_of_parent
         && CURRENT.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if !is_stored {
@@ -109,8 +115,9 @@ fn create() -> Option<&'static Recorder> {
 }
 
 impl Recorder {
-    /// Records an allocation.
-    pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack) {
+    /// Records an allocation. Reads the driver's figure after some growth, if the device is the
+    /// current one.
+    pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack, is_current: bool) {
         let sample = {
             let (mut state, stack) = self.locked_with(stack);
             let time = self.time();
@@ -126,10 +133,14 @@ impl Recorder {
                 bytes,
                 stack,
             });
-            state.live.insert(block.key(), block);
+            state.insert(block);
+            if kind == MemoryKind::Physical {
+                state.mappings.create(address);
+            }
             kind.counts_on_device() && state.count(device, bytes)
         };
-        if sample {
+        let read_before = self.read_before.load(Ordering::Relaxed);
+        if sample && is_current && read_before & bit(block.device) != 0 {
             self.sample(block.device);
         }
     }
@@ -172,13 +183,36 @@ impl Recorder {
 
     /// Records that the last free of the memory failed.
     pub(crate) fn free_failed(&self, block: Block) {
+        self.locked().restore(self.time(), block);
+    }
+
+    /// Removes references to physical memory, and records the frees of the last ones. Returns the
+    /// references with the freed memory.
+    pub(crate) fn remove_references(
+        &'static self,
+        remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,
+    ) -> Vec<(Reference, Option<Block>)> {
         let mut state = self.locked();
-        let (time, space) = (self.time(), block.kind.space());
-        state.write(&Record::FreeFailed { time, space, address: Address(block.address) });
-        if block.kind.counts_on_device() {
-            state.count(block.device, block.bytes);
+        let removed = remove(&mut state.mappings).into_iter().map(|reference| {
+            let key = (MemoryKind::Physical.space(), reference.handle);
+            let freed = reference.is_last.then(|| state.live.remove(&key)).flatten();
+            if let Some(block) = &freed {
+                state.write_free(self, block, 0);
+            }
+            (reference, freed)
+        });
+        removed.collect()
+    }
+
+    /// Records that the call that should have removed these references failed.
+    pub(crate) fn restore_references(&self, removed: &[(Reference, Option<Block>)]) {
+        let mut state = self.locked();
+        for (reference, freed) in removed {
+            state.mappings.restore(reference);
+            if let Some(block) = freed {
+                state.restore(self.time(), *block);
+            }
         }
-        state.live.insert(block.key(), block);
     }
 
     /// Records that a context ended with its memory. Returns the memory.
@@ -201,34 +235,53 @@ impl Recorder {
         change(&mut self.locked().mappings)
     }
 
-    /// Records a device at its first use, and the driver's figures before that use.
-    pub(crate) fn note_device(&self, ordinal: i32) {
-        let bit = 1_u64.checked_shl(u32::try_from(ordinal).unwrap_or(u32::MAX)).unwrap_or(0);
-        if bit == 0 || self.devices.load(Ordering::Relaxed) & bit != 0 {
-            return;
+    /// Records a device at its first use, and the driver's figures before that use. These are read
+    /// only if the device is the current one: the driver has no function for others.
+    pub(crate) fn note_device(&self, device: i32, is_current: bool) {
+        let Ok(ordinal) = u32::try_from(device) else { return };
+        let is_new = |known: &AtomicU64| {
+            let bit = bit(ordinal);
+            known.load(Ordering::Relaxed) & bit != bit
+                && known.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        };
+        if is_new(&self.devices) {
+            self.write_device(device, ordinal);
+            if is_current && is_new(&self.read_before) {
+                self.sample(ordinal);
+            }
         }
-        if self.devices.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
-            return;
-        }
+    }
+
+    fn write_device(&self, device: i32, ordinal: u32) {
         let mut name = [0 as c_char; 128];
         let mut bytes = 0_usize;
         // SAFETY: the pointer is valid until the call returns.
         let place = unsafe { (&raw mut bytes).typed() };
-        let named = real::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, ordinal);
-        let _ = real::cuDeviceTotalMem_v2(place, ordinal);
+        let named = real::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device);
+        let _ = real::cuDeviceTotalMem_v2(place, device);
         let letters = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
         let name = String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned();
         let name = if named.is_success() { &*name } else { "" };
-        let ordinal = ordinal as u32;
         self.locked().write(&Record::Device { ordinal, name, bytes: bytes as u64 });
-        self.sample(ordinal);
     }
 
-    /// Ends the recording.
-    pub(crate) fn end(&self, reason: &str) {
-        let mut state = self.locked();
-        let time = self.time();
-        state.end(time, reason);
+    /// Records the exit. Destructors of libraries that run later may still free memory, so the
+    /// recording goes on.
+    fn exit(&self) {
+        /// Longest wait for a thread that writes a record. A debugger may have stopped it.
+        const PATIENCE_MS: u32 = 1000;
+        for _ in 0..PATIENCE_MS {
+            let mut state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(state)) => state.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+            };
+            let time = self.time();
+            return state.capture.iter_mut().for_each(|capture| capture.exit(time));
+        }
     }
 
     /// Records the driver's figures of the current device.
@@ -243,17 +296,19 @@ impl Recorder {
         }
     }
 
-    /// Locks the state, and returns the number of a stack. If the stack is new, reads the loaded
-    /// files first, without this lock: a thread that loads a library holds the loader's lock, and
-    /// may allocate.
+    /// Locks the state, and returns the number of a stack. If the stack is new or a library was
+    /// closed, reads the loaded files first, without this lock: a thread that loads a library holds
+    /// the loader's lock, and may allocate.
     fn locked_with(&self, stack: &CallStack) -> (MutexGuard<'_, State>, u32) {
         let mut state = self.locked();
         if let Some(known) = state.known(stack) {
             return (state, known);
         }
         drop(state);
+        let closes = closes::count();
         let loaded = loaded_modules();
         let mut state = self.locked();
+        state.closes = closes;
         state.set_key(stack);
         let State { capture, key, .. } = &mut *state;
         let number = capture.as_mut().map_or(0, |capture| {
@@ -274,7 +329,7 @@ impl Recorder {
 
 impl ThreadEnds for Recorder {
     fn is_current(&self) -> bool {
-        self.forks == fork::count()
+        self.forks == forks::count()
     }
 
     fn thread_ended(&self, thread: u32, name: &str) {
@@ -285,12 +340,29 @@ impl ThreadEnds for Recorder {
 }
 
 impl State {
+    /// Adds live memory. After the end, it is needed for the limit alone.
+    fn insert(&mut self, block: Block) {
+        if !self.is_ended || settings::get().limit.is_some() {
+            self.live.insert(block.key(), block);
+        }
+    }
+
+    /// Adds memory again that was not freed.
+    fn restore(&mut self, time: Time, block: Block) {
+        let (space, address) = (block.kind.space(), Address(block.address));
+        self.write(&Record::FreeFailed { time, space, address });
+        if block.kind.counts_on_device() {
+            self.count(block.device, block.bytes);
+        }
+        self.insert(block);
+    }
+
     /// Adds the bytes of an allocation to the device. Returns `true` if the driver's figure is to
     /// be read.
     fn count(&mut self, device: u32, bytes: u64) -> bool {
         let [live, next] = self.devices.entry(device).or_insert([0, SAMPLE_BYTES]);
         *live = live.saturating_add(bytes);
-        let is_due = *live >= *next;
+        let is_due = *live >= *next && !self.is_ended;
         if is_due {
             *next = *live + *live / 8 + SAMPLE_BYTES;
         }
@@ -320,10 +392,14 @@ impl State {
         number
     }
 
-    /// Returns the number of a stack that is recorded or empty, or 0 if nothing is recorded.
+    /// Returns the number of a stack that is recorded or empty, or 0 if nothing is recorded. After
+    /// a library was closed, the recorded ones are not known to be the same code.
     fn known(&mut self, stack: &CallStack) -> Option<u32> {
         if stack.is_empty() || self.capture().is_none() {
             return Some(0);
+        }
+        if self.closes != closes::count() {
+            return None;
         }
         self.set_key(stack);
         self.capture.as_ref()?.known_stack(&self.key)
@@ -345,20 +421,22 @@ impl State {
 
     /// Returns the capture, and creates its file at the first call. `None` if nothing is recorded.
     fn capture(&mut self) -> Option<&mut ProcessCapture> {
-        if self.is_ended {
-            return None;
-        }
-        if self.capture.is_none() {
+        if self.capture.is_none() && !self.is_ended {
             self.capture = open();
             self.is_ended = self.capture.is_none();
+        }
+        if self.capture.as_ref()?.stopped().is_some() {
+            self.stop();
         }
         self.capture.as_mut()
     }
 
-    fn end(&mut self, time: Time, reason: &str) {
-        self.is_ended = true;
-        if let Some(capture) = &mut self.capture {
-            capture.end(time, reason);
+    /// Ends the recording, and frees the memory that only the recording needs.
+    fn stop(&mut self) {
+        let ended = State { is_ended: true, ..State::default() };
+        let before = mem::replace(self, ended);
+        if settings::get().limit.is_some() {
+            (self.live, self.mappings) = (before.live, before.mappings);
         }
     }
 }
@@ -382,6 +460,11 @@ fn stopped(error: &io::Error) {
     ));
 }
 
+/// Returns the bit of a device; 0 for devices beyond the 64th.
+fn bit(device: u32) -> u64 {
+    1_u64.checked_shl(device).unwrap_or(0)
+}
+
 fn clock_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is valid for a write.
@@ -398,10 +481,13 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
     // At exit, no code is left to handle a failure.
+    let _uncancelled = Uncancelled::enter();
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let own = existing().filter(|recorder| recorder.pid == std::process::id());
-        if let Some(recorder) = own {
-            recorder.end("");
+        // A signal handler that called `exit` may have interrupted this thread within a record.
+        let guard = Guard::enter();
+        if let (Some(recorder), Some(_guard)) = (own, guard) {
+            recorder.exit();
         }
     }));
 }

@@ -1,7 +1,9 @@
 //! Threads: whether one is within this library, their numbers, and their ends.
 
 use std::cell::Cell;
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::catch_unwind;
+use std::sync::OnceLock;
 
 /// Receiver of the ends of threads: the recorder.
 pub(crate) trait ThreadEnds: Sync {
@@ -24,14 +26,38 @@ thread_local! {
     static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
     // Without a destructor: destructors of the program may free memory after this library's.
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
-    static END: End = const { End(()) };
 }
 
-/// Value whose destructor runs at the thread's end.
-struct End(());
+/// Rounds of the destructors of a thread's keys after which its end is recorded. Destructors of the
+/// program's own keys free memory in the first round.
+const ROUNDS: usize = 2;
 
-impl Drop for End {
-    fn drop(&mut self) {
+/// Returns the key whose destructor records the ends of threads. Destructors of keys run after those
+/// of thread-local variables, and a thread whose first call is in one of either can still set a key.
+fn end_key() -> Option<libc::pthread_key_t> {
+    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: the pointer is valid for a write, and the library with the function stays mapped.
+        (unsafe { libc::pthread_key_create(&mut key, Some(key_ended)) } == 0).then_some(key)
+    })
+}
+
+/// Sets the calling thread's value of the key: the number of the next round.
+fn set_round(round: usize) {
+    if let Some(key) = end_key() {
+        // SAFETY: the key exists until the process ends. No code reads the value as a pointer.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(round)) };
+    }
+}
+
+unsafe extern "C" fn key_ended(round: *mut c_void) {
+    if round.addr() < ROUNDS {
+        return set_round(round.addr() + 1);
+    }
+    let _uncancelled = Uncancelled::enter();
+    // No caller is left to return a failure to.
+    let _ = catch_unwind(|| {
         // The first thread ends with the process.
         if id() != u64::from(std::process::id())
             && let Some(_guard) = Guard::enter()
@@ -39,7 +65,7 @@ impl Drop for End {
         {
             recorder.thread_ended(number, &name());
         }
-    }
+    });
 }
 
 /// Returns the calling thread's recorder and number, if it has one of this process.
@@ -56,8 +82,7 @@ pub(crate) fn number() -> Option<u32> {
 /// Sets the calling thread's number. Its end will be recorded.
 pub(crate) fn set_number(recorder: &'static dyn ThreadEnds, number: u32) {
     NUMBER.set(Numbered { recorder: Some(recorder), number });
-    // While the thread ends, no more destructors can be registered.
-    let _ = END.try_with(|_| ());
+    set_round(1);
 }
 
 /// Returns the id that the system gave the calling thread.
@@ -73,6 +98,37 @@ pub(crate) fn name() -> String {
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let letters = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
     String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned()
+}
+
+unsafe extern "C" {
+    /// `pthread_setcancelstate` of POSIX; crate libc has it only for other systems.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Cancellation of the calling thread, off until the value is dropped. A cancelled thread unwinds
+/// from the next system call that waits, and unwinding through this library would end the process.
+/// The thread ends at its next such call after the value is dropped.
+pub(crate) struct Uncancelled {
+    before: c_int,
+}
+
+impl Uncancelled {
+    pub(crate) fn enter() -> Uncancelled {
+        /// `PTHREAD_CANCEL_DISABLE` of glibc.
+        const DISABLE: c_int = 1;
+        let mut before = 0;
+        // SAFETY: the pointer is valid for a write.
+        unsafe { pthread_setcancelstate(DISABLE, &mut before) };
+        Uncancelled { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state was the calling thread's, and the system takes no place for the other
+        // one.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+    }
 }
 
 /// Mark of the calling thread, until it is dropped.

@@ -7,14 +7,12 @@ use std::ffi::c_void;
 use gpuheap_capture::MemoryKind;
 use gpuheap_driver::{CUdeviceptr, CUmemAllocationProp, CUmemLocationType, CUresult, CUstream};
 
-use crate::allocate::{Freed, Request, free_of};
+use crate::allocate::{Request, has_freed};
+use crate::mappings::{Mappings, Reference};
 use crate::real;
-use crate::recorder;
+use crate::recorder::{self, Recorder};
 use crate::table::{In, Out};
 use crate::threads::Guard;
-
-/// Space of handles of physical memory.
-const HANDLES: u32 = 1;
 
 pub(crate) fn cuMemCreate(
     handle: Out<u64>,
@@ -29,25 +27,29 @@ pub(crate) fn cuMemCreate(
         return call();
     }
     let request = Request::new(MemoryKind::Physical, bytes, CUstream::NULL);
-    request.run_on(Some(location.id), call, || {
-        let handle = handle.get()?;
-        if let Some(recorder) = recorder::existing() {
-            recorder.mappings(|mappings| mappings.references.insert(handle, 1));
-        }
-        Ok((handle, bytes))
-    })
+    request.run_on(Some(location.id), call, || Ok((handle.get()?, bytes)))
 }
 
 pub(crate) fn cuMemRelease(handle: u64) -> CUresult {
     let call = || real::cuMemRelease(handle);
     let Some(_guard) = Guard::enter() else { return call() };
     let Some(recorder) = recorder::existing() else { return call() };
-    let code = match recorder.mappings(|mappings| mappings.is_last(handle)) {
-        true => free_of(recorder, Freed::new(HANDLES, handle, CUstream::NULL), call),
-        false => call(),
-    };
-    if code.is_success() {
-        recorder.mappings(|mappings| mappings.remove(handle));
+    remove(recorder, |mappings| mappings.remove(handle).into_iter().collect(), call)
+}
+
+/// Removes references, and then passes on the call that removes them in the driver. After the call,
+/// another thread may get the same handle or address.
+fn remove(
+    recorder: &'static Recorder,
+    remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let removed = recorder.remove_references(remove);
+    let code = call();
+    if has_freed(code) {
+        removed.iter().filter_map(|(_, block)| *block).for_each(|block| block.charge.give_back());
+    } else {
+        recorder.restore_references(&removed);
     }
     code
 }
@@ -71,43 +73,25 @@ pub(crate) fn cuMemMap(
     handle: u64,
     flags: u64,
 ) -> CUresult {
-    let code = real::cuMemMap(pointer, bytes, offset, handle, flags);
-    if code.is_success()
-        && let Some(_guard) = Guard::enter()
-        && let Some(recorder) = recorder::existing()
-    {
-        recorder.mappings(|mappings| {
-            if mappings.add(handle) {
-                mappings.ranges.insert(pointer, (handle, bytes as u64));
-            }
-        });
+    let call = || real::cuMemMap(pointer, bytes, offset, handle, flags);
+    let Some(_guard) = Guard::enter() else { return call() };
+    let Some(recorder) = recorder::existing() else { return call() };
+    // Before the call: another thread may release the handle in the meantime.
+    let is_recorded = recorder.mappings(|mappings| mappings.add(handle));
+    let code = call();
+    if code.is_success() && is_recorded {
+        recorder.mappings(|mappings| mappings.map(pointer, handle));
+    } else if is_recorded {
+        let added = |mappings: &mut Mappings| mappings.remove(handle).into_iter().collect();
+        let _ = remove(recorder, added, || CUresult::SUCCESS);
     }
     code
 }
 
 pub(crate) fn cuMemUnmap(pointer: CUdeviceptr, bytes: usize) -> CUresult {
-    let code = real::cuMemUnmap(pointer, bytes);
-    if code.is_success()
-        && let Some(_guard) = Guard::enter()
-        && let Some(recorder) = recorder::existing()
-    {
-        let end = pointer.saturating_add(bytes as u64);
-        let unmapped: Vec<_> = recorder.mappings(|mappings| {
-            let found: Vec<_> = mappings
-                .ranges
-                .range(pointer..end)
-                .map(|(start, range)| (*start, range.0))
-                .collect();
-            mappings.ranges.retain(|start, _| !(pointer..end).contains(start));
-            found.into_iter().map(|(_, handle)| (handle, mappings.is_last(handle))).collect()
-        });
-        for (handle, is_last) in unmapped {
-            if is_last {
-                let freed = Freed::new(HANDLES, handle, CUstream::NULL);
-                let _ = free_of(recorder, freed, || CUresult::SUCCESS);
-            }
-            recorder.mappings(|mappings| mappings.remove(handle));
-        }
-    }
-    code
+    let call = || real::cuMemUnmap(pointer, bytes);
+    let Some(_guard) = Guard::enter() else { return call() };
+    let Some(recorder) = recorder::existing() else { return call() };
+    let end = pointer.saturating_add(bytes as u64);
+    remove(recorder, |mappings| mappings.unmap(pointer..end), call)
 }

@@ -5,6 +5,7 @@
 
 #[path = "../command/mod.rs"]
 mod command;
+mod hostile;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 

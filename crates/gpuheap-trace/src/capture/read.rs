@@ -116,7 +116,8 @@ struct Capture<'a> {
     texts: Vec<&'a str>,
     threads: Vec<ThreadInfo>,
     frames: Vec<[u32; 3]>,
-    stacks: Vec<(Vec<u64>, Vec<u32>)>,
+    /// Addresses, frames, and the number of modules that were recorded before.
+    stacks: Vec<(Vec<u64>, Vec<u32>, usize)>,
     symbols: Symbols,
     events: Vec<Timed>,
     /// Index of the last free of each address.
@@ -176,7 +177,8 @@ impl<'a> Capture<'a> {
                 if frames.iter().any(|frame| (*frame as usize) > self.frames.len()) {
                     return Ok(false);
                 }
-                self.stacks.push((addresses.into_owned(), frames.into_owned()));
+                let loaded = self.symbols.len();
+                self.stacks.push((addresses.into_owned(), frames.into_owned(), loaded));
             }
             Record::Device { ordinal, name, bytes } => {
                 let name = name.into();
@@ -319,10 +321,10 @@ impl<'a> Capture<'a> {
     fn resolve(&mut self) -> Result<(StackInterner, Vec<u32>), Error> {
         let mut stacks = StackInterner::default();
         let mut numbers = vec![0];
-        for (addresses, frames) in &self.stacks {
+        for (addresses, frames, loaded) in &self.stacks {
             let mut found = Vec::with_capacity(addresses.len() + frames.len());
             for address in addresses {
-                self.symbols.append(*address, &mut stacks, &mut found)?;
+                self.symbols.append(*address, *loaded, &mut stacks, &mut found)?;
             }
             for frame in frames.iter().filter_map(|frame| (*frame as usize).checked_sub(1)) {
                 let [function, file, line] = self.frames[frame];

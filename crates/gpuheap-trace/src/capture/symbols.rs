@@ -53,11 +53,12 @@ impl Module {
     }
 }
 
-/// Finder of names and lines. Each address is looked up once.
+/// Finder of names and lines. Each address of a module is looked up once.
 pub(super) struct Symbols {
     is_on: bool,
     modules: Vec<Module>,
-    known: FxHashMap<u64, Vec<u32>>,
+    /// Frames by address and by index of the module.
+    known: FxHashMap<(u64, Option<usize>), Vec<u32>>,
 }
 
 impl Symbols {
@@ -69,24 +70,31 @@ impl Symbols {
         self.modules.push(module);
     }
 
-    /// Appends the frames of a return address, the innermost inlined function first.
+    /// Returns the number of modules.
+    pub(super) fn len(&self) -> usize {
+        self.modules.len()
+    }
+
+    /// Appends the frames of a return address, the innermost inlined function first. Modules after
+    /// the first `loaded` ones were not loaded yet.
     pub(super) fn append(
         &mut self,
         address: u64,
+        loaded: usize,
         stacks: &mut StackInterner,
         frames: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        if let Some(known) = self.known.get(&address) {
+        // The call is before the return address.
+        let call = address.saturating_sub(1);
+        // A library that was loaded later may have taken the addresses of one that was unloaded.
+        let before = self.modules.get(..loaded).unwrap_or(&self.modules);
+        let index = before.iter().rposition(|module| (module.start..module.end).contains(&call));
+        if let Some(known) = self.known.get(&(address, index)) {
             frames.extend_from_slice(known);
             return Ok(());
         }
         let mut found = Vec::new();
-        // The call is before the return address.
-        let call = address.saturating_sub(1);
-        // A library that was loaded later may have taken the addresses of one that was unloaded.
-        let modules = self.modules.iter_mut().rev();
-        let module = modules.into_iter().find(|module| (module.start..module.end).contains(&call));
-        match module {
+        match index.and_then(|index| self.modules.get_mut(index)) {
             Some(module) => {
                 let relative = call.wrapping_sub(module.base);
                 let path = module.path.to_string_lossy().into_owned();
@@ -107,7 +115,7 @@ impl Symbols {
             }
         }
         frames.extend_from_slice(&found);
-        self.known.insert(address, found);
+        self.known.insert((address, index), found);
         Ok(())
     }
 }

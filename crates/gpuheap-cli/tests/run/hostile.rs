@@ -1,0 +1,141 @@
+//! Programs that are hard to record: the program behaves as without the recorder, and the figures
+//! are right.
+
+use std::collections::BTreeSet;
+
+use crate::*;
+
+#[test]
+fn cancelled_thread_ends_after_its_call() {
+    let run = Hostile::new().run(&["cancels"]);
+    assert_eq!((run.ran.code, &*run.ran.stdout), (3, "cancelled: 1\n"), "{}", run.ran.stderr);
+    let trace = run.traces().remove(0);
+    assert_eq!(trace.summary().left_live_bytes, MIB);
+    assert!(trace.thread_info(0).unwrap().ended_ns.is_some());
+}
+
+#[test]
+fn exit_within_recorder_ends_program() {
+    let run = Hostile::new().run(&["exits"]);
+    assert_eq!(run.ran.code, 5, "{}", run.ran.stderr);
+}
+
+#[test]
+fn limit_of_file_sizes_stops_recording() {
+    for limit in ["4000", "100000", "1200000"] {
+        let run = Hostile::new().run(&["file-limit", limit]);
+        assert_eq!(run.ran.code, 3, "{limit}: {}", run.ran.stderr);
+        let size = std::fs::metadata(&run.captures()[0]).unwrap().len();
+        assert!(size <= limit.parse().unwrap(), "{size}");
+        assert!(run.ran.stderr.contains("limit of file sizes"), "{limit}: {}", run.ran.stderr);
+    }
+}
+
+#[test]
+fn thread_that_begins_late_ends() {
+    let run = Hostile::new().run(&["late-thread"]);
+    assert_eq!(run.ran.code, 3);
+    assert!(run.traces()[0].thread_info(0).unwrap().ended_ns.is_some());
+}
+
+#[test]
+fn raw_clone_has_capture() {
+    let run = Hostile::new().with(&["--limit", "4MiB"]).run(&["clones"]);
+    let figures: BTreeSet<_> = run.traces().iter().map(figures).collect();
+    assert_eq!(figures, BTreeSet::from([(0, 0, 1), (1, MIB, 0)]), "{}", run.ran.stderr);
+}
+
+#[test]
+fn physical_memory_lives_until_last_unmap() {
+    let run = Hostile::new().run(&["maps"]);
+    assert_eq!((run.ran.code, &*run.ran.stdout), (3, "failed: 1 1 1 1\n"));
+    let summary = run.traces()[0].summary();
+    assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (6 * MIB, 0));
+}
+
+#[test]
+fn driver_is_read_on_its_device() {
+    let run = Hostile::new().with(&["--emulate", "16GiB,16GiB"]).run(&["other-device"]);
+    let traces = run.traces();
+    let devices = &traces[0].recording().unwrap().devices;
+    let read: Vec<_> = devices.iter().map(|device| (device.ordinal, device.used_before)).collect();
+    assert_eq!(read, [(0, Some(0)), (1, None)], "{}", run.ran.stderr);
+}
+
+#[test]
+fn closed_library_keeps_its_names() {
+    let hostile = Hostile::new();
+    let run = hostile.run(&["closes", hostile.folder()]);
+    assert_eq!(run.ran.stdout, "same address: 1\n", "{}", run.ran.stderr);
+    let trace = run.traces().remove(0);
+    let allocations = trace.events().iter().filter(|event| matches!(event.op, Op::Allocate { .. }));
+    let callers = allocations.map(|event| trace.stack(event.stack).nth(1).unwrap());
+    let names: Vec<_> = callers.map(|frame| frame.function.to_string()).collect();
+    assert_eq!(names, ["first", "second"]);
+}
+
+#[test]
+fn destructor_of_library_frees() {
+    let hostile = Hostile::new();
+    let run = hostile.run(&["late-free", hostile.folder()]);
+    assert_eq!(figures(&run.traces()[0]), (1, 0, 0), "{}", run.ran.stderr);
+    assert_eq!(run.traces()[0].recording().unwrap().end, RecordingEnd::Exit);
+}
+
+#[test]
+fn stopped_recording_takes_no_memory() {
+    let run = Hostile::new().with(&["--max-size", "2MiB"]).run(&["stacks"]);
+    assert_eq!(run.ran.stdout, "grows: 0\n", "{}", run.ran.stderr);
+}
+
+/// Returns the allocations, the live bytes at the end, and the failed requests.
+fn figures(trace: &Trace) -> (u64, u64, u64) {
+    let summary = trace.summary();
+    (summary.allocations, summary.left_live_bytes, summary.failures)
+}
+
+/// The program `hostile.c` and its libraries.
+struct Hostile {
+    folder: TempDir,
+    options: Vec<&'static str>,
+}
+
+impl Hostile {
+    fn new() -> Hostile {
+        let folder = tempfile::tempdir().unwrap();
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let compile = |name: &str, words: &[&str]| {
+            let mut compile = compiler();
+            compile.args(["-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]);
+            compile.arg(folder.path().join(name));
+            compile.arg(crates.join("gpuheap-preload/tests/hostile.c"));
+            compile.arg(libraries().path().join("libcuda.so.1")).args(words);
+            assert!(compile.status().unwrap().success());
+        };
+        // The recorder calls functions of the program.
+        compile("hostile", &["-rdynamic", "-pthread", "-ldl"]);
+        compile("libfirst.so", &["-DLIBRARY=first", "-shared", "-fPIC"]);
+        compile("libsecond.so", &["-DLIBRARY=second", "-shared", "-fPIC"]);
+        Hostile { folder, options: Vec::new() }
+    }
+
+    fn with(self, options: &[&'static str]) -> Hostile {
+        Hostile { options: options.to_vec(), ..self }
+    }
+
+    fn folder(&self) -> &str {
+        self.folder.path().to_str().unwrap()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        let folder = tempfile::tempdir().unwrap();
+        let program = self.folder.path().join("hostile");
+        let words = [&["--", program.to_str().unwrap()], arguments].concat();
+        let emulated: &[&str] = match self.options.contains(&"--emulate") {
+            true => &[],
+            false => &["--emulate", "16GiB"],
+        };
+        let ran = ran(&mut gpuheap(&folder, &[emulated, &self.options, &words].concat()));
+        Run { folder, ran }
+    }
+}

@@ -1,0 +1,61 @@
+//! Count of the processes between the one that first recorded and this one.
+
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use gpuheap_driver::fork;
+
+/// Number of new processes that the kernel's zeros have shown.
+static SEEN: AtomicU32 = AtomicU32::new(0);
+
+/// Number that is not 0, in a page that is zeros in a child. The handlers of `fork` do not run for
+/// a raw `clone`.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Begins to count, at the first call, and returns the count so far.
+pub(crate) fn watch() -> u32 {
+    static MAPPED: Once = Once::new();
+    MAPPED.call_once(|| {
+        if let Some(page) = map() {
+            MARK.store(ptr::from_ref(page).cast_mut(), Ordering::Release);
+        }
+    });
+    fork::watch();
+    count()
+}
+
+/// Returns the count so far. In a child, the count differs from the parent's.
+#[inline]
+pub(crate) fn count() -> u32 {
+    // SAFETY: null or a page that is never unmapped.
+    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
+    if let Some(mark) = mark
+        && mark.load(Ordering::Relaxed) == 0
+        && mark.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        SEEN.fetch_add(1, Ordering::Relaxed);
+    }
+    fork::count().wrapping_add(SEEN.load(Ordering::Relaxed))
+}
+
+/// Maps a page that children get as zeros. `None` before Linux 4.14.
+fn map() -> Option<&'static AtomicU32> {
+    const BYTES: usize = 4096;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, which no other code knows. It is unmapped only if it is not returned.
+    unsafe {
+        let page = libc::mmap(ptr::null_mut(), BYTES, protection, flags, -1, 0);
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        if libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) != 0 {
+            libc::munmap(page, BYTES);
+            return None;
+        }
+        let mark = &*page.cast::<AtomicU32>();
+        mark.store(1, Ordering::Relaxed);
+        Some(mark)
+    }
+}

@@ -1,0 +1,246 @@
+/* A program that does the work of its first argument to a recorder: signals, cancellation, exits,
+ * raw clones, and limits of the system. With LIBRARY: a library that allocates in its function of
+ * that name, and frees in its destructor. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef uint64_t ptr;
+typedef struct {
+  int kind, handles, location, device;
+  void *none;
+  unsigned char flags[8];
+} properties;
+
+enum { MIB = 1 << 20 };
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(ptr *, size_t), cuMemFree_v2(ptr);
+int cuMemCreate(ptr *, size_t, const properties *, uint64_t), cuMemRelease(ptr);
+int cuMemAddressReserve(ptr *, size_t, size_t, ptr, uint64_t), cuMemAddressFree(ptr, size_t);
+int cuMemMap(ptr, size_t, size_t, ptr, uint64_t), cuMemUnmap(ptr, size_t);
+
+#define CHECK(call) check(call, #call)
+
+static void check(int code, const char *call) {
+  if (code != 0) {
+    printf("%s: %d\n", call, code);
+    _exit(1);
+  }
+}
+
+static ptr allocate(size_t bytes) {
+  ptr address;
+  CHECK(cuMemAlloc_v2(&address, bytes));
+  return address;
+}
+
+#ifdef LIBRARY
+
+static ptr kept;
+
+void LIBRARY(void) { kept = allocate(MIB); }
+
+__attribute__((destructor)) static void at_end(void) {
+  if (kept) CHECK(cuMemFree_v2(kept));
+}
+
+#else
+
+static void use(int device) {
+  void *primary;
+  CHECK(cuInit(0));
+  CHECK(cuDevicePrimaryCtxRetain(&primary, device));
+  CHECK(cuCtxSetCurrent(primary));
+}
+
+/* The recorder opens its file in a thread that is cancelled. */
+static void *cancelled(void *unused) {
+  use(0);
+  pthread_cancel(pthread_self());
+  allocate(MIB);
+  pthread_testcancel();
+  return unused;
+}
+
+static void cancels(const char *unused) {
+  (void)unused;
+  pthread_t thread;
+  void *result;
+  pthread_create(&thread, 0, cancelled, 0);
+  pthread_join(thread, &result);
+  printf("cancelled: %d\n", result == PTHREAD_CANCELED);
+}
+
+/* The recorder calls this function while it writes. */
+static int exits_within;
+
+static void leave(int signal) { exit(signal == SIGUSR1 ? 5 : 6); }
+
+int posix_fallocate(int file, off_t offset, off_t length) {
+  if (exits_within) raise(SIGUSR1);
+  return fallocate(file, 0, offset, length);
+}
+
+static void exits(const char *unused) {
+  (void)unused;
+  signal(SIGUSR1, leave);
+  exits_within = 1;
+  allocate(MIB);
+}
+
+static void file_limit(const char *bytes) {
+  struct rlimit most = {strtoul(bytes, 0, 10), RLIM_INFINITY};
+  setrlimit(RLIMIT_FSIZE, &most);
+  for (int i = 0; i < 60000; i++) CHECK(cuMemFree_v2(allocate(MIB)));
+}
+
+static pthread_key_t key;
+
+static void at_threads_end(void *unused) {
+  (void)unused;
+  use(0);
+  allocate(MIB);
+}
+
+static void *sets_key(void *value) {
+  pthread_setspecific(key, &key);
+  return value;
+}
+
+static void late_thread(const char *unused) {
+  (void)unused;
+  pthread_t thread;
+  pthread_key_create(&key, at_threads_end);
+  pthread_create(&thread, 0, sets_key, 0);
+  pthread_join(thread, 0);
+}
+
+static void clones(const char *unused) {
+  (void)unused;
+  allocate(MIB);
+  long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  if (child == 0) {
+    ptr address;
+    _exit(cuMemAlloc_v2(&address, 8 * MIB) == 0);
+  }
+  waitpid((pid_t)child, 0, 0);
+  _exit(3);
+}
+
+static const properties ON[2] = {{1, 0, 1, 0, 0, {0}}, {1, 0, 1, 1, 0, {0}}};
+
+/* Twice mapped, unmapped in one call; failures in between change nothing. */
+static void maps(const char *unused) {
+  (void)unused;
+  ptr handle, again, range, other;
+  CHECK(cuMemCreate(&handle, 2 * MIB, ON, 0));
+  CHECK(cuMemAddressReserve(&range, 4 * MIB, 0, 0, 0));
+  CHECK(cuMemMap(range, 2 * MIB, 0, handle, 0));
+  CHECK(cuMemMap(range + 2 * MIB, 2 * MIB, 0, handle, 0));
+  again = handle;
+  printf("failed: %d", cuMemCreate(&again, 1, ON, 0) != 0);
+  printf(" %d", cuMemMap(range, 2 * MIB, 0, handle, 0) != 0);
+  printf(" %d", cuMemUnmap(range, MIB) != 0);
+  CHECK(cuMemRelease(handle));
+  printf(" %d\n", cuMemRelease(handle) != 0);
+  CHECK(cuMemCreate(&other, 4 * MIB, ON, 0));
+  CHECK(cuMemUnmap(range, 4 * MIB));
+  CHECK(cuMemRelease(other));
+  CHECK(cuMemAddressFree(range, 4 * MIB));
+}
+
+static void other_device(const char *unused) {
+  (void)unused;
+  ptr handle;
+  use(0);
+  allocate(32 * MIB);
+  CHECK(cuMemCreate(&handle, 128 * MIB, ON + 1, 0));
+}
+
+static void call_in(void *library, const char *name) {
+  void (*function)(void) = 0;
+  *(void **)&function = dlsym(library, name);
+  function();
+}
+
+/* Opens libraries one after the other, so that they get the same addresses. */
+static void closes(const char *folder) {
+  char path[512];
+  const char *names[] = {"first", "second"};
+  void *at[2];
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/lib%s.so", folder, names[i]);
+    void *library = dlopen(path, RTLD_NOW);
+    at[i] = dlsym(library, names[i]);
+    call_in(library, names[i]);
+    dlclose(library);
+  }
+  printf("same address: %d\n", at[0] == at[1]);
+}
+
+static void late_free(const char *folder) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/libfirst.so", folder);
+  call_in(dlopen(path, RTLD_NOW), "first");
+}
+
+static size_t resident(void) {
+  size_t pages[2] = {0, 0};
+  FILE *file = fopen("/proc/self/statm", "r");
+  if (fscanf(file, "%zu %zu", &pages[0], &pages[1]) != 2) exit(1);
+  fclose(file);
+  return pages[1] * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Each path through the calls is another stack. */
+static void walk(unsigned path, int depth) {
+  if (depth == 0) {
+    CHECK(cuMemFree_v2(allocate(MIB)));
+  } else if (path & 1) {
+    walk(path >> 1, depth - 1);
+  } else {
+    walk(path >> 1, depth - 1);
+  }
+  __asm__ volatile("");
+}
+
+static void stacks(const char *unused) {
+  (void)unused;
+  for (unsigned path = 0; path < 60000; path++) walk(path, 16);
+  size_t before = resident();
+  for (unsigned path = 0; path < 60000; path++) walk(path, 17);
+  printf("grows: %d\n", resident() > before + 8 * MIB);
+}
+
+int main(int count, char **arguments) {
+  const char *work = arguments[1], *word = count > 2 ? arguments[2] : "";
+  struct {
+    const char *name;
+    void (*run)(const char *);
+    int uses;
+  } all[] = {{"cancels", cancels, 0},       {"exits", exits, 1},
+             {"file-limit", file_limit, 1}, {"late-thread", late_thread, 0},
+             {"clones", clones, 1},         {"maps", maps, 1},
+             {"other-device", other_device, 0}, {"closes", closes, 1},
+             {"late-free", late_free, 1},   {"stacks", stacks, 1}};
+  /* Ends a program that hangs. */
+  alarm(60);
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    if (strcmp(work, all[i].name) != 0) continue;
+    if (all[i].uses) use(0);
+    all[i].run(word);
+  }
+  return 3;
+}
+
+#endif
