@@ -45,6 +45,8 @@ pub(crate) fn variables(
     set
 }
 
+/// Variable with the only line whose counts are the smallest.
+pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";
 /// Variable with the names of the remedies that the hook switches on.
 const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";
 /// Variables with the settings of PyTorch's allocator, the one that PyTorch prefers first.
@@ -64,10 +66,11 @@ pub(crate) fn remedy(names: &str) -> Vec<(&'static str, OsString)> {
 
 /// Variables to remove from the program's environment: they would change or hide the emulated
 /// device.
-pub(crate) const REMOVED: [&str; 7] = [
+pub(crate) const REMOVED: [&str; 8] = [
     "CUDA_VISIBLE_DEVICES",
     "GPUHEAP_DRY_RUN_READS",
     "GPUHEAP_DRY_RUN_SMALLEST_COUNT",
+    SMALLEST_LINE,
     "GPUHEAP_EMULATED_CHECKS",
     "GPUHEAP_EMULATED_DRIVER",
     "GPUHEAP_EMULATED_SCHEDULE",

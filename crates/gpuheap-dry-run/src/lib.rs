@@ -49,9 +49,9 @@ pub use crate::runs::dry_run;
 pub use crate::stand_ins::{FOLDER, StandIns};
 pub use crate::verdict::{
     Batch, Benchmark, BenchmarkRun, CardResult, Counts, DeviceResult, DeviceVerdict, Ended,
-    Failure, Found, Held, KindBytes, ModuleBytes, Needs, Others, Outcome, Peak, ProcessResult,
-    RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial, Unknown, User,
-    Verdict,
+    Failure, Found, Held, KindBytes, LineRange, ModuleBytes, Needs, Others, Outcome, Peak,
+    ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy, ResultRange, SizeRead, Then, Trial,
+    Unknown, User, Verdict,
 };
 
 /// Options of a dry run.
@@ -88,7 +88,8 @@ pub struct Options {
     pub results: Vec<SetResult>,
     /// Counts that operators find.
     pub counts: Counts,
-    /// `true` to run the program once more with the smallest counts, if a result decided a size.
+    /// `true` to run the program with the smallest counts too, if results decided sizes: at all
+    /// lines that read, and at each line alone.
     pub read_range: bool,
     /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,

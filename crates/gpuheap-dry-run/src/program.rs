@@ -60,6 +60,8 @@ pub(crate) struct Change<'c> {
     pub(crate) values: Vec<(&'c str, u64)>,
     /// Remedies to switch on, in the form of [`environment::REMEDY`].
     pub(crate) remedy: &'c str,
+    /// The only line whose counts follow the options; all others are the largest. `None` for all.
+    pub(crate) line: Option<&'c str>,
 }
 
 /// Runs the program once, and waits until it ends.
@@ -82,6 +84,7 @@ pub(crate) fn run(
     command.envs(environment::variables(options, device, &folder));
     command.envs(change.values.iter().map(|(variable, value)| (variable, value.to_string())));
     command.envs(environment::remedy(change.remedy));
+    command.envs(change.line.map(|line| (environment::SMALLEST_LINE, line)));
     if output == Output::Dropped {
         let file = File::create(&errors).map_err(|error| {
             Error::Environment(format!("{}: {error}; set TMPDIR", errors.display()))

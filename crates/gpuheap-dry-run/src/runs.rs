@@ -15,9 +15,13 @@ use crate::judge::{Results, judge};
 use crate::program::{self, Change, Output, Run};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
-use crate::verdict::{Batch, CardResult, Counts, Found, Outcome, RangeEnd, ResultRange, Verdict};
+use crate::verdict::{
+    Batch, CardResult, Counts, Found, LineRange, Outcome, RangeEnd, ResultRange, Verdict,
+};
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
+/// Most lines that are run alone with the smallest counts. Each costs a run, or two.
+const LINES: usize = 8;
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
 /// It is more than any card has.
 const ROOM: u64 = 2 << 40;
@@ -211,7 +215,7 @@ impl Runner<'_> {
             let output = if batch.runs == 0 { Output::Passed } else { Output::Dropped };
             batch.runs += 1;
             let values = [&[(&*range.variable, value)], with].concat();
-            let run = self.run(device, &Change { values, remedy: "" }, output);
+            let run = self.run(device, &Change { values, ..Change::default() }, output);
             let run = run.map_err(Stop::Error)?;
             let outcome = outcome::from_run(&run).outcome;
             // The last run that fits has the largest fitting value.
@@ -227,8 +231,8 @@ impl Runner<'_> {
         })
     }
 
-    /// Runs the program once more on the first card, with the smallest counts with which it
-    /// completes. Returns `None` if no result decided a size.
+    /// Runs the program on the first card with the smallest counts with which it completes: at all
+    /// lines, then at each line alone. Returns `None` if no result decided a size.
     fn run_range(
         &self,
         devices: &[Device],
@@ -238,25 +242,64 @@ impl Runner<'_> {
             return Ok(None);
         };
         let torch = largest.processes.iter().filter_map(|process| process.torch.as_ref());
-        if torch.flat_map(|torch| &torch.sizes).next().is_none() {
+        let mut lines: Vec<&str> = Vec::new();
+        for read in torch.flat_map(|torch| &torch.sizes) {
+            if !lines.contains(&&*read.line) {
+                lines.push(&read.line);
+            }
+        }
+        if lines.is_empty() {
             return Ok(None);
         }
-        let mut smallest = None;
+        let Some(smallest) = self.run_smallest(device, &[None], largest.host_bytes)?.pop() else {
+            return Ok(None);
+        };
+        let lines_left = lines.len().saturating_sub(LINES) as u64;
+        lines.truncate(LINES);
+        let ends = match lines.len() {
+            1 => vec![smallest.clone()],
+            count => {
+                self.progress.note(&format!("running the program for each of {count} lines"));
+                let alone: Vec<_> = lines.iter().copied().map(Some).collect();
+                self.run_smallest(device, &alone, largest.host_bytes)?
+            }
+        };
+        let names = lines.iter().map(|&line| line.to_owned());
+        let lines = names.zip(ends).map(|(line, end)| LineRange { line, end }).collect();
+        let largest = range_end(largest, self.options.counts);
+        Ok(Some(ResultRange { largest, smallest, lines, lines_left }))
+    }
+
+    /// Runs the program for each of `lines` with counts of 0 at that line, or at all for `None`.
+    /// Runs it with counts of 1 if it fails so. Returns no ends after a signal.
+    fn run_smallest(
+        &self,
+        device: &Device,
+        lines: &[Option<&str>],
+        host_bytes: u64,
+    ) -> Result<Vec<RangeEnd>, Error> {
+        let mut ends: Vec<Option<RangeEnd>> = vec![None; lines.len()];
         for count in [0, 1] {
             let counts = Counts::AtMost(count);
             let options = &Options { counts, ..self.options.clone() };
-            let run =
-                Runner { options, ..*self }.run(device, &Change::default(), Output::Dropped)?;
-            let end = range_end(&run, counts);
             // Many programs fail with counts of 0, and then not with counts of 1.
-            let has_failed = matches!(end.outcome, Outcome::NoVerdict(_));
-            smallest = Some(end);
-            if !has_failed || self.signals.is_interrupted() {
+            let is_left = |end: &Option<RangeEnd>| {
+                end.as_ref().is_none_or(|end| matches!(end.outcome, Outcome::NoVerdict(_)))
+            };
+            let left: Vec<usize> = (0..lines.len()).filter(|&at| is_left(&ends[at])).collect();
+            let changes: Vec<_> = left
+                .iter()
+                .map(|&at| (device.clone(), Change { line: lines[at], ..Change::default() }))
+                .collect();
+            let runs = Runner { options, ..*self }.run_side_by_side(&changes, host_bytes)?;
+            if runs.len() != left.len() || self.signals.is_interrupted() {
                 break;
             }
+            for (at, run) in left.into_iter().zip(&runs) {
+                ends[at] = Some(range_end(run, counts));
+            }
         }
-        let largest = range_end(largest, self.options.counts);
-        Ok(smallest.map(|smallest| ResultRange { largest, smallest }))
+        Ok(ends.into_iter().collect::<Option<_>>().unwrap_or_default())
     }
 
     /// Runs the program once more, on the first card with its memory raised to [`ROOM`].
@@ -279,7 +322,8 @@ impl Runner<'_> {
         self.progress.note(&format!("running the program with {} remedies", remedies.len()));
         let runs: Vec<_> = remedies
             .iter()
-            .map(|planned| (device.clone(), Change { values: Vec::new(), remedy: &planned.names }))
+            .map(|planned| Change { remedy: &planned.names, ..Change::default() })
+            .map(|change| (device.clone(), change))
             .collect();
         let host_bytes = results.runs.first().map_or(0, |run| run.host_bytes);
         let done = self.run_side_by_side(&runs, host_bytes)?;

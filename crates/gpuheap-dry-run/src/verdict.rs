@@ -508,6 +508,20 @@ pub struct ResultRange {
     pub largest: RangeEnd,
     /// Peaks with the smallest counts with which the program completes.
     pub smallest: RangeEnd,
+    /// Peaks with the smallest counts at one line alone, in the order in which lines read first.
+    pub lines: Vec<LineRange>,
+    /// Number of further lines that were not run alone.
+    pub lines_left: u64,
+}
+
+/// Peaks of the program with the smallest counts at one line, and the largest at all others.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LineRange {
+    /// File, line and function.
+    pub line: String,
+    /// Peaks with the smallest counts at that line with which the program completes.
+    #[serde(flatten)]
+    pub end: RangeEnd,
 }
 
 /// Peaks of a run. Memory is in bytes, of the device with the highest peak.

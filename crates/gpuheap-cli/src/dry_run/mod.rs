@@ -77,7 +77,7 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "FILE:LINE=VALUE", value_parser = SetResult::parse)]
     read: Vec<SetResult>,
 
-    /// Run once more with the smallest counts, if a result decides a size
+    /// Run with the smallest counts too, if results decide sizes: at all lines, and at each alone
     #[arg(long)]
     read_range: bool,
 

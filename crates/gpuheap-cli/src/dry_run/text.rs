@@ -2,8 +2,8 @@
 
 use gpuheap_dry_run::{
     Batch, Benchmark, BenchmarkRun, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Found,
-    Held, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy, ResultRange,
-    SizeRead, Then, Trial, Unknown, User, Verdict,
+    Held, LineRange, Outcome, Peak, ProcessResult, RangeEnd, Read, Reason, Refusal, Remedy,
+    ResultRange, SizeRead, Then, Trial, Unknown, User, Verdict,
 };
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
@@ -194,7 +194,8 @@ fn read_at(reads: &[Read]) -> String {
 }
 
 /// Returns the peaks with the largest and the smallest counts in words.
-fn range(ResultRange { largest, smallest }: &ResultRange) -> String {
+fn range(range: &ResultRange) -> String {
+    let ResultRange { largest, smallest, lines, lines_left } = range;
     let peaks = |end: &RangeEnd| {
         let amount = |bytes: Option<u64>| Amount(bytes.unwrap_or(0)).to_string();
         format!("{} allocated and {} reserved", amount(end.allocated), amount(end.reserved))
@@ -203,10 +204,34 @@ fn range(ResultRange { largest, smallest }: &ResultRange) -> String {
         Counts::Largest => "the largest counts".to_owned(),
         Counts::AtMost(most) => format!("counts of {most}"),
     };
-    match smallest.outcome {
+    let mut words = match smallest.outcome {
         Outcome::NoVerdict(_) => format!("With {counts}, the program does not complete."),
         _ => format!("With {counts}, it takes {}, and not {}.", peaks(smallest), peaks(largest)),
+    };
+    if lines.len() > 1 {
+        let alone: Vec<String> = lines.iter().map(|line| line_range(line, largest)).collect();
+        words += &format!(" With one line's counts alone: {}.", alone.join("; "));
     }
+    if *lines_left > 0 {
+        words += &format!(" {} not run alone.", count(*lines_left, "more line"));
+    }
+    words
+}
+
+/// Returns the change of the peak in words if one line alone has the smallest counts.
+fn line_range(LineRange { line, end }: &LineRange, largest: &RangeEnd) -> String {
+    let most = match end.counts {
+        Counts::Largest => "the largest".to_owned(),
+        Counts::AtMost(most) => most.to_string(),
+    };
+    let (now, before) = (end.allocated.unwrap_or(0), largest.allocated.unwrap_or(0));
+    let moved = match end.outcome {
+        Outcome::NoVerdict(_) => "does not complete".to_owned(),
+        _ if now < before => format!("{} less allocated", Amount(before - now)),
+        _ if now > before => format!("{} more allocated", Amount(now - before)),
+        _ => "as much allocated".to_owned(),
+    };
+    format!("{most} at {}, {moved}", short(line))
 }
 
 fn batch_sentence(batch: &Batch) -> String {

@@ -58,3 +58,8 @@ def place(frame):
 
 def line_of(code, line):
     return f"{code.co_filename}:{line} in {code.co_name}"
+
+
+def line_at(at):
+    """Returns the line of a read, given as code and number; in words on a thread without one."""
+    return "a thread of PyTorch" if at is None else line_of(*at)

@@ -7,7 +7,7 @@ import sys
 import time
 
 from .callbacks import guarded
-from .lines import line_of
+from .lines import line_at, line_of
 from .process import state
 
 # Modules whose libraries do not run on the emulated driver.
@@ -40,7 +40,7 @@ def write():
         ],
         "sizes": [
             {
-                "line": "a thread of PyTorch" if at is None else line_of(*at),
+                "line": line_at(at),
                 "operator": operator,
                 "times": read.times,
                 "value": read.text(),

@@ -84,6 +84,7 @@ def put_result(copy, operator, frame, line):
     `line` the code and the number of the line that reads.
     """
     rule = rules.rule_at(line)
+    is_largest = rules.is_largest_at(line)
     if not copy.address or (copy.is_written and rule is None):
         return None
     operands = operands_of_thread()
@@ -93,14 +94,14 @@ def put_result(copy, operator, frame, line):
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     if counting and counting[-1] is read:
         # The operator copies the count itself, as 32-bit integers for parts of the tensor.
-        result = count(count_in_detector(frame, read.elements() // read.one_of), read, rule)
+        result = count(count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest)
         put_counts(copy, result.value)
         return result
     if counting and read.element_type in INTEGERS:
         most = count_in_detector(frame, counting[-1].elements())
-        result = count(most, counting[-1], rule)
+        result = count(most, counting[-1], rule, is_largest)
     elif read.most and read.element_type in INTEGERS:
-        result = count(read.most, read, rule)
+        result = count(read.most, read, rule, is_largest)
     elif rule is not None:
         result = Result(rules.value_of(rule, read.shape(), None))
     else:
@@ -112,13 +113,13 @@ def put_result(copy, operator, frame, line):
     return result
 
 
-def count(bound, operand, rule):
+def count(bound, operand, rule, is_largest):
     """Returns the number of elements that an operator finds."""
     if rule is not None:
         return Result(max(0, int(rules.value_of(rule, operand.shape(), bound))))
     # The sum of repeats has no bound: each repeat counts as 1.
-    is_bound = rules.LARGEST and operand.operator != b"repeat_interleave"
-    return Result(bound if rules.LARGEST else min(bound, rules.SMALLEST), is_bound)
+    is_bound = is_largest and operand.operator != b"repeat_interleave"
+    return Result(bound if is_largest else min(bound, rules.SMALLEST), is_bound)
 
 
 def put_counts(copy, value):

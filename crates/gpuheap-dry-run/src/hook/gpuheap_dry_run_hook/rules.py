@@ -3,11 +3,20 @@
 import json
 import os
 
+from .lines import line_at
+
 # Rules of `--read`: the end of a file's path, a line, and an expression.
 RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
 # Count to return where a count has a bound: the bound, or at most this number.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
+# The only line with small counts; None if all lines have them.
+SMALLEST_LINE = os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_LINE")
+
+
+def is_largest_at(line):
+    """Returns True if a count that is read at a line is as large as its bound."""
+    return LARGEST or SMALLEST_LINE not in (None, line_at(line))
 
 
 def rule_at(line):
