@@ -593,3 +593,112 @@ torch.step()
     assert_eq!(lines, [(json!(1), json!(16)), (json!(0), json!(121))], "{range}");
     assert!(ran.stderr.contains("less allocated; 0 at"), "{}", ran.stderr);
 }
+
+/// Snapshot of PyTorch with one event for each of `sizes`, all by the function `pick`.
+const SNAPSHOT: &str = r#"
+def snapshot(*sizes):
+    frames = [{"filename": "pick.py", "line": 7, "name": "pick"}]
+    events = [
+        {"action": "alloc", "addr": 512 * at, "size": size, "stream": 0, "frames": frames}
+        for at, size in enumerate(sizes, 1)
+    ]
+    return {"segments": [], "device_traces": [events]}
+"#;
+
+#[test]
+fn absurd_granted_request_proves_nothing() {
+    let of = |sizes: &str, line: u32| {
+        let program = format!(
+            "{SNAPSHOT}
+from gpuheap_dry_run_hook import reads, results
+torch.memory._snapshot = lambda: snapshot({sizes})
+torch.opened()
+torch.peak[0] = 1000
+code = compile('def pick(): pass', 'pick.py', 'exec').co_consts[0]
+read = reads.Reads()
+read.times, read.last = 1, results.Result(9, True)
+reads.state.sizes[((code, {line}), 'nonzero')] = read
+"
+        );
+        let (ran, json) = ran(&program, &[]);
+        (json["cards"][0]["reason"].clone(), json["notes"].to_string(), ran)
+    };
+    let (reason, notes, ran) = of("1 << 20, 1 << 20, 6 << 20", 3);
+    assert_eq!((ran.code, &reason), (3, &json!("absurd_request")), "{}", ran.stderr);
+    let text = "6 MiB was requested at pick.py:7 in pick, and all other blocks together take 2 MiB";
+    assert!(notes.contains(text), "{notes}");
+    // A request of less than three times all others is a verdict.
+    let (reason, _, ran) = of("1 << 20, 1 << 20, 5 << 20", 3);
+    assert_eq!((ran.code, &reason), (4, &Value::Null), "{}", ran.stderr);
+}
+
+/// Parts of PyTorch with which a model is sharded. A sharded tensor holds its part of the bytes.
+const SHARDING: &str = r#"
+class Model(Module):
+    def named_parameters(self):
+        for name, part in self.named_modules():
+            yield from ((f"{name}.{key}", tensor) for key, tensor in part._parameters.items())
+    def to(self, device): return self
+    def cuda(self, device=None): return self
+class Blocks(Model): pass
+nn.Module, nn.ModuleList = Model, Blocks
+Tensor.part = 1.0
+class Shard(Tensor):
+    def __init__(self, whole, ranks):
+        super().__init__(whole.address)
+        self.part = whole.part / ranks
+sharded, groups = [], []
+def fully_shard(model, mesh, offload_policy=None):
+    sharded.append(model)
+    for part in model.modules():
+        for key, tensor in part._parameters.items():
+            if not isinstance(tensor, Shard):
+                part._parameters[key] = Shard(tensor, mesh)
+class FSDPModule: pass
+distributed = module("torch.distributed", is_available=lambda: True, HashStore=lambda: None,
+    is_initialized=lambda: bool(groups),
+    init_process_group=lambda *backend, **options: groups.append(options))
+module("torch.distributed.fsdp", FSDPModule=FSDPModule, fully_shard=fully_shard,
+    CPUOffloadPolicy=lambda pin_memory: "host")
+module("torch.distributed.device_mesh", init_device_mesh=lambda kind, shape: shape[0])
+class Optimizer: pass
+class SGD(Optimizer): pass
+optim.Optimizer, optim.SGD = Optimizer, SGD
+_C._nn = types.SimpleNamespace(_parse_to=lambda device: [types.SimpleNamespace(type=device)])
+cuda.current_device, cuda.set_device = lambda: 0, lambda device: None
+"#;
+
+#[test]
+fn fsdp_runs_as_rank_zero() {
+    let bench = Bench::new();
+    bench.file("torch.py", &format!("{TORCH}{SHARDING}"));
+    let program = "import torch
+torch.memory._snapshot = lambda: snapshot(5000)
+block = lambda at: torch.Model([torch.Tensor(at)], {'in': torch.Model([torch.Tensor(at + 1)])})
+blocks = torch.nn.ModuleList(parts={'0': block(2), '1': block(4)})
+model = torch.Model([torch.Tensor(1)], {'blocks': blocks})
+optimizer = torch.optim.Optimizer()
+optimizer.param_groups = [{'params': list(model.parameters())}]
+model.to('cuda')
+torch.opened()
+model()
+if torch.sharded:
+    assert torch.sharded == [*blocks.children(), model], torch.sharded
+    assert torch.groups[0]['rank'] == 0
+held = optimizer.param_groups[0]['params']
+torch.peak[0] = int(sum(1000 * tensor.part for tensor in held))
+torch.step()
+";
+    let path = bench.file("program.py", &format!("{SNAPSHOT}{program}"));
+    let (ran, json) = bench.json(&["--remedies", "--", "python3", &path]);
+    let of = |name: &str| {
+        let mut trials = json["trials"].as_array().unwrap().iter();
+        let trial = trials.find(|trial| trial["remedy"] == name);
+        trial.map(|trial| (trial["allocated"].clone(), trial["is_estimate"].clone()))
+    };
+    assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["allocated"], 5000, "{}", ran.stderr);
+    for (ranks, bytes) in [(2, 2500), (4, 1250), (8, 625)] {
+        let found = of(&format!("fsdp_{ranks}"));
+        assert_eq!(found, Some((json!(bytes), json!(false))), "{ranks}: {}", json["trials"]);
+    }
+}
