@@ -27,6 +27,6 @@ pub use kind::MemoryKind;
 #[cfg(target_os = "linux")]
 pub use modules::{LoadedModule, loaded_modules, program};
 #[cfg(target_os = "linux")]
-pub use process::{ProcessCapture, SourceLine};
+pub use process::{ProcessCapture, SourceLine, with_process_id};
 pub use record::{MAGIC, Record, VERSION, header};
 pub use stream::CaptureWriter;

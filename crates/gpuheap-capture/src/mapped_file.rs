@@ -38,7 +38,7 @@ unsafe impl Send for MappedFile {}
 impl MappedFile {
     /// Creates a file that does not exist yet. If it exists, adds `.2`, `.3` and so on before the
     /// ending: an earlier program of this process may have written it.
-    pub(crate) fn create(path: &str, most: u64) -> io::Result<MappedFile> {
+    pub(crate) fn create(path: &Path, most: u64) -> io::Result<MappedFile> {
         let mut number = 1;
         let path = loop {
             let path = numbered(path, number);
@@ -177,10 +177,14 @@ fn file_size_limit() -> u64 {
     limit.rlim_cur
 }
 
-fn numbered(path: &str, number: u32) -> PathBuf {
-    match (number, path.strip_suffix(".gph")) {
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    match (number, path.extension()) {
         (1, _) => path.into(),
-        (_, Some(stem)) => format!("{stem}.{number}.gph").into(),
-        (_, None) => format!("{path}.{number}").into(),
+        (_, Some(ending)) if ending == "gph" => path.with_extension(format!("{number}.gph")),
+        _ => {
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".{number}"));
+            name.into()
+        }
     }
 }

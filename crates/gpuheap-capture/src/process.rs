@@ -1,8 +1,10 @@
 //! Capture of this process: its file, and the numbers of what the file has.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustc_hash::FxHashMap;
@@ -44,16 +46,20 @@ pub struct ProcessCapture {
 }
 
 impl ProcessCapture {
-    /// Creates the file and records the process. `%p` in the path stands for the process id. If the
-    /// file exists, adds `.2`, `.3` and so on before the ending `.gph`. The file grows up to `most`
-    /// bytes. `on_stop` is called with the error that ends the recording early.
+    /// Creates the file and records the process. The last `%p` in the path stands for the process
+    /// id. If the file exists, adds `.2`, `.3` and so on before the ending `.gph`. The file grows
+    /// up to `most` bytes. `on_stop` is called with the error that ends the recording early.
     ///
     /// # Errors
     ///
     /// The file cannot be created, or the disk is full.
-    pub fn create(path: &str, most: u64, on_stop: fn(&io::Error)) -> io::Result<ProcessCapture> {
+    pub fn create(
+        path: impl AsRef<Path>,
+        most: u64,
+        on_stop: fn(&io::Error),
+    ) -> io::Result<ProcessCapture> {
         let pid = std::process::id();
-        let file = MappedFile::create(&path.replace("%p", &pid.to_string()), most)?;
+        let file = MappedFile::create(&with_process_id(path.as_ref()), most)?;
         let mut capture = ProcessCapture {
             file: Some(file),
             stopped: None,
@@ -77,9 +83,8 @@ impl ProcessCapture {
             arguments: &String::from_utf8_lossy(&arguments),
         };
         process.encode(&mut capture.deltas, &mut capture.bytes);
-        match &mut capture.file {
-            Some(file) => file.append(&capture.bytes)?,
-            None => {}
+        if let Some(file) = &mut capture.file {
+            file.append(&capture.bytes)?;
         }
         Ok(capture)
     }
@@ -118,9 +123,9 @@ impl ProcessCapture {
         self.stacks.get(key).copied()
     }
 
-    /// Records a stack, and the loaded files that are not recorded. Forgets the stacks of files that
-    /// were unloaded, because another one may have their addresses. Returns the number of the
-    /// stack. `lines` are the frames of an interpreter, innermost first.
+    /// Records a stack, and loaded files that are not recorded. Returns the number of the stack.
+    /// `lines` are the frames of an interpreter, innermost first. Forgets the stacks of files that
+    /// were unloaded, because another file may have their addresses.
     pub fn stack(
         &mut self,
         key: &[u64],
@@ -205,4 +210,17 @@ impl ProcessCapture {
         self.texts.insert(text.to_owned(), number);
         number
     }
+}
+
+/// Returns a path with the process id in place of the last `%p`. The name of a folder or a program
+/// may have others.
+pub fn with_process_id(path: &Path) -> PathBuf {
+    const PLACE: &[u8] = b"%p";
+    let bytes = path.as_os_str().as_bytes();
+    let Some(at) = bytes.windows(PLACE.len()).rposition(|part| part == PLACE) else {
+        return path.to_owned();
+    };
+    let id = std::process::id().to_string();
+    let (before, after) = (&bytes[..at], &bytes[at + PLACE.len()..]);
+    OsString::from_vec([before, id.as_bytes(), after].concat()).into()
 }

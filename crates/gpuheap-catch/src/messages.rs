@@ -29,7 +29,7 @@ fn is_interrupted() -> bool {
 
 /// Calls `write` so that a write to a pipe without a reader, or to a file at the process's limit of
 /// file sizes, returns an error. By default, such a write raises a signal that ends the program.
-fn without_signals(write: impl FnOnce()) {
+pub fn without_signals(write: impl FnOnce()) {
     let mut raised = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();

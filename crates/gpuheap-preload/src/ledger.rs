@@ -1,59 +1,92 @@
 //! Bytes that processes under one limit hold, in memory that they share.
 
-use std::fs::OpenOptions;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use gpuheap_catch::messages;
 
 use crate::{forks, settings};
 
 /// Most devices that have an account.
-pub(crate) const DEVICES: usize = 16;
+pub(crate) const DEVICES: usize = 64;
 
 /// Most processes that share a limit. A later process has no entry, so the limit keeps its bytes if
 /// it is killed.
 const PROCESSES: usize = 255;
 
-/// Account of a device.
-#[repr(C)]
-pub(crate) struct Account {
-    /// Bytes of live memory, and of requests that the driver has not answered.
-    pub(crate) used: AtomicU64,
-    /// Number of requests that the driver has not answered.
-    pub(crate) pending: AtomicU64,
+/// Account of a device, or the share of a process in it: bytes of live memory and of pending
+/// requests, and above [`PENDING`] the number of pending requests. The driver has not answered
+/// them. Both are in one word, so that a refused request compares figures of one moment.
+#[repr(transparent)]
+pub(crate) struct Account(AtomicU64);
+
+/// One pending request in an [`Account`]. No device has so many bytes.
+const PENDING: u64 = 1 << 48;
+
+/// Figures of an [`Account`] at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) bytes: u64,
+    pub(crate) pending: u64,
 }
 
 /// Share of one process.
 #[repr(C)]
 struct Entry {
-    /// Process id; 0 for a free entry.
-    pid: AtomicU64,
+    /// [`identity`] of the process; 0 for a free entry.
+    owner: AtomicU64,
     accounts: [Account; DEVICES],
 }
 
 /// Accounts of all processes, and the share of each.
 #[repr(C)]
 pub(crate) struct Ledger {
+    /// Key of the device of each account; 0 for a free account.
+    devices: [AtomicU64; DEVICES],
     totals: [Account; DEVICES],
     entries: [Entry; PROCESSES],
 }
 
-/// Number of this process's entry plus 1, and the forks at that time in the upper half.
+/// `gpuheap run` makes a file of this size.
+const _: () = assert!(size_of::<Ledger>() <= 256 << 10);
+
+/// This process's entry: forks in the upper half, and in the lower one a state or the entry's
+/// number plus `ENTRY`.
 static OWN: AtomicU64 = AtomicU64::new(0);
+const SEARCHED: u64 = 1;
+const NO_ENTRY: u64 = 2;
+const ENTRY: u64 = 3;
+
+/// File name of the shared ledger.
+static FILE_NAME: OnceLock<Vec<u8>> = OnceLock::new();
 
 /// Returns the ledger: of the settings' file, else of this process alone.
 pub(crate) fn get() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     static ALONE: Ledger = Ledger::new();
     LEDGER.get_or_init(|| {
-        let shared = settings::get().ledger.as_deref().and_then(map);
-        shared.unwrap_or(&ALONE)
+        let Some(path) = settings::get().ledger.as_deref() else { return &ALONE };
+        let name = path.file_name().unwrap_or_default();
+        let _ = FILE_NAME.set(name.as_bytes().to_vec());
+        map(path).unwrap_or_else(|| {
+            messages::write(&format!(
+                "{}: cannot be mapped; this process has the whole limit of --limit-tree",
+                path.display()
+            ));
+            &ALONE
+        })
     })
 }
 
 /// Maps the file that `gpuheap run` made.
-fn map(path: &str) -> Option<&'static Ledger> {
+fn map(path: &Path) -> Option<&'static Ledger> {
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     if file.metadata().ok()?.len() < size_of::<Ledger>() as u64 {
         return None;
@@ -75,84 +108,189 @@ fn map(path: &str) -> Option<&'static Ledger> {
 
 impl Account {
     const fn new() -> Account {
-        Account { used: AtomicU64::new(0), pending: AtomicU64::new(0) }
+        Account(AtomicU64::new(0))
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        Figures::of(self.0.load(Ordering::Acquire))
+    }
+
+    /// Adds a pending request, unless the bytes are then above the limit.
+    fn reserve(&self, bytes: u64, limit: u64) -> Result<(), Figures> {
+        let limit = limit.min(PENDING - 1);
+        let add = |word: u64| {
+            let sum = Figures::of(word).bytes.checked_add(bytes)?;
+            (sum <= limit).then(|| word + bytes + PENDING)
+        };
+        let added = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        added.map(drop).map_err(Figures::of)
+    }
+}
+
+impl Figures {
+    fn of(word: u64) -> Figures {
+        Figures { bytes: word % PENDING, pending: word / PENDING }
     }
 }
 
 impl Entry {
     const fn new() -> Entry {
-        Entry { pid: AtomicU64::new(0), accounts: [const { Account::new() }; DEVICES] }
+        Entry { owner: AtomicU64::new(0), accounts: [const { Account::new() }; DEVICES] }
     }
 }
 
 impl Ledger {
     const fn new() -> Ledger {
         Ledger {
+            devices: [const { AtomicU64::new(0) }; DEVICES],
             totals: [const { Account::new() }; DEVICES],
             entries: [const { Entry::new() }; PROCESSES],
         }
     }
 
-    pub(crate) fn account(&self, device: usize) -> Option<&Account> {
-        self.totals.get(device)
+    /// Returns the index of the account of a device; `None` if all accounts have other devices.
+    pub(crate) fn index_of(&self, key: u64) -> Option<usize> {
+        self.devices.iter().position(|known| {
+            let taken = known.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire);
+            taken.is_ok() || taken == Err(key)
+        })
     }
 
-    /// Adds a change of the device's account to this process's share.
-    pub(crate) fn note(&self, device: usize, change: impl Fn(&Account)) {
-        if let Some(entry) = self.own_entry()
-            && let Some(account) = entry.accounts.get(device)
-        {
-            change(account);
+    pub(crate) fn account(&self, index: usize) -> Option<&Account> {
+        self.totals.get(index)
+    }
+
+    /// Adds a pending request to an account, unless the bytes are then above the limit.
+    pub(crate) fn reserve(&self, index: usize, bytes: u64, limit: u64) -> Result<(), Figures> {
+        // Frees the entry of an earlier program of this process.
+        let own = self.own_entry();
+        if let Some(total) = self.totals.get(index) {
+            total.reserve(bytes, limit)?;
+        }
+        if let Some(account) = own.and_then(|entry| entry.accounts.get(index)) {
+            account.0.fetch_add(bytes + PENDING, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Removes bytes, or the mark of a pending request, or both at once.
+    pub(crate) fn remove(&self, index: usize, bytes: u64, is_pending: bool) {
+        let word = bytes + u64::from(is_pending) * PENDING;
+        // The share first: if the process is killed here, the limit is too low, and never too high.
+        let share = self.own_entry().and_then(|entry| entry.accounts.get(index));
+        for account in share.into_iter().chain(self.totals.get(index)) {
+            account.0.fetch_sub(word, Ordering::AcqRel);
         }
     }
 
     fn own_entry(&self) -> Option<&Entry> {
-        let forks = u64::from(forks::count());
-        let known = OWN.load(Ordering::Relaxed);
-        if known != 0 && known >> 32 == forks {
-            return self.entries.get((known as u32 - 1) as usize);
+        let forks = u64::from(forks::count()) << 32;
+        loop {
+            let known = OWN.load(Ordering::Acquire);
+            let is_known = known >> 32 == forks >> 32 && known as u32 != 0;
+            match known % (1 << 32) {
+                SEARCHED if is_known => thread::yield_now(),
+                NO_ENTRY if is_known => return None,
+                number if is_known => return self.entries.get((number - ENTRY) as usize),
+                _ => {
+                    let searched = forks | SEARCHED;
+                    let order = (Ordering::AcqRel, Ordering::Acquire);
+                    if OWN.compare_exchange(known, searched, order.0, order.1).is_ok() {
+                        let found = self.take_entry().map_or(NO_ENTRY, |at| at as u64 + ENTRY);
+                        OWN.store(forks | found, Ordering::Release);
+                    }
+                }
+            }
         }
-        let pid = u64::from(std::process::id());
-        let take = |entry: &Entry| {
-            entry.pid.load(Ordering::Relaxed) == pid
-                || entry.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let index = self.entries.iter().position(take)?;
-        OWN.store(forks << 32 | (index as u64 + 1), Ordering::Relaxed);
-        self.entries.get(index)
     }
 
-    /// Gives back the shares of processes that have ended. Returns `true` if there were some.
+    /// Takes an entry for this process. An entry with its identity has the share of the program
+    /// that this one replaced with `exec`.
+    fn take_entry(&self) -> Option<usize> {
+        let own = identity();
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let has = |entry: &Entry| entry.owner.load(Ordering::Acquire) == own;
+        if let Some(index) = self.entries.iter().position(has) {
+            self.entries.get(index).into_iter().for_each(|entry| self.give_back(entry));
+            return Some(index);
+        }
+        let take = |entry: &Entry| entry.owner.compare_exchange(0, own, order.0, order.1).is_ok();
+        self.entries.iter().position(take)
+    }
+
+    fn give_back(&self, entry: &Entry) {
+        for (total, share) in self.totals.iter().zip(&entry.accounts) {
+            total.0.fetch_sub(share.0.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        }
+    }
+
+    /// Gives back the shares of programs that have ended. Returns `true` if there were some.
     pub(crate) fn reap(&self) -> bool {
+        let own = self.own_entry();
         let mut found = false;
         for entry in &self.entries {
-            let pid = entry.pid.load(Ordering::Acquire);
-            if pid == 0 || is_alive(pid) {
+            let owner = entry.owner.load(Ordering::Acquire);
+            let is_own = own.is_some_and(|own| ptr::eq(own, entry));
+            if owner == 0 || owner == REAPED || is_own || runs(owner) {
                 continue;
             }
-            // One process gives back; an entry without accounts is free.
+            // One process gives back; an entry without an owner is free.
             const REAPED: u64 = u64::MAX;
-            if entry.pid.compare_exchange(pid, REAPED, Ordering::AcqRel, Ordering::Relaxed).is_err()
-            {
-                continue;
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            if entry.owner.compare_exchange(owner, REAPED, order.0, order.1).is_ok() {
+                self.give_back(entry);
+                entry.owner.store(0, Ordering::Release);
+                found = true;
             }
-            for (total, account) in self.totals.iter().zip(&entry.accounts) {
-                total.used.fetch_sub(account.used.swap(0, Ordering::AcqRel), Ordering::AcqRel);
-                let pending = account.pending.swap(0, Ordering::AcqRel);
-                total.pending.fetch_sub(pending, Ordering::AcqRel);
-            }
-            entry.pid.store(0, Ordering::Release);
-            found = true;
         }
         found
     }
 }
 
-fn is_alive(pid: u64) -> bool {
-    let Ok(pid) = libc::pid_t::try_from(pid) else { return true };
-    // SAFETY: signal 0 only checks that the process exists.
-    let found = unsafe { libc::kill(pid, 0) };
-    // A process that has ended and was not waited for has no memory on a device.
-    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    found == 0 && !state().rsplit(')').next().unwrap_or_default().starts_with(" Z")
+/// Bits of the process id in an [`identity`]; Linux has no larger ids.
+const PID_BITS: u32 = 22;
+
+/// Returns the number of this process: its id and its start time, because ids are used again.
+fn identity() -> u64 {
+    let started = Stat::of("self").map_or(0, |stat| stat.started);
+    u64::from(std::process::id()) | started << PID_BITS
+}
+
+/// Fields of `/proc/PID/stat`.
+struct Stat {
+    has_ended: bool,
+    started: u64,
+}
+
+impl Stat {
+    fn of(process: &str) -> Option<Stat> {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name before the fields may have spaces and parentheses.
+        let fields: Vec<_> = text.rsplit_once(") ")?.1.split(' ').collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        // The first thread may end before the others. All memory is free once none is left.
+        let has_ended = fields.first().is_some_and(|state| "ZX".contains(state));
+        let has_ended = has_ended && number(17)? <= 1;
+        Some(Stat { has_ended, started: number(19)? })
+    }
+}
+
+/// Returns `true` unless the program of a process has surely ended, or was replaced with `exec`.
+fn runs(owner: u64) -> bool {
+    let (pid, started) = (owner % (1 << PID_BITS), owner >> PID_BITS);
+    let exists = libc::pid_t::try_from(pid).is_ok_and(|pid| {
+        // SAFETY: signal 0 only checks that the process exists.
+        let found = unsafe { libc::kill(pid, 0) } == 0;
+        // Without the right to send signals, the error is another one.
+        found || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+    });
+    let Some(stat) = Stat::of(&pid.to_string()).filter(|_| exists) else { return exists };
+    if stat.has_ended || started != 0 && stat.started != started {
+        return false;
+    }
+    // A program that replaced the recorded one does not map the ledger, or has taken the entry. The
+    // text is empty after the end of the first thread.
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
+    maps.windows(name.len().max(1)).any(|part| OsStr::from_bytes(part).as_bytes() == name)
 }

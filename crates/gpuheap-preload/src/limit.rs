@@ -1,19 +1,25 @@
 //! Limit of the device memory of a process or of all processes of a run, and requests that fail on
 //! purpose.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuheap_driver::CUdevice;
 use gpuheap_driver::abi::Arg as _;
+use gpuheap_driver::{CUdevice, CUuuid};
+use rustc_hash::FxBuildHasher;
 
 use crate::ledger::{self, DEVICES};
 use crate::real;
 use crate::settings::{self, Limit};
 
-/// Longest wait for other threads' requests. They may fail and give back their share.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for other requests that may fail and give back their bytes. A request that waits
+/// longer is refused.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time between searches for processes that were killed while a request was pending.
+const REAP_EVERY: Duration = Duration::from_millis(10);
 
 /// Number of requests, and their bytes.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -22,7 +28,8 @@ static REQUESTED: AtomicU64 = AtomicU64::new(0);
 /// Bytes in the account of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
-    device: usize,
+    /// Index of the device's account.
+    account: usize,
     bytes: u64,
 }
 
@@ -47,58 +54,47 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
             return Err(Refused);
         }
     }
-    let device = device as usize;
-    let ledger = ledger::get();
-    let unlimited = Pending { charge: Charge { device, bytes: 0 }, is_limited: false };
-    let (Some(limit), Some(account)) = (of_device(device), ledger.account(device)) else {
+    let unlimited = Pending { charge: Charge { account: 0, bytes: 0 }, is_limited: false };
+    let Some((limit, account)) = of_device(device).filter(|_| bytes > 0) else {
         return Ok(unlimited);
     };
+    let ledger = ledger::get();
+    let Err(mut found) = ledger.reserve(account, bytes, limit) else {
+        return Ok(Pending { charge: Charge { account, bytes }, is_limited: true });
+    };
     let began = Instant::now();
+    let mut reaped = began;
     loop {
-        // Read first: if no request is pending here, the sum below has no share of one that fails.
-        let pending = account.pending.load(Ordering::Acquire);
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        if add(account.used.load(Ordering::Acquire)).is_some() {
-            account.pending.fetch_add(1, Ordering::AcqRel);
-            if account.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok() {
-                ledger.note(device, |own| {
-                    own.pending.fetch_add(1, Ordering::AcqRel);
-                    own.used.fetch_add(bytes, Ordering::AcqRel);
-                });
-                return Ok(Pending { charge: Charge { device, bytes }, is_limited: true });
-            }
-            account.pending.fetch_sub(1, Ordering::AcqRel);
-            continue;
-        }
-        if bytes > limit || began.elapsed() > PATIENCE || (pending == 0 && !ledger.reap()) {
+        let is_full = found.pending == 0;
+        let is_due = is_full || reaped.elapsed() > REAP_EVERY;
+        let has_reaped = is_due && ledger.reap();
+        if bytes > limit || is_full && !has_reaped || began.elapsed() > PATIENCE {
             return Err(Refused);
         }
+        if is_due {
+            reaped = Instant::now();
+        }
         thread::yield_now();
+        match ledger.reserve(account, bytes, limit) {
+            Ok(()) => return Ok(Pending { charge: Charge { account, bytes }, is_limited: true }),
+            Err(now) => found = now,
+        }
     }
 }
 
 impl Pending {
     /// Ends the request: it succeeded.
     pub(crate) fn succeeded(self) -> Charge {
-        self.settle();
+        if self.is_limited {
+            ledger::get().remove(self.charge.account, 0, true);
+        }
         self.charge
     }
 
     /// Ends the request: it failed, so its bytes are given back.
     pub(crate) fn failed(self) {
-        self.charge.give_back();
-        self.settle();
-    }
-
-    fn settle(&self) {
-        let (ledger, device) = (ledger::get(), self.charge.device);
-        if self.is_limited
-            && let Some(account) = ledger.account(device)
-        {
-            ledger.note(device, |own| {
-                own.pending.fetch_sub(1, Ordering::AcqRel);
-            });
-            account.pending.fetch_sub(1, Ordering::AcqRel);
+        if self.is_limited {
+            ledger::get().remove(self.charge.account, self.charge.bytes, true);
         }
     }
 }
@@ -106,47 +102,63 @@ impl Pending {
 impl Charge {
     /// Gives the bytes back to the limit.
     pub(crate) fn give_back(self) {
-        let ledger = ledger::get();
-        if self.bytes > 0
-            && let Some(account) = ledger.account(self.device)
-        {
-            ledger.note(self.device, |own| {
-                own.used.fetch_sub(self.bytes, Ordering::AcqRel);
-            });
-            account.used.fetch_sub(self.bytes, Ordering::AcqRel);
+        if self.bytes > 0 {
+            ledger::get().remove(self.account, self.bytes, false);
         }
     }
 }
 
 /// Returns the limit of a device and its used bytes; `None` if the device has no limit.
 pub(crate) fn figures(device: CUdevice) -> Option<(u64, u64)> {
-    let device = device as usize;
-    let limit = of_device(device)?;
+    let (limit, account) = of_device(device)?;
     let ledger = ledger::get();
     ledger.reap();
-    Some((limit, ledger.account(device)?.used.load(Ordering::Acquire)))
+    Some((limit, ledger.account(account)?.figures().bytes))
 }
 
-/// Returns the limit of a device in bytes.
-fn of_device(device: usize) -> Option<u64> {
-    match settings::get().limit? {
-        Limit::Bytes(bytes) => Some(bytes),
+/// Returns the limit of a device in bytes, and the index of its account.
+fn of_device(device: CUdevice) -> Option<(u64, usize)> {
+    let limit = settings::get().limit?;
+    let account = account_of(device)?;
+    match limit {
+        Limit::Bytes(bytes) => Some((bytes, account)),
         Limit::Percent(percent) => {
             static TOTALS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
-            let known = TOTALS.get(device)?;
+            let known = TOTALS.get(account)?;
             let mut total = known.load(Ordering::Relaxed);
             if total == 0 {
                 let mut bytes = 0_usize;
                 // SAFETY: the pointer is valid until the call returns.
                 let place = unsafe { (&raw mut bytes).typed() };
-                let device = CUdevice::try_from(device).ok()?;
                 if !real::cuDeviceTotalMem_v2(place, device).is_success() {
                     return None;
                 }
                 total = bytes as u64;
                 known.store(total, Ordering::Relaxed);
             }
-            Some((total as f64 * percent / 100.0) as u64)
+            Some(((total as f64 * percent / 100.0) as u64, account))
         }
     }
+}
+
+/// Returns the index of a device's account. Processes of a run may number the devices differently,
+/// so the UUID decides.
+fn account_of(device: CUdevice) -> Option<usize> {
+    /// Indices plus 1, by the device's number.
+    static KNOWN: [AtomicUsize; DEVICES] = [const { AtomicUsize::new(0) }; DEVICES];
+    let known = KNOWN.get(usize::try_from(device).ok()?)?;
+    if let Some(index) = known.load(Ordering::Relaxed).checked_sub(1) {
+        return Some(index);
+    }
+    let mut uuid = CUuuid::default();
+    // Only the second function tells the parts of a divided device apart. Older drivers lack it.
+    let has_uuid = real::cuDeviceGetUuid_v2(&mut uuid, device).is_success()
+        || real::cuDeviceGetUuid(&mut uuid, device).is_success();
+    let key = match has_uuid {
+        true => FxBuildHasher.hash_one(uuid.bytes) | 1,
+        false => (device as u64 + 1) << 1,
+    };
+    let index = ledger::get().index_of(key)?;
+    known.store(index + 1, Ordering::Relaxed);
+    Some(index)
 }

@@ -21,6 +21,8 @@ macro_rules! called_functions {
         driver_api [] cuCtxGetCurrent (context: &mut CUcontext);
         driver_api [] cuCtxGetDevice (device: &mut CUdevice);
         driver_api [] cuDeviceGetName (name: *mut c_char, length: c_int, device: CUdevice);
+        driver_api [] cuDeviceGetUuid (uuid: &mut CUuuid, device: CUdevice);
+        driver_api [] cuDeviceGetUuid_v2 (uuid: &mut CUuuid, device: CUdevice);
         driver_api [] cuDevicePrimaryCtxGetState (device: CUdevice, flags: &mut c_uint, active: &mut c_int);
         driver_api [] cuMemGetAddressRange_v2 (base: &mut CUdeviceptr, bytes: &mut usize, pointer: CUdeviceptr);
         }

@@ -1,15 +1,21 @@
 //! The recording of this process: live memory, and the capture's records.
 
 use std::ffi::c_char;
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write as _};
+use std::mem;
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
-use std::{io, mem};
 
-use gpuheap_capture::{Address, MemoryKind, ProcessCapture, Record, Time, loaded_modules};
+use gpuheap_capture::{
+    Address, MemoryKind, ProcessCapture, Record, Time, loaded_modules, with_process_id,
+};
 use gpuheap_catch::messages;
 use gpuheap_driver::abi::Arg as _;
 use gpuheap_driver::{CUcontext, CUresult};
@@ -446,12 +452,33 @@ fn open() -> Option<ProcessCapture> {
     let settings = settings::get();
     let template = settings.output.as_deref()?;
     let opened = ProcessCapture::create(template, settings.max_size, stopped);
-    opened
-        .map_err(|error| {
-            let path = template.replace("%p", &std::process::id().to_string());
-            messages::write(&format!("{path}: {error}; the program goes on without a recording"));
-        })
-        .ok()
+    let opened = opened.map_err(|error| {
+        let path = with_process_id(template.as_ref());
+        let path = path.display();
+        messages::write(&format!("{path}: {error}; the program goes on without a recording"));
+    });
+    let capture = opened.ok()?;
+    if let (Some(list), Some(path)) = (&settings.list, capture.path()) {
+        add_to_list(list, path);
+    }
+    Some(capture)
+}
+
+/// Appends a path to the list by which `gpuheap run` finds the captures. If the run has ended, the
+/// list is gone.
+fn add_to_list(list: &Path, path: &Path) {
+    let entry = [path.as_os_str().as_bytes(), b"\0"].concat();
+    messages::without_signals(|| {
+        let file = OpenOptions::new().append(true).open(list);
+        match file.and_then(|mut file| file.write_all(&entry)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => messages::write(&format!(
+                "{}: the summary will not have this capture: {}: {error}",
+                path.display(),
+                list.display()
+            )),
+            _ => {}
+        }
+    });
 }
 
 fn stopped(error: &io::Error) {

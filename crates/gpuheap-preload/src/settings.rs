@@ -1,13 +1,18 @@
 //! Settings of the recorder, from environment variables that `gpuheap run` sets.
 
 use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// Settings of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    /// Path of the capture, in which `%p` stands for the process id; `None` to record nothing.
-    pub(crate) output: Option<String>,
+    /// Path of the capture, in which the last `%p` stands for the process id; `None` to record
+    /// nothing.
+    pub(crate) output: Option<OsString>,
+    /// File to which the path of the capture is appended; `None` for none.
+    pub(crate) list: Option<PathBuf>,
     /// `true` to record native stacks.
     pub(crate) stacks: bool,
     /// `true` to record frames of Python with the native ones.
@@ -15,7 +20,7 @@ pub(crate) struct Settings {
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
     /// File by which the processes of a run share the limit; `None` for a limit of each process.
-    pub(crate) ledger: Option<String>,
+    pub(crate) ledger: Option<PathBuf>,
     /// Number of the request that fails, counted from 1; 0 for none.
     pub(crate) fail_nth: u64,
     /// Bytes of requests after which all requests fail; 0 for no such point.
@@ -36,11 +41,12 @@ pub(crate) enum Limit {
 pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {
-        output: env::var("GPUHEAP_RUN_OUTPUT").ok().filter(|path| !path.is_empty()),
+        output: env::var_os("GPUHEAP_RUN_OUTPUT").filter(|path| !path.is_empty()),
+        list: env::var_os("GPUHEAP_RUN_LIST").map(PathBuf::from),
         stacks: env::var("GPUHEAP_RUN_STACKS").as_deref() != Ok("0"),
         python: env::var("GPUHEAP_RUN_PYTHON").as_deref() != Ok("0"),
         limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
-        ledger: env::var("GPUHEAP_RUN_LEDGER").ok(),
+        ledger: env::var_os("GPUHEAP_RUN_LEDGER").map(PathBuf::from),
         fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),
         fail_after: number("GPUHEAP_RUN_FAIL_AFTER").unwrap_or(0),
         max_size: number("GPUHEAP_RUN_MAX_SIZE").unwrap_or(u64::MAX),

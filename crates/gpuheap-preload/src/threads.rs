@@ -32,8 +32,8 @@ thread_local! {
 /// program's own keys free memory in the first round.
 const ROUNDS: usize = 2;
 
-/// Returns the key whose destructor records the ends of threads. Destructors of keys run after those
-/// of thread-local variables, and a thread whose first call is in one of either can still set a key.
+/// Returns the key whose destructor records the ends of threads. Destructors of keys run last: a
+/// thread can set a key while its thread-local variables, or other keys, are destroyed.
 fn end_key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     *KEY.get_or_init(|| {

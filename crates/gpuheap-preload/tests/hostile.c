@@ -5,7 +5,9 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,6 +224,91 @@ static void stacks(const char *unused) {
   printf("grows: %d\n", resident() > before + 8 * MIB);
 }
 
+/* Requests that the driver refuses fill the limit for a moment. The others always have room. */
+static atomic_size_t refused;
+
+static void *takes_much(void *stop) {
+  ptr address;
+  use(0);
+  while (!*(atomic_int *)stop) cuMemAlloc_v2(&address, 95 * MIB);
+  return 0;
+}
+
+static void *takes_little(void *unused) {
+  use(0);
+  for (int i = 0; i < 20000; i++) {
+    ptr address;
+    if (cuMemAlloc_v2(&address, MIB) != 0) {
+      refused++;
+    } else {
+      CHECK(cuMemFree_v2(address));
+    }
+  }
+  return unused;
+}
+
+static void crowd(const char *unused) {
+  (void)unused;
+  static atomic_int stop;
+  pthread_t all[16];
+  for (int i = 0; i < 16; i++) {
+    pthread_create(&all[i], 0, i < 8 ? takes_much : takes_little, &stop);
+  }
+  for (int i = 8; i < 16; i++) pthread_join(all[i], 0);
+  stop = 1;
+  for (int i = 0; i < 8; i++) pthread_join(all[i], 0);
+  printf("refused with room: %zu\n", (size_t)refused);
+}
+
+/* Waits for the parent's end. */
+static int parent[2];
+
+static void *waits(void *unused) {
+  char byte;
+  (void)!read(parent[0], &byte, 1);
+  _exit(0);
+  return unused;
+}
+
+static char state_of(pid_t process) {
+  char path[64], state = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", process);
+  FILE *file = fopen(path, "r");
+  if (fscanf(file, "%*d %*s %c", &state) != 1) exit(1);
+  fclose(file);
+  return state;
+}
+
+/* A child takes 4 MiB and becomes hard to find. Its parent then requests as much. */
+static void shares(const char *child_does) {
+  int ends[2];
+  char byte = 0;
+  if (pipe2(ends, O_CLOEXEC) != 0 || pipe2(parent, O_CLOEXEC) != 0) exit(1);
+  pid_t child = fork();
+  if (child == 0) {
+    pthread_t thread;
+    close(parent[1]);
+    if (!strcmp(child_does, "device")) setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    use(0);
+    allocate(4 * MIB);
+    if (!strcmp(child_does, "exec")) execl("/bin/sleep", "sleep", "3", (char *)0);
+    if (!strcmp(child_does, "user") && setuid(65534) != 0) exit(1);
+    if (!strcmp(child_does, "thread")) pthread_create(&thread, 0, waits, 0);
+    (void)!write(ends[1], &byte, 1);
+    if (!strcmp(child_does, "thread")) pthread_exit(0);
+    waits(0);
+  }
+  close(ends[1]);
+  (void)!read(ends[0], &byte, 1);
+  while (!strcmp(child_does, "thread") && state_of(child) != 'Z') sched_yield();
+  if (!strcmp(child_does, "user") && setuid(65533) != 0) exit(1);
+  use(0);
+  ptr address;
+  printf("parent: %d\n", cuMemAlloc_v2(&address, 4 * MIB));
+  fflush(stdout);
+  _exit(0);
+}
+
 int main(int count, char **arguments) {
   const char *work = arguments[1], *word = count > 2 ? arguments[2] : "";
   struct {
@@ -232,7 +319,8 @@ int main(int count, char **arguments) {
              {"file-limit", file_limit, 1}, {"late-thread", late_thread, 0},
              {"clones", clones, 1},         {"maps", maps, 1},
              {"other-device", other_device, 0}, {"closes", closes, 1},
-             {"late-free", late_free, 1},   {"stacks", stacks, 1}};
+             {"late-free", late_free, 1},   {"stacks", stacks, 1},
+             {"crowd", crowd, 1},           {"shares", shares, 0}};
   /* Ends a program that hangs. */
   alarm(60);
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

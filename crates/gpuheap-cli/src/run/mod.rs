@@ -3,16 +3,18 @@
 mod program;
 mod summary;
 
-use std::collections::BTreeSet;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use clap::{Args, ValueEnum};
 use gpuheap::Size;
 use gpuheap_dry_run::{Emulation, Error, FOLDER, emulate, run_passing_signals};
+use tempfile::NamedTempFile;
 
 use crate::emulate::status;
 use crate::exit::{Failure, Verdict};
@@ -110,7 +112,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     program::check(program)?;
     let captures = Captures::new(arguments.output.as_deref(), program)?;
     let mut variables = variables(arguments, &library, &captures);
-    let ledger = arguments.limit_tree.then(ledger).transpose()?;
+    let ledger = arguments.limit_tree.then(|| shared_file(LEDGER_BYTES)).transpose()?;
     variables.extend(ledger.iter().map(|file| ("GPUHEAP_RUN_LEDGER", file.path().into())));
     let ended = start(arguments, program, rest, variables)?;
     let summaries = summary::read(&captures.found());
@@ -151,13 +153,19 @@ fn start(
     })
 }
 
-/// Makes the file by which the processes of a run share a limit. It is removed at the end of the
-/// run.
-fn ledger() -> Result<tempfile::NamedTempFile, Failure> {
-    /// Bytes of the file, of which the recorder uses a part.
-    const BYTES: u64 = 128 << 10;
+/// Bytes of the file by which the processes of a run share a limit. The recorder uses a part.
+const LEDGER_BYTES: u64 = 256 << 10;
+
+/// Makes a file for the processes of a run, also for one that changes its user. It is removed at
+/// the end of the run.
+fn shared_file(bytes: u64) -> Result<NamedTempFile, Failure> {
+    let anyone = fs::Permissions::from_mode(0o666);
     let made = tempfile::Builder::new().prefix("gpuheap-run-").tempfile();
-    let made = made.and_then(|file| file.as_file().set_len(BYTES).map(|()| file));
+    let made = made.and_then(|file| {
+        file.as_file().set_len(bytes)?;
+        file.as_file().set_permissions(anyone)?;
+        Ok(file)
+    });
     made.map_err(|error| {
         Failure::environment_error(format!("no temporary file: {error}; set TMPDIR"))
     })
@@ -188,7 +196,12 @@ fn variables(
     ];
     let given = given.into_iter().filter_map(|(name, value)| Some((name, value?.into())));
     let output = captures.template().into();
-    let all = [("LD_PRELOAD", preloaded.join(":".as_ref())), ("GPUHEAP_RUN_OUTPUT", output)];
+    let list = captures.list.path().into();
+    let all = [
+        ("LD_PRELOAD", preloaded.join(":".as_ref())),
+        ("GPUHEAP_RUN_OUTPUT", output),
+        ("GPUHEAP_RUN_LIST", list),
+    ];
     all.into_iter().chain(given).collect()
 }
 
@@ -220,9 +233,9 @@ fn check_gates(arguments: &RunArguments, summaries: &[Summary]) -> bool {
 struct Captures {
     folder: PathBuf,
     /// File name without its ending.
-    stem: String,
-    /// Captures that were there before.
-    before: BTreeSet<PathBuf>,
+    stem: OsString,
+    /// File to which each process appends the path of its capture and a zero.
+    list: NamedTempFile,
 }
 
 impl Captures {
@@ -236,39 +249,33 @@ impl Captures {
             ))
         };
         let name = output.file_name().ok_or_else(|| cannot("no file is named".to_owned()))?;
-        let name = name.to_string_lossy();
-        let stem = name.strip_suffix(ENDING).unwrap_or(&name).to_owned();
+        let mut stem = name.as_bytes();
+        for ending in [ENDING, ".%p"] {
+            stem = stem.strip_suffix(ending.as_bytes()).unwrap_or(stem);
+        }
+        let stem = OsStr::from_bytes(stem).to_owned();
         let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
         // Absolute, because the program may change its working directory.
         let folder = parent.unwrap_or(Path::new("."));
         let folder = folder.canonicalize().map_err(|error| cannot(error.to_string()))?;
         tempfile::tempfile_in(&folder).map_err(|error| cannot(error.to_string()))?;
-        let mut captures = Captures { folder, stem, before: BTreeSet::new() };
-        captures.before = captures.all();
-        Ok(captures)
+        Ok(Captures { folder, stem, list: shared_file(0)? })
     }
 
-    /// Returns the path in which `%p` stands for the process id.
+    /// Returns the path in which the last `%p` stands for the process id.
     fn template(&self) -> PathBuf {
-        self.folder.join(format!("{}.%p{ENDING}", self.stem))
+        let mut name = self.stem.clone();
+        name.push(format!(".%p{ENDING}"));
+        self.folder.join(name)
     }
 
-    /// Returns the captures that are new.
+    /// Returns the captures of the run.
     fn found(&self) -> Vec<PathBuf> {
-        self.all().difference(&self.before).cloned().collect()
-    }
-
-    fn all(&self) -> BTreeSet<PathBuf> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let is_capture = |name: &str| {
-            let rest = name.strip_prefix(&*self.stem)?.strip_prefix('.')?;
-            let pid = rest.strip_suffix(ENDING)?.split('.').next()?;
-            pid.parse::<u32>().ok()
-        };
-        entries
-            .filter(|entry| is_capture(&entry.file_name().to_string_lossy()).is_some())
-            .map(|entry| entry.path())
-            .collect()
+        let list = fs::read(self.list.path()).unwrap_or_default();
+        let paths = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        let mut paths: Vec<_> = paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
+        paths.sort();
+        paths
     }
 }
 

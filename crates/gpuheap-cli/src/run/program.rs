@@ -4,12 +4,14 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::exit::Failure;
+use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
+use rustix::process::{getgid, getuid};
 
-const SET_ID: u32 = 0o6000;
+use crate::exit::Failure;
 
 /// Refuses a program that is missing, that cannot be executed, or that the loader would start
 /// without the recorder.
@@ -29,24 +31,38 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
             "{shown}: it cannot be executed; for a Python file write gpuheap run -- python {shown}"
         )));
     }
-    let is_roots = facts.mode() & SET_ID != 0 && facts.uid() != own_uid();
-    if is_roots {
+    if is_secure(&path, &facts) {
         return Err(Failure::wrong_use(format!(
-            "{shown}: it is set-uid, so the loader ignores the recorder; run a copy without that bit"
+            "{shown}: it is set-uid, set-gid or has capabilities, so the loader ignores the \
+             recorder; run a copy: cp {shown} copy && gpuheap run -- ./copy"
         )));
     }
-    if is_static(&path) {
+    if let Some(reason) = obstacle(&path) {
         return Err(Failure::wrong_use(format!(
-            "{shown}: it is statically linked, so no recorder can be loaded into it; link libc \
-             dynamically (a static CUDA runtime is fine)"
+            "{shown}: it is {reason}, so no recorder can be loaded into it; link glibc dynamically \
+             (a static CUDA runtime is fine)"
         )));
     }
     Ok(())
 }
 
-/// Returns the user id of this process.
-fn own_uid() -> u32 {
-    fs::metadata("/proc/self").map_or(u32::MAX, |facts| facts.uid())
+/// Returns `true` if the program gets rights that this process does not have. The loader then
+/// ignores libraries of the user.
+fn is_secure(path: &Path, facts: &fs::Metadata) -> bool {
+    /// Bits of a set-gid program; without the second one, a file has a lock.
+    const SET_GID: u32 = 0o2010;
+    const SET_UID: u32 = 0o4000;
+    let (uid, gid) = (getuid(), getgid());
+    let sets = |bits: u32| facts.mode() & bits == bits;
+    let gets_rights = sets(SET_UID) && facts.uid() != uid.as_raw()
+        || sets(SET_GID) && facts.gid() != gid.as_raw()
+        || !uid.is_root() && getxattr(path, "security.capability", &mut [0_u8; 64][..]).is_ok();
+    let takes_none = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        status.contains("NoNewPrivs:\t1")
+            || statvfs(path).is_ok_and(|of| of.f_flag.contains(StatVfsMountFlags::NOSUID))
+    };
+    gets_rights && !takes_none()
 }
 
 /// Returns the file of a program: a path, or a name that is searched in `PATH`.
@@ -60,25 +76,40 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-/// Returns `true` for an ELF program that names no loader.
-fn is_static(path: &Path) -> bool {
-    /// Bytes at the start of a program that hold its headers.
+/// Returns the reason for which the recorder cannot be loaded into a program or the interpreter of
+/// a script.
+fn obstacle(path: &Path) -> Option<&'static str> {
+    /// Bytes at the start of a program that hold its headers and the name of its loader.
     const HEADERS: u64 = 64 << 10;
-    const INTERPRETER: u32 = 3;
+    const INTERPRETER: usize = 3;
     let mut start = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(HEADERS).read_to_end(&mut start));
-    // 64-bit, low byte first.
-    if read.is_err() || !start.starts_with(b"\x7fELF\x02\x01") {
-        return false;
+    fs::File::open(path).ok()?.take(HEADERS).read_to_end(&mut start).ok()?;
+    if let Some(line) = start.strip_prefix(b"#!") {
+        let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
+        let interpreter = Path::new(OsStr::from_bytes(word));
+        // A script as an interpreter would lead here again.
+        let is_script = fs::read(interpreter).is_ok_and(|start| start.starts_with(b"#!"));
+        return if is_script { None } else { obstacle(interpreter) };
+    }
+    if start.starts_with(b"\x7fELF\x01") {
+        return Some("a 32-bit program");
+    }
+    // 64-bit, low byte first. The loader itself names none.
+    let name = path.file_name()?.as_bytes();
+    if !start.starts_with(b"\x7fELF\x02\x01") || name.starts_with(b"ld") {
+        return None;
     }
     let number = |at: usize, bytes: usize| {
-        let field = start.get(at..at + bytes)?;
+        let field = start.get(at..at.checked_add(bytes)?)?;
         Some(field.iter().rev().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)))
     };
-    let (Some(first), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2))
-    else {
-        return false;
+    let (first, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let headers = (0..count).map_while(|index| first.checked_add(index * size));
+    let mut interpreters = headers.filter(|at| number(*at, 4) == Some(INTERPRETER));
+    let Some(header) = interpreters.next() else {
+        return (count > 0).then_some("statically linked");
     };
-    let mut kinds = (0..count).map_while(|index| number(first.checked_add(index * size)?, 4));
-    count > 0 && !kinds.any(|kind| kind == INTERPRETER as usize)
+    let (at, bytes) = (number(header.checked_add(8)?, 8)?, number(header.checked_add(32)?, 8)?);
+    let loader = start.get(at..at.checked_add(bytes)?)?;
+    loader.windows(4).any(|part| part == b"musl").then_some("linked with musl")
 }

@@ -143,7 +143,7 @@ impl Summary {
     fn to_json(&self) -> Value {
         let process = self.process.as_ref();
         json!({
-            "capture": self.path,
+            "capture": self.path.to_string_lossy(),
             "problem": self.problem,
             "pid": process.map(|process| process.pid),
             "program": process.map(|process| &*process.program),

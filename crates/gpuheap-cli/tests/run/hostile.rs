@@ -2,6 +2,10 @@
 //! are right.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 
 use crate::*;
 
@@ -86,6 +90,84 @@ fn destructor_of_library_frees() {
 fn stopped_recording_takes_no_memory() {
     let run = Hostile::new().with(&["--max-size", "2MiB"]).run(&["stacks"]);
     assert_eq!(run.ran.stdout, "grows: 0\n", "{}", run.ran.stderr);
+}
+
+#[test]
+fn requests_wait_for_others_that_fail() {
+    let options = ["--emulate", "64MiB", "--limit", "100MiB", "--no-stacks", "--max-size", "2MiB"];
+    let run = Hostile::new().with(&options).run(&["crowd"]);
+    assert_eq!(run.ran.stdout, "refused with room: 0\n", "{}", run.ran.stderr);
+}
+
+/// With 4 MiB of 6 MiB held by a child whose first thread ended, whose user is another one, or
+/// that runs another program, and on another device.
+#[test]
+fn limit_of_tree_follows_processes() {
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    for (child_does, code) in [("thread", 2), ("user", 2), ("exec", 0), ("device", 0)] {
+        if child_does == "user" && !is_root {
+            continue;
+        }
+        let options = ["--emulate", "16GiB,16GiB", "--limit", "6MiB", "--limit-tree"];
+        let run = Hostile::new().with(&options).run(&["shares", child_does]);
+        let said = format!("parent: {code}\n");
+        assert_eq!(run.ran.stdout, said, "{child_does}: {}", run.ran.stderr);
+    }
+}
+
+#[test]
+fn odd_paths_are_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = OsStr::from_bytes(b"100%p \xff");
+    std::fs::create_dir(folder.path().join(odd)).unwrap();
+    let mut command = gpuheap(&folder, &["--emulate", "16GiB", "--on-exit", "json", "--output"]);
+    command.arg(Path::new(odd).join("a%p.%p.gph")).arg("--").arg(program());
+    let ran = ran(command.args(["linked", "leak"]));
+    let json: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    let capture = json["processes"][0]["capture"].as_str().unwrap();
+    let name = capture.rsplit('/').next().unwrap();
+    assert_eq!(name, format!("a%p.{}.gph", json["processes"][0]["pid"]));
+    assert!(folder.path().join(odd).join(name).exists());
+}
+
+#[test]
+fn runs_of_one_name_stay_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = "\"$0\" run --emulate 16GiB --output a.gph -- \"$1\" linked leak; exit 0";
+    let command = ["--output", "a.gph", "--", "sh", "-c", inner, env!("CARGO_BIN_EXE_gpuheap")];
+    let ran = ran(gpuheap(&folder, &command).arg(program()));
+    let said = "gpuheap: no process allocated GPU memory, so nothing was recorded\n";
+    assert!(ran.stderr.contains("3 MiB in 1 allocation"), "{}", ran.stderr);
+    assert!(ran.stderr.ends_with(said), "{}", ran.stderr);
+}
+
+#[test]
+fn programs_without_recorder_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("static.c");
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let fixed = folder.path().join("static");
+    assert!(compiler().args(["-static", "-o"]).args([&fixed, &source]).status().unwrap().success());
+    let file = |name: &str, text: &[u8], mode: u32| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let script = file("script", format!("#! {} -x\n", fixed.display()).as_bytes(), 0o755);
+    let small = file("small", b"\x7fELF\x01\x01", 0o755);
+    let mut refused = vec![(script, "it is statically linked"), (small, "it is a 32-bit program")];
+    let group = file("group", b"#!/bin/sh\n", 0o755);
+    // Only root may give a file away.
+    if chown(&group, None, Some(1)).is_ok() {
+        std::fs::set_permissions(&group, Permissions::from_mode(0o2755)).unwrap();
+        refused.push((group, "it is set-uid, set-gid or has capabilities"));
+    }
+    for (path, said) in refused {
+        let ran = ran(gpuheap(&folder, &["--"]).arg(path));
+        assert_eq!(ran.code, 2, "{said}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said) && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+    }
 }
 
 /// Returns the allocations, the live bytes at the end, and the failed requests.
