@@ -13,6 +13,7 @@ mod table;
 
 mod allocate;
 mod arrays;
+mod children;
 mod closes;
 mod contexts;
 mod exports;

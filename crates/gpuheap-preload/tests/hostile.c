@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -309,6 +310,31 @@ static void shares(const char *child_does) {
   _exit(0);
 }
 
+static void one(const char *unused) {
+  (void)unused;
+  allocate(MIB);
+}
+
+extern char **environ;
+
+/* Children with a list of libraries of the program's own. */
+static void preloads(const char *library) {
+  char self[] = "/proc/self/exe", *arguments[] = {self, "one", 0};
+  pid_t child;
+  setenv("LD_PRELOAD", library, 1);
+  for (int i = 0; i < 3; i++) {
+    if (fork() != 0) continue;
+    if (i == 0) execve(self, arguments, environ);
+    if (i == 1) execv(self, arguments);
+    execvp(self, arguments);
+    _exit(1);
+  }
+  CHECK(posix_spawn(&child, self, 0, 0, arguments, environ));
+  CHECK(posix_spawnp(&child, self, 0, 0, arguments, environ));
+  while (wait(0) > 0) {
+  }
+}
+
 int main(int count, char **arguments) {
   const char *work = arguments[1], *word = count > 2 ? arguments[2] : "";
   struct {
@@ -320,7 +346,8 @@ int main(int count, char **arguments) {
              {"clones", clones, 1},         {"maps", maps, 1},
              {"other-device", other_device, 0}, {"closes", closes, 1},
              {"late-free", late_free, 1},   {"stacks", stacks, 1},
-             {"crowd", crowd, 1},           {"shares", shares, 0}};
+             {"crowd", crowd, 1},           {"shares", shares, 0},
+             {"one", one, 1},               {"preloads", preloads, 0}};
   /* Ends a program that hangs. */
   alarm(60);
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

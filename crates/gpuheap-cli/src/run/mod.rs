@@ -198,6 +198,7 @@ fn variables(
     let output = captures.template().into();
     let list = captures.list.path().into();
     let all = [
+        ("GPUHEAP_RUN_LIBRARY", library.into()),
         ("LD_PRELOAD", preloaded.join(":".as_ref())),
         ("GPUHEAP_RUN_OUTPUT", output),
         ("GPUHEAP_RUN_LIST", list),

@@ -116,6 +116,16 @@ fn limit_of_tree_follows_processes() {
 }
 
 #[test]
+fn children_with_their_own_preload_are_recorded() {
+    let hostile = Hostile::new();
+    let library = hostile.folder.path().join("libfirst.so");
+    let run = hostile.run(&["preloads", library.to_str().unwrap()]);
+    assert_eq!(run.ran.code, 3, "{}", run.ran.stderr);
+    let figures: Vec<_> = run.traces().iter().map(figures).collect();
+    assert_eq!(figures, [(1, MIB, 0); 5], "{}", run.ran.stderr);
+}
+
+#[test]
 fn odd_paths_are_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let odd = OsStr::from_bytes(b"100%p \xff");
