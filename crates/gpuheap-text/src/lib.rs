@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 /// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
@@ -101,11 +102,20 @@ pub fn shell_word(word: &str) -> String {
     format!("$'{}'", word.chars().map(escaped).collect::<String>())
 }
 
+/// Replaces control characters by blanks. A name in a file could otherwise steer the terminal that
+/// shows it.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_control) {
+        true => text.replace(char::is_control, " ").into(),
+        false => text.into(),
+    }
+}
+
 /// Cuts a text to `width` characters. Replaces control characters, and ends a longer text with `…`.
 pub fn cut(text: &str, width: usize) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let clean = printable(text);
     if clean.chars().count() <= width {
-        return clean;
+        return clean.into_owned();
     }
     let mut short: String = clean.chars().take(width.saturating_sub(1)).collect();
     short.truncate(short.trim_end().len());

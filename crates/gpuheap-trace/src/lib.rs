@@ -50,7 +50,7 @@ mod source;
 pub use error::{Error, Place};
 pub use input::{open, read, read_bytes, read_from};
 pub use model::{
-    AllocatorSettings, At, Coverage, Event, Format, Frame, MemoryKind, Op, RecordedDevice,
+    AllocatorSettings, At, Coverage, Event, Format, Frame, Holder, MemoryKind, Op, RecordedDevice,
     Recording, RecordingEnd, Segment, SnapshotKeys, StreamInfo, Summary, Taken, ThreadInfo, Trace,
     TraceBuilder, Warning, WarningKind,
 };

@@ -44,12 +44,87 @@ fn failed_free_keeps_block_live() {
     let mut file = start();
     let mut deltas = Deltas::default();
     let mut add = |record: Record<'_>| record.encode(&mut deltas, &mut file);
+    add(Record::Device { ordinal: 0, name: "H200", bytes: 1 << 37 });
     add(allocate(1, MemoryKind::Device, 0x1000, 500));
     add(Record::Free { time: Time(2), thread: 0, space: 0, stream: 0, address: Address(0x1000) });
     add(Record::FreeFailed { time: Time(3), space: 0, address: Address(0x1000) });
+    add(Record::DriverMemory { time: Time(4), device: 0, free: 100, total: 1000 });
     let traces = read(&file, false).unwrap();
     assert_eq!(traces[0].summary().left_live, 1);
     assert_eq!(traces[0].events().len(), 1);
+    let device = &traces[0].recording().unwrap().devices[0];
+    assert_eq!(device.coverage.unwrap().recorded, 500);
+}
+
+/// Names of a file are shown on terminals.
+#[test]
+fn names_have_no_control_characters() {
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    let name = "a\u{1b}[31m\u{9b}b";
+    for record in [
+        Record::Process { pid: 1, parent: 1, started_unix_ns: 0, program: name, arguments: name },
+        Record::Device { ordinal: 0, name, bytes: 1 },
+        Record::Module { path: name, build_id: "", start: 0x20, end: 0x40, base: 0 },
+        Record::Text { text: name },
+        Record::Frame { function: 1, file: 1, line: 1 },
+        Record::Stack { addresses: vec![0x21].into(), frames: vec![1].into() },
+        Record::ThreadStart { time: Time(0), id: 1, name },
+        Record::ThreadStart { time: Time(0), id: 2, name: "" },
+        allocate_on(1, 1),
+        allocate_on(2, 1),
+        Record::ThreadEnd { time: Time(2), thread: 2, name },
+        Record::End { time: Time(3), reason: name },
+    ] {
+        record.encode(&mut deltas, &mut file);
+    }
+    let traces = read(&file, false).unwrap();
+    let recording = traces[0].recording().unwrap();
+    assert!(matches!(&recording.end, RecordingEnd::Stopped(reason) if &**reason == "a [31m b"));
+    let infos = [0, 1].map(|thread| traces[0].thread_info(thread).unwrap().clone());
+    let shown = format!("{recording:?} {infos:?}");
+    assert!(!shown.contains("\\u{1b}") && !shown.contains("\\u{9b}"), "{shown}");
+    for frame in traces[0].stack(1) {
+        let clean = |text: &str| !text.contains(char::is_control);
+        assert!(clean(&frame.function) && clean(&frame.file), "{frame:?}");
+    }
+}
+
+/// A library may be loaded at the addresses of one that was unloaded.
+#[test]
+fn stack_has_files_of_its_time() {
+    let module = |path, range: std::ops::Range<u64>| Record::Module {
+        path,
+        build_id: "",
+        start: range.start,
+        end: range.end,
+        base: range.start,
+    };
+    let stack =
+        |address: u64| Record::Stack { addresses: vec![address].into(), frames: vec![].into() };
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    for record in [
+        Record::ThreadStart { time: Time(0), id: 1, name: "" },
+        module("/gone/a.so", 0x1000..0x3000),
+        stack(0x2001),
+        module("/gone/b.so", 0x2000..0x2800),
+        stack(0x2001),
+        stack(0x1001),
+        module("/gone/a.so", 0x9000..0xb000),
+        stack(0xa001),
+        allocate_on(1, 1),
+        allocate_on(1, 2),
+        allocate_on(1, 3),
+        allocate_on(1, 4),
+    ] {
+        record.encode(&mut deltas, &mut file);
+    }
+    let trace = &read(&file, false).unwrap()[0];
+    let sites: Vec<_> = trace.events().iter().map(|event| trace.site(event.stack)).collect();
+    assert_eq!(sites, ["a.so+0x1000", "b.so+0x0", "0x1000", "a.so+0x1000"]);
+    let modules: Vec<_> = trace.events().iter().map(|event| trace.module(event.stack)).collect();
+    assert_eq!(modules, [Some("a.so"), Some("b.so"), None, Some("a.so")]);
 }
 
 #[test]
@@ -204,6 +279,20 @@ fn record() -> impl Strategy<Value = Record<'static>> {
 fn allocate(time: u64, kind: MemoryKind, address: u64, bytes: u64) -> Record<'static> {
     let (time, address) = (Time(time), Address(address));
     Record::Allocate { time, thread: 0, kind, device: 0, stream: 0, address, bytes, stack: 0 }
+}
+
+/// Returns an allocation by a thread with a stack.
+fn allocate_on(thread: u32, stack: u32) -> Record<'static> {
+    Record::Allocate {
+        time: Time(1),
+        thread,
+        kind: MemoryKind::Device,
+        device: 0,
+        stream: 0,
+        address: Address(u64::from(stack * 16 + thread) << 12),
+        bytes: 1,
+        stack,
+    }
 }
 
 fn start() -> Vec<u8> {

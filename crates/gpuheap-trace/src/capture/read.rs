@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::Arc;
 
+use gpuheap_text::printable;
 use rustc_hash::FxHashMap;
 
-use super::symbols::{Module, Symbols};
+use super::symbols::Symbols;
 use crate::model::{MemoryKind, Odd, StackInterner};
 use crate::source::{Source, read_error};
 use crate::{
@@ -20,6 +21,22 @@ const HOST: u64 = u64::MAX;
 
 const AGAIN: &str = "record again with gpuheap run";
 
+/// Ordinals of devices are below this number. A driver lists 64 devices or fewer. Each device has a
+/// trace, so a hostile file could request a trace for each of its events.
+const DEVICES: u32 = 256;
+
+/// Most calls of a stack, and most frames of an interpreter. A recorder writes 64 and 48.
+const DEPTH: usize = 256;
+
+/// Most arguments that are kept.
+const ARGUMENTS: usize = 1000;
+
+/// Frames of all stacks, with inlined functions, of a capture that has few bytes.
+const FRAMES: usize = 1 << 20;
+/// Further frames for each byte of a capture. A call of a stack takes three bytes or more, and
+/// seldom has more than ten inlined functions.
+const FRAMES_PER_BYTE: usize = 4;
+
 /// Reads a capture: one trace for each device with events, and one for host memory if the options
 /// request it.
 pub(crate) fn read(
@@ -30,7 +47,7 @@ pub(crate) fn read(
     let mut bytes = Vec::new();
     source.read_to_end(&mut bytes).map_err(read_error)?;
     let records = check_header(&bytes)?;
-    let mut capture = Capture::new(options);
+    let mut capture = Capture::new(options, bytes.len());
     let mut input = records;
     let mut deltas = Deltas::default();
     let broken = loop {
@@ -90,6 +107,8 @@ enum Action {
     Free {
         space: u32,
         address: u64,
+        /// Device and bytes of the freed block.
+        freed: Option<(u32, u64)>,
     },
     Fail {
         kind: MemoryKind,
@@ -110,14 +129,17 @@ struct Timed {
 }
 
 /// Content of a capture that is read.
-struct Capture<'a> {
+struct Capture {
     with_host: bool,
     recording: Recording,
-    texts: Vec<&'a str>,
     threads: Vec<ThreadInfo>,
-    frames: Vec<[u32; 3]>,
-    /// Addresses, frames, and the number of modules that were recorded before.
-    stacks: Vec<(Vec<u64>, Vec<u32>, usize)>,
+    /// Numbers of the file's texts and frames in `interner`.
+    texts: Vec<u32>,
+    frames: Vec<u32>,
+    interner: StackInterner,
+    /// Numbers of calls, and of frames in `interner`.
+    stacks: Vec<(Box<[u32]>, Box<[u32]>)>,
+    most_frames: usize,
     symbols: Symbols,
     events: Vec<Timed>,
     /// Index of the last free of each address.
@@ -128,16 +150,19 @@ struct Capture<'a> {
     live_bytes: FxHashMap<u32, u64>,
 }
 
-impl<'a> Capture<'a> {
-    fn new(options: &ReadOptions) -> Self {
+impl Capture {
+    /// Makes the content of a file of `bytes` bytes.
+    fn new(options: &ReadOptions, bytes: usize) -> Self {
         Self {
             with_host: options.host_memory,
             recording: Recording::default(),
-            texts: Vec::new(),
             threads: Vec::new(),
+            texts: Vec::new(),
             frames: Vec::new(),
+            interner: StackInterner::default(),
             stacks: Vec::new(),
-            symbols: Symbols::new(options.symbols),
+            most_frames: FRAMES.saturating_add(bytes.saturating_mul(FRAMES_PER_BYTE)),
+            symbols: Symbols::new(options.symbols, bytes),
             events: Vec::new(),
             frees: FxHashMap::default(),
             live: FxHashMap::default(),
@@ -146,14 +171,15 @@ impl<'a> Capture<'a> {
     }
 
     /// Adds a record. Returns `false` if it names a text, thread, frame or stack that no record
-    /// before it defines.
-    fn add(&mut self, record: Record<'a>, offset: u64) -> Result<bool, Error> {
+    /// before it defines, or a number that no recorder writes.
+    fn add(&mut self, record: Record<'_>, offset: u64) -> Result<bool, Error> {
         let mut event = None;
         match record {
-            Record::Text { text } => self.texts.push(text),
+            Record::Text { text } => self.texts.push(self.interner.text(text)?),
             Record::Process { pid, parent, started_unix_ns, program, arguments } => {
-                let arguments = arguments.split_terminator('\0').map(Arc::from).collect();
-                let program = program.into();
+                let arguments = arguments.split_terminator('\0').take(ARGUMENTS);
+                let arguments = arguments.map(name_of).collect();
+                let program = name_of(program);
                 let known = Recording {
                     pid,
                     parent,
@@ -165,31 +191,42 @@ impl<'a> Capture<'a> {
                 self.recording = known;
             }
             Record::Module { path, build_id, start, end, base } => {
-                self.symbols.add(Module::new(path, build_id, start, end, base));
+                self.symbols.load(path, build_id, start..end, base)?;
             }
             Record::Frame { function, file, line } => {
-                if function.max(file) as usize > self.texts.len() {
+                let empty = self.interner.text("")?;
+                let text = |number| numbered(&self.texts, number, empty);
+                let (Some(function), Some(file)) = (text(function), text(file)) else {
                     return Ok(false);
-                }
-                self.frames.push([function, file, line]);
+                };
+                self.frames.push(self.interner.frame(function, file, line)?);
             }
             Record::Stack { addresses, frames } => {
-                if frames.iter().any(|frame| (*frame as usize) > self.frames.len()) {
+                if addresses.len().max(frames.len()) > DEPTH {
                     return Ok(false);
                 }
-                let loaded = self.symbols.len();
-                self.stacks.push((addresses.into_owned(), frames.into_owned(), loaded));
+                let calls = addresses.iter().map(|address| self.symbols.call(*address));
+                let calls = calls.collect::<Result<_, Error>>()?;
+                let frames = frames.iter().filter(|frame| **frame > 0);
+                let frames = frames.map(|frame| numbered(&self.frames, *frame, 0));
+                let Some(frames) = frames.collect() else { return Ok(false) };
+                self.stacks.push((calls, frames));
             }
             Record::Device { ordinal, name, bytes } => {
-                let name = name.into();
+                if ordinal >= DEVICES {
+                    return Ok(false);
+                }
+                let name = name_of(name);
                 let device =
                     RecordedDevice { ordinal, name, bytes, used_before: None, coverage: None };
+                self.recording.devices.retain(|known| known.ordinal != ordinal);
                 self.recording.devices.push(device);
             }
             Record::ThreadStart { time, id, name } => {
                 self.note(time);
                 let is_main = id == u64::from(self.recording.pid);
-                self.threads.push(ThreadInfo { id, name: name.into(), is_main, ended_ns: None });
+                let name = name_of(name);
+                self.threads.push(ThreadInfo { id, name, is_main, ended_ns: None });
             }
             Record::ThreadEnd { time, thread, name } => {
                 self.note(time);
@@ -197,40 +234,39 @@ impl<'a> Capture<'a> {
                 let Some(thread) = self.threads.get_mut(thread) else { return Ok(false) };
                 thread.ended_ns = Some(time.0);
                 if !name.is_empty() {
-                    thread.name = name.into();
+                    thread.name = name_of(name);
                 }
             }
             Record::Allocate { time, thread, kind, device, stream, address, bytes, stack } => {
-                let key = (kind.space(), address.0);
-                if let Some((device, bytes)) = self.live.insert(key, (device, bytes)) {
-                    let sum = self.live_bytes.entry(device).or_default();
-                    *sum = sum.saturating_sub(bytes);
+                if device >= DEVICES {
+                    return Ok(false);
                 }
                 let counted = if kind.counts_on_device() { bytes } else { 0 };
-                self.live.insert(key, (device, counted));
-                let sum = self.live_bytes.entry(device).or_default();
-                // No device has so much memory that honest sums reach this limit.
-                *sum = sum.saturating_add(counted);
+                self.hold((kind.space(), address.0), device, counted);
                 let address = address.0;
                 let action = Action::Allocate { kind, device, address, bytes, stack };
                 event = Some((time, thread, stream, stack, action));
             }
             Record::Free { time, thread, space, stream, address } => {
-                if let Some((device, bytes)) = self.live.remove(&(space, address.0)) {
-                    let sum = self.live_bytes.entry(device).or_default();
-                    *sum = sum.saturating_sub(bytes);
-                }
+                let freed = self.release((space, address.0));
                 self.frees.insert((space, address.0), self.events.len());
-                let action = Action::Free { space, address: address.0 };
+                let action = Action::Free { space, address: address.0, freed };
                 event = Some((time, thread, stream, 0, action));
             }
             Record::FreeFailed { time, space, address } => {
                 self.note(time);
-                if let Some(index) = self.frees.remove(&(space, address.0)) {
-                    self.events[index].action = Action::Nothing;
+                let key = (space, address.0);
+                if let Some(index) = self.frees.remove(&key) {
+                    let free = std::mem::replace(&mut self.events[index].action, Action::Nothing);
+                    if let Action::Free { freed: Some((device, bytes)), .. } = free {
+                        self.hold(key, device, bytes);
+                    }
                 }
             }
             Record::Fail { time, thread, kind, device, stream, bytes, stack, .. } => {
+                if device >= DEVICES {
+                    return Ok(false);
+                }
                 let action = Action::Fail { kind, device, bytes, stack };
                 event = Some((time, thread, stream, stack, action));
             }
@@ -248,7 +284,7 @@ impl<'a> Capture<'a> {
                 self.note(time);
                 self.recording.end = match reason {
                     "" => RecordingEnd::Exit,
-                    reason => RecordingEnd::Stopped(reason.into()),
+                    reason => RecordingEnd::Stopped(name_of(reason)),
                 };
             }
         }
@@ -259,15 +295,35 @@ impl<'a> Capture<'a> {
         Ok(is_known)
     }
 
+    /// Counts live memory of the device.
+    fn hold(&mut self, key: (u32, u64), device: u32, bytes: u64) {
+        self.release(key);
+        self.live.insert(key, (device, bytes));
+        let sum = self.live_bytes.entry(device).or_default();
+        // No device has so much memory that honest sums reach this limit.
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// Counts freed memory. Returns its device and bytes, if it was live.
+    fn release(&mut self, key: (u32, u64)) -> Option<(u32, u64)> {
+        let (device, bytes) = self.live.remove(&key)?;
+        let sum = self.live_bytes.entry(device).or_default();
+        *sum = sum.saturating_sub(bytes);
+        Some((device, bytes))
+    }
+
     fn note(&mut self, time: Time) {
         self.recording.ended_ns = time.0;
     }
 
     fn finish(mut self, name: &str, broken: Option<Warning>) -> Result<Vec<Trace>, Error> {
-        let stacks = self.resolve()?;
-        let numbers = stacks.1;
-        let stacks = Arc::new(stacks.0.finish());
+        // Not needed for the traces.
+        self.live = FxHashMap::default();
+        self.frees = FxHashMap::default();
+        let numbers = self.resolve()?;
+        let stacks = Arc::new(self.interner.finish());
         let recording = Arc::new(self.recording);
+        let threads: Arc<[ThreadInfo]> = self.threads.into();
         let mut builders: BTreeMap<u64, Device> = BTreeMap::new();
         let mut owners: FxHashMap<(u32, u64), u64> = FxHashMap::default();
         let lane =
@@ -281,7 +337,7 @@ impl<'a> Capture<'a> {
                     (stack, owner)
                 }
                 Action::Fail { kind, device, stack, .. } => (stack, lane(kind, device)),
-                Action::Free { space, address } => {
+                Action::Free { space, address, .. } => {
                     let first = builders.keys().next().copied().unwrap_or(0);
                     (0, owners.remove(&(space, address)).unwrap_or(first))
                 }
@@ -306,7 +362,7 @@ impl<'a> Capture<'a> {
         }
         let traces = builders.into_values().map(|mut device| {
             device.builder.set_stacks(Arc::clone(&stacks));
-            device.builder.set_recording(Arc::clone(&recording), &self.threads);
+            device.builder.set_recording(Arc::clone(&recording), Arc::clone(&threads));
             let unknown = device.unknown_frees.warning(WarningKind::UnknownFree);
             let lost = device.lost_frees.warning(WarningKind::LostFree);
             for warning in [broken.clone(), unknown, lost].into_iter().flatten() {
@@ -317,27 +373,48 @@ impl<'a> Capture<'a> {
         Ok(traces.collect())
     }
 
-    /// Returns the stacks with names and lines, and the new number of each stack of the file.
-    fn resolve(&mut self) -> Result<(StackInterner, Vec<u32>), Error> {
-        let mut stacks = StackInterner::default();
+    /// Looks up names and lines. Returns the new number of each stack of the file.
+    fn resolve(&mut self) -> Result<Vec<u32>, Error> {
+        let symbols = std::mem::replace(&mut self.symbols, Symbols::new(false, 0));
+        let of_calls = symbols.resolve(&mut self.interner)?;
         let mut numbers = vec![0];
-        for (addresses, frames, loaded) in &self.stacks {
-            let mut found = Vec::with_capacity(addresses.len() + frames.len());
-            for address in addresses {
-                self.symbols.append(*address, *loaded, &mut stacks, &mut found)?;
+        let mut count = 0;
+        for (calls, frames) in std::mem::take(&mut self.stacks) {
+            let mut found = Vec::new();
+            let mut module = None;
+            for call in calls {
+                let call = &of_calls[call as usize];
+                found.extend_from_slice(&call.frames);
+                module = module.or(call.module.as_ref());
             }
-            for frame in frames.iter().filter_map(|frame| (*frame as usize).checked_sub(1)) {
-                let [function, file, line] = self.frames[frame];
-                let text = |number: u32| match (number as usize).checked_sub(1) {
-                    Some(at) => self.texts[at],
-                    None => "",
-                };
-                let (function, file) = (stacks.text(text(function))?, stacks.text(text(file))?);
-                found.push(stacks.frame(function, file, line)?);
+            found.extend_from_slice(&frames);
+            count += found.len();
+            if count > self.most_frames {
+                return Err(Error::new(
+                    format!("has stacks of more than {} frames in all", self.most_frames),
+                    "record again with gpuheap run --no-stacks",
+                ));
             }
-            numbers.push(stacks.stack(found)?);
+            let stack = self.interner.stack(found)?;
+            if let Some(module) = module {
+                self.interner.set_module(stack, module);
+            }
+            numbers.push(stack);
         }
-        Ok((stacks, numbers))
+        Ok(numbers)
+    }
+}
+
+/// Returns a name of the file, as it is shown.
+fn name_of(text: &str) -> Arc<str> {
+    printable(text).into()
+}
+
+/// Returns an item by its number, which counts from 1. Number 0 is `zeroth`.
+fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
+    match number.checked_sub(1) {
+        None => Some(zeroth),
+        Some(index) => items.get(index as usize).copied(),
     }
 }
 
@@ -368,7 +445,7 @@ impl Device {
                     self.lost_frees.count(place);
                 }
             }
-            Action::Free { space, address } => {
+            Action::Free { space, address, .. } => {
                 if !self.builder.free(at, key(space, address), 1)? {
                     self.unknown_frees.count(place);
                 }

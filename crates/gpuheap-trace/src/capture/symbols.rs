@@ -1,128 +1,209 @@
 //! Names and lines of native frames, from the files that the process had loaded.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use addr2line::Loader;
+use gpuheap_text::printable;
 use object::{Object as _, ReadCache};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::model::{StackInterner, is_runtime};
+use crate::model::{StackInterner, is_runtime, next_number};
 
-/// Loaded file with code.
-pub(super) struct Module {
-    path: PathBuf,
-    /// File name, for frames without a symbol.
-    name: String,
-    start: u64,
-    end: u64,
-    base: u64,
-    build_id: String,
+/// Calls of a capture that has few bytes. A program has some thousand distinct calls on the way to
+/// an allocation.
+const CALLS: usize = 1 << 16;
+/// Bytes of a capture for each further call. A recorder writes three bytes or more for a new call,
+/// and mostly events. A call takes 300 bytes of the reader's memory: without this bound, a hostile
+/// file of 4 MB took 1.24 GB.
+const BYTES_PER_CALL: usize = 16;
+
+/// Number of a file for calls outside of all loaded files.
+const NO_FILE: u32 = u32::MAX;
+
+/// File with code. Several loaded modules may be of one file.
+struct CodeFile {
+    path: Box<str>,
+    build_id: Box<str>,
     loader: Option<Option<Loader>>,
 }
 
-impl Module {
-    pub(super) fn new(path: &str, build_id: &str, start: u64, end: u64, base: u64) -> Self {
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let build_id = build_id.to_owned();
-        Self { path: path.into(), name, start, end, base, build_id, loader: None }
-    }
-
+impl CodeFile {
     /// Returns the file's symbols. `None` if the file is gone, is no regular file, or is another
     /// build than the recorded one.
     fn loader(&mut self) -> Option<&Loader> {
         if self.loader.is_none() {
             let is_same = self.is_same_build();
-            self.loader = Some(is_same.then(|| Loader::new(&self.path).ok()).flatten());
+            self.loader = Some(is_same.then(|| Loader::new(&*self.path).ok()).flatten());
         }
         self.loader.as_ref()?.as_ref()
     }
 
     fn is_same_build(&self) -> bool {
         // A pipe in place of the file would block the reader.
-        let is_file = fs::metadata(&self.path).is_ok_and(|data| data.is_file());
-        let Some(file) = is_file.then(|| File::open(&self.path).ok()).flatten() else {
+        let is_file = fs::metadata(&*self.path).is_ok_and(|data| data.is_file());
+        let Some(file) = is_file.then(|| File::open(&*self.path).ok()).flatten() else {
             return false;
         };
         let cache = ReadCache::new(file);
         let Ok(object) = object::File::parse(&cache) else { return false };
         let found = object.build_id().ok().flatten().unwrap_or_default();
         let digits: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
-        digits == self.build_id
+        digits == *self.build_id
+    }
+
+    /// Returns the file's name without its folder.
+    fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
     }
 }
 
-/// Finder of names and lines. Each address of a module is looked up once.
+/// Loaded code.
+struct Module {
+    end: u64,
+    /// Address at which the file's address 0 is loaded.
+    base: u64,
+    /// Number of the file.
+    file: u32,
+}
+
+/// Call in a file: the file's number and an address in the file. Outside of all files, an address
+/// of the process.
+type Call = (u32, u64);
+
+/// Call with names and lines.
+pub(super) struct ResolvedCall {
+    pub(super) frames: Box<[u32]>,
+    /// Name of its file. `None` for files between the program and the driver.
+    pub(super) module: Option<Arc<str>>,
+}
+
+/// Finder of names and lines. Each call is looked up once.
 pub(super) struct Symbols {
     is_on: bool,
-    modules: Vec<Module>,
-    /// Frames by address and by index of the module.
-    known: FxHashMap<(u64, Option<usize>), Vec<u32>>,
+    files: Vec<CodeFile>,
+    file_numbers: FxHashMap<(Box<str>, Box<str>), u32>,
+    /// Modules that are loaded at this place of the capture, by first address. No two overlap.
+    loaded: BTreeMap<u64, Module>,
+    calls: Vec<Call>,
+    call_numbers: FxHashMap<Call, u32>,
+    most_calls: usize,
 }
 
 impl Symbols {
-    pub(super) fn new(is_on: bool) -> Self {
-        Self { is_on, modules: Vec::new(), known: FxHashMap::default() }
+    /// Makes a finder for a capture of `bytes` bytes.
+    pub(super) fn new(is_on: bool, bytes: usize) -> Self {
+        Self {
+            is_on,
+            files: Vec::new(),
+            file_numbers: FxHashMap::default(),
+            loaded: BTreeMap::new(),
+            calls: Vec::new(),
+            call_numbers: FxHashMap::default(),
+            most_calls: CALLS + bytes / BYTES_PER_CALL,
+        }
     }
 
-    pub(super) fn add(&mut self, module: Module) {
-        self.modules.push(module);
-    }
-
-    /// Returns the number of modules.
-    pub(super) fn len(&self) -> usize {
-        self.modules.len()
-    }
-
-    /// Appends the frames of a return address, the innermost inlined function first. Modules after
-    /// the first `loaded` ones were not loaded yet.
-    pub(super) fn append(
+    /// Adds a loaded module. Modules that it overlaps were unloaded before.
+    pub(super) fn load(
         &mut self,
-        address: u64,
-        loaded: usize,
-        stacks: &mut StackInterner,
-        frames: &mut Vec<u32>,
+        path: &str,
+        build_id: &str,
+        addresses: std::ops::Range<u64>,
+        base: u64,
     ) -> Result<(), Error> {
-        // The call is before the return address.
-        let call = address.saturating_sub(1);
-        // A library that was loaded later may have taken the addresses of one that was unloaded.
-        let before = self.modules.get(..loaded).unwrap_or(&self.modules);
-        let index = before.iter().rposition(|module| (module.start..module.end).contains(&call));
-        if let Some(known) = self.known.get(&(address, index)) {
-            frames.extend_from_slice(known);
+        if addresses.is_empty() {
             return Ok(());
         }
-        let mut found = Vec::new();
-        match index.and_then(|index| self.modules.get_mut(index)) {
-            Some(module) => {
-                let relative = call.wrapping_sub(module.base);
-                let path = module.path.to_string_lossy().into_owned();
-                let runtime = is_runtime(&module.name).then_some(path);
-                if let Some(loader) = self.is_on.then(|| module.loader()).flatten() {
-                    resolve(loader, relative, runtime.as_deref(), stacks, &mut found)?;
-                }
-                if found.is_empty() {
-                    let function = format!("{}+{relative:#x}", module.name);
-                    let function = stacks.text(&function)?;
-                    let file = stacks.text(&module.path.to_string_lossy())?;
-                    found.push(stacks.frame(function, file, 0)?);
-                }
-            }
-            None => {
-                let (function, file) = (stacks.text(&format!("{call:#x}"))?, stacks.text("")?);
-                found.push(stacks.frame(function, file, 0)?);
-            }
+        let next = next_number(self.files.len())?;
+        let file = *self.file_numbers.entry((path.into(), build_id.into())).or_insert(next);
+        if file == next {
+            self.files.push(CodeFile { path: path.into(), build_id: build_id.into(), loader: None });
         }
-        frames.extend_from_slice(&found);
-        self.known.insert((address, index), found);
+        while let Some((&start, module)) = self.loaded.range(..addresses.end).next_back()
+            && module.end > addresses.start
+        {
+            self.loaded.remove(&start);
+        }
+        self.loaded.insert(addresses.start, Module { end: addresses.end, base, file });
         Ok(())
     }
+
+    /// Returns the number of the call before a return address, in the modules that are loaded now.
+    pub(super) fn call(&mut self, return_address: u64) -> Result<u32, Error> {
+        let address = return_address.saturating_sub(1);
+        let below = self.loaded.range(..=address).next_back();
+        let call = match below.filter(|(_, module)| address < module.end) {
+            Some((_, module)) => (module.file, address.wrapping_sub(module.base)),
+            None => (NO_FILE, address),
+        };
+        if let Some(&number) = self.call_numbers.get(&call) {
+            return Ok(number);
+        }
+        if self.calls.len() == self.most_calls {
+            return Err(Error::new(
+                format!("has stacks of more than {} distinct calls", self.most_calls),
+                "no recorder writes such a file; record again with gpuheap run",
+            ));
+        }
+        let number = next_number(self.calls.len())?;
+        self.calls.push(call);
+        self.call_numbers.insert(call, number);
+        Ok(number)
+    }
+
+    /// Returns each call with its frames, the innermost inlined function first.
+    pub(super) fn resolve(mut self, stacks: &mut StackInterner) -> Result<Vec<ResolvedCall>, Error> {
+        let calls = std::mem::take(&mut self.calls);
+        self.call_numbers = FxHashMap::default();
+        let module = |file: &CodeFile| {
+            let name = file.name();
+            (!is_runtime(name)).then(|| Arc::<str>::from(printable(name)))
+        };
+        let modules: Vec<_> = self.files.iter().map(module).collect();
+        let mut resolved = Vec::new();
+        let mut found = Vec::new();
+        for (file, address) in calls {
+            found.clear();
+            match self.files.get_mut(file as usize) {
+                Some(file) => add_frames(file, self.is_on, address, stacks, &mut found)?,
+                None => {
+                    let function = stacks.text(&format!("{address:#x}"))?;
+                    let no_file = stacks.text("")?;
+                    found.push(stacks.frame(function, no_file, 0)?);
+                }
+            }
+            let module = modules.get(file as usize).cloned().flatten();
+            resolved.push(ResolvedCall { frames: found.as_slice().into(), module });
+        }
+        Ok(resolved)
+    }
+}
+
+fn add_frames(
+    file: &mut CodeFile,
+    is_on: bool,
+    address: u64,
+    stacks: &mut StackInterner,
+    found: &mut Vec<u32>,
+) -> Result<(), Error> {
+    let runtime = is_runtime(file.name()).then(|| file.path.clone());
+    if let Some(loader) = is_on.then(|| file.loader()).flatten() {
+        look_up(loader, address, runtime.as_deref(), stacks, found)?;
+    }
+    if found.is_empty() {
+        let function = stacks.text(&format!("{}+{address:#x}", file.name()))?;
+        let path = stacks.text(&file.path)?;
+        found.push(stacks.frame(function, path, 0)?);
+    }
+    Ok(())
 }
 
 /// Finds the name and line of an address, and the functions inlined there. An address in `runtime`,
 /// the path of a library between the program and the driver, gets its symbol and that path.
-fn resolve(
+fn look_up(
     loader: &Loader,
     address: u64,
     runtime: Option<&str>,
@@ -154,7 +235,28 @@ fn resolve(
     Ok(())
 }
 
-/// Returns the name of a function as its language writes it.
+/// Returns the name of a function as its language writes it. Names of C stay: read as C++, `f` is
+/// the type `float`.
 fn demangle(name: &str) -> String {
-    addr2line::demangle_auto(name.into(), None).into_owned()
+    match name.starts_with("_Z") || name.starts_with("_R") {
+        true => addr2line::demangle_auto(name.into(), None).into_owned(),
+        false => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_c_stay() {
+        for (name, shown) in [
+            ("f", "f"),
+            ("d", "d"),
+            ("_Z4takei", "take(int)"),
+            ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
+        ] {
+            assert_eq!(demangle(name), shown);
+        }
+    }
 }

@@ -47,6 +47,8 @@ pub struct TraceBuilder {
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
     pending: FxHashMap<u64, Live>,
+    /// Threads of the recorded process, of all devices.
+    known_threads: Arc<[ThreadInfo]>,
     time_ns: u64,
     /// Number of the last event that the file counts.
     number: u32,
@@ -104,6 +106,7 @@ impl TraceBuilder {
             live: FxHashMap::default(),
             live_empty: FxHashMap::default(),
             pending: FxHashMap::default(),
+            known_threads: Arc::default(),
             time_ns: 0,
             number: 0,
         }
@@ -285,9 +288,9 @@ impl TraceBuilder {
 
     /// Sets the recorded process and its threads. An event's thread is a number of `threads`,
     /// counted from 1.
-    pub(crate) fn set_recording(&mut self, recording: Arc<Recording>, threads: &[ThreadInfo]) {
+    pub(crate) fn set_recording(&mut self, recording: Arc<Recording>, threads: Arc<[ThreadInfo]>) {
         self.trace.recording = Some(recording);
-        self.trace.thread_infos = threads.to_vec();
+        self.known_threads = threads;
     }
 
     /// Adds a warning to the trace.
@@ -304,7 +307,7 @@ impl TraceBuilder {
     pub fn finish(self) -> Trace {
         let streams = self.streams.into_keys().into_iter();
         let mut threads = self.threads.into_keys();
-        let known = self.trace.thread_infos;
+        let known = self.known_threads;
         let mut thread_infos = Vec::new();
         if !known.is_empty() {
             for thread in &mut threads {

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod builder;
+mod holder;
 mod ids;
 mod process;
 mod site;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
 pub use gpuheap_capture::MemoryKind;
+pub use holder::Holder;
 pub(crate) use ids::next_number;
 pub use process::{Coverage, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
 pub(crate) use site::is_runtime;
@@ -226,6 +228,13 @@ impl Trace {
     /// number.
     pub fn stack(&self, stack: u32) -> impl ExactSizeIterator<Item = &Frame> {
         self.stacks.frames(stack)
+    }
+
+    /// Returns the name of the file with a stack's innermost native code, outside of CUDA's runtime
+    /// and driver: the program, or a library such as `libtorch_cuda.so`. `None` if the format does
+    /// not record it.
+    pub fn module(&self, stack: u32) -> Option<&str> {
+        self.stacks.module(stack)
     }
 
     /// Returns the settings of the recorded allocator; `None` if the format does not record them.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpuheap_text::printable;
 use rustc_hash::FxHashMap;
 
 use super::ids::next_number;
@@ -23,9 +24,15 @@ pub struct Frame {
 pub(crate) struct Stacks {
     frames: Vec<Frame>,
     stacks: Vec<Box<[u32]>>,
+    /// Files with the native code of stacks; empty if the format does not record them.
+    modules: FxHashMap<u32, Arc<str>>,
 }
 
 impl Stacks {
+    pub(super) fn module(&self, stack: u32) -> Option<&str> {
+        self.modules.get(&stack).map(|name| &**name)
+    }
+
     pub(super) fn frames(&self, stack: u32) -> impl ExactSizeIterator<Item = &Frame> {
         let of_stack = (stack as usize).checked_sub(1).and_then(|index| self.stacks.get(index));
         of_stack
@@ -48,8 +55,10 @@ pub(crate) struct StackInterner {
 }
 
 impl StackInterner {
+    /// Returns the number of a text, without its control characters.
     pub(crate) fn text(&mut self, text: &str) -> Result<u32, Error> {
-        if let Some(&number) = self.text_numbers.get(text) {
+        let text = printable(text);
+        if let Some(&number) = self.text_numbers.get(&*text) {
             return Ok(number);
         }
         let number = next_number(self.texts.len())?;
@@ -84,6 +93,11 @@ impl StackInterner {
         self.stacks.stacks.push(frames.clone());
         self.stack_numbers.insert(frames, number);
         Ok(number)
+    }
+
+    /// Sets the file with the innermost code of a stack, if it is not set.
+    pub(crate) fn set_module(&mut self, stack: u32, name: &Arc<str>) {
+        self.stacks.modules.entry(stack).or_insert_with(|| Arc::clone(name));
     }
 
     pub(crate) fn finish(self) -> Stacks {
