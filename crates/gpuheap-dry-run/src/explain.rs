@@ -130,7 +130,7 @@ pub(crate) fn find_peak(run: &Run, recording: &Recording) -> Option<Peak> {
     let summary = trace.summary();
     let at = summary.peak_event?;
     let moment = Moment::after(trace, &Program::from_trace(trace), at + 1);
-    let held = |holder: &gpuheap_replay::moment::Holder| Held {
+    let held = |holder: &gpuheap_trace::Holder| Held {
         line: match moment.has_stacks {
             true => holder.name.clone(),
             false => format!("in blocks of {}", holder.name),

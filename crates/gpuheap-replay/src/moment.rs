@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_trace::{Op, Taken, Trace};
+use gpuheap_trace::{Holder, Op, Taken, Trace};
 use rustc_hash::FxHashMap;
 
 use self::PieceState::{Free, Live, Pending};
@@ -44,18 +44,6 @@ pub struct Moment {
     pub held: Option<Held>,
     /// Ranges of addresses in order: live, pending and free.
     pub(crate) pieces: Vec<Piece>,
-}
-
-/// Line of the program, or size of blocks, and its live memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// Line and function, or the size.
-    pub name: String,
-    /// Live bytes, as requested.
-    pub bytes: u64,
-    /// Number of live blocks.
-    pub blocks: u64,
 }
 
 /// Memory of one stream, bytes.
@@ -160,20 +148,18 @@ impl Moment {
         let with_stack: u128 =
             live().filter(|block| block.stack != 0).map(|block| u128::from(block.requested)).sum();
         self.has_stacks = with_stack * 2 > u128::from(self.live);
-        let mut names: FxHashMap<u32, String> = FxHashMap::default();
-        let mut holders: FxHashMap<String, (u64, u64)> = FxHashMap::default();
-        for block in live() {
-            let name = match self.has_stacks {
-                true => names.entry(block.stack).or_insert_with(|| trace.site(block.stack)).clone(),
-                false => Amount(block.requested).to_string(),
-            };
-            let (bytes, blocks) = holders.entry(name).or_default();
-            *bytes = bytes.saturating_add(block.requested);
-            *blocks += 1;
-        }
-        let holder = |(name, (bytes, blocks))| Holder { name, bytes, blocks };
-        self.holders = holders.into_iter().map(holder).collect();
-        self.holders.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
+        self.holders = match self.has_stacks {
+            true => {
+                Holder::sums(live().map(|block| (block.stack, block.requested)), |stack| {
+                    trace.site(stack)
+                })
+            }
+            false => {
+                Holder::sums(live().map(|block| (block.requested, block.requested)), |bytes| {
+                    Amount(bytes).to_string()
+                })
+            }
+        };
     }
 
     /// Divides the addresses of the segments into live, pending and free.

@@ -5,12 +5,12 @@ mod remedies;
 mod remedy;
 mod rmm;
 
-use gpuheap_trace::Format;
+use gpuheap_trace::{Format, Holder};
 
 pub use self::fits::{Fit, Way};
 use self::remedies::best_pool;
 pub use self::remedy::{Remedy, RemedyKind};
-use crate::moment::{Holder, Moment};
+use crate::moment::Moment;
 pub use crate::recorded::{FailedRequest, Recorded, RecordedLimit};
 use crate::replay::minimum::LARGEST;
 use crate::replay::{
