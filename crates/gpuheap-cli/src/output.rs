@@ -4,6 +4,8 @@
 
 use std::io::{ErrorKind, Write, stderr, stdout};
 
+use gpuheap_text::printable;
+
 use crate::exit::Failure;
 
 /// Writes a command's whole output. A reader that ends early (`| head`) is not a failure.
@@ -50,5 +52,5 @@ pub(crate) fn print_errors(failure: &Failure) {
 
 fn line(kind: &str, text: &str) {
     // A closed stderr cannot be reported.
-    let _ = writeln!(stderr().lock(), "{kind}: {text}");
+    let _ = writeln!(stderr().lock(), "{kind}: {}", printable(text));
 }

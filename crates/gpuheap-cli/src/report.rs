@@ -100,13 +100,13 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Verdict, Failure> {
         }
         Form::Html => {
             let mut page = Vec::new();
-            html::write(&traces, &mut page).map_err(Failure::environment_error)?;
+            html::write(&traces, &[], &mut page).map_err(Failure::environment_error)?;
             page
         }
         Form::Json => to_bytes(json::render(&reports(&traces, at)?))?,
         Form::Folded => folded(&traces, at).map_err(wrong_moment)?.into_bytes(),
         Form::Speedscope => speedscope(&traces, at).map_err(wrong_moment)?.into_bytes(),
-        Form::Perfetto => to_bytes(perfetto::render(&traces))?,
+        Form::Perfetto => perfetto::render(&traces).into_bytes(),
         Form::Rmm => {
             let mut log = Vec::new();
             write_rmm_csv(one(&traces)?, &mut log).map_err(Failure::environment_error)?;
@@ -190,9 +190,14 @@ fn compare(
             comparisons.iter().map(Comparison::render).collect::<Vec<_>>().join("\n").into_bytes()
         }
         Form::Json => to_bytes(json::render_comparisons(&comparisons))?,
+        Form::Html => {
+            let mut page = Vec::new();
+            html::write(&after, before, &mut page).map_err(Failure::environment_error)?;
+            page
+        }
         _ => {
             return Err(Failure::wrong_use(
-                "--compare writes text or json; leave --format out, or give --format json",
+                "--compare writes text, html or json; leave --format out, or give one of them",
             ));
         }
     };

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_text::{Amount, add_line, cut, grouped, hanging};
+use gpuheap_text::{Amount, add_line, cut, grouped, hanging, printable};
+use gpuheap_trace::Holder;
 use serde::Serialize;
 
-use crate::holders::Holder;
 use crate::report::Report;
 use crate::text::WIDTH;
 
@@ -72,7 +72,7 @@ impl Comparison {
     pub fn render(&self) -> String {
         let mut text = String::new();
         let device = self.device.map_or_else(String::new, |device| format!(", device {device}"));
-        hanging(&mut text, "", "  ", &format!("{} → {}{device}", self.before, self.after), WIDTH);
+        hanging(&mut text, "", "  ", &printable(&format!("{} → {}{device}", self.before, self.after)), WIDTH);
         add_line!(
             &mut text,
             "Live at the peak: {} → {}",

@@ -1,6 +1,8 @@
 //! Holders: sites and threads, with the blocks of theirs that are live at one moment.
 
-use gpuheap_trace::Trace;
+use std::cmp::Reverse;
+
+use gpuheap_trace::{Frame, Holder, MemoryKind, Op, ThreadInfo, Trace};
 use rustc_hash::FxHashMap;
 
 use crate::ledger::{Block, Ledger};
@@ -8,68 +10,63 @@ use crate::ledger::{Block, Ledger};
 /// Largest number of stacks of a report.
 const STACKS: usize = 20;
 
-/// A site or a thread, with its live memory at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// Name of the site or thread.
-    pub name: String,
-    /// Live bytes, as requested.
-    pub bytes: u64,
-    /// Number of live blocks.
-    pub blocks: u64,
-}
-
 /// Returns the sites of live blocks after the first `events` events, most bytes first.
 pub(crate) fn by_site(ledger: &Ledger, events: u32) -> Vec<Holder> {
-    grouped(
-        ledger.live(events),
-        ledger.sites.len(),
-        |block| block.site,
-        |site| ledger.sites[site].clone(),
-    )
+    let blocks = ledger.live(events).map(|block| (block.site, block.bytes));
+    Holder::sums(blocks, |site| ledger.sites[site as usize].clone())
 }
 
 /// Returns the threads whose blocks are live after the first `events` events, most bytes first.
 /// Empty if the recording has no threads.
 pub(crate) fn by_thread(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Holder> {
-    let Some(threads) = trace.threads() else { return Vec::new() };
-    grouped(
-        ledger.live(events),
-        threads.len(),
-        |block| block.thread,
-        |thread| thread_name(trace, thread),
-    )
+    if trace.threads().is_none() {
+        return Vec::new();
+    }
+    let blocks = ledger.live(events).map(|block| (block.thread, block.bytes));
+    Holder::sums(blocks, |thread| thread_name(trace, thread))
+}
+
+/// Returns the kinds of the memory that is live after the first `events` events, most bytes first.
+/// Empty if the recording has no kinds.
+pub(crate) fn by_kind(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Holder> {
+    if trace.recording().is_none() {
+        return Vec::new();
+    }
+    let kind = |block: &Block| match trace.events()[block.from as usize].op {
+        Op::Allocate { allocation, .. } => trace.kind(allocation),
+        _ => MemoryKind::Device,
+    };
+    let blocks = ledger.live(events).map(|block| (kind(block), block.bytes));
+    Holder::sums(blocks, |kind| kind.as_str().to_owned())
 }
 
 /// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
 /// one, and whether it ended.
-pub(crate) fn thread_name(trace: &Trace, thread: usize) -> String {
-    // A thread's index is below 32 bits.
-    if let Some(info) = trace.thread_info(thread as u32) {
+pub(crate) fn thread_name(trace: &Trace, thread: u32) -> String {
+    if let Some(info) = trace.thread_info(thread) {
         let name = match (info.is_main, &*info.name) {
             (true, _) => "main thread".to_owned(),
             (_, "") => format!("thread {}", info.id),
             (_, name) => format!("thread {} ({name})", info.id),
         };
-        return if info.ended_ns.is_some() { name + ", ended" } else { name };
+        return if has_ended(info) { name + ", ended" } else { name };
     }
-    let id = trace.threads().and_then(|threads| threads.get(thread)).copied().unwrap_or_default();
-    format!("thread {id}")
+    let ids = trace.threads().unwrap_or_default();
+    format!("thread {}", ids.get(thread as usize).copied().unwrap_or_default())
 }
 
-/// Returns the blocks that ended threads allocated and that are live after the first `events`
-/// events. `None` if the recording does not have the ends of threads.
-pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Holder> {
+/// Returns the ended threads whose blocks are live after the first `events` events, most bytes
+/// first. `None` if the recording does not have the ends of threads.
+pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Vec<Holder>> {
     trace.recording()?;
-    let mut held = Holder { name: "ended threads".to_owned(), bytes: 0, blocks: 0 };
-    for block in ledger.live(events) {
-        if trace.thread_info(block.thread).is_some_and(|info| info.ended_ns.is_some()) {
-            held.bytes = held.bytes.saturating_add(block.bytes);
-            held.blocks += 1;
-        }
-    }
-    Some(held)
+    let is_ended = |block: &&Block| trace.thread_info(block.thread).is_some_and(has_ended);
+    let blocks = ledger.live(events).filter(is_ended).map(|block| (block.thread, block.bytes));
+    Some(Holder::sums(blocks, |thread| thread_name(trace, thread)))
+}
+
+/// Returns `true` if a thread ended before its process.
+fn has_ended(thread: &ThreadInfo) -> bool {
+    !thread.is_main && thread.ended_ns.is_some()
 }
 
 /// A stack and a thread, with the memory that they keep.
@@ -89,60 +86,36 @@ pub struct KeptStack {
 /// Returns the stacks of blocks that are live after the first `events` events, most bytes first.
 /// Blocks without a stack are left out.
 pub(crate) fn by_stack(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<KeptStack> {
+    // Stacks that differ in frames of libraries alone are one for a reader.
+    let mut groups: FxHashMap<Vec<&Frame>, u32> = FxHashMap::default();
+    let mut group_of: FxHashMap<u32, u32> = FxHashMap::default();
     let mut sums: FxHashMap<(u32, u32), (u64, u64)> = FxHashMap::default();
     for block in ledger.live(events) {
         let stack = trace.events()[block.from as usize].stack;
         if stack != 0 {
-            let (bytes, blocks) = sums.entry((stack, block.thread)).or_default();
+            let group = *group_of.entry(stack).or_insert_with(|| {
+                // A trace has fewer stacks than 32 bits can count.
+                let next = groups.len() as u32;
+                *groups.entry(trace.own_frames(stack)).or_insert(next)
+            });
+            let (bytes, blocks) = sums.entry((group, block.thread)).or_default();
             *bytes = bytes.saturating_add(block.bytes);
             *blocks += 1;
         }
     }
-    // Stacks that differ in frames of libraries alone are one for a reader.
-    let mut kept: FxHashMap<(Vec<String>, u32), (u64, u64)> = FxHashMap::default();
-    for ((stack, thread), (bytes, blocks)) in sums {
-        let frames = trace.own_frames(stack).into_iter().map(ToString::to_string).collect();
-        let sum = kept.entry((frames, thread)).or_default();
-        sum.0 = sum.0.saturating_add(bytes);
-        sum.1 += blocks;
+    let mut kept: Vec<_> = sums.into_iter().collect();
+    kept.sort_unstable_by_key(|&((group, thread), (bytes, _))| (Reverse(bytes), group, thread));
+    kept.truncate(STACKS);
+    let mut frames = vec![Vec::new(); groups.len()];
+    for (group, number) in groups {
+        frames[number as usize] = group;
     }
-    let mut stacks: Vec<KeptStack> = kept
-        .into_iter()
-        .map(|((frames, thread), (bytes, blocks))| KeptStack {
+    kept.into_iter()
+        .map(|((group, thread), (bytes, blocks))| KeptStack {
             bytes,
             blocks,
-            thread: trace.threads().map(|_| thread_name(trace, thread as usize)),
-            frames,
+            thread: trace.threads().map(|_| thread_name(trace, thread)),
+            frames: frames[group as usize].iter().map(ToString::to_string).collect(),
         })
-        .collect();
-    stacks.sort_by(|one, other| {
-        other
-            .bytes
-            .cmp(&one.bytes)
-            .then_with(|| (&one.thread, &one.frames).cmp(&(&other.thread, &other.frames)))
-    });
-    stacks.truncate(STACKS);
-    stacks
-}
-
-fn grouped<'b>(
-    blocks: impl Iterator<Item = &'b Block>,
-    groups: usize,
-    group: impl Fn(&Block) -> u32,
-    name: impl Fn(usize) -> String,
-) -> Vec<Holder> {
-    let mut sums = vec![(0_u64, 0_u64); groups];
-    for block in blocks {
-        let (bytes, blocks) = &mut sums[group(block) as usize];
-        *bytes = bytes.saturating_add(block.bytes);
-        *blocks += 1;
-    }
-    let mut holders: Vec<Holder> = sums
-        .into_iter()
-        .enumerate()
-        .filter(|&(_, (_, blocks))| blocks > 0)
-        .map(|(group, (bytes, blocks))| Holder { name: name(group), bytes, blocks })
-        .collect();
-    holders.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
-    holders
+        .collect()
 }

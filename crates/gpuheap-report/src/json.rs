@@ -1,10 +1,11 @@
 //! Reports as JSON. Names are stable: fields are added, and none is removed.
 
+use gpuheap_trace::Holder;
 use serde::Serialize;
 
 use crate::compare::Comparison;
 use crate::growth::Growth;
-use crate::holders::{Holder, KeptStack};
+use crate::holders::KeptStack;
 use crate::report::Report;
 use crate::temporary::Temporary;
 
@@ -63,6 +64,7 @@ struct Moment<'a> {
     live_bytes: u64,
     by_site: Vec<HolderRow<'a>>,
     by_thread: Vec<HolderRow<'a>>,
+    by_kind: Vec<HolderRow<'a>>,
 }
 
 #[derive(Serialize)]
@@ -123,6 +125,7 @@ impl<'a> Trace<'a> {
                 live_bytes: report.held_bytes(),
                 by_site: holders(&report.held),
                 by_thread: holders(&report.held_by_thread),
+                by_kind: holders(&report.held_by_kind),
             },
             left_by_site: holders(&report.left),
             left_by_thread: holders(&report.left_by_thread),
@@ -130,7 +133,7 @@ impl<'a> Trace<'a> {
             left_by_ended_threads_bytes: report
                 .left_by_ended_threads
                 .as_ref()
-                .map(|held| held.bytes),
+                .map(|held| held.iter().map(|holder| holder.bytes).sum()),
             growth: report.growing.iter().map(growth).collect(),
             temporary: report.temporary.iter().map(temporary).collect(),
         }
@@ -138,11 +141,13 @@ impl<'a> Trace<'a> {
 }
 
 fn holders(holders: &[Holder]) -> Vec<HolderRow<'_>> {
-    let rows = holders.iter().map(|holder| {
-        let &Holder { ref name, bytes, blocks } = holder;
-        HolderRow { name, bytes, blocks }
-    });
-    rows.collect()
+    let rows = holders.iter();
+    rows.map(|Holder { name, bytes, blocks, .. }| HolderRow {
+        name,
+        bytes: *bytes,
+        blocks: *blocks,
+    })
+    .collect()
 }
 
 fn stack(stack: &KeptStack) -> StackRow<'_> {

@@ -36,7 +36,8 @@ mod view;
 
 pub use compare::{Change, Comparison};
 pub use growth::{Growth, PARTS, WARM_UP};
-pub use holders::{Holder, KeptStack};
+pub use gpuheap_trace::Holder;
+pub use holders::KeptStack;
 pub use ledger::SiteKind;
 pub use moment::At;
 pub use report::Report;

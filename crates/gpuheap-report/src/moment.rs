@@ -20,11 +20,7 @@ pub enum At {
 pub(crate) fn events_until(trace: &Trace, summary: &Summary, at: At) -> Result<u32, String> {
     let events = trace.events();
     Ok(match at {
-        At::Peak => match summary.peak_event {
-            // An event's index is below 32 bits, as the number of events is.
-            Some(index) => index as u32 + 1,
-            None => trace.reconstructed_events() as u32,
-        },
+        At::Peak => peak(trace, summary),
         At::End => end(trace),
         At::Event(number) => {
             let last = events.last().map_or(0, |event| u64::from(event.number));
@@ -37,6 +33,15 @@ pub(crate) fn events_until(trace: &Trace, summary: &Summary, at: At) -> Result<u
             events.partition_point(|event| u64::from(event.number) <= number) as u32
         }
     })
+}
+
+/// Returns the number of events up to the peak.
+pub(crate) fn peak(trace: &Trace, summary: &Summary) -> u32 {
+    match summary.peak_event {
+        // An event's index is below 32 bits, as the number of events is.
+        Some(index) => index as u32 + 1,
+        None => trace.reconstructed_events() as u32,
+    }
 }
 
 /// Returns the number of a trace's events.

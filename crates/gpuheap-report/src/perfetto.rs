@@ -1,5 +1,7 @@
 //! Trace events for Perfetto and Chrome: counter tracks of live bytes, and instants.
 
+use std::fmt::Write as _;
+
 use gpuheap_text::Amount;
 use gpuheap_trace::{Op, Trace};
 use serde_json::{Value, json};
@@ -17,27 +19,37 @@ const SITES: usize = 15;
 /// Renders trace events as JSON: for each device a track of live bytes, a track for each of the
 /// heaviest sites, and one of the bytes that the allocator held. Failed requests and ends of
 /// threads are instants.
-///
-/// # Errors
-/// Returns no error for any trace.
-pub fn render(traces: &[Trace]) -> Result<String, serde_json::Error> {
-    let mut events = Vec::new();
+pub fn render(traces: &[Trace]) -> String {
+    let mut events = Events::default();
     for (process, trace) in (1_u64..).zip(traces) {
         add_trace(&mut events, process, trace);
     }
-    let file = json!({ "traceEvents": events, "displayTimeUnit": "ms" });
-    Ok(serde_json::to_string(&file)? + "\n")
+    format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{}]}}\n", events.0)
 }
 
-fn add_trace(events: &mut Vec<Value>, process: u64, trace: &Trace) {
+/// Events, separated by commas. They are written at once: as values, they took ten times the memory.
+#[derive(Default)]
+struct Events(String);
+
+impl Events {
+    fn push(&mut self, event: &Value) {
+        if !self.0.is_empty() {
+            self.0.push_str(",\n");
+        }
+        // A write to a string never fails.
+        let _ = write!(self.0, "{event}");
+    }
+}
+
+fn add_trace(events: &mut Events, process: u64, trace: &Trace) {
     let ledger = Ledger::new(trace);
     let view = View::new(trace, &ledger, BOUNDS);
     let name = format!("{} of {}", device_name(trace), trace.name());
-    events.push(json!({
+    events.push(&json!({
         "ph": "M", "name": "process_name", "pid": process, "args": { "name": name },
     }));
     let mut counter = |name: &str, time_ns: u64, bytes: u64| {
-        events.push(json!({
+        events.push(&json!({
             "ph": "C", "name": name, "pid": process, "ts": micros(time_ns),
             "args": { "bytes": bytes },
         }));
@@ -72,21 +84,21 @@ fn add_trace(events: &mut Vec<Value>, process: u64, trace: &Trace) {
             Op::Retry { bytes } => format!("refused, then served: {}", Amount(bytes)),
             _ => continue,
         };
-        events.push(json!({
+        events.push(&json!({
             "ph": "i", "s": "p", "name": name, "pid": process, "tid": event.thread,
             "ts": micros(event.time_ns), "args": { "site": (event.stack != 0).then(|| trace.site(event.stack)) },
         }));
     }
-    for thread in 0..trace.threads().map_or(0, <[u64]>::len) {
+    // A trace has fewer threads than 32 bits can count.
+    for thread in 0..trace.threads().map_or(0, <[u64]>::len) as u32 {
         let name = thread_name(trace, thread);
-        events.push(json!({
+        events.push(&json!({
             "ph": "M", "name": "thread_name", "pid": process, "tid": thread,
             "args": { "name": name },
         }));
-        // A thread's index is below 32 bits.
-        let info = trace.thread_info(thread as u32);
+        let info = trace.thread_info(thread);
         if let Some(ended) = info.and_then(|info| info.ended_ns) {
-            events.push(json!({
+            events.push(&json!({
                 "ph": "i", "s": "t", "name": "thread ended", "pid": process, "tid": thread,
                 "ts": micros(ended),
             }));

@@ -1,11 +1,11 @@
 //! Report of a trace: its peak, memory that is left, growth and temporary allocations.
 
-use gpuheap_trace::{Format, Recording, Summary, Trace};
+use gpuheap_trace::{Format, Holder, Recording, Summary, Trace};
 
 use crate::growth::{self, Growth};
-use crate::holders::{self, Holder, KeptStack};
+use crate::holders::{self, KeptStack};
 use crate::ledger::{Ledger, SiteKind};
-use crate::moment::{At, end, events_until};
+use crate::moment::{At, end, events_until, peak};
 use crate::stacks::is_host;
 use crate::temporary::{self, Temporary};
 
@@ -37,15 +37,17 @@ pub struct Report {
     pub held: Vec<Holder>,
     /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
     pub held_by_thread: Vec<Holder>,
+    /// Kinds of this memory, most bytes first. Empty if the recording has no kinds.
+    pub held_by_kind: Vec<Holder>,
     /// Sites of the blocks that are live at the end, most bytes first.
     pub left: Vec<Holder>,
     /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
     pub left_by_thread: Vec<Holder>,
     /// Stacks of these blocks with their threads, most bytes first. At most 20.
     pub left_by_stack: Vec<KeptStack>,
-    /// Memory that ended threads left live at the end. `None` if the format does not record the
-    /// ends of threads.
-    pub left_by_ended_threads: Option<Holder>,
+    /// Threads that ended before their process and left memory live at the end, most bytes first.
+    /// `None` if the format does not record the ends of threads.
+    pub left_by_ended_threads: Option<Vec<Holder>>,
     /// The program and the driver's figure; `None` if the format does not record them.
     pub recording: Option<Recording>,
     /// Sites that grew, steady ones first.
@@ -63,9 +65,20 @@ impl Report {
     pub fn new(trace: &Trace, at: At) -> Result<Self, String> {
         let summary = trace.summary();
         let events = events_until(trace, &summary, at)?;
+        Ok(Self::after(trace, summary, at, events))
+    }
+
+    /// Makes the report of a trace, with the holders at the peak.
+    pub fn at_peak(trace: &Trace) -> Self {
+        let summary = trace.summary();
+        let events = peak(trace, &summary);
+        Self::after(trace, summary, At::Peak, events)
+    }
+
+    fn after(trace: &Trace, summary: Summary, at: At, events: u32) -> Self {
         let ledger = Ledger::new(trace);
         let last = trace.events()[..events as usize].last();
-        Ok(Self {
+        Self {
             name: trace.name().to_owned(),
             format: trace.format(),
             device: trace.device(),
@@ -77,6 +90,7 @@ impl Report {
             time_ns: last.map_or(0, |event| event.time_ns),
             held: holders::by_site(&ledger, events),
             held_by_thread: holders::by_thread(trace, &ledger, events),
+            held_by_kind: holders::by_kind(trace, &ledger, events),
             left: holders::by_site(&ledger, end(trace)),
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
             left_by_stack: holders::by_stack(trace, &ledger, end(trace)),
@@ -85,7 +99,7 @@ impl Report {
             growing: growth::growing(trace, &ledger),
             temporary: temporary::temporary(trace, &ledger),
             summary,
-        })
+        }
     }
 
     /// Returns the live bytes at the report's moment.

@@ -1,10 +1,9 @@
 //! Reports as text for a terminal of 80 columns.
 
-use gpuheap_text::{Amount, add_line, count, cut, grouped, hanging};
-use gpuheap_trace::{Coverage, RecordingEnd};
+use gpuheap_text::{Amount, add_line, count, cut, grouped, hanging, printable};
+use gpuheap_trace::{Coverage, Holder, RecordingEnd};
 
 use crate::growth::{Growth, PARTS, WARM_UP};
-use crate::holders::Holder;
 use crate::ledger::SiteKind;
 use crate::moment::At;
 use crate::report::Report;
@@ -39,7 +38,7 @@ fn add_summary(text: &mut String, report: &Report) {
         None if report.is_host => ", host memory".to_owned(),
         None => String::new(),
     };
-    add_line!(text, "{} ({}{device})", report.name, report.format);
+    add_line!(text, "{} ({}{device})", printable(&report.name), report.format);
     let threads = summary
         .threads
         .map_or_else(String::new, |threads| format!(", {}", count(threads as u64, "thread")));
@@ -92,7 +91,8 @@ fn add_recording(text: &mut String, report: &Report) {
         let rest = used.saturating_sub(recorded).saturating_sub(before);
         let words = format!(
             "The driver counted {} in use: {} recorded, {} before the first allocation (contexts, \
-             modules, other processes), {} unknown.",
+             modules, other processes), {} not recorded (modules, other processes, memory that the \
+             driver's pools keep).",
             Amount(used),
             Amount(recorded),
             Amount(before.min(used.saturating_sub(recorded))),
@@ -120,6 +120,9 @@ fn add_held(text: &mut String, report: &Report) {
     if report.held_by_thread.len() > 1 {
         add_holders(text, &report.held_by_thread, total, "thread that allocated");
     }
+    if report.held_by_kind.len() > 1 {
+        add_holders(text, &report.held_by_kind, total, "kind of memory");
+    }
 }
 
 fn add_left(text: &mut String, report: &Report) {
@@ -135,11 +138,12 @@ fn add_left(text: &mut String, report: &Report) {
     if report.at != At::End {
         add_holders(text, &report.left, total, site_heading(report));
     }
-    if let Some(held) = report.left_by_ended_threads.as_ref().filter(|held| held.blocks > 0) {
+    let ended = report.left_by_ended_threads.as_deref().unwrap_or_default();
+    if !ended.is_empty() {
         let words = format!(
             "Threads that ended left {} in {}: the end of a thread frees nothing.",
-            Amount(held.bytes),
-            count(held.blocks, "block")
+            Amount(ended.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add)),
+            count(ended.iter().map(|holder| holder.blocks).sum(), "block")
         );
         hanging(text, "  ", "  ", &words, WIDTH);
     }

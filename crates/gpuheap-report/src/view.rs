@@ -1,9 +1,9 @@
 //! View of a trace for charts: some thousand moments, and the blocks that are live at one of them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gpuheap_trace::{Op, Taken, Trace};
-use rustc_hash::FxHashMap;
 
 use crate::ledger::{Block, Ledger};
 
@@ -95,43 +95,45 @@ impl View {
         (from as u32, until as u32)
     }
 
-    /// Returns the sites with the most memory at any moment, each with its live bytes at all
+    /// Returns the sites with the most bytes over the moments, each with its live bytes at all
     /// moments. At most `most` sites are returned, and the sum of the others last.
     pub(crate) fn by_site(&self, ledger: &Ledger, most: usize) -> Vec<(String, Vec<u64>)> {
-        let width = self.moments.len() + 1;
-        let mut rows: FxHashMap<u32, Vec<i128>> = FxHashMap::default();
-        for &allocation in &self.blocks {
-            let block = &ledger.blocks[allocation as usize];
-            let (from, until) = self.span(block);
-            let row = rows.entry(block.site).or_insert_with(|| vec![0; width]);
-            row[from as usize] += i128::from(block.bytes);
-            row[until as usize] -= i128::from(block.bytes);
-        }
-        let mut sites: Vec<(String, Vec<u64>)> = rows
-            .into_iter()
-            .map(|(site, changes)| {
-                let mut sum = 0;
-                let live = changes[..width - 1].iter().map(|change| {
-                    sum += change;
-                    u64::try_from(sum).unwrap_or(u64::MAX)
-                });
-                (ledger.sites[site as usize].clone(), live.collect())
+        let blocks = || {
+            self.blocks.iter().map(|&allocation| {
+                let block = &ledger.blocks[allocation as usize];
+                (block.site as usize, block.bytes, self.span(block))
             })
-            .collect();
-        let high = |row: &[u64]| row.iter().copied().max().unwrap_or_default();
-        sites.sort_by(|one, other| {
-            high(&other.1).cmp(&high(&one.1)).then_with(|| one.0.cmp(&other.0))
-        });
-        if sites.len() > most {
-            let mut others = vec![0_u64; width - 1];
-            for (_, row) in sites.drain(most..) {
-                for (sum, bytes) in others.iter_mut().zip(row) {
-                    *sum = sum.saturating_add(bytes);
-                }
-            }
-            sites.push(("others".to_owned(), others));
+        };
+        let mut weights = vec![0_u128; ledger.sites.len()];
+        for (site, bytes, (from, until)) in blocks() {
+            weights[site] += u128::from(bytes) * u128::from(until - from);
         }
-        sites
+        let mut top: Vec<usize> = (0..weights.len()).filter(|&site| weights[site] > 0).collect();
+        top.sort_by_key(|&site| (Reverse(weights[site]), &ledger.sites[site]));
+        let has_others = top.len() > most;
+        top.truncate(most);
+        let mut row_of = vec![top.len(); weights.len()];
+        let mut names: Vec<String> = Vec::new();
+        for (row, &site) in top.iter().enumerate() {
+            row_of[site] = row;
+            names.push(ledger.sites[site].clone());
+        }
+        names.extend(has_others.then(|| "others".to_owned()));
+        let width = self.moments.len() + 1;
+        let mut changes = vec![vec![0_i128; width]; names.len()];
+        for (site, bytes, (from, until)) in blocks() {
+            changes[row_of[site]][from as usize] += i128::from(bytes);
+            changes[row_of[site]][until as usize] -= i128::from(bytes);
+        }
+        let rows = changes.into_iter().map(|changes| {
+            let mut sum = 0;
+            let live = changes[..width - 1].iter().map(|change| {
+                sum += change;
+                u64::try_from(sum).unwrap_or(u64::MAX)
+            });
+            live.collect()
+        });
+        names.into_iter().zip(rows).collect()
     }
 
     /// Returns the ranges that the recorded allocator held at one moment or more. Empty if the

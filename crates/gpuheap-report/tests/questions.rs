@@ -137,7 +137,7 @@ fn ended_thread_is_named() {
     let reports: Vec<Report> =
         captured_worker().iter().map(|trace| Report::new(trace, At::Peak).unwrap()).collect();
     let [device, host] = &reports[..] else { panic!("{reports:?}") };
-    assert_eq!(device.left_by_ended_threads.as_ref().unwrap().bytes, 20 * MIB);
+    assert_eq!(device.left_by_ended_threads.as_ref().unwrap()[0].bytes, 20 * MIB);
     assert_eq!(device.left_by_stack[0].frames.len(), 2);
     assert!(host.is_host && !device.is_host);
     insta::assert_snapshot!(format!("{}\n{}", text::render(device), text::render(host)));

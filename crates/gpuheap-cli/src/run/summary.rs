@@ -1,11 +1,11 @@
 //! Summary of the captures of a run.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use gpuheap_report::Report;
 use gpuheap_text::{Amount, count, cut, grouped, shell_word};
-use gpuheap_trace::{Op, ReadOptions, RecordingEnd, Trace};
+use gpuheap_trace::{Holder, ReadOptions, RecordingEnd, Trace};
 use serde_json::{Value, json};
 
 /// Version of the fields of the JSON.
@@ -39,10 +39,10 @@ struct DeviceSummary {
     allocations: u64,
     frees: u64,
     failures: u64,
-    /// Name, live bytes and live allocations of each thread that ended with live memory.
-    left: Vec<(String, u64)>,
-    /// Bytes at the peak by site, largest first.
-    sites: Vec<(String, u64)>,
+    /// Threads that ended with live memory.
+    left: Vec<Holder>,
+    /// Sites at the peak, largest first.
+    sites: Vec<Holder>,
     /// Bytes that the driver reported beyond those before the first allocation, and recorded bytes
     /// at that time.
     driver: Option<(u64, u64)>,
@@ -159,8 +159,9 @@ impl Summary {
 
 impl DeviceSummary {
     fn new(trace: &Trace) -> DeviceSummary {
-        let summary = trace.summary();
-        let recording = trace.recording().cloned().unwrap_or_default();
+        let report = Report::at_peak(trace);
+        let summary = report.summary;
+        let recording = report.recording.unwrap_or_default();
         let ordinal = trace.device().unwrap_or(0);
         let device = recording.devices.iter().find(|device| device.ordinal == ordinal);
         let driver = device.and_then(|device| {
@@ -169,7 +170,6 @@ impl DeviceSummary {
             (coverage.recorded > 0)
                 .then(|| (coverage.used.saturating_sub(before), coverage.recorded))
         });
-        let (left, sites) = holders(trace, summary.peak_event);
         let peak = summary.peak_event.and_then(|event| trace.events().get(event));
         DeviceSummary {
             ordinal,
@@ -182,8 +182,8 @@ impl DeviceSummary {
             allocations: summary.allocations,
             frees: summary.frees,
             failures: summary.failures,
-            left,
-            sites,
+            left: report.left_by_ended_threads.unwrap_or_default(),
+            sites: report.held,
             driver,
         }
     }
@@ -201,8 +201,8 @@ impl DeviceSummary {
             number => format!("{} in {}", Amount(self.live), count(number, "allocation")),
         };
         row("live at exit", &live);
-        let left: u64 = self.left.iter().map(|(_, bytes)| bytes).sum();
-        let names: Vec<_> = self.left.iter().take(3).map(|(name, _)| name.as_str()).collect();
+        let left: u64 = self.left.iter().map(|holder| holder.bytes).sum();
+        let names: Vec<_> = self.left.iter().take(3).map(thread).collect();
         row(
             "left behind",
             &match self.left.len() {
@@ -222,7 +222,7 @@ impl DeviceSummary {
         );
         let sites = self.sites.iter().take(SITES);
         let sites: Vec<_> =
-            sites.map(|(site, bytes)| format!("{} {site}", Amount(*bytes))).collect();
+            sites.map(|site| format!("{} {}", Amount(site.bytes), site.name)).collect();
         row("most at peak", &sites.join("; "));
         if let Some((used, recorded)) = self.driver {
             let rest = match used.checked_sub(recorded) {
@@ -250,67 +250,17 @@ impl DeviceSummary {
             "allocations": self.allocations,
             "frees": self.frees,
             "failures": self.failures,
-            "left_by_threads": self.left.iter().map(|(name, bytes)| json!({"thread": name, "bytes": bytes})).collect::<Vec<_>>(),
-            "sites_at_peak": self.sites.iter().take(SITES).map(|(site, bytes)| json!({"site": site, "bytes": bytes})).collect::<Vec<_>>(),
+            "left_by_threads": self.left.iter().map(|holder| json!({"thread": thread(holder), "bytes": holder.bytes})).collect::<Vec<_>>(),
+            "sites_at_peak": self.sites.iter().take(SITES).map(|site| json!({"site": site.name, "bytes": site.bytes})).collect::<Vec<_>>(),
             "driver_bytes": self.driver.map(|(used, _)| used),
             "recorded_bytes": self.driver.map(|(_, recorded)| recorded),
         })
     }
 }
 
-/// Bytes by the name of a thread or a site, largest first.
-type Holders = Vec<(String, u64)>;
-
-/// Returns the bytes that ended threads left behind, and the bytes at the peak by site.
-fn holders(trace: &Trace, peak: Option<usize>) -> (Holders, Holders) {
-    let mut live: HashMap<u32, (u32, u32, u64)> = HashMap::new();
-    let mut sites = Vec::new();
-    for (index, event) in trace.events().iter().enumerate() {
-        match event.op {
-            Op::Allocate { allocation, bytes } => {
-                live.insert(allocation, (event.thread, event.stack, bytes));
-            }
-            Op::Free { allocation } => drop(live.remove(&allocation)),
-            _ => {}
-        }
-        if Some(index) == peak {
-            let by_site = live.values().map(|&(_, stack, bytes)| (stack, bytes));
-            sites = sorted(by_site, |stack| site(trace, stack));
-        }
-    }
-    let has_ended = |thread: u32| {
-        trace.thread_info(thread).is_some_and(|info| !info.is_main && info.ended_ns.is_some())
-    };
-    let left = live.values().filter(|(thread, ..)| has_ended(*thread));
-    let left = sorted(left.map(|&(thread, _, bytes)| (thread, bytes)), |thread| {
-        trace.thread_info(thread).map_or_else(String::new, |info| match &*info.name {
-            "" => info.id.to_string(),
-            name => format!("{name} ({})", info.id),
-        })
-    });
-    (left, sites)
-}
-
-fn sorted(bytes: impl Iterator<Item = (u32, u64)>, name: impl Fn(u32) -> String) -> Holders {
-    let mut sums: HashMap<u32, u64> = HashMap::new();
-    bytes.for_each(|(key, bytes)| *sums.entry(key).or_default() += bytes);
-    let mut by_name: HashMap<String, u64> = HashMap::new();
-    sums.into_iter().for_each(|(key, bytes)| *by_name.entry(name(key)).or_default() += bytes);
-    let mut sorted: Vec<_> = by_name.into_iter().collect();
-    sorted.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-    sorted
-}
-
-/// Returns the innermost frame of a stack in the program's own code, as a phrase.
-fn site(trace: &Trace, stack: u32) -> String {
-    let Some(&frame) = trace.own_frames(stack).first() else {
-        return "a site without a stack".to_owned();
-    };
-    let file = frame.file.rsplit('/').next().unwrap_or_default();
-    match frame.line {
-        0 => frame.function.to_string(),
-        line => format!("at {} ({file}:{line})", frame.function),
-    }
+/// Returns the name of a thread that ended.
+fn thread(holder: &Holder) -> &str {
+    holder.name.trim_end_matches(", ended")
 }
 
 /// Returns the text for people.

@@ -5,6 +5,7 @@
 #[path = "../command/mod.rs"]
 mod command;
 mod forms;
+mod hostile;
 mod page;
 #[path = "../schema/mod.rs"]
 mod schema;
@@ -77,8 +78,8 @@ fn bad_use_exits_with_2() {
             "--compare: varied_oom.snapshot.pickle.gz has no device",
         ),
         (
-            &["two_streams.csv.gz", "--compare", "two_streams.csv.gz", "--format", "html"],
-            "--compare writes text or json",
+            &["two_streams.csv.gz", "--compare", "two_streams.csv.gz", "--format", "rmm"],
+            "--compare writes text, html or json",
         ),
         (&["two_streams.csv.gz", "--format", "pdf"], "see gpuheap report --help"),
     ] {

@@ -5,14 +5,14 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use gpuheap_trace::{Op, Trace};
+use gpuheap_trace::{MemoryKind, Op, Trace};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
+use crate::compare::Comparison;
 use crate::growth::Growth;
 use crate::holders::thread_name;
 use crate::ledger::{Ledger, SiteKind};
-use crate::moment::At;
 use crate::report::Report;
 use crate::stacks::device_name;
 use crate::temporary::Temporary;
@@ -33,14 +33,24 @@ const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("vendor/uPlot-LICENSE");
 
-/// Writes the page of these traces. A page shows one trace at a time.
+/// Writes the page of these traces. A page shows one trace at a time. Traces of an `earlier`
+/// recording are compared with those of the same device.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
-pub fn write(traces: &[Trace], mut writer: impl Write) -> io::Result<()> {
-    let data = traces.iter().map(data).collect::<Result<Vec<_>, String>>();
+pub fn write(traces: &[Trace], earlier: &[Trace], mut writer: impl Write) -> io::Result<()> {
+    let mut data: Vec<Data> = traces.iter().chain(earlier).map(data).collect();
+    for (index, trace) in traces.iter().enumerate() {
+        let before = earlier.iter().position(|before| before.device() == trace.device());
+        if let Some(before) = before {
+            let reports = [&earlier[before], trace].map(Report::at_peak);
+            let compared = Comparison::new(&reports[0], &reports[1]).render();
+            data[index].text = format!("{compared}\n{}", data[index].text);
+            data[index].before = Some(traces.len() + before);
+        }
+    }
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    serde_json::to_writer(&mut packed, &data.map_err(io::Error::other)?)?;
+    serde_json::to_writer(&mut packed, &data)?;
     let packed = base64(&packed.finish()?);
     let title = traces.first().map_or_else(String::new, |trace| escaped(trace.name()));
     // Parts are inserted in order, so that no part's text is read as the place of another part.
@@ -78,10 +88,17 @@ struct Data {
     peak: usize,
     blocks: Blocks,
     left_out: (u64, u64),
+    /// Index of the trace that this one is compared with.
+    before: Option<usize>,
     sites: Vec<String>,
     /// Frames of each stack, outermost first, as indices into `frames`.
     stacks: Vec<Vec<u32>>,
     frames: Vec<String>,
+    /// Module of each stack, as an index into `modules`.
+    stack_modules: Vec<Option<u32>>,
+    modules: Vec<String>,
+    /// Kinds of memory; empty if the format does not record them.
+    kinds: Vec<&'static str>,
     threads: Vec<Thread>,
     ranges: Vec<(u64, u64, u32, u32)>,
     failures: Vec<Failure>,
@@ -107,6 +124,8 @@ struct Blocks {
     site: Vec<u32>,
     stack: Vec<u32>,
     thread: Vec<u32>,
+    /// Indices into `kinds`.
+    kind: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -133,12 +152,13 @@ struct Grown {
     steady: bool,
 }
 
-fn data(trace: &Trace) -> Result<Data, String> {
-    let report = Report::new(trace, At::Peak)?;
+fn data(trace: &Trace) -> Data {
+    let report = Report::at_peak(trace);
     let ledger = Ledger::new(trace);
     let view = View::new(trace, &ledger, BOUNDS);
     let mut stacks = Stacks::default();
     let mut blocks = Blocks::default();
+    let has_kinds = trace.recording().is_some();
     for &allocation in &view.blocks {
         let block = &ledger.blocks[allocation as usize];
         let (from, until) = view.span(block);
@@ -153,6 +173,9 @@ fn data(trace: &Trace) -> Result<Data, String> {
         blocks.site.push(block.site);
         blocks.stack.push(stacks.number(trace, stack));
         blocks.thread.push(block.thread);
+        if has_kinds {
+            blocks.kind.push(trace.kind(allocation) as u32);
+        }
     }
     let column = |field: fn(&crate::view::Moment) -> u64| view.moments.iter().map(field).collect();
     let moments = Moments {
@@ -164,7 +187,8 @@ fn data(trace: &Trace) -> Result<Data, String> {
     let peak = report.summary.peak_event.map_or(0, |index| {
         view.moments.partition_point(|moment| (moment.events as usize) <= index)
     });
-    let threads = 0..trace.threads().map_or(0, <[u64]>::len);
+    // A trace has fewer threads than 32 bits can count.
+    let threads = 0..trace.threads().map_or(0, <[u64]>::len) as u32;
     let failures = trace.events().iter().filter_map(|event| match event.op {
         Op::Fail { bytes } => Some(Failure {
             ns: event.time_ns,
@@ -175,7 +199,7 @@ fn data(trace: &Trace) -> Result<Data, String> {
         _ => None,
     });
     let ranges = view.ranges(trace);
-    Ok(Data {
+    Data {
         name: trace.name().to_owned(),
         device: device_name(trace),
         format: trace.format().as_str(),
@@ -185,12 +209,19 @@ fn data(trace: &Trace) -> Result<Data, String> {
         peak,
         blocks,
         left_out: view.left_out,
+        before: None,
         stacks: stacks.stacks,
-        frames: stacks.frames,
+        frames: stacks.frames.names,
+        stack_modules: stacks.stack_modules,
+        modules: stacks.modules.names,
+        kinds: match has_kinds {
+            true => MemoryKind::ALL.map(MemoryKind::as_str).to_vec(),
+            false => Vec::new(),
+        },
         threads: threads
             .map(|thread| Thread {
                 name: thread_name(trace, thread),
-                ended_ns: trace.thread_info(thread as u32).and_then(|info| info.ended_ns),
+                ended_ns: trace.thread_info(thread).and_then(|info| info.ended_ns),
             })
             .collect(),
         ranges: ranges
@@ -201,7 +232,7 @@ fn data(trace: &Trace) -> Result<Data, String> {
         growth: report.growing.iter().map(grown).collect(),
         temporary: report.temporary,
         sites: ledger.sites,
-    })
+    }
 }
 
 fn grown(growth: &Growth) -> Grown {
@@ -215,13 +246,14 @@ fn grown(growth: &Growth) -> Grown {
     }
 }
 
-/// Stacks and frames that blocks of the page have, each once.
+/// Stacks, frames and modules that blocks of the page have, each once.
 #[derive(Default)]
 struct Stacks {
     stacks: Vec<Vec<u32>>,
-    frames: Vec<String>,
+    stack_modules: Vec<Option<u32>>,
+    frames: Names,
+    modules: Names,
     stack_numbers: FxHashMap<u32, u32>,
-    frame_numbers: FxHashMap<String, u32>,
 }
 
 impl Stacks {
@@ -229,21 +261,33 @@ impl Stacks {
         if let Some(&number) = self.stack_numbers.get(&stack) {
             return number;
         }
-        let Self { stacks, frames, frame_numbers, .. } = self;
-        let mut outermost_first: Vec<u32> = trace
-            .stack(stack)
-            .map(|frame| {
-                *frame_numbers.entry(frame.to_string()).or_insert_with_key(|name| {
-                    frames.push(name.clone());
-                    // Frames are fewer than events, whose number has 32 bits.
-                    frames.len() as u32 - 1
-                })
-            })
-            .collect();
+        let frames = trace.stack(stack).map(|frame| self.frames.number(&frame.to_string()));
+        let mut outermost_first: Vec<u32> = frames.collect();
         outermost_first.reverse();
-        stacks.push(outermost_first);
-        let number = stacks.len() as u32 - 1;
+        self.stacks.push(outermost_first);
+        self.stack_modules.push(trace.module(stack).map(|name| self.modules.number(name)));
+        let number = self.stacks.len() as u32 - 1;
         self.stack_numbers.insert(stack, number);
+        number
+    }
+}
+
+/// Distinct names.
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    numbers: FxHashMap<String, u32>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        // Names are fewer than frames, whose number has 32 bits.
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
         number
     }
 }

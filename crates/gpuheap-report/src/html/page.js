@@ -1,5 +1,5 @@
-// The page: one state (trace, moment, moment to compare with), and a function for each part that
-// draws the state.
+// The page: one state (trace, moment, trace and moment to compare with), and a function for each part
+// that draws the state.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -7,9 +7,10 @@ const $ = (id) => document.getElementById(id);
 // are colour-blind.
 const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99", "#332288", "#997744"];
 const OTHERS = "#b8bec8";
+const DIM = "#5c6675";
 const FAR = 32 * 2 ** 20; // Blocks that are farther apart lie in different ranges of the map.
 
-const state = { traces: [], trace: null, moment: 0, pinned: null, tab: "held", sort: {} };
+const state = { traces: [], trace: null, moment: 0, before: null, tab: "held", sort: {} };
 let plot = null;
 let flames = null;
 
@@ -68,31 +69,39 @@ function rows(trace, groups, column) {
 // Prepares a trace once: the groups of sites that have a colour, and their sums. A group is a site.
 // If sites are sizes, it is a class of sizes, because a program may have hundreds of sizes.
 function prepare(trace) {
-  const { from, until, bytes, site } = trace.blocks;
+  const { bytes, site } = trace.blocks;
   const isSize = trace.by === "size";
   const group = new Uint32Array(trace.sites.length);
   for (let block = 0; block < site.length; block++) {
     group[site[block]] = isSize ? Math.floor(Math.log2(bytes[block])) : site[block];
   }
   const name = (group) => (isSize ? `${amount(2 ** group)} to ${amount(2 ** (group + 1))}` : trace.sites[group]);
-  // Groups with the largest sum over all moments have a colour.
-  const weight = new Float64Array(Math.max(64, trace.sites.length));
-  for (let block = 0; block < site.length; block++) {
-    weight[group[site[block]]] += bytes[block] * (until[block] - from[block]);
-  }
-  const top = order(weight).reverse().filter((group) => weight[group] > 0).slice(0, COLOURS.length);
-  if (isSize) top.sort((a, b) => b - a);
-  const layer = new Uint32Array(weight.length).fill(top.length);
-  top.forEach((group, index) => (layer[group] = index));
+  const [top, layer, others] = heaviest(trace, Math.max(64, trace.sites.length), site.map((site) => group[site]), COLOURS.length);
+  if (isSize) top.sort((a, b) => b - a).forEach((group, index) => (layer[group] = index));
   trace.groups = (site) => (isSize ? [name(group[site]), trace.sites[site]] : [trace.sites[site]]);
   trace.legend = Array.from(top, (group, index) => [COLOURS[index], name(group)]);
-  if (weight.filter((sum) => sum > 0).length > top.length) trace.legend.push([OTHERS, "others"]);
+  if (others) trace.legend.push([OTHERS, "others"]);
   trace.colour = (site) => COLOURS[layer[group[site]]] ?? OTHERS;
   trace.layers = rows(trace, top.length + 1, site.map((site) => layer[group[site]]));
   // If most events happen in a small part of the time, an axis of events shows more.
   const { ns } = trace.moments;
   const busy = ns[Math.floor(ns.length * 0.9)] - ns[Math.floor(ns.length * 0.1)];
   trace.byEvent = busy < (ns.at(-1) - ns[0]) / 4;
+}
+
+// Returns the groups of a column with the most bytes over the moments, the place of each group among
+// them, and the number of other groups.
+function heaviest(trace, groups, column, most) {
+  const { from, until, bytes } = trace.blocks;
+  const weight = new Float64Array(groups);
+  for (let block = 0; block < bytes.length; block++) {
+    weight[column[block]] += bytes[block] * (until[block] - from[block]);
+  }
+  const all = order(weight).reverse().filter((group) => weight[group] > 0);
+  const top = all.slice(0, most);
+  const place = new Uint32Array(groups).fill(top.length);
+  top.forEach((group, index) => (place[group] = index));
+  return [top, place, all.length - top.length];
 }
 
 // Returns the indices of a column, ordered by its values.
@@ -104,7 +113,8 @@ function drawTimeline() {
   const { trace } = state;
   const count = trace.moments.ns.length;
   const { byEvent } = trace;
-  const time = byEvent ? trace.moments.event : trace.moments.ns.map((ns) => ns / 1e9);
+  const axisOf = ({ moments }) => (byEvent ? moments.event : moments.ns.map((ns) => ns / 1e9));
+  const time = axisOf(trace);
   // Layers are sums, the largest first, so that each is drawn over the one before.
   const stacked = [];
   let sum = new Float64Array(count);
@@ -130,9 +140,18 @@ function drawTimeline() {
       pen.restore();
     };
     for (const failure of trace.failures) line(byEvent ? failure.event : failure.ns / 1e9, "#d1242f", [4, 4]);
-    if (state.pinned !== null) line(time[state.pinned], "#5c6675", [6, 4]);
+    if (state.before?.trace === trace) line(time[state.before.moment], DIM, [6, 4]);
     line(time[state.moment], "#1c2430", []);
   };
+  const data = [time, ...stacked.map(({ values }) => values), trace.moments.high];
+  // The largest bytes since the moment before: moments hide shorter peaks.
+  series.push({ stroke: "#1c2430", width: 1, points: { show: false }, paths: stepped });
+  const other = state.before?.trace;
+  if (other && other !== trace) {
+    const axis = axisOf(other);
+    data.push(time.map((at) => (at > axis.at(-1) ? null : other.moments.high[nearest(axis, at)])));
+    series.push({ stroke: DIM, width: 2, dash: [6, 4], points: { show: false }, paths: stepped });
+  }
   const options = {
     width: $("timeline").clientWidth,
     height: 260,
@@ -143,16 +162,11 @@ function drawTimeline() {
       { values: (u, ticks) => ticks.map((tick) => (byEvent ? grouped(tick) : `${+tick.toFixed(6)} s`)) },
       { size: 80, values: (u, ticks) => ticks.map(amount), splits: (u, axis, low, high) => splits(high) },
     ],
-    series: [
-      {},
-      ...series,
-      // The largest bytes since the moment before: moments hide shorter peaks.
-      { stroke: "#1c2430", width: 1, points: { show: false }, paths: stepped },
-    ],
+    series: [{}, ...series],
     hooks: { draw: [marks] },
   };
   plot?.destroy();
-  plot = new uPlot(options, [time, ...stacked.map(({ values }) => values), trace.moments.high], $("timeline"));
+  plot = new uPlot(options, data, $("timeline"));
   let pressed = 0;
   plot.over.addEventListener("mousedown", (event) => (pressed = event.clientX));
   plot.over.addEventListener("click", (event) => {
@@ -210,15 +224,19 @@ function live(trace, moment, visit) {
   }
 }
 
-function sums(trace, moment, column) {
-  const found = new Map();
+// Sums blocks of a moment by a column, keyed by the name of the site or thread.
+function sums({ trace, moment }, column) {
+  const found = [];
+  const { bytes, kind, stack } = trace.blocks;
   live(trace, moment, (block) => {
-    const sum = found.get(column[block]) ?? { bytes: 0, blocks: 0 };
-    sum.bytes += trace.blocks.bytes[block];
+    const sum = (found[trace.blocks[column][block]] ??= { bytes: 0, blocks: 0, kinds: new Set(), modules: new Set() });
+    sum.bytes += bytes[block];
     sum.blocks++;
-    found.set(column[block], sum);
+    if (kind.length) sum.kinds.add(trace.kinds[kind[block]]);
+    sum.modules.add(trace.modules[trace.stack_modules[stack[block]]]);
   });
-  return found;
+  const names = column === "site" ? trace.sites : trace.threads.map(({ name }) => name);
+  return new Map(found.map((sum, group) => [names[group], { ...sum, group }]).filter((entry) => entry));
 }
 
 // Each tab: its title, its columns, and its rows as arrays of values. A column is a name, and how a
@@ -227,27 +245,21 @@ const TABS = {
   held: {
     title: () => "Held at the moment",
     rows(trace) {
-      const { site } = trace.blocks;
-      return holders(trace, site, trace.sites, trace.by === "line" ? "Line of the program" : "Size of blocks", trace.colour);
+      const heading = trace.by === "line" ? "Line of the program" : "Size of blocks";
+      return holders(state, state.before, "site", heading, "Nothing was live at this moment.");
     },
   },
   threads: {
     title: () => "By thread",
     isThere: (trace) => trace.threads.length > 0,
-    rows(trace) {
-      const names = trace.threads.map((thread) => thread.name);
-      return holders(trace, trace.blocks.thread, names, "Thread that allocated");
-    },
+    rows: () => holders(state, state.before, "thread", "Thread that allocated", "Nothing was live at this moment."),
   },
   left: {
     title: () => "Left at the end",
     rows(trace) {
-      const found = [...sums(trace, trace.moments.ns.length - 1, trace.blocks.site)];
-      return {
-        columns: [["Live", amount], ["Blocks", grouped], ["Site"]],
-        rows: found.map(([site, { bytes, blocks }]) => [bytes, blocks, trace.sites[site]]),
-        empty: "Nothing: every block was freed.",
-      };
+      const other = state.before?.trace;
+      const before = other && other !== trace ? atEnd(other) : null;
+      return holders(atEnd(trace), before, "site", "Site", "Nothing: every block was freed.");
     },
   },
   growth: {
@@ -269,22 +281,33 @@ const TABS = {
   },
 };
 
-function holders(trace, column, names, heading, colour) {
-  const now = sums(trace, state.moment, column);
-  const before = state.pinned === null ? null : sums(trace, state.pinned, column);
-  const total = trace.moments.live[state.moment];
-  const groups = new Set([...now.keys(), ...(before?.keys() ?? [])]);
-  const nothing = { bytes: 0, blocks: 0 };
-  const columns = [["Live", amount], ["Share", (share) => `${share.toFixed(1)} %`], ["Blocks", grouped], [heading]];
-  if (before) columns.splice(1, 0, ["Change", signed]);
-  const made = [...groups].map((group) => {
-    const { bytes, blocks } = now.get(group) ?? nothing;
-    const row = [bytes, total ? (bytes / total) * 100 : 0, blocks, names[group]];
-    if (before) row.splice(1, 0, bytes - (before.get(group) ?? nothing).bytes);
-    row.colour = colour?.(group);
+const atEnd = (trace) => ({ trace, moment: trace.moments.ns.length - 1 });
+const atPeak = (trace) => ({ trace, moment: trace.peak });
+
+function holders(at, before, column, heading, empty) {
+  const { trace } = at;
+  const now = sums(at, column);
+  const then = before && sums(before, column);
+  const total = trace.moments.live[at.moment];
+  const nothing = { bytes: 0, blocks: 0, kinds: new Set(), modules: new Set() };
+  const columns = [["Live", amount], ["Share", (share) => `${share.toFixed(1)} %`], ["Blocks", grouped]];
+  if (then) columns.splice(1, 0, ["Change", signed]);
+  if (trace.kinds.length) columns.push(["Kind"]);
+  if (trace.modules.length) columns.push(["Module"]);
+  columns.push([heading]);
+  const rows = Array.from(new Set([...now.keys(), ...(then?.keys() ?? [])]), (name) => {
+    const sum = now.get(name) ?? nothing;
+    const old = then?.get(name) ?? nothing;
+    const row = [sum.bytes, total ? (sum.bytes / total) * 100 : 0, sum.blocks];
+    const joined = (field) => [...(sum.blocks ? sum : old)[field]].filter((text) => text).sort().join(", ");
+    if (then) row.splice(1, 0, sum.bytes - old.bytes);
+    if (trace.kinds.length) row.push(joined("kinds"));
+    if (trace.modules.length) row.push(joined("modules"));
+    row.push(name);
+    row.colour = column === "site" ? (sum.blocks ? trace.colour(sum.group) : OTHERS) : null;
     return row;
   });
-  return { columns, rows: made, by: before ? 1 : 0, empty: "Nothing was live at this moment." };
+  return { columns, rows, by: then ? 1 : 0, empty };
 }
 
 const SHOWN = 500; // Rows of a table; searching reaches the others.
@@ -296,8 +319,10 @@ function drawTable() {
   const key = tab + columns.length;
   const { column, down } = (state.sort[key] ??= { column: by, down: true });
   const wanted = $("search").value.toLowerCase();
-  const found = all.filter((row) => row[last].toLowerCase().includes(wanted));
-  const compare = (a, b) => (column === last ? b[last].localeCompare(a[last]) : a[column] - b[column]);
+  const texts = (row) => row.filter((value) => typeof value === "string").join("\n");
+  const found = all.filter((row) => texts(row).toLowerCase().includes(wanted));
+  const isText = !columns[column][1];
+  const compare = (a, b) => (isText ? b[column].localeCompare(a[column]) : a[column] - b[column]);
   const isChange = columns[column][0] === "Change";
   const size = (row) => Math.abs(row[column]);
   found.sort((a, b) => (isChange ? size(a) - size(b) : compare(a, b)) * (down ? -1 : 1) || b[0] - a[0]);
@@ -318,6 +343,7 @@ function drawTable() {
     const line = element("tr", undefined, body);
     columns.forEach(([, written], index) => {
       const cell = element("td", undefined, line);
+      if (!written) cell.className = "name";
       if (index === last && row.colour) swatch(row.colour, cell);
       cell.append(written ? written(row[index]) : row[index]);
     });
@@ -343,10 +369,10 @@ function drawTabs() {
 }
 
 // Builds the tree of frames. Without stacks, each size is a frame within its class.
-function tree(trace) {
-  const node = (name, parent, site) => ({ name, parent, site, bytes: 0, before: state.pinned === null ? null : 0, children: new Map() });
+function tree() {
+  const node = (name, parent, site) => ({ name, parent, site, bytes: 0, before: state.before ? 0 : null, children: new Map() });
   const root = node("all", null);
-  const add = (moment, field) =>
+  const add = ({ trace, moment }, field) =>
     live(trace, moment, (block) => {
       const bytes = trace.blocks.bytes[block];
       const site = trace.blocks.site[block];
@@ -361,13 +387,13 @@ function tree(trace) {
         at = child;
       }
     });
-  add(state.moment, "bytes");
-  if (state.pinned !== null) add(state.pinned, "before");
+  add(state, "bytes");
+  if (state.before) add(state.before, "before");
   return root;
 }
 
 function drawFlames() {
-  const root = tree(state.trace);
+  const root = tree();
   const total = root.bytes || 1;
   const most = Math.max(...[...walk(root)].map((node) => Math.abs(node.bytes - node.before)), 1);
   const colour = (node) => {
@@ -385,7 +411,7 @@ function drawFlames() {
     const change = node.before === null ? "" : `, ${signed(node.bytes - node.before)}`;
     return `${node.name}\n${amount(node.bytes)} (${((node.bytes / total) * 100).toFixed(1)} %)${change}`;
   };
-  $("flames-title").textContent = state.pinned === null ? "Flame graph of the moment" : "Flame graph of the difference: red grew, blue shrank";
+  $("flames-title").textContent = state.before ? "Flame graph of the difference: red grew, blue shrank" : "Flame graph of the moment";
   flames.show(root, describe, colour);
 }
 
@@ -502,22 +528,22 @@ function drawLanes() {
   box.replaceChildren();
   if (trace.threads.length < 2) return;
   const axis = trace.byEvent ? trace.moments.event : trace.moments.ns;
-  const sums = rows(trace, trace.threads.length, trace.blocks.thread);
+  const [shown, place, others] = heaviest(trace, trace.threads.length, trace.blocks.thread, LANES);
+  const sums = rows(trace, shown.length + 1, trace.blocks.thread.map((thread) => place[thread]));
   const high = sums.map((row) => (row ? row.reduce((most, bytes) => Math.max(most, bytes), 0) : 0));
-  const most = Math.max(...high, 1);
-  const shown = order(high).reverse().filter((thread) => high[thread] > 0).slice(0, LANES);
-  for (const thread of shown) {
+  const most = Math.max(...high.slice(0, shown.length), 1);
+  for (const [index, thread] of shown.entries()) {
     const { name, ended_ns: ended } = trace.threads[thread];
     const lane = element("div", undefined, box);
     lane.className = "lane";
-    element("span", `${name}: ${amount(high[thread])} at most`, lane).title = name;
+    element("span", `${name}: ${amount(high[index])} at most`, lane).title = name;
     const canvas = element("canvas", undefined, lane);
     const pen = sharp(canvas, 22);
     const width = canvas.clientWidth;
     const x = (at) => ((at - axis[0]) / Math.max(axis.at(-1) - axis[0], 1)) * width;
     pen.fillStyle = COLOURS[0];
     for (let moment = 0; moment < axis.length; moment++) {
-      const height = (sums[thread][moment] / most) * 20;
+      const height = (sums[index][moment] / most) * 20;
       const end = moment + 1 < axis.length ? x(axis[moment + 1]) : width;
       pen.fillRect(x(axis[moment]), 21 - height, Math.max(end - x(axis[moment]), 0.5), height);
     }
@@ -532,18 +558,20 @@ function drawLanes() {
       pick(nearest(axis, axis[0] + (event.offsetX / width) * (axis.at(-1) - axis[0])));
     });
   }
-  if (trace.threads.length > shown.length) {
-    element("p", `${grouped(trace.threads.length - shown.length)} threads that held less are in the table.`, box).className = "hint";
+  if (others) {
+    element("p", `${grouped(others)} threads that held less are in the table.`, box).className = "hint";
   }
 }
 
 function drawMoment() {
-  const { trace, moment, pinned } = state;
+  const { trace, moment, before } = state;
   const { ns, event, live } = trace.moments;
   const name = moment === trace.peak ? "Peak: " : moment === ns.length - 1 ? "End: " : "";
-  const since = pinned === null ? "" : `, ${signed(live[moment] - live[pinned])} since event ${grouped(event[pinned])}`;
+  const then = before?.trace.moments;
+  const of = before && before.trace !== trace ? ` of ${before.trace.name}` : "";
+  const since = before ? `, ${signed(live[moment] - then.live[before.moment])} since event ${grouped(then.event[before.moment])}${of}` : "";
   $("moment").textContent = `${name}${amount(live[moment])} live at event ${grouped(event[moment])}, ${seconds(ns[moment])} in${since}`;
-  $("unpin").hidden = pinned === null;
+  $("unpin").hidden = !before;
 }
 
 function pick(moment) {
@@ -556,11 +584,19 @@ function pick(moment) {
   drawMap();
 }
 
+function compare(before) {
+  state.before = before;
+  drawTimeline();
+  pick(state.moment);
+}
+
 function show(trace) {
   state.trace = trace;
-  state.pinned = null;
+  // A page of a comparison opens with the difference to the same device of the earlier recording.
+  if (trace.before !== null) state.before = atPeak(state.traces[trace.before]);
   state.sort = {};
   if (!trace.legend) prepare(trace);
+  if (state.before && !state.before.trace.legend) prepare(state.before.trace);
   $("name").textContent = `${trace.name}, ${trace.device}`;
   const out = trace.left_out[0] ? ` ${grouped(trace.left_out[0])} small blocks (${amount(trace.left_out[1])}) are in no chart.` : "";
   const failed = trace.failures.length ? ` Red lines: requests that failed (${grouped(trace.failures.length)}).` : "";
@@ -583,21 +619,21 @@ async function main() {
   choice.hidden = state.traces.length < 2;
   choice.addEventListener("change", () => show(state.traces[choice.value]));
   $("search").addEventListener("input", drawTable);
-  $("go-peak").addEventListener("click", () => pick(state.trace.peak));
-  $("go-end").addEventListener("click", () => pick(state.trace.moments.ns.length - 1));
-  $("pin").addEventListener("click", () => {
-    state.pinned = state.moment;
-    pick(state.moment);
-  });
+  // Moments of two recordings are compared at the peak of both, or at the end of both.
+  const go = (moment) => {
+    const { trace, before } = state;
+    if (before && before.trace !== trace) state.before = moment(before.trace);
+    pick(moment(trace).moment);
+  };
+  $("go-peak").addEventListener("click", () => go(atPeak));
+  $("go-end").addEventListener("click", () => go(atEnd));
+  $("pin").addEventListener("click", () => compare({ trace: state.trace, moment: state.moment }));
   $("axis").addEventListener("click", () => {
     state.trace.byEvent = !state.trace.byEvent;
     drawTimeline();
     drawLanes();
   });
-  $("unpin").addEventListener("click", () => {
-    state.pinned = null;
-    pick(state.moment);
-  });
+  $("unpin").addEventListener("click", () => compare(null));
   $("map").addEventListener("mousemove", onMap);
   $("map").addEventListener("mouseleave", (event) => tip(event, null));
   document.addEventListener("keydown", (event) => {
