@@ -1,8 +1,10 @@
 //! Growth: sites that hold more and more memory in the course of a recording.
 
 use gpuheap_trace::{Op, Trace};
+use rustc_hash::FxHashMap;
 
-use crate::ledger::Ledger;
+use crate::calls::Calls;
+use crate::ledger::{Block, Ledger};
 
 /// Number of parts that a recording is divided into, with equally many events in each. A training
 /// run of five epochs still has a rise in most parts. With more parts, a part of a short recording
@@ -20,6 +22,9 @@ const STEADY: usize = 4;
 pub struct Growth {
     /// Name of the site.
     pub site: String,
+    /// Stack that gained the most at this site: its frames in the program's own code, innermost
+    /// first. Empty without stacks.
+    pub frames: Vec<String>,
     /// Floor of the site in each part of the recording, bytes.
     pub floors: [u64; PARTS],
 }
@@ -55,25 +60,70 @@ impl Growth {
 }
 
 /// Returns the sites that grew after the warm-up: steady ones first, then by bytes.
-pub(crate) fn growing(trace: &Trace, ledger: &Ledger) -> Vec<Growth> {
+pub(crate) fn growing(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Growth> {
+    let of_sites = floors(trace, ledger, ledger.sites.len(), |block| Some(block.site));
+    let mut found: Vec<Growth> = of_sites
+        .into_iter()
+        .enumerate()
+        .map(|(site, floors)| Growth {
+            site: ledger.sites[site].clone(),
+            frames: Vec::new(),
+            floors,
+        })
+        .collect();
+    if found.iter().any(|growth| growth.bytes() > 0) {
+        // The call with the most bytes of each site.
+        let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
+        let of_calls = floors(trace, ledger, calls.len(), |block| calls.of(block));
+        let mut site_of = vec![0; calls.len()];
+        for block in &ledger.blocks {
+            if let Some(call) = calls.of(block) {
+                site_of[call as usize] = block.site;
+            }
+        }
+        for (call, floors) in (0_u32..).zip(of_calls) {
+            let bytes = Growth { site: String::new(), frames: Vec::new(), floors }.bytes();
+            let most = best.entry(site_of[call as usize]).or_default();
+            if bytes > most.0 {
+                *most = (bytes, call);
+            }
+        }
+        for (site, (bytes, call)) in best {
+            if bytes > 0 {
+                found[site as usize].frames = calls.frames(call);
+            }
+        }
+    }
+    found.retain(|growth| growth.bytes() > 0);
+    found.sort_by(|one, other| {
+        let key = |growth: &Growth| (growth.is_steady(), growth.bytes());
+        key(other).cmp(&key(one)).then_with(|| one.site.cmp(&other.site))
+    });
+    found
+}
+
+/// Returns the floors of each group of blocks. Empty if the recording has fewer events than parts.
+fn floors(
+    trace: &Trace,
+    ledger: &Ledger,
+    groups: usize,
+    group: impl Fn(&Block) -> Option<u32>,
+) -> Vec<[u64; PARTS]> {
     let events = trace.events();
     let first = trace.reconstructed_events();
     let count = events.len() - first;
     if count < PARTS {
         return Vec::new();
     }
-    let mut live = vec![0_u64; ledger.sites.len()];
-    let mut floors = vec![[0_u64; PARTS]; ledger.sites.len()];
+    let mut live = vec![0_u64; groups];
+    let mut floors = vec![[0_u64; PARTS]; groups];
     let mut part = 0;
     for (index, event) in events.iter().enumerate() {
-        while index >= first + count * part / PARTS {
+        while part < PARTS && index >= first + count * part / PARTS {
             for (floors, &live) in floors.iter_mut().zip(&live) {
                 floors[part] = live;
             }
             part += 1;
-            if part == PARTS {
-                break;
-            }
         }
         let now = part.saturating_sub(1);
         let (allocation, is_allocated) = match event.op {
@@ -82,23 +132,15 @@ pub(crate) fn growing(trace: &Trace, ledger: &Ledger) -> Vec<Growth> {
             _ => continue,
         };
         let block = &ledger.blocks[allocation as usize];
-        let site = block.site as usize;
+        let Some(group) = group(block) else { continue };
+        let live = &mut live[group as usize];
         if is_allocated {
-            live[site] = live[site].saturating_add(block.bytes);
+            *live = live.saturating_add(block.bytes);
         } else {
-            live[site] = live[site].saturating_sub(block.bytes);
-            floors[site][now] = floors[site][now].min(live[site]);
+            *live = live.saturating_sub(block.bytes);
+            let floor = &mut floors[group as usize][now];
+            *floor = (*floor).min(*live);
         }
     }
-    let mut found: Vec<Growth> = floors
-        .into_iter()
-        .enumerate()
-        .map(|(site, floors)| Growth { site: ledger.sites[site].clone(), floors })
-        .filter(|growth| growth.bytes() > 0)
-        .collect();
-    found.sort_by(|one, other| {
-        let key = |growth: &Growth| (growth.is_steady(), growth.bytes());
-        key(other).cmp(&key(one)).then_with(|| one.site.cmp(&other.site))
-    });
-    found
+    floors
 }

@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 
-use gpuheap_trace::{Frame, Holder, MemoryKind, Op, ThreadInfo, Trace};
+use gpuheap_trace::{Holder, MemoryKind, Op, ThreadInfo, Trace};
 use rustc_hash::FxHashMap;
 
+use crate::calls::Calls;
 use crate::ledger::{Block, Ledger};
 
 /// Largest number of stacks of a report.
@@ -23,7 +24,12 @@ pub(crate) fn by_thread(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Hold
         return Vec::new();
     }
     let blocks = ledger.live(events).map(|block| (block.thread, block.bytes));
-    Holder::sums(blocks, |thread| thread_name(trace, thread))
+    // A thread may end after the last event.
+    let time_ns = match trace.events().get(events as usize) {
+        Some(_) => trace.events()[..events as usize].last().map_or(0, |event| event.time_ns),
+        None => u64::MAX,
+    };
+    Holder::sums(blocks, |thread| thread_name(trace, thread, time_ns))
 }
 
 /// Returns the kinds of the memory that is live after the first `events` events, most bytes first.
@@ -41,15 +47,15 @@ pub(crate) fn by_kind(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Holder
 }
 
 /// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
-/// one, and whether it ended.
-pub(crate) fn thread_name(trace: &Trace, thread: u32) -> String {
+/// one, and whether it ended by this time.
+pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
     if let Some(info) = trace.thread_info(thread) {
         let name = match (info.is_main, &*info.name) {
             (true, _) => "main thread".to_owned(),
             (_, "") => format!("thread {}", info.id),
             (_, name) => format!("thread {} ({name})", info.id),
         };
-        return if has_ended(info) { name + ", ended" } else { name };
+        return if has_ended(info, time_ns) { name + ", ended" } else { name };
     }
     let ids = trace.threads().unwrap_or_default();
     format!("thread {}", ids.get(thread as usize).copied().unwrap_or_default())
@@ -59,14 +65,16 @@ pub(crate) fn thread_name(trace: &Trace, thread: u32) -> String {
 /// first. `None` if the recording does not have the ends of threads.
 pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Vec<Holder>> {
     trace.recording()?;
-    let is_ended = |block: &&Block| trace.thread_info(block.thread).is_some_and(has_ended);
+    let is_ended = |block: &&Block| {
+        trace.thread_info(block.thread).is_some_and(|info| has_ended(info, u64::MAX))
+    };
     let blocks = ledger.live(events).filter(is_ended).map(|block| (block.thread, block.bytes));
-    Some(Holder::sums(blocks, |thread| thread_name(trace, thread)))
+    Some(Holder::sums(blocks, |thread| thread_name(trace, thread, u64::MAX)))
 }
 
-/// Returns `true` if a thread ended before its process.
-fn has_ended(thread: &ThreadInfo) -> bool {
-    !thread.is_main && thread.ended_ns.is_some()
+/// Returns `true` if a thread ended by this time, and before its process.
+fn has_ended(thread: &ThreadInfo, time_ns: u64) -> bool {
+    !thread.is_main && thread.ended_ns.is_some_and(|ended| ended <= time_ns)
 }
 
 /// A stack and a thread, with the memory that they keep.
@@ -85,37 +93,29 @@ pub struct KeptStack {
 
 /// Returns the stacks of blocks that are live after the first `events` events, most bytes first.
 /// Blocks without a stack are left out.
-pub(crate) fn by_stack(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<KeptStack> {
-    // Stacks that differ in frames of libraries alone are one for a reader.
-    let mut groups: FxHashMap<Vec<&Frame>, u32> = FxHashMap::default();
-    let mut group_of: FxHashMap<u32, u32> = FxHashMap::default();
+pub(crate) fn by_stack(
+    trace: &Trace,
+    ledger: &Ledger,
+    calls: &Calls<'_>,
+    events: u32,
+) -> Vec<KeptStack> {
     let mut sums: FxHashMap<(u32, u32), (u64, u64)> = FxHashMap::default();
     for block in ledger.live(events) {
-        let stack = trace.events()[block.from as usize].stack;
-        if stack != 0 {
-            let group = *group_of.entry(stack).or_insert_with(|| {
-                // A trace has fewer stacks than 32 bits can count.
-                let next = groups.len() as u32;
-                *groups.entry(trace.own_frames(stack)).or_insert(next)
-            });
-            let (bytes, blocks) = sums.entry((group, block.thread)).or_default();
+        if let Some(call) = calls.of(block) {
+            let (bytes, blocks) = sums.entry((call, block.thread)).or_default();
             *bytes = bytes.saturating_add(block.bytes);
             *blocks += 1;
         }
     }
     let mut kept: Vec<_> = sums.into_iter().collect();
-    kept.sort_unstable_by_key(|&((group, thread), (bytes, _))| (Reverse(bytes), group, thread));
+    kept.sort_unstable_by_key(|&((call, thread), (bytes, _))| (Reverse(bytes), call, thread));
     kept.truncate(STACKS);
-    let mut frames = vec![Vec::new(); groups.len()];
-    for (group, number) in groups {
-        frames[number as usize] = group;
-    }
     kept.into_iter()
-        .map(|((group, thread), (bytes, blocks))| KeptStack {
+        .map(|((call, thread), (bytes, blocks))| KeptStack {
             bytes,
             blocks,
-            thread: trace.threads().map(|_| thread_name(trace, thread)),
-            frames: frames[group as usize].iter().map(ToString::to_string).collect(),
+            thread: trace.threads().map(|_| thread_name(trace, thread, u64::MAX)),
+            frames: calls.frames(call),
         })
         .collect()
 }

@@ -89,6 +89,7 @@ struct GrowthRow<'a> {
     rises: usize,
     steady: bool,
     floor_bytes: &'a [u64],
+    frames: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -166,6 +167,7 @@ fn growth(growth: &Growth) -> GrowthRow<'_> {
         rises: growth.rises(),
         steady: growth.is_steady(),
         floor_bytes: &growth.floors,
+        frames: &growth.frames,
     }
 }
 

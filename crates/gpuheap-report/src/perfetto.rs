@@ -91,7 +91,7 @@ fn add_trace(events: &mut Events, process: u64, trace: &Trace) {
     }
     // A trace has fewer threads than 32 bits can count.
     for thread in 0..trace.threads().map_or(0, <[u64]>::len) as u32 {
-        let name = thread_name(trace, thread);
+        let name = thread_name(trace, thread, u64::MAX);
         events.push(&json!({
             "ph": "M", "name": "thread_name", "pid": process, "tid": thread,
             "args": { "name": name },

@@ -2,6 +2,7 @@
 
 use gpuheap_trace::{Format, Holder, Recording, Summary, Trace};
 
+use crate::calls::Calls;
 use crate::growth::{self, Growth};
 use crate::holders::{self, KeptStack};
 use crate::ledger::{Ledger, SiteKind};
@@ -77,6 +78,7 @@ impl Report {
 
     fn after(trace: &Trace, summary: Summary, at: At, events: u32) -> Self {
         let ledger = Ledger::new(trace);
+        let calls = Calls::new(trace);
         let last = trace.events()[..events as usize].last();
         Self {
             name: trace.name().to_owned(),
@@ -93,10 +95,10 @@ impl Report {
             held_by_kind: holders::by_kind(trace, &ledger, events),
             left: holders::by_site(&ledger, end(trace)),
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
-            left_by_stack: holders::by_stack(trace, &ledger, end(trace)),
+            left_by_stack: holders::by_stack(trace, &ledger, &calls, end(trace)),
             left_by_ended_threads: holders::of_ended_threads(trace, &ledger, end(trace)),
             recording: trace.recording().cloned(),
-            growing: growth::growing(trace, &ledger),
+            growing: growth::growing(trace, &ledger, &calls),
             temporary: temporary::temporary(trace, &ledger),
             summary,
         }

@@ -165,13 +165,17 @@ fn add_stacks(text: &mut String, report: &Report) {
         let thread = thread.map_or_else(String::new, |thread| format!(", {thread}"));
         let bytes = Amount(stack.bytes);
         add_line!(text, "{bytes:>12}  {}", cut(&format!("{blocks}{thread}"), WIDTH - 14));
-        for frame in stack.frames.iter().take(FRAMES) {
-            add_line!(text, "{:>12}    {}", "", cut(frame, WIDTH - 16));
-        }
-        if stack.frames.len() > FRAMES {
-            let more = (stack.frames.len() - FRAMES) as u64;
-            add_line!(text, "{:>12}    and {}", "", count(more, "caller"));
-        }
+        add_frames(text, &stack.frames);
+    }
+}
+
+fn add_frames(text: &mut String, frames: &[String]) {
+    for frame in frames.iter().take(FRAMES) {
+        add_line!(text, "{:>12}    {}", "", cut(frame, WIDTH - 16));
+    }
+    if frames.len() > FRAMES {
+        let more = (frames.len() - FRAMES) as u64;
+        add_line!(text, "{:>12}    and {}", "", count(more, "caller"));
     }
 }
 
@@ -248,6 +252,15 @@ fn add_growth(text: &mut String, report: &Report) {
         let others = format!("{} others", grouped(rest.len() as u64));
         let bytes = Amount(bytes);
         add_line!(text, "{bytes:>12}  {:>11}  {:>11}  {:>6}  {others}", "", "", "");
+    }
+    // A stack of one frame says no more than its site.
+    if let Some(first) = report.growing.first().filter(|growth| growth.frames.len() > 1) {
+        let words = match report.growing.len() {
+            1 => "The call that grew most, the innermost first:".to_owned(),
+            _ => format!("The call of {} that grew most:", first.site),
+        };
+        hanging(text, "  ", "  ", &words, WIDTH);
+        add_frames(text, &first.frames);
     }
 }
 

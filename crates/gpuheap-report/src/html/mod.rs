@@ -150,6 +150,7 @@ struct Grown {
     last: u64,
     rises: usize,
     steady: bool,
+    callers: String,
 }
 
 fn data(trace: &Trace) -> Data {
@@ -220,7 +221,7 @@ fn data(trace: &Trace) -> Data {
         },
         threads: threads
             .map(|thread| Thread {
-                name: thread_name(trace, thread),
+                name: thread_name(trace, thread, u64::MAX),
                 ended_ns: trace.thread_info(thread).and_then(|info| info.ended_ns),
             })
             .collect(),
@@ -243,6 +244,7 @@ fn grown(growth: &Growth) -> Grown {
         last: growth.last(),
         rises: growth.rises(),
         steady: growth.is_steady(),
+        callers: growth.frames.get(1..).unwrap_or_default().join(" ← "),
     }
 }
 

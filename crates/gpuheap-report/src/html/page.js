@@ -265,8 +265,8 @@ const TABS = {
   growth: {
     title: () => "Growing",
     rows: (trace) => ({
-      columns: [["Grew by", amount], ["From", amount], ["To", amount], ["Rises", (rises) => `${rises} of 6`], ["Steady", (steady) => (steady ? "yes" : "no")], ["Site"]],
-      rows: trace.growth.map(({ bytes, first, last, rises, steady, site }) => [bytes, first, last, rises, steady, site]),
+      columns: [["Grew by", amount], ["From", amount], ["To", amount], ["Rises", (rises) => `${rises} of 6`], ["Steady", (steady) => (steady ? "yes" : "no")], ["Site"], ["Called from"]],
+      rows: trace.growth.map(({ bytes, first, last, rises, steady, site, callers }) => [bytes, first, last, rises, steady, site, callers]),
       by: 4,
       empty: "Nothing kept more memory after the first quarter of the events.",
     }),

@@ -1,0 +1,48 @@
+//! Calls: stacks, told apart by their frames in the program's own code.
+
+use gpuheap_trace::{Frame, Op, Trace};
+use rustc_hash::FxHashMap;
+
+use crate::ledger::Block;
+
+/// Distinct calls of a trace. Stacks that differ in frames of libraries alone are one for a reader.
+#[derive(Debug)]
+pub(crate) struct Calls<'t> {
+    trace: &'t Trace,
+    frames: Vec<Vec<&'t Frame>>,
+    of_stack: FxHashMap<u32, u32>,
+}
+
+impl<'t> Calls<'t> {
+    pub(crate) fn new(trace: &'t Trace) -> Self {
+        let mut frames: Vec<Vec<&Frame>> = Vec::new();
+        let mut numbers: FxHashMap<Vec<&Frame>, u32> = FxHashMap::default();
+        let mut of_stack: FxHashMap<u32, u32> = FxHashMap::default();
+        let allocations =
+            trace.events().iter().filter(|event| matches!(event.op, Op::Allocate { .. }));
+        for event in allocations.filter(|event| event.stack != 0) {
+            of_stack.entry(event.stack).or_insert_with(|| {
+                *numbers.entry(trace.own_frames(event.stack)).or_insert_with_key(|own| {
+                    frames.push(own.clone());
+                    // A trace has fewer stacks than 32 bits can count.
+                    frames.len() as u32 - 1
+                })
+            });
+        }
+        Self { trace, frames, of_stack }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Returns the number of the call that allocated a block; `None` without a stack.
+    pub(crate) fn of(&self, block: &Block) -> Option<u32> {
+        self.of_stack.get(&self.trace.events()[block.from as usize].stack).copied()
+    }
+
+    /// Returns the frames of a call, innermost first.
+    pub(crate) fn frames(&self, call: u32) -> Vec<String> {
+        self.frames[call as usize].iter().map(ToString::to_string).collect()
+    }
+}
