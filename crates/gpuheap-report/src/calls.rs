@@ -16,14 +16,17 @@ pub(crate) struct Calls<'t> {
 impl<'t> Calls<'t> {
     pub(crate) fn new(trace: &'t Trace) -> Self {
         let mut frames: Vec<Vec<&Frame>> = Vec::new();
-        let mut numbers: FxHashMap<Vec<&Frame>, u32> = FxHashMap::default();
+        // Each frame of a trace is stored once, so its place is its identity.
+        let mut numbers: FxHashMap<Vec<usize>, u32> = FxHashMap::default();
         let mut of_stack: FxHashMap<u32, u32> = FxHashMap::default();
         let allocations =
             trace.events().iter().filter(|event| matches!(event.op, Op::Allocate { .. }));
         for event in allocations.filter(|event| event.stack != 0) {
             of_stack.entry(event.stack).or_insert_with(|| {
-                *numbers.entry(trace.own_frames(event.stack)).or_insert_with_key(|own| {
-                    frames.push(own.clone());
+                let own = trace.own_frames(event.stack);
+                let places = own.iter().map(|frame| std::ptr::from_ref(*frame).addr());
+                *numbers.entry(places.collect()).or_insert_with(|| {
+                    frames.push(own);
                     // A trace has fewer stacks than 32 bits can count.
                     frames.len() as u32 - 1
                 })

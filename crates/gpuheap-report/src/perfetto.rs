@@ -27,7 +27,7 @@ pub fn render(traces: &[Trace]) -> String {
     format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{}]}}\n", events.0)
 }
 
-/// Events, separated by commas. They are written at once: as values, they took ten times the memory.
+/// Events, separated by commas. They are written at once, because values took ten times the memory.
 #[derive(Default)]
 struct Events(String);
 

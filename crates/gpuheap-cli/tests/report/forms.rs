@@ -46,6 +46,16 @@ fn perfetto_tracks_reach_peak() {
     let trace = "varied_oom.snapshot.pickle.gz";
     let file: Value = serde_json::from_str(&form(trace, "perfetto")).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
+    // By the rules of Chrome's Trace Event Format.
+    for event in events {
+        let is_valid = match event["ph"].as_str().unwrap() {
+            "M" => event["args"]["name"].is_string(),
+            "C" => event["ts"].is_number() && event["args"]["bytes"].is_u64(),
+            "i" => event["ts"].is_number() && ["g", "p", "t"].contains(&event["s"].as_str().unwrap()),
+            _ => false,
+        };
+        assert!(is_valid && event["pid"].is_u64() && event["name"].is_string(), "{event}");
+    }
     let track = |name: &str| {
         let of = events.iter().filter(|event| event["ph"] == "C" && event["name"] == name);
         of.map(|event| event["args"]["bytes"].as_u64().unwrap()).max().unwrap()

@@ -19,6 +19,10 @@ pub struct Frame {
     pub line: u32,
 }
 
+/// Characters of a text. Names of templates are longer, and are cut. Each use of a frame searches its
+/// texts, so a hostile file with one name of half a megabyte in each frame took hours.
+const LONGEST: usize = 1000;
+
 /// Distinct stacks of a file. Number 0 is the empty stack.
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
@@ -57,7 +61,8 @@ pub(crate) struct StackInterner {
 impl StackInterner {
     /// Returns the number of a text, without its control characters.
     pub(crate) fn text(&mut self, text: &str) -> Result<u32, Error> {
-        let text = printable(text);
+        let end = if text.len() > LONGEST { text.char_indices().nth(LONGEST) } else { None };
+        let text = printable(end.map_or(text, |(end, _)| &text[..end]));
         if let Some(&number) = self.text_numbers.get(&*text) {
             return Ok(number);
         }
