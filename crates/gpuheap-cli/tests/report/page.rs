@@ -36,7 +36,7 @@ const click = (id) => document.getElementById(id).click();
 const over = () => document.querySelector('.u-over');
 const mouse = (name, share) => {
   const box = over().getBoundingClientRect();
-  const at = { clientX: box.left + box.width * share, clientY: box.top + 50, bubbles: true };
+  const at = { clientX: box.left + box.width * share, clientY: box.top + 50, bubbles: true, movementX: 9 };
   over().dispatchEvent(new MouseEvent(name, at));
 };
 const poll = setInterval(() => {
