@@ -149,11 +149,9 @@ impl Moment {
             live().filter(|block| block.stack != 0).map(|block| u128::from(block.requested)).sum();
         self.has_stacks = with_stack * 2 > u128::from(self.live);
         self.holders = match self.has_stacks {
-            true => {
-                Holder::sums(live().map(|block| (block.stack, block.requested)), |stack| {
-                    trace.site(stack)
-                })
-            }
+            true => Holder::sums(live().map(|block| (block.stack, block.requested)), |stack| {
+                trace.site(stack)
+            }),
             false => {
                 Holder::sums(live().map(|block| (block.requested, block.requested)), |bytes| {
                     Amount(bytes).to_string()

@@ -72,7 +72,13 @@ impl Comparison {
     pub fn render(&self) -> String {
         let mut text = String::new();
         let device = self.device.map_or_else(String::new, |device| format!(", device {device}"));
-        hanging(&mut text, "", "  ", &printable(&format!("{} → {}{device}", self.before, self.after)), WIDTH);
+        hanging(
+            &mut text,
+            "",
+            "  ",
+            &printable(&format!("{} → {}{device}", self.before, self.after)),
+            WIDTH,
+        );
         add_line!(
             &mut text,
             "Live at the peak: {} → {}",

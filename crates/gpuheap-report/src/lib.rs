@@ -36,8 +36,8 @@ pub mod text;
 mod view;
 
 pub use compare::{Change, Comparison};
-pub use growth::{Growth, PARTS, WARM_UP};
 pub use gpuheap_trace::Holder;
+pub use growth::{Growth, PARTS, WARM_UP};
 pub use holders::KeptStack;
 pub use ledger::SiteKind;
 pub use moment::At;

@@ -51,7 +51,9 @@ fn perfetto_tracks_reach_peak() {
         let is_valid = match event["ph"].as_str().unwrap() {
             "M" => event["args"]["name"].is_string(),
             "C" => event["ts"].is_number() && event["args"]["bytes"].is_u64(),
-            "i" => event["ts"].is_number() && ["g", "p", "t"].contains(&event["s"].as_str().unwrap()),
+            "i" => {
+                event["ts"].is_number() && ["g", "p", "t"].contains(&event["s"].as_str().unwrap())
+            }
             _ => false,
         };
         assert!(is_valid && event["pid"].is_u64() && event["name"].is_string(), "{event}");

@@ -128,6 +128,14 @@ struct Timed {
     action: Action,
 }
 
+/// Stack of the file.
+struct RecordedStack {
+    /// Numbers of calls in the capture's symbols.
+    calls: Box<[u32]>,
+    /// Numbers of frames in the capture's interner.
+    frames: Box<[u32]>,
+}
+
 /// Content of a capture that is read.
 struct Capture {
     with_host: bool,
@@ -137,8 +145,7 @@ struct Capture {
     texts: Vec<u32>,
     frames: Vec<u32>,
     interner: StackInterner,
-    /// Numbers of calls, and of frames in `interner`.
-    stacks: Vec<(Box<[u32]>, Box<[u32]>)>,
+    stacks: Vec<RecordedStack>,
     most_frames: usize,
     symbols: Symbols,
     events: Vec<Timed>,
@@ -210,7 +217,7 @@ impl Capture {
                 let frames = frames.iter().filter(|frame| **frame > 0);
                 let frames = frames.map(|frame| numbered(&self.frames, *frame, 0));
                 let Some(frames) = frames.collect() else { return Ok(false) };
-                self.stacks.push((calls, frames));
+                self.stacks.push(RecordedStack { calls, frames });
             }
             Record::Device { ordinal, name, bytes } => {
                 if ordinal >= DEVICES {
@@ -379,7 +386,7 @@ impl Capture {
         let of_calls = symbols.resolve(&mut self.interner)?;
         let mut numbers = vec![0];
         let mut count = 0;
-        for (calls, frames) in std::mem::take(&mut self.stacks) {
+        for RecordedStack { calls, frames } in std::mem::take(&mut self.stacks) {
             let mut found = Vec::new();
             let mut module = None;
             for call in calls {

@@ -120,7 +120,11 @@ impl Symbols {
         let next = next_number(self.files.len())?;
         let file = *self.file_numbers.entry((path.into(), build_id.into())).or_insert(next);
         if file == next {
-            self.files.push(CodeFile { path: path.into(), build_id: build_id.into(), loader: None });
+            self.files.push(CodeFile {
+                path: path.into(),
+                build_id: build_id.into(),
+                loader: None,
+            });
         }
         while let Some((&start, module)) = self.loaded.range(..addresses.end).next_back()
             && module.end > addresses.start
@@ -155,7 +159,10 @@ impl Symbols {
     }
 
     /// Returns each call with its frames, the innermost inlined function first.
-    pub(super) fn resolve(mut self, stacks: &mut StackInterner) -> Result<Vec<ResolvedCall>, Error> {
+    pub(super) fn resolve(
+        mut self,
+        stacks: &mut StackInterner,
+    ) -> Result<Vec<ResolvedCall>, Error> {
         let calls = std::mem::take(&mut self.calls);
         self.call_numbers = FxHashMap::default();
         let module = |file: &CodeFile| {
