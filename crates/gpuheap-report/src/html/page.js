@@ -163,7 +163,7 @@ function drawTimeline() {
       { size: 80, values: (u, ticks) => ticks.map(amount), splits: (u, axis, low, high) => splits(high) },
     ],
     series: [{}, ...series],
-    hooks: { draw: [marks] },
+    hooks: { draw: [marks, drawLanes] },
   };
   plot?.destroy();
   plot = new uPlot(options, data, $("timeline"));
@@ -522,41 +522,44 @@ function onMap(event) {
 
 const LANES = 40; // Threads with a lane; the table has all.
 
-function drawLanes() {
+// Draws the lanes below the timeline `u`, over the same part of the axis.
+function drawLanes(u) {
   const { trace } = state;
   const box = $("lanes");
   box.replaceChildren();
   if (trace.threads.length < 2) return;
-  const axis = trace.byEvent ? trace.moments.event : trace.moments.ns;
-  const [shown, place, others] = heaviest(trace, trace.threads.length, trace.blocks.thread, LANES);
-  const sums = rows(trace, shown.length + 1, trace.blocks.thread.map((thread) => place[thread]));
-  const high = sums.map((row) => (row ? row.reduce((most, bytes) => Math.max(most, bytes), 0) : 0));
+  const { ns, event } = trace.moments;
+  const axis = trace.byEvent ? event : ns.map((ns) => ns / 1e9);
+  trace.lanes ??= heaviest(trace, trace.threads.length, trace.blocks.thread, LANES);
+  const [shown, place, others] = trace.lanes;
+  trace.laneSums ??= rows(trace, shown.length + 1, trace.blocks.thread.map((thread) => place[thread]));
+  const high = trace.laneSums.map((row) => (row ? row.reduce((most, bytes) => Math.max(most, bytes), 0) : 0));
   const most = Math.max(...high.slice(0, shown.length), 1);
+  const left = u.bbox.left / devicePixelRatio;
+  const x = (at) => u.valToPos(at, "x");
   for (const [index, thread] of shown.entries()) {
     const { name, ended_ns: ended } = trace.threads[thread];
     const lane = element("div", undefined, box);
     lane.className = "lane";
-    element("span", `${name}: ${amount(high[index])} at most`, lane).title = name;
+    lane.style.paddingLeft = `${left}px`;
+    lane.style.paddingRight = `${u.width - left - u.bbox.width / devicePixelRatio}px`;
     const canvas = element("canvas", undefined, lane);
+    element("span", `${name}: ${amount(high[index])} at most`, lane);
     const pen = sharp(canvas, 22);
     const width = canvas.clientWidth;
-    const x = (at) => ((at - axis[0]) / Math.max(axis.at(-1) - axis[0], 1)) * width;
     pen.fillStyle = COLOURS[0];
     for (let moment = 0; moment < axis.length; moment++) {
-      const height = (sums[index][moment] / most) * 20;
+      const height = (trace.laneSums[index][moment] / most) * 20;
       const end = moment + 1 < axis.length ? x(axis[moment + 1]) : width;
       pen.fillRect(x(axis[moment]), 21 - height, Math.max(end - x(axis[moment]), 0.5), height);
     }
     if (ended !== null) {
       pen.fillStyle = "#d1242f";
-      const { ns } = trace.moments;
-      const at = trace.byEvent ? trace.moments.event[nearest(ns, ended)] : ended;
-      pen.fillRect(Math.min(x(at), width - 2), 0, 2, 22);
+      const at = x(trace.byEvent ? event[nearest(ns, ended)] : ended / 1e9);
+      pen.fillRect(Math.min(at, width - 2), 0, 2, 22);
     }
     canvas.title = ended === null ? name : `${name}: the red line is its end`;
-    canvas.addEventListener("click", (event) => {
-      pick(nearest(axis, axis[0] + (event.offsetX / width) * (axis.at(-1) - axis[0])));
-    });
+    canvas.addEventListener("click", (event) => pick(nearest(axis, u.posToVal(event.offsetX, "x"))));
   }
   if (others) {
     element("p", `${grouped(others)} threads that held less are in the table.`, box).className = "hint";
@@ -605,7 +608,6 @@ function show(trace) {
   $("text").textContent = trace.text;
   drawTabs();
   drawTimeline();
-  drawLanes();
   const wanted = /^#event=(\d+)$/.exec(location.hash);
   const linked = wanted ? nearest(trace.moments.event, Number(wanted[1])) : trace.peak;
   pick(linked);
@@ -631,7 +633,6 @@ async function main() {
   $("axis").addEventListener("click", () => {
     state.trace.byEvent = !state.trace.byEvent;
     drawTimeline();
-    drawLanes();
   });
   $("unpin").addEventListener("click", () => compare(null));
   $("map").addEventListener("mousemove", onMap);
@@ -645,7 +646,6 @@ async function main() {
     if (width === window.innerWidth) return;
     width = window.innerWidth;
     drawTimeline();
-    drawLanes();
     pick(state.moment);
   });
   show(state.traces[0]);
