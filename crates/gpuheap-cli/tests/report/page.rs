@@ -98,7 +98,8 @@ fn chromium() -> Option<PathBuf> {
         let is_required = std::env::var("GPUHEAP_TEST_CHROMIUM").is_ok_and(|is| is == "required");
         assert!(!is_required, "{words}; GPUHEAP_TEST_CHROMIUM is required");
         // Not captured by the test's harness.
-        writeln!(std::io::stderr(), "SKIPPED: {words}").unwrap();
+        let mut stderr = std::io::stderr();
+        writeln!(stderr, "SKIPPED: {words}").unwrap();
     }
     found
 }

@@ -19,8 +19,8 @@ pub struct Frame {
     pub line: u32,
 }
 
-/// Characters of a text. Names of templates are longer, and are cut. Each use of a frame searches its
-/// texts, so a hostile file with one name of half a megabyte in each frame took hours.
+/// Most characters of a text. Longer names, as of templates, are cut. Each use of a frame searches
+/// its texts, so a hostile file with one name of half a megabyte in each frame took hours.
 const LONGEST: usize = 1000;
 
 /// Distinct stacks of a file. Number 0 is the empty stack.
