@@ -159,6 +159,9 @@ fn account_of(device: CUdevice) -> Option<usize> {
         false => (device as u64 + 1) << 1,
     };
     let index = ledger::get().index_of(key)?;
-    known.store(index + 1, Ordering::Relaxed);
+    // Before `cuInit`, both functions fail.
+    if has_uuid {
+        known.store(index + 1, Ordering::Relaxed);
+    }
     Some(index)
 }

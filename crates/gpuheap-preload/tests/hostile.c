@@ -341,13 +341,20 @@ int main(int count, char **arguments) {
     const char *name;
     void (*run)(const char *);
     int uses;
-  } all[] = {{"cancels", cancels, 0},       {"exits", exits, 1},
-             {"file-limit", file_limit, 1}, {"late-thread", late_thread, 0},
-             {"clones", clones, 1},         {"maps", maps, 1},
-             {"other-device", other_device, 0}, {"closes", closes, 1},
-             {"late-free", late_free, 1},   {"stacks", stacks, 1},
-             {"crowd", crowd, 1},           {"shares", shares, 0},
-             {"one", one, 1},               {"preloads", preloads, 0}};
+  } all[] = {{"cancels", cancels, 0},
+             {"exits", exits, 1},
+             {"file-limit", file_limit, 1},
+             {"late-thread", late_thread, 0},
+             {"clones", clones, 1},
+             {"maps", maps, 1},
+             {"other-device", other_device, 0},
+             {"closes", closes, 1},
+             {"late-free", late_free, 1},
+             {"stacks", stacks, 1},
+             {"crowd", crowd, 1},
+             {"shares", shares, 0},
+             {"one", one, 1},
+             {"preloads", preloads, 0}};
   /* Ends a program that hangs. */
   alarm(60);
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

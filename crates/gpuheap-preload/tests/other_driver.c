@@ -1,10 +1,13 @@
 /* With DRIVER: a driver of the functions that the emulated one refuses. Without: a program that
  * calls them. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef uint64_t ptr;
 typedef struct {
@@ -36,6 +39,10 @@ int cuArrayDestroy(void *), cuMipmappedArrayDestroy(void *);
 int cuIpcOpenMemHandle_v2(ptr *, ipc, unsigned), cuIpcCloseMemHandle(ptr);
 int cuGraphAddMemAllocNode(void **, void *, const void *, size_t, node *);
 int cuGraphAddMemFreeNode(void **, void *, const void *, size_t, ptr);
+int cuMemAlloc_v2(ptr *, size_t);
+
+/* 1 while the driver lets a request of 95 bytes wait. The request then fails. */
+extern atomic_int waits;
 
 #ifdef DRIVER
 
@@ -46,6 +53,14 @@ static int make(void **handle) {
   return 0;
 }
 
+atomic_int waits;
+
+int cuMemAlloc_v2(ptr *address, size_t bytes) {
+  if (bytes != 95) return *address = last += 0x1000, 0;
+  waits = 1;
+  usleep(1500000);
+  return 2;
+}
 int cuInit(unsigned flags) { return (int)flags; }
 int cuCtxGetCurrent(void **context) { return *context = (void *)1, 0; }
 int cuCtxGetDevice(int *device) { return *device = 0, 0; }
@@ -77,7 +92,27 @@ int cuGraphAddMemFreeNode(void **made, void *graph, const void *before, size_t c
 
 #else
 
-int main(void) {
+static void *takes_much(void *code) {
+  ptr address;
+  *(int *)code = cuMemAlloc_v2(&address, 95);
+  return 0;
+}
+
+/* With 5 of 100 bytes free until the other request fails. */
+static int waits_for_other(void) {
+  pthread_t thread;
+  ptr address;
+  int code = 0;
+  pthread_create(&thread, 0, takes_much, &code);
+  while (!waits) usleep(1000);
+  int own = cuMemAlloc_v2(&address, 10);
+  pthread_join(thread, 0);
+  return printf("%d %d\n", code, own) < 0;
+}
+
+int main(int count, char **unused) {
+  (void)unused;
+  if (count > 1) return cuInit(0) | waits_for_other();
   void *array, *volume, *levels, *made;
   ptr opened;
   flat plane = {100, 20, 0x20, 4};

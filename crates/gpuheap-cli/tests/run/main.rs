@@ -85,6 +85,29 @@ fn each_family_is_recorded() {
 /// The emulated driver refuses these functions, so the program has a small driver in C.
 #[test]
 fn arrays_and_graphs_are_recorded() {
+    let run = with_other_driver(&[], &[]);
+    assert_eq!(run.ran.code, 0, "{}", run.ran.stderr);
+    let trace = run.traces().remove(0);
+    let all = trace.events().iter().filter_map(|event| match event.op {
+        Op::Allocate { allocation, bytes } => Some((trace.kind(allocation), bytes)),
+        _ => None,
+    });
+    use MemoryKind::{Array, Graph, Imported};
+    // 100 × 20 × 4 floats; 8 × 4 × 2 halves; those and 4 × 2 × 1 halves.
+    let expected = [(Array, 32_000), (Array, 128), (Array, 144), (Imported, 0), (Graph, 5000)];
+    assert_eq!(all.collect::<Vec<_>>(), expected);
+    assert_eq!(trace.summary().left_live_bytes, 128);
+}
+
+/// The driver answers the first request after 1.5 s.
+#[test]
+fn request_waits_for_slow_failure() {
+    let run = with_other_driver(&["--limit", "100"], &["limit"]);
+    assert_eq!((run.ran.code, &*run.ran.stdout), (0, "2 0\n"), "{}", run.ran.stderr);
+}
+
+/// Runs the program of `other_driver.c` with its driver.
+fn with_other_driver(options: &[&str], arguments: &[&str]) -> Run {
     let folder = tempfile::tempdir().unwrap();
     let driver = folder.path().join("libcuda.so.1");
     let built = folder.path().join("others");
@@ -96,22 +119,12 @@ fn arrays_and_graphs_are_recorded() {
         assert!(compile.arg(&source).args(words).status().unwrap().success());
     };
     compile(&driver, &["-DDRIVER", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
-    compile(&built, &[driver.to_str().unwrap()]);
+    compile(&built, &[driver.to_str().unwrap(), "-pthread"]);
     let output = tempfile::tempdir().unwrap();
-    let mut gpuheap = gpuheap(&output, &["--", built.to_str().unwrap()]);
+    let words = [options, &["--", built.to_str().unwrap()], arguments].concat();
+    let mut gpuheap = gpuheap(&output, &words);
     let ran = ran(gpuheap.env("LD_LIBRARY_PATH", folder.path()));
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let run = Run { folder: output, ran };
-    let trace = run.traces().remove(0);
-    let all = trace.events().iter().filter_map(|event| match event.op {
-        Op::Allocate { allocation, bytes } => Some((trace.kind(allocation), bytes)),
-        _ => None,
-    });
-    use MemoryKind::{Array, Graph, Imported};
-    // 100 × 20 × 4 floats; 8 × 4 × 2 halves; those and 4 × 2 × 1 halves.
-    let expected = [(Array, 32_000), (Array, 128), (Array, 144), (Imported, 0), (Graph, 5000)];
-    assert_eq!(all.collect::<Vec<_>>(), expected);
-    assert_eq!(trace.summary().left_live_bytes, 128);
+    Run { folder: output, ran }
 }
 
 #[test]
