@@ -68,6 +68,7 @@ def main():
     if failed:
         sys.exit(f"{failed} of {len(chosen)} programs are further off than the marks of check.py")
     check_reads(options)
+    check_remedies(options)
 
 
 def check_reads(options):
@@ -86,6 +87,30 @@ def check_reads(options):
     if not (as_expected and marked and on_thread and operators == {"nonzero"}):
         sys.exit(f"reads.py failed, with {verdict['unknown']}:\n{output}")
     print("reads.py: as expected")
+
+
+def check_remedies(options):
+    """Ends with a message if a remedy's run fails, or if FSDP's differs from a group of ranks."""
+    row = dict.fromkeys(rows.COLUMNS, "") | {"program": "shards.py"}
+    group = {
+        "program": "-m torch.distributed.run",
+        "arguments": "--nproc-per-node 2 --master-port 29513 shards.py fsdp",
+        "devices": "2",
+    }
+    verdict, output = run(row, options, "--remedies")
+    of_group, output_of_group = run(row | group, options)
+    if verdict is None or of_group is None:
+        sys.exit(f"shards.py: {output}{output_of_group}")
+    trials = {trial["remedy"]: trial for trial in verdict["trials"]}
+    failed = [name for name, trial in trials.items() if trial["error"] or trial["is_estimate"]]
+    used = [process["devices"] for process in of_group["cards"][0]["processes"]]
+    ranks = {(each[0]["allocated"], each[0]["reserved"]) for each in used if each}
+    found = tuple(trials.get("fsdp_2", {}).get(key) for key in ("allocated", "reserved"))
+    if failed or "offload_activations" not in trials or ranks != {found}:
+        sys.exit(
+            f"shards.py: failed remedies {failed}; FSDP takes {found}, and ranks {ranks}\n{output}"
+        )
+    print("shards.py: as expected")
 
 
 def check(row, options):
@@ -162,7 +187,7 @@ def lacks(row, options):
     )
 
 
-def run(row, options):
+def run(row, options, *more):
     """Runs a program, and returns the verdict, None without one, and the output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
@@ -171,7 +196,7 @@ def run(row, options):
             limits += ["--devices", row["devices"]]
         done = subprocess.run(
             [
-                *(options.command, "dry-run", "--card", "H200 141GB", "--json", path, *limits),
+                *(options.command, "dry-run", "--card", "H200 141GB", "--json", path, *limits, *more),
                 *("--time-limit", f"{LIMIT}s"),
                 *("--", *rows.command(row, options.work, options.interpreter)),
             ],

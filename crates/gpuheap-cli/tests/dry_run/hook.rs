@@ -666,10 +666,18 @@ class SGD(Optimizer): pass
 optim.Optimizer, optim.SGD = Optimizer, SGD
 _C._nn = types.SimpleNamespace(_parse_to=lambda device: [types.SimpleNamespace(type=device)])
 cuda.current_device, cuda.set_device = lambda: 0, lambda device: None
+entered = []
+class Hooks:
+    def __init__(self, pack, unpack): pass
+    def __enter__(self): entered.append(self)
+    def __exit__(self, *error): pass
+autograd = types.SimpleNamespace(graph=types.SimpleNamespace(saved_tensors_hooks=Hooks))
+in_backward = [-1]
+_C._current_graph_task_id = lambda: in_backward[0]
 "#;
 
 #[test]
-fn fsdp_runs_as_rank_zero() {
+fn fsdp_and_offload_run() {
     let bench = Bench::new();
     bench.file("torch.py", &format!("{TORCH}{SHARDING}"));
     let program = "import torch
@@ -682,11 +690,15 @@ optimizer.param_groups = [{'params': list(model.parameters())}]
 model.to('cuda')
 torch.opened()
 model()
+# The backward pass recomputes a block.
+torch.in_backward[0] = 5
+next(iter(blocks.children()))()
+torch.in_backward[0] = -1
 if torch.sharded:
     assert torch.sharded == [*blocks.children(), model], torch.sharded
     assert torch.groups[0]['rank'] == 0
 held = optimizer.param_groups[0]['params']
-torch.peak[0] = int(sum(1000 * tensor.part for tensor in held))
+torch.peak[0] = int(sum(1000 * tensor.part for tensor in held)) - len(torch.entered)
 torch.step()
 ";
     let path = bench.file("program.py", &format!("{SNAPSHOT}{program}"));
@@ -697,6 +709,8 @@ torch.step()
         trial.map(|trial| (trial["allocated"].clone(), trial["is_estimate"].clone()))
     };
     assert_eq!(json["cards"][0]["processes"][0]["devices"][0]["allocated"], 5000, "{}", ran.stderr);
+    let offloaded = of("offload_activations");
+    assert_eq!(offloaded, Some((json!(4999), json!(false))), "{}", json["trials"]);
     for (ranks, bytes) in [(2, 2500), (4, 1250), (8, 625)] {
         let found = of(&format!("fsdp_{ranks}"));
         assert_eq!(found, Some((json!(bytes), json!(false))), "{ranks}: {}", json["trials"]);

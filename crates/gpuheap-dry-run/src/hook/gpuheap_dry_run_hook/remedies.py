@@ -66,7 +66,9 @@ class Remedies:
     def enter(self, module):
         """Called before the outermost module of a call."""
         torch = self.torch
-        is_training = torch.is_grad_enabled()
+        # The backward pass calls modules again that have gradient checkpoints. Hooks for saved
+        # tensors would hide from PyTorch the tensors that it recomputes.
+        is_training = torch.is_grad_enabled() and not self.is_in_backward()
         if module not in self.called[is_training]:
             self.called[is_training].add(module)
             has_gradients = any(parameter.requires_grad for parameter in module.parameters())
@@ -82,6 +84,11 @@ class Remedies:
             context.__enter__()
         if contexts:
             self.stack().append((weakref.ref(module), contexts))
+
+    def is_in_backward(self):
+        """Returns True on a thread that runs a backward pass."""
+        task = getattr(self.torch._C, "_current_graph_task_id", None)
+        return task is not None and task() != -1
 
     def leave(self, module):
         stack = self.stack()

@@ -43,21 +43,35 @@ class Sharding:
 
     def shard(self, model):
         """Shards the repeated blocks of a model, then the rest. False if it has no parameters."""
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import FSDPModule
 
         if model in self.seen:
             return True
-        before = dict(model.named_parameters())
-        if not before or any(isinstance(part, FSDPModule) for part in model.modules()):
-            return bool(before)
-        options = self.prepare()
+        has_parameters = any(True for _ in model.parameters())
+        if not has_parameters or any(isinstance(part, FSDPModule) for part in model.modules()):
+            return has_parameters
+        optimiser = self.torch.optim.Optimizer
+        optimisers = [one for one in gc.get_objects() if isinstance(one, optimiser)]
         for _, stack in self.stacks(model):
             for block in stack.children():
-                fully_shard(block, **options)
-        fully_shard(model, **options)
+                self.shard_part(block, optimisers)
+        self.shard_part(model, optimisers)
         self.seen.update(model.modules())
-        self.replace_in_optimisers(before, dict(model.named_parameters()))
         return True
+
+    def shard_part(self, part, optimisers):
+        """Shards a module, and gives its sharded parameters to optimisers that have whole ones.
+
+        Keeps no whole parameter, so that its memory is free before the next module is sharded.
+        """
+        from torch.distributed.fsdp import fully_shard
+
+        names = {id(parameter): name for name, parameter in part.named_parameters()}
+        fully_shard(part, **self.prepare())
+        new = dict(part.named_parameters())
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["params"] = [new.get(names.get(id(one)), one) for one in group["params"]]
 
     def prepare(self):
         """Makes the group of processes, and returns the options of `fully_shard`."""
@@ -74,11 +88,3 @@ class Sharding:
             if self.is_offloaded:
                 self.options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
         return self.options
-
-    def replace_in_optimisers(self, before, after):
-        """Gives the sharded parameters to the optimisers that have the whole ones."""
-        new = {id(whole): after[name] for name, whole in before.items() if name in after}
-        for found in gc.get_objects():
-            if isinstance(found, self.torch.optim.Optimizer):
-                for group in found.param_groups:
-                    group["params"] = [new.get(id(one), one) for one in group["params"]]
