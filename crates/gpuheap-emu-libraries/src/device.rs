@@ -1,6 +1,7 @@
 //! The process's driver, and the work and memory that libraries take on the device.
 
 use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuheap_driver::{
@@ -18,8 +19,9 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 ///
 /// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
 /// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS,
-/// 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The last five were measured at the
-/// first use of each library, on another H200 (2026-11-24). Other cards load other kernels, so the
+/// 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT's, cuSOLVER's and
+/// cuSPARSE's were measured at the first use of each library, on another H200 (2026-11-24), and
+/// NCCL's on two others (2026-11-28). Other cards load other kernels, so the
 /// sizes are estimates for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
@@ -35,6 +37,10 @@ pub(crate) enum Loaded {
     /// Stacks of NCCL's kernels, for all threads that the device can run at once. They are taken
     /// when the first kernel runs: never by a communicator of one rank.
     NcclStacks,
+    /// Kernels of NCCL for broadcasts and messages.
+    NcclGeneric,
+    /// Larger stacks of the kernel for messages.
+    NcclMessages,
 }
 
 impl Loaded {
@@ -46,8 +52,10 @@ impl Loaded {
             Self::Cufft => 8 << 20,
             Self::Cusolver => 96 << 20,
             Self::Cusparse => 2 << 20,
-            Self::Nccl => 170 << 20,
+            Self::Nccl => 168 << 20,
             Self::NcclStacks => 186 << 20,
+            Self::NcclGeneric => 4 << 20,
+            Self::NcclMessages => 58 << 20,
         }
     }
 }
@@ -59,12 +67,12 @@ static LOADED: Mutex<BTreeSet<(usize, Loaded)>> = Mutex::new(BTreeSet::new());
 /// device has too little memory.
 pub(crate) fn load(library: Loaded) -> bool {
     let Some(driver) = driver() else { return true };
-    let mut context = CUcontext::NULL;
-    // SAFETY: `context` is valid for the write.
-    let code = unsafe { driver.cuCtxGetCurrent(&mut context) };
-    if !code.is_success() || context.is_null() {
+    let Some(context) = current(driver).or_else(|| {
+        open_context();
+        current(driver)
+    }) else {
         return true;
-    }
+    };
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     [Loaded::Kernels, library].into_iter().all(|code| {
         if !loaded.insert((context.0, code)) {
@@ -77,6 +85,35 @@ pub(crate) fn load(library: Loaded) -> bool {
         }
         fits
     })
+}
+
+/// Returns whether the current context has the library's code.
+pub(crate) fn is_loaded(library: Loaded) -> bool {
+    let context = driver().and_then(current);
+    let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    context.is_some_and(|context| loaded.contains(&(context.0, library)))
+}
+
+/// Returns the current context; `None` without one.
+fn current(driver: &LibCuda) -> Option<CUcontext> {
+    let mut context = CUcontext::NULL;
+    // SAFETY: `context` is valid for the write.
+    let code = unsafe { driver.cuCtxGetCurrent(&mut context) };
+    (code.is_success() && !context.is_null()).then_some(context)
+}
+
+/// Makes the context of the thread's device current, as the vendor's libraries do: by a call of the
+/// CUDA runtime. Does nothing if the process has no runtime.
+fn open_context() {
+    // SAFETY: the name ends with a null byte.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cudaFree".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: this is the type of the runtime's `cudaFree`.
+        let free: unsafe extern "C" fn(*mut c_void) -> c_int =
+            unsafe { std::mem::transmute(found) };
+        // SAFETY: `cudaFree` frees nothing for a null pointer.
+        let _ = unsafe { free(std::ptr::null_mut()) };
+    }
 }
 
 /// Allocates device memory. Returns 0 without a driver, and `None` if the device has too little

@@ -6,6 +6,7 @@
 
 mod memory;
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 
 use gpuheap_driver::abi::{self, Code};
@@ -51,18 +52,50 @@ struct Communicator {
     memory: Memory,
     /// Buffers to and from neighbours. They are allocated at the first collective.
     buffers: Option<Memory>,
+    /// Buffers for messages, keyed by peer and `true` for those from the peer. They are allocated
+    /// at the first message.
+    messages: BTreeMap<(c_int, bool), Memory>,
 }
 
 impl Communicator {
     /// Allocates the buffers at the first collective, if other ranks exist.
     fn connect(&mut self) -> Outcome {
         if self.ranks > 1 && self.buffers.is_none() {
-            let fits = device::load(Loaded::NcclStacks);
-            let buffers = if fits { Memory::new(self.memory.route.buffers()) } else { None };
-            self.buffers = Some(buffers.ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?);
+            self.buffers = Some(take(&[Loaded::NcclStacks], self.memory.route.buffers())?);
         }
         Ok(())
     }
+
+    /// Allocates the buffers as [`connect`](Self::connect), and the memory of the kernels for
+    /// broadcasts.
+    fn connect_generic(&mut self) -> Outcome {
+        self.connect()?;
+        match self.ranks == 1 || device::load(Loaded::NcclGeneric) {
+            true => Ok(()),
+            false => Err(NcclCode::UNHANDLED_CUDA_ERROR),
+        }
+    }
+
+    /// Allocates the buffers for messages to a peer, or from a peer, at the first one. A rank has
+    /// none for messages to itself.
+    fn meet(&mut self, peer: c_int, is_receiver: bool) -> Outcome {
+        if peer < 0 || peer >= self.ranks {
+            return Err(NcclCode::INVALID_ARGUMENT);
+        }
+        if peer != self.rank && !self.messages.contains_key(&(peer, is_receiver)) {
+            let code = [Loaded::NcclStacks, Loaded::NcclGeneric, Loaded::NcclMessages];
+            let buffers = take(&code, self.memory.route.messages(is_receiver))?;
+            self.messages.insert((peer, is_receiver), buffers);
+        }
+        Ok(())
+    }
+}
+
+/// Allocates the memory of NCCL's code, and `bytes` of buffers.
+fn take(code: &[Loaded], bytes: usize) -> Result<Memory, NcclCode> {
+    let fits = code.iter().all(|&code| device::load(code));
+    let buffers = if fits { Memory::new(bytes) } else { None };
+    buffers.ok_or(NcclCode::UNHANDLED_CUDA_ERROR)
 }
 
 /// Identity of a communicator (`ncclUniqueId`) that ranks pass to each other.
@@ -226,8 +259,20 @@ export! {
         communicator: Handle,
         stream: CUstream,
     ) -> Outcome {
-        communicator.change(Communicator::connect)??;
+        communicator.change(Communicator::connect_generic)??;
         copy(result, sent, bytes_of(count, kind), stream)
+    }
+
+    /// Leaves the values of this rank in place.
+    fn ncclBcast(
+        _values: CUdeviceptr,
+        _count: usize,
+        _kind: c_int,
+        _root: c_int,
+        communicator: Handle,
+        _stream: CUstream,
+    ) -> Outcome {
+        communicator.change(Communicator::connect_generic)?
     }
 
     /// Writes this rank's values once for each rank.
@@ -263,10 +308,51 @@ export! {
         copy(result, sent.wrapping_add(rank.max(0) as u64 * bytes as u64), bytes, stream)
     }
 
+    /// Sends nothing.
+    fn ncclSend(
+        _sent: CUdeviceptr,
+        _count: usize,
+        _kind: c_int,
+        peer: c_int,
+        communicator: Handle,
+        _stream: CUstream,
+    ) -> Outcome {
+        communicator.change(|one| one.meet(peer, false))?
+    }
+
+    /// Leaves the result as it is: no data arrives.
+    fn ncclRecv(
+        _result: CUdeviceptr,
+        _count: usize,
+        _kind: c_int,
+        peer: c_int,
+        communicator: Handle,
+        _stream: CUstream,
+    ) -> Outcome {
+        communicator.change(|one| one.meet(peer, true))?
+    }
+
+    /// Exchanges nothing: each rank sends to each other one.
+    fn ncclAlltoAll(
+        _sent: CUdeviceptr,
+        _result: CUdeviceptr,
+        _count: usize,
+        _kind: c_int,
+        communicator: Handle,
+        _stream: CUstream,
+    ) -> Outcome {
+        communicator.change(|one| {
+            (0..one.ranks).try_for_each(|peer| {
+                one.meet(peer, false)?;
+                one.meet(peer, true)
+            })
+        })?
+    }
+
     /// Succeeds without an effect. Declares no arguments, although callers pass some. That works
     /// because in every C ABI of Unix, the caller removes the arguments.
-    fn ncclGroupStart | ncclGroupEnd | ncclSend | ncclRecv | ncclAlltoAll | ncclBcast |
-        ncclCommFinalize | ncclCommDeregister | ncclRedOpDestroy() -> Outcome
+    fn ncclGroupStart | ncclGroupEnd | ncclCommFinalize | ncclCommDeregister |
+        ncclRedOpDestroy() -> Outcome
     {
         Ok(())
     }
@@ -279,9 +365,11 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
         return Err(NcclCode::INVALID_ARGUMENT);
     }
     report::note("NCCL", memory::NOTE);
-    let memory = device::load(Loaded::Nccl).then(|| Memory::of_channels(ranks)).flatten();
-    let memory = memory.ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?;
-    made.write(Handle::new(Communicator { ranks, rank, memory, buffers: None }))
+    let is_first = !device::is_loaded(Loaded::Nccl);
+    let memory = device::load(Loaded::Nccl).then(|| Memory::of_channels(ranks, is_first));
+    let memory = memory.flatten().ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?;
+    let (buffers, messages) = (None, BTreeMap::new());
+    made.write(Handle::new(Communicator { ranks, rank, memory, buffers, messages }))
 }
 
 /// Copies within the device, if the result has at most [`MOST_BYTES`].

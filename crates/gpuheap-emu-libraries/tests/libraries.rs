@@ -11,11 +11,21 @@ use std::process::Command;
 
 /// Compiles the program `NAME.c` of the folder `tests`, and runs it with the library.
 fn run(name: &str, reports: &Path) -> String {
-    let folder = library::folder(&[&library::LIBRARIES]);
+    run_beside(&[&library::LIBRARIES], name, reports)
+}
+
+/// Compiles the program `NAME.c` of the folder `tests`, and runs it with these libraries.
+fn run_beside(libraries: &[&library::Emulated], name: &str, reports: &Path) -> String {
+    let folder = library::folder(libraries);
     let program = folder.path().join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let mut command = Command::new("cc");
-    command.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).arg("-L").arg(folder.path());
+    command
+        .args(["-Wall", "-Werror", "-rdynamic", "-o"])
+        .arg(&program)
+        .arg(source)
+        .arg("-L")
+        .arg(folder.path());
     assert!(command.arg("-l:libgpuheap_emu_libraries.so").status().unwrap().success());
     let variables = [("GPUHEAP_EMULATED_REPORT", reports.to_str().unwrap())];
     library::quiet_success(library::command(&program, &folder, &variables).output().unwrap())
@@ -30,8 +40,8 @@ fn product_succeeds_and_others_refuse() {
     assert_eq!(
         std::fs::read_to_string(files[0].path()).unwrap(),
         "{\"libraries\": [\
-         {\"name\": \"NCCL\", \"notes\": [\"channels and buffers of collectives are by rules from its \
-         sources; those of ncclSend, ncclRecv and NVLS are not in the figures\"]}, \
+         {\"name\": \"NCCL\", \"notes\": [\"channels and buffers are by rules that were measured on \
+         two H200; those of NVLS are not in the figures\"]}, \
          {\"name\": \"cuFFT\", \"notes\": [\"work areas are by rules that were measured on an H200\"]}, \
          {\"name\": \"cuSOLVER\", \"notes\": [\"work areas are by rules that were measured on an \
          H200\"]}, \
@@ -57,4 +67,17 @@ fn cudnn_reports_workspaces_and_weights() {
     let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
     let report = std::fs::read_to_string(files[0].path()).unwrap();
     assert!(report.contains("], \"timed_workspace\": 21528576}"), "{report}");
+}
+
+#[test]
+fn communicators_take_measured_memory() {
+    let reports = tempfile::tempdir().unwrap();
+    let libraries = [&library::LIBRARIES, &library::LIBCUDA];
+    // As on two H200, after each call. The first one also loads PyTorch's kernels: 46 granules.
+    assert_eq!(
+        run_beside(&libraries, "nccl", reports.path()),
+        "communicator: 0, 228\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
+         another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
+         further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n"
+    );
 }

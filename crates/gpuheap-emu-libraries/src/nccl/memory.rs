@@ -1,9 +1,10 @@
 //! Device memory of communicators, by channels and buffers as NCCL 2.28.9 allocates them.
 //!
-//! NCCL allocates each piece by itself, in multiples of 2 MiB. On an H200 (2026-11-24), a
-//! communicator of one rank took 388 MiB, and each of two ranks that a socket connected 16 MiB.
-//! Both are equal to [`Route::channel_bytes`]. The buffers between ranks of one machine follow from
-//! NCCL's sources. They were not measured: that needs several GPUs.
+//! NCCL allocates each piece by itself, in multiples of 2 MiB. The rules were measured on two H200
+//! with NVLink and without NVLS (driver 580.159, 2026-11-28), after each call: one and two ranks
+//! take the granules of these rules exactly. Two ranks that a socket connected took 16 MiB each.
+//! Buffers between cards without NVLink, and between more than two ranks, follow from NCCL's
+//! sources.
 
 use std::ffi::{c_char, c_int};
 
@@ -12,13 +13,15 @@ use gpuheap_driver::{CUdeviceptr, Driver};
 use crate::device::{self, driver};
 
 /// Note on NCCL's memory.
-pub(super) const NOTE: &str = "channels and buffers of collectives are by rules from its sources; \
-    those of ncclSend, ncclRecv and NVLS are not in the figures";
+pub(super) const NOTE: &str = "channels and buffers are by rules that were measured on two H200; \
+    those of NVLS are not in the figures";
 
 /// Granule of NCCL's allocations, bytes.
 const GRANULE: usize = 2 << 20;
 /// Bytes of a buffer for each of the protocols Simple, LL and LL128.
 const PROTOCOLS: [usize; 3] = [4 << 20, 512 << 10, 120 * 640 * 8 * 8];
+/// Bytes of a receiver's buffers on one channel.
+const RECEIVED: usize = (PROTOCOLS[0] + PROTOCOLS[1] + PROTOCOLS[2]).next_multiple_of(GRANULE);
 
 /// Route between a machine's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,18 +64,28 @@ impl Route {
         }
     }
 
-    /// Returns the bytes of all channels: three pieces each, and two for the communicator.
-    fn channel_bytes(self) -> usize {
-        (3 * self.channels()[1] + 2) * GRANULE
+    /// Returns the bytes of all channels: three pieces each, and two for the communicator. Each
+    /// communicator of a context after the first has one piece more.
+    fn channel_bytes(self, is_first: bool) -> usize {
+        (3 * self.channels()[1] + 2 + usize::from(!is_first)) * GRANULE
     }
 
     /// Returns the bytes of the buffers to and from the neighbours in a ring. For each channel, the
     /// sender has one granule, and the receiver has a buffer for each protocol.
     pub(super) fn buffers(self) -> usize {
-        let received = PROTOCOLS.iter().sum::<usize>().next_multiple_of(GRANULE);
         match self {
             Self::Alone | Self::Host => 0,
-            Self::NvLink | Self::Pcie => self.channels()[0] * (GRANULE + received),
+            Self::NvLink | Self::Pcie => self.channels()[0] * (GRANULE + RECEIVED),
+        }
+    }
+
+    /// Returns the bytes of the buffers for messages to a peer, or from a peer, on all channels.
+    pub(super) fn messages(self, is_receiver: bool) -> usize {
+        match self {
+            Self::Alone | Self::Host => 0,
+            Self::NvLink | Self::Pcie => {
+                self.channels()[1] * if is_receiver { RECEIVED } else { GRANULE }
+            }
         }
     }
 }
@@ -99,9 +112,11 @@ pub(super) struct Memory {
 impl Memory {
     /// Allocates the memory of a communicator's channels; `None` if the device has too little
     /// memory.
-    pub(super) fn of_channels(ranks: c_int) -> Option<Self> {
+    pub(super) fn of_channels(ranks: c_int, is_first: bool) -> Option<Self> {
         let route = Route::new(ranks);
-        Some(Self { route, ..Self::new(route.channel_bytes())? })
+        let mut memory = Self::new(route.channel_bytes(is_first))?;
+        memory.route = route;
+        Some(memory)
     }
 
     /// Allocates `bytes`; `None` if the device has too little memory.
@@ -126,13 +141,16 @@ mod tests {
 
     #[test]
     fn channels_take_measured_memory() {
-        assert_eq!(Route::Alone.channel_bytes(), 388 << 20);
-        assert_eq!(Route::Host.channel_bytes(), 16 << 20);
+        assert_eq!(Route::Alone.channel_bytes(true), 194 * GRANULE);
+        assert_eq!(Route::Alone.channel_bytes(false), 195 * GRANULE);
+        assert_eq!(Route::NvLink.channel_bytes(true), 98 * GRANULE);
+        assert_eq!(Route::Host.channel_bytes(true), 16 << 20);
     }
 
     #[test]
     fn buffers_follow_protocols() {
-        assert_eq!(Route::NvLink.buffers(), (24 * 12) << 20);
+        assert_eq!(Route::NvLink.buffers(), 144 * GRANULE);
+        assert_eq!([false, true].map(|is| Route::NvLink.messages(is) / GRANULE), [32, 160]);
         assert_eq!(Route::Pcie.buffers(), (2 * 12) << 20);
         assert_eq!(Route::Host.buffers(), 0);
     }
