@@ -7,9 +7,9 @@
 //! | record | is |
 //! |---|---|
 //! | `Process`, `Device`, `Module` | facts for all records after it |
-//! | `Text`, `Frame`, `Stack`, `ThreadStart` | get the next number of their kind; events name it |
+//! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | get the next number of their kind; events name it |
 //! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
-//! | `ThreadEnd`, `DriverMemory`, `End` | other events |
+//! | `ThreadEnd`, `RangeEnd`, `DriverMemory`, `End` | other events |
 
 mod field;
 mod kind;
@@ -27,6 +27,6 @@ pub use kind::MemoryKind;
 #[cfg(target_os = "linux")]
 pub use modules::{LoadedModule, loaded_modules, program};
 #[cfg(target_os = "linux")]
-pub use process::{ProcessCapture, SourceLine, with_process_id};
+pub use process::{ProcessCapture, SourceLine, at_exit, with_process_id};
 pub use record::{MAGIC, Record, VERSION, header};
 pub use stream::CaptureWriter;

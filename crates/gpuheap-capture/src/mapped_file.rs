@@ -91,6 +91,13 @@ impl MappedFile {
         }
     }
 
+    /// Removes the file.
+    pub(crate) fn remove(mut self) {
+        self.unmap();
+        // A file that stays is read as an empty capture.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     fn store(&mut self, record: &[u8]) {
         let Some((tag, rest)) = record.split_first() else { return };
         // SAFETY: `used` and the record's length are within the mapping, whose blocks the file

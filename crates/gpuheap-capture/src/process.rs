@@ -43,6 +43,9 @@ pub struct ProcessCapture {
     /// Files that are recorded and were loaded, by their first address.
     modules: FxHashMap<u64, LoadedModule>,
     threads: u32,
+    ranges: u32,
+    /// `true` once the file has an event of memory.
+    has_memory: bool,
 }
 
 impl ProcessCapture {
@@ -72,6 +75,8 @@ impl ProcessCapture {
             stack_count: 0,
             modules: FxHashMap::default(),
             threads: 0,
+            ranges: 0,
+            has_memory: false,
         };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -104,6 +109,7 @@ impl ProcessCapture {
         let Some(file) = &mut self.file else { return };
         self.bytes.clear();
         record.encode(&mut self.deltas, &mut self.bytes);
+        self.has_memory |= matches!(record, Record::Allocate { .. } | Record::Fail { .. });
         if let Err(error) = file.append(&self.bytes) {
             self.end(Time(0), &error.to_string());
             self.stopped = Some(error.to_string());
@@ -116,6 +122,14 @@ impl ProcessCapture {
         self.write(&Record::ThreadStart { time, id, name });
         self.threads += 1;
         self.threads
+    }
+
+    /// Records the start of a range, and returns its number.
+    pub fn range(&mut self, time: Time, thread: u32, name: &str) -> u32 {
+        let name = self.text(name);
+        self.write(&Record::RangeStart { time, thread, name });
+        self.ranges += 1;
+        self.ranges
     }
 
     /// Returns the number of a stack that is recorded.
@@ -169,13 +183,17 @@ impl ProcessCapture {
     }
 
     /// Records the exit of the process. Destructors that run later may free memory, so the
-    /// recording goes on, in a file without an unused rest.
+    /// recording goes on, in a file without an unused rest. A file without an event of memory is
+    /// removed.
     pub fn exit(&mut self, time: Time) {
+        if let Some(file) = self.file.take_if(|_| !self.has_memory) {
+            return file.remove();
+        }
         self.write(&Record::End { time, reason: "" });
         self.file.iter_mut().for_each(MappedFile::cut);
     }
 
-    /// Ends the recording: empty at the end of the process, else with the reason.
+    /// Ends the recording. The reason is empty at the end of the process.
     pub fn end(&mut self, time: Time, reason: &str) {
         if let Some(file) = self.file.take() {
             self.bytes.clear();
@@ -198,7 +216,7 @@ impl ProcessCapture {
     }
 
     /// Returns the number of a text. Records it at its first call.
-    pub fn text(&mut self, text: &str) -> u32 {
+    fn text(&mut self, text: &str) -> u32 {
         if text.is_empty() {
             return 0;
         }
@@ -223,4 +241,11 @@ pub fn with_process_id(path: &Path) -> PathBuf {
     let id = std::process::id().to_string();
     let (before, after) = (&bytes[..at], &bytes[at + PLACE.len()..]);
     OsString::from_vec([before, id.as_bytes(), after].concat()).into()
+}
+
+/// Calls `end` at the exit of the process.
+pub fn at_exit(end: extern "C" fn()) {
+    // SAFETY: the function lives as long as this library. If the library is unloaded, the C runtime
+    // calls the function before that.
+    let _ = unsafe { libc::atexit(end) };
 }

@@ -17,8 +17,8 @@ macro_rules! records {
     })*) => {
         /// Record of a capture.
         ///
-        /// Texts, threads, modules, frames and stacks are numbered in the order of their records,
-        /// each from 1. Number 0 is the empty text, no frame and the empty stack.
+        /// Texts, threads, modules, frames, stacks and ranges are numbered in the order of their
+        /// records, each from 1. Number 0 is the empty text, no frame and the empty stack.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Record<'a> {
             $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)*
@@ -140,7 +140,7 @@ records! {
         kind: MemoryKind,
         /// Ordinal of the device.
         device: u32,
-        /// Handle of the stream; 0 for the default stream.
+        /// Handle or id of the stream; 0 for the default stream.
         stream: u64,
         /// Address, or handle of physical memory or of an array.
         address: Address,
@@ -158,7 +158,7 @@ records! {
         thread: u32,
         /// Space of the address.
         space: u32,
-        /// Handle of the stream; 0 for the default stream.
+        /// Handle or id of the stream; 0 for the default stream.
         stream: u64,
         /// Address or handle.
         address: Address,
@@ -182,7 +182,7 @@ records! {
         kind: MemoryKind,
         /// Ordinal of the device.
         device: u32,
-        /// Handle of the stream; 0 for the default stream.
+        /// Handle or id of the stream; 0 for the default stream.
         stream: u64,
         /// Requested bytes.
         bytes: u64,
@@ -203,6 +203,22 @@ records! {
         free: u64,
         /// Total bytes.
         total: u64,
+    }
+    /// Start of a range that the program named. Ranges are numbered from 1.
+    15 RangeStart {
+        /// Time.
+        time: Time,
+        /// Number of the thread whose calls are in the range; 0 for the calls of all threads.
+        thread: u32,
+        /// Number of the name's text.
+        name: u32,
+    }
+    /// End of a range.
+    16 RangeEnd {
+        /// Time.
+        time: Time,
+        /// Number of the range.
+        range: u32,
     }
     /// End of the recording.
     14 End {

@@ -33,6 +33,21 @@ fn live_memory_is_reported_at_exit() {
 }
 
 #[test]
+fn variable_records_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.gph");
+    let (_, said) = Run::driver("live").with("GPUHEAP_RECORD", path.to_str().unwrap()).get();
+    assert!(said.contains("1 allocation is live, 1000 bytes"), "{said}");
+    let trace = gpuheap_trace::read(&path, &Default::default()).unwrap().swap_remove(0);
+    let summary = trace.summary();
+    assert_eq!((summary.allocations, summary.frees), (2, 1));
+    assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (3 * 1_048_576 + 1000, 1000));
+    assert_eq!(trace.recording().unwrap().end, gpuheap_trace::RecordingEnd::Exit);
+    let site = trace.site(trace.events()[1].stack);
+    assert!(site.starts_with("driver.c:") && site.ends_with(" in allocated"), "{site}");
+}
+
+#[test]
 fn freed_program_gets_no_report() {
     for program in ["waits", "streams", "threads", "at_exit"] {
         assert_eq!(Run::driver(program).get().1, "", "{program}");

@@ -24,6 +24,7 @@ mod limit;
 mod mappings;
 mod memory_info;
 mod python;
+mod ranges;
 mod real;
 mod recorder;
 mod settings;

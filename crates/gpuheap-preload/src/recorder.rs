@@ -236,6 +236,21 @@ impl Recorder {
         blocks
     }
 
+    /// Records the start of a range of the program. Returns its number; 0 if nothing is recorded.
+    pub(crate) fn range_started(&'static self, name: &str, of_thread: bool) -> u32 {
+        let mut state = self.locked();
+        let time = self.time();
+        let thread = if of_thread { state.thread(self, time) } else { 0 };
+        state.capture().map_or(0, |capture| capture.range(time, thread, name))
+    }
+
+    /// Records the end of a range.
+    pub(crate) fn range_ended(&self, range: u32) {
+        let mut state = self.locked();
+        let time = self.time();
+        state.write(&Record::RangeEnd { time, range });
+    }
+
     /// Calls `change` with the mappings of physical memory.
     pub(crate) fn mappings<R>(&self, change: impl FnOnce(&mut Mappings) -> R) -> R {
         change(&mut self.locked().mappings)

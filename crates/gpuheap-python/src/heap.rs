@@ -1,6 +1,7 @@
 //! Heaps as Python objects, and their figures.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuheap::{Bytes, Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -376,6 +377,13 @@ impl Heap {
         Ok(Meter { inner: call(py, || self.owner.heap.meter())? })
     }
 
+    /// Records all allocations and frees of the heap into a file, until the result is stopped.
+    fn _record(&self, py: Python<'_>, path: PathBuf) -> PyResult<Recording> {
+        let recording = call_detached(py, || self.owner.heap.record(&path))?;
+        let path = recording.path().to_owned();
+        Ok(Recording { inner: Mutex::new(Some(recording)), path })
+    }
+
     fn __repr__(&self) -> String {
         format!("<gpuheap.Heap {} on {}>", self.owner.heap.pool().name(), self.owner.device.name())
     }
@@ -426,6 +434,31 @@ impl Meter {
     fn read(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let reading = call(py, || self.inner.read())?;
         Ok((reading.live_before, reading.live, reading.live_peak))
+    }
+}
+
+/// A recording of a heap.
+#[pyclass(frozen, module = "gpuheap")]
+pub(crate) struct Recording {
+    inner: Mutex<Option<gpuheap::Recording>>,
+    path: PathBuf,
+}
+
+#[pymethods]
+impl Recording {
+    /// Path of the file.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// Ends the recording. A second call does nothing.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let recording = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        call_detached(py, || {
+            drop(recording);
+            Ok(())
+        })
     }
 }
 

@@ -70,6 +70,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     lines::keep_package(module.py())?;
     gpuheap::find_requesters_by(lines::requester);
+    gpuheap::walk_frames_by(lines::walk_frames);
     reserve::renew(module.py())?;
     module.add_class::<array::Array>()?;
     module.add_class::<array::SharedMemory>()?;

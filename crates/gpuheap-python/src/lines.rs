@@ -436,6 +436,29 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
     Some(gpuheap::Requester { place: 0, line: line.flatten() })
 }
 
+/// Walks the calling thread's frames of Python, the innermost first. A recorded stack has them.
+pub(crate) fn walk_frames(each: &mut dyn FnMut([u64; 3], &dyn Fn() -> gpuheap::SourceLine)) {
+    /// Most frames that are recorded of a stack.
+    const DEPTH: usize = 48;
+    let walk = |py: Python<'_>| {
+        let mut frame = innermost_frame(py);
+        for _ in 0..DEPTH {
+            let Some(found) = frame else { return };
+            let (code, number) = read_place(&found);
+            // A code object may get the address of one that was freed. Its name differs then.
+            let name = code.getattr(intern!(py, "co_qualname"));
+            let name = name.map_or(0, |name| name.as_ptr() as u64);
+            each([code.as_ptr() as u64, name, number as u64], &|| {
+                let (file, function) = names(&code).unwrap_or_default();
+                gpuheap::SourceLine { function, file, line: number.max(0) as u32 }
+            });
+            frame = found.getattr(intern!(py, "f_back")).ok().filter(|back| !back.is_none());
+        }
+    };
+    // Without an interpreter, or while it shuts down, the stack has no such frames.
+    let _ = Python::try_attach(walk);
+}
+
 /// Returns the code object and the current line of a frame.
 fn read_place<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
     let raw = frame.as_ptr().cast::<ffi::PyFrameObject>();

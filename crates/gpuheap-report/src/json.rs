@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::compare::Comparison;
 use crate::growth::Growth;
 use crate::holders::KeptStack;
+use crate::ranges::RangeMemory;
 use crate::report::Report;
 use crate::temporary::Temporary;
 
@@ -53,6 +54,7 @@ struct Trace<'a> {
     left_by_thread: Vec<HolderRow<'a>>,
     left_by_stack: Vec<StackRow<'a>>,
     left_by_ended_threads_bytes: Option<u64>,
+    ranges: Vec<RangeRow<'a>>,
     growth: Vec<GrowthRow<'a>>,
     temporary: Vec<TemporaryRow<'a>>,
 }
@@ -80,6 +82,16 @@ struct StackRow<'a> {
     blocks: u64,
     thread: Option<&'a str>,
     frames: &'a [String],
+}
+
+#[derive(Serialize)]
+struct RangeRow<'a> {
+    name: &'a str,
+    ranges: u64,
+    peak_bytes: u64,
+    allocations: u64,
+    allocated_bytes: u64,
+    left_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -135,6 +147,7 @@ impl<'a> Trace<'a> {
                 .left_by_ended_threads
                 .as_ref()
                 .map(|held| held.iter().map(|holder| holder.bytes).sum()),
+            ranges: report.ranges.iter().map(range).collect(),
             growth: report.growing.iter().map(growth).collect(),
             temporary: report.temporary.iter().map(temporary).collect(),
         }
@@ -158,6 +171,12 @@ fn stack(stack: &KeptStack) -> StackRow<'_> {
         thread: stack.thread.as_deref(),
         frames: &stack.frames,
     }
+}
+
+fn range(range: &RangeMemory) -> RangeRow<'_> {
+    let &RangeMemory { ref name, ranges, peak_bytes, allocations, allocated_bytes, left_bytes } =
+        range;
+    RangeRow { name, ranges, peak_bytes, allocations, allocated_bytes, left_bytes }
 }
 
 fn growth(growth: &Growth) -> GrowthRow<'_> {

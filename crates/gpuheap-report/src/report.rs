@@ -7,6 +7,7 @@ use crate::growth::{self, Growth};
 use crate::holders::{self, KeptStack};
 use crate::ledger::{Ledger, SiteKind};
 use crate::moment::{At, end, events_until, peak};
+use crate::ranges::{self, RangeMemory};
 use crate::stacks::is_host;
 use crate::temporary::{self, Temporary};
 
@@ -51,6 +52,8 @@ pub struct Report {
     pub left_by_ended_threads: Option<Vec<Holder>>,
     /// The program and the driver's figure; `None` if the format does not record them.
     pub recording: Option<Recording>,
+    /// Memory of the ranges that the program named, highest peak first.
+    pub ranges: Vec<RangeMemory>,
     /// Sites that grew, steady ones first.
     pub growing: Vec<Growth>,
     /// Sites with temporary allocations, most allocations first.
@@ -98,6 +101,7 @@ impl Report {
             left_by_stack: holders::by_stack(trace, &ledger, &calls, end(trace)),
             left_by_ended_threads: holders::of_ended_threads(trace, &ledger, end(trace)),
             recording: trace.recording().cloned(),
+            ranges: ranges::by_range(trace, &ledger),
             growing: growth::growing(trace, &ledger, &calls),
             temporary: temporary::temporary(trace, &ledger),
             summary,

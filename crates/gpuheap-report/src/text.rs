@@ -25,6 +25,7 @@ pub fn render(report: &Report) -> String {
     add_summary(&mut text, report);
     add_recording(&mut text, report);
     add_held(&mut text, report);
+    add_ranges(&mut text, report);
     add_growth(&mut text, report);
     add_left(&mut text, report);
     add_temporary(&mut text, report);
@@ -200,6 +201,32 @@ fn add_holders(text: &mut String, holders: &[Holder], total: u64, heading: &str)
         let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
         let blocks = rest.iter().map(|holder| holder.blocks).sum();
         row(bytes, blocks, &format!("{} others", grouped(rest.len() as u64)));
+    }
+}
+
+/// Adds the ranges that the program named, if it named some.
+fn add_ranges(text: &mut String, report: &Report) {
+    if report.ranges.is_empty() {
+        return;
+    }
+    add_line!(text, "\nWhich range of the program had the peak?");
+    add_line!(text, "{:>12}  {:>11}  {:>11}  {:>7}  range", "peak", "allocated", "left", "times");
+    let shown = rows(report.ranges.len());
+    for range in &report.ranges[..shown] {
+        add_line!(
+            text,
+            "{:>12}  {:>11}  {:>11}  {:>7}  {}",
+            Amount(range.peak_bytes),
+            Amount(range.allocated_bytes),
+            Amount(range.left_bytes),
+            grouped(range.ranges),
+            cut(&range.name, WIDTH - 49)
+        );
+    }
+    let rest = (report.ranges.len() - shown) as u64;
+    if rest > 0 {
+        let others = format!("{} others", grouped(rest));
+        add_line!(text, "{:>12}  {:>11}  {:>11}  {:>7}  {others}", "", "", "", "");
     }
 }
 

@@ -191,6 +191,8 @@ pub use device::profile;
 pub use device::{Device, DeviceInfo};
 pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory, ReclaimStep};
 pub use event::Event;
+#[doc(hidden)]
+pub use gpuheap_capture::SourceLine;
 #[cfg(feature = "arrays")]
 pub use gpuheap_derive::Adapt;
 /// The driver API: the types of `raw` handles and of [`Device::driver`], and the machine's driver.
@@ -208,6 +210,7 @@ pub use heap::flush::{FlushReport, FlushedKind};
 pub use heap::meter::{Meter, Reading};
 pub use heap::page_lock::PageLock;
 pub use heap::reclaimers::Reclaimer;
+pub use heap::recording::Recording;
 #[doc(hidden)]
 pub use heap::requests::{Requester, find_requesters_by};
 pub use heap::retry::RunsOut;
@@ -226,9 +229,11 @@ pub use stream::Stream;
 #[doc(hidden)]
 pub use track::Snapshot;
 pub use track::{
-    CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, ThreadEnd, ThreadShare, Tracking,
-    UnknownTracking, assert_no_leaks,
+    CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, RecordingStatus, ThreadEnd,
+    ThreadShare, Tracking, UnknownTracking, assert_no_leaks,
 };
+#[doc(hidden)]
+pub use track::{WalkFrames, walk_frames_by};
 
 /// Place in the program of a call, as `#[track_caller]` finds it.
 type Caller = &'static std::panic::Location<'static>;

@@ -4,6 +4,7 @@
 //! `docs/environment.md` (a test compares them). A builder's settings take precedence.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) soft_limit: Option<Size>,
     /// Level of detail recorded for each allocation.
     pub(crate) track: Option<Tracking>,
+    /// File into which allocations are recorded.
+    pub(crate) record: Option<PathBuf>,
     /// `true` if freed memory is zeroed before it is cached.
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
@@ -55,7 +58,7 @@ impl Settings {
     }
 
     /// Parses every variable of the table, read through `lookup`. An empty variable counts as not
-    /// set. Case and blanks around a value do not matter.
+    /// set. Case and blanks around a value do not matter, except for the case of a path.
     ///
     /// # Errors
     ///
@@ -65,9 +68,10 @@ impl Settings {
         for setting in &TABLE {
             let Setting { variable, .. } = setting;
             let Some(value) = lookup(variable) else { continue };
-            let read = match value.to_str().map(|text| text.trim().to_ascii_lowercase()) {
-                Some(text) if text.is_empty() => continue,
-                Some(text) => (setting.read)(&mut settings, &text),
+            let read = match value.to_str().map(str::trim) {
+                Some("") => continue,
+                Some(text) if *variable == RECORD => (setting.read)(&mut settings, text),
+                Some(text) => (setting.read)(&mut settings, &text.to_ascii_lowercase()),
                 None => Err("is not UTF-8".to_owned()),
             };
             read.map_err(|reason| {
@@ -184,7 +188,10 @@ struct Setting {
     read: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-const TABLE: [Setting; 10] = [
+/// Variable whose value is a path.
+const RECORD: &str = "GPUHEAP_RECORD";
+
+const TABLE: [Setting; 11] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
         takes: device::names,
@@ -218,6 +225,15 @@ const TABLE: [Setting; 10] = [
         read: |settings, text| {
             let tracking = Tracking::parse(text).map_err(|_| "is not a way of tracking".to_owned());
             tracking.map(|tracking| settings.track = Some(tracking))
+        },
+    },
+    Setting {
+        variable: RECORD,
+        takes: || "a file that ends with .gph (run.gph); %p is the process id".to_owned(),
+        read: |settings, text| {
+            let file = text.ends_with(".gph").then(|| PathBuf::from(text));
+            settings.record = Some(file.ok_or_else(|| "does not end with .gph".to_owned())?);
+            Ok(())
         },
     },
     Setting {
@@ -343,6 +359,10 @@ mod tests {
         {
             assert!(set(variable, value).is_err(), "{variable}={value}");
         }
+        assert_eq!(
+            set("GPUHEAP_RECORD", " /tmp/Run.gph ")?,
+            Settings { record: Some("/tmp/Run.gph".into()), ..none.clone() }
+        );
         assert_eq!(
             set("GPUHEAP_ZERO_ON_FREE", "1")?,
             Settings { zero_on_free: Some(true), ..none.clone() }

@@ -68,6 +68,22 @@ fn example_runs_with_static_library() {
 }
 
 #[test]
+fn variable_records_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_example(&folder, &["-g", "-L", &text(built("")), "-lgpuheap_capi"]);
+    let path = folder.path().join("run.gph");
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", built("")).env("GPUHEAP_RECORD", &path);
+    run(&mut command);
+    let trace = gpuheap_trace::read(&path, &Default::default()).unwrap().swap_remove(0);
+    let summary = trace.summary();
+    assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (20_972_520, 0));
+    assert_eq!(summary.failures, 1);
+    let site = trace.site(trace.events()[0].stack);
+    assert!(site.starts_with("allocate.c:") && site.ends_with(" in main"), "{site}");
+}
+
+#[test]
 fn threads_free_each_others_memory() {
     each_prints(
         "threads.c",

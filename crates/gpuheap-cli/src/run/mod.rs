@@ -25,6 +25,12 @@ use summary::Summary;
 /// File names of the recorder: cargo's, and the Python package's.
 const LIBRARY: &str = "libgpuheap_preload.so";
 
+/// Variable by which a program's heaps record themselves.
+const RECORD: &str = "GPUHEAP_RECORD";
+
+/// Variable with the library that NVTX loads.
+const NVTX: &str = "NVTX_INJECTION64_PATH";
+
 /// Ending of captures.
 const ENDING: &str = ".gph";
 
@@ -105,6 +111,12 @@ enum OnExit {
 ///
 /// Returns a failure if the program cannot be recorded, or the recorder is missing.
 pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
+    if env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
+        return Err(Failure::wrong_use(format!(
+            "{RECORD} is set: a heap of the program would record the same memory again; unset it, \
+             or run the program without gpuheap run"
+        )));
+    }
     let library = library(arguments.stand_ins.as_deref())?;
     let Some((program, rest)) = arguments.program.split_first() else {
         return Err(Failure::wrong_use("no program was given"));
@@ -203,7 +215,9 @@ fn variables(
         ("GPUHEAP_RUN_OUTPUT", output),
         ("GPUHEAP_RUN_LIST", list),
     ];
-    all.into_iter().chain(given).collect()
+    // A profiler that is set there already gets the ranges.
+    let nvtx = env::var_os(NVTX).is_none().then(|| (NVTX, library.into()));
+    all.into_iter().chain(nvtx).chain(given).collect()
 }
 
 /// Prints the gates that failed. Returns `true` if none did.
@@ -274,7 +288,9 @@ impl Captures {
     fn found(&self) -> Vec<PathBuf> {
         let list = fs::read(self.list.path()).unwrap_or_default();
         let paths = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-        let mut paths: Vec<_> = paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
+        let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        // A process that allocated nothing has removed its file.
+        let mut paths: Vec<_> = paths.filter(|path| path.exists()).collect();
         paths.sort();
         paths
     }

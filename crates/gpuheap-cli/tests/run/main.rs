@@ -8,6 +8,7 @@ mod command;
 mod hostile;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
+mod ranges;
 #[path = "../schema/mod.rs"]
 mod schema;
 
@@ -350,6 +351,14 @@ fn unusable_program_is_refused() {
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
         assert!(ran.stderr.contains(said) && ran.stderr.lines().count() == 1, "{}", ran.stderr);
     }
+}
+
+#[test]
+fn program_that_records_itself_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = ran(gpuheap(&folder, &["--", "true"]).env("GPUHEAP_RECORD", "own.gph"));
+    assert_eq!((ran.code, ran.stdout.is_empty()), (2, true));
+    assert!(ran.stderr.contains("GPUHEAP_RECORD is set"), "{}", ran.stderr);
 }
 
 #[test]

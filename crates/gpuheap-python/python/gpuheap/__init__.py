@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from gpuheap._holders import Held, Holder, holders
     from gpuheap._install import Installed, Outcome, install, installed
     from gpuheap._meter import Meter, Reading, meter
+    from gpuheap._record import Recording, record
     from gpuheap._scopes import Leak, Scope, current_scope, scope, thread_scope
     from gpuheap import (
         cuda_core,
@@ -123,6 +124,7 @@ _MODULES = {
     "_holders": ("Held", "Holder", "holders"),
     "_install": ("Installed", "Outcome", "install", "installed"),
     "_meter": ("Meter", "Reading", "meter"),
+    "_record": ("Recording", "record"),
     "_scopes": ("Leak", "Scope", "current_scope", "scope", "thread_scope"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -157,6 +159,7 @@ __all__ = [
     "OutOfMemory",
     "Outcome",
     "Reading",
+    "Recording",
     "Released",
     "Scope",
     "Status",
@@ -175,6 +178,7 @@ __all__ = [
     "install",
     "installed",
     "meter",
+    "record",
     "replay",
     "scope",
     "set_default_heap",
@@ -217,7 +221,8 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers the magics `%%gpumem` and `%gpuflush`. IPython calls it for `%load_ext gpuheap`."""
+    """Registers the magics `%%gpumem`, `%%gpurecord` and `%gpuflush`. IPython calls it for
+    `%load_ext gpuheap`."""
     from gpuheap.ipython import load
 
     load(shell)

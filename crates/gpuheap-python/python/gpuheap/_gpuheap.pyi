@@ -1,6 +1,8 @@
 # Type stubs of the extension module. Its docstrings contain the documentation.
 
 from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, Protocol, Self, final, overload
 from weakref import ReferenceType
 
@@ -304,6 +306,7 @@ class Heap:
     def _outstanding(self) -> list[tuple[str, int, str, int, int, tuple[str, ...]]]: ...
     def _records(self) -> list[dict[str, Any]]: ...
     def _meter(self) -> _Meter: ...
+    def _record(self, path: str | PathLike[str]) -> _Recording: ...
     def _open_scope(
         self,
         name: str,
@@ -334,6 +337,12 @@ class _Memory:
 @final
 class _Meter:
     def read(self) -> tuple[int, int, int]: ...
+
+@final
+class _Recording:
+    @property
+    def path(self) -> Path: ...
+    def stop(self) -> None: ...
 
 @final
 class _Account:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpuheap._holders import Held
     from gpuheap._meter import Meter
+    from gpuheap._record import Recording
     from gpuheap._scopes import Scope
 
 
@@ -189,6 +190,12 @@ class Heap(_gpuheap.Heap):
         from gpuheap._meter import Meter
 
         return Meter(self)
+
+    def record(self, path: str | os.PathLike[str]) -> Recording:
+        """Records this heap's allocations and frees into a file, as `gpuheap.record` does."""
+        from gpuheap._record import Recording
+
+        return Recording([self], path)
 
     def scope(
         self,

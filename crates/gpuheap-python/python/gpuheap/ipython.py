@@ -1,12 +1,15 @@
 """Magics of IPython and Jupyter: `%load_ext gpuheap`.
 
 %%gpumem         peak and kept GPU memory of a cell, by line
+%%gpurecord      records the allocations of a cell into cell.gph
+%%gpurecord FILE records them into FILE
 %gpuflush        releases objects that an error left, and returns cached memory
 %gpuflush -o     empties Out, _ and _1, _2... too
 """
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
@@ -15,11 +18,12 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from gpuheap._flush import flush
 from gpuheap._heap import FlushReport
 from gpuheap._meter import Reading, meter
+from gpuheap._record import record
 
 
 @magics_class
 class GpuMagics(Magics):
-    """`%%gpumem` and `%gpuflush`."""
+    """`%%gpumem`, `%%gpurecord` and `%gpuflush`."""
 
     @no_var_expand
     @cell_magic
@@ -34,6 +38,18 @@ class GpuMagics(Magics):
             self.shell.run_cell(cell)  # type: ignore[union-attr]
         finally:
             print(describe(measured.read()))
+
+    @no_var_expand
+    @cell_magic
+    def gpurecord(self, line: str, cell: str) -> None:
+        """Runs the cell and records its allocations into the named file, by default `cell.gph`.
+        Prints the command that reports them.
+
+        Records the heaps that `gpuheap.record` records.
+        """
+        with record(line.strip() or "cell.gph") as recording:
+            self.shell.run_cell(cell)  # type: ignore[union-attr]
+        print(f"GPU memory: gpuheap report {shlex.join(recording.paths)}")
 
     @magic_arguments()  # type: ignore[untyped-decorator, no-untyped-call]
     @argument(  # type: ignore[untyped-decorator, no-untyped-call]

@@ -11,8 +11,8 @@ use super::symbols::Symbols;
 use crate::model::{MemoryKind, Odd, StackInterner};
 use crate::source::{Source, read_error};
 use crate::{
-    At, Coverage, Error, Format, Place, ReadOptions, RecordedDevice, Recording, RecordingEnd,
-    ThreadInfo, Trace, TraceBuilder, Warning, WarningKind,
+    At, Coverage, Error, Format, Place, Range, ReadOptions, RecordedDevice, Recording,
+    RecordingEnd, ThreadInfo, Trace, TraceBuilder, Warning, WarningKind,
 };
 use gpuheap_capture::{DecodeError, Deltas, MAGIC, Record, Time, VERSION};
 
@@ -120,6 +120,14 @@ enum Action {
     Nothing,
 }
 
+/// Range of the program, by indices of events.
+struct OpenRange {
+    thread: u32,
+    name: Arc<str>,
+    start: usize,
+    end: usize,
+}
+
 struct Timed {
     time_ns: u64,
     thread: u32,
@@ -149,6 +157,7 @@ struct Capture {
     most_frames: usize,
     symbols: Symbols,
     events: Vec<Timed>,
+    ranges: Vec<OpenRange>,
     /// Index of the last free of each address.
     frees: FxHashMap<(u32, u64), usize>,
     /// Live allocations: device and bytes.
@@ -171,6 +180,7 @@ impl Capture {
             most_frames: FRAMES.saturating_add(bytes.saturating_mul(FRAMES_PER_BYTE)),
             symbols: Symbols::new(options.symbols, bytes),
             events: Vec::new(),
+            ranges: Vec::new(),
             frees: FxHashMap::default(),
             live: FxHashMap::default(),
             live_bytes: FxHashMap::default(),
@@ -287,6 +297,26 @@ impl Capture {
                     device.coverage = Some(Coverage { used, recorded });
                 }
             }
+            Record::RangeStart { time, thread, name } => {
+                self.note(time);
+                let empty = self.interner.text("")?;
+                let name = numbered(&self.texts, name, empty);
+                let name = name.and_then(|name| self.interner.text_of(name));
+                let Some(name) = name else { return Ok(false) };
+                if thread as usize > self.threads.len() {
+                    return Ok(false);
+                }
+                let start = self.events.len();
+                self.ranges.push(OpenRange { thread, name, start, end: usize::MAX });
+            }
+            Record::RangeEnd { time, range } => {
+                self.note(time);
+                // A child that a raw `clone` made ends ranges of its parent.
+                let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
+                if let Some(range) = range {
+                    range.end = range.end.min(self.events.len());
+                }
+            }
             Record::End { time, reason } => {
                 self.note(time);
                 self.recording.end = match reason {
@@ -335,7 +365,7 @@ impl Capture {
         let mut owners: FxHashMap<(u32, u64), u64> = FxHashMap::default();
         let lane =
             |kind: MemoryKind, device: u32| if kind.is_host() { HOST } else { device.into() };
-        for event in &self.events {
+        for (index, event) in self.events.iter().enumerate() {
             let (stack, owner) = match event.action {
                 Action::Nothing => continue,
                 Action::Allocate { kind, device, address, stack, .. } => {
@@ -356,8 +386,10 @@ impl Capture {
                 stack: numbers.get(stack as usize).copied().unwrap_or(0),
             };
             let device = builders.entry(owner).or_insert_with(|| Device::new(name, owner));
+            device.starts.push((index, device.builder.event_count()));
             device.add(at, event)?;
         }
+        let ranges = self.ranges;
         if !self.with_host {
             builders.remove(&HOST);
         }
@@ -370,14 +402,19 @@ impl Capture {
         let traces = builders.into_values().map(|mut device| {
             device.builder.set_stacks(Arc::clone(&stacks));
             device.builder.set_recording(Arc::clone(&recording), Arc::clone(&threads));
+            for range in &ranges {
+                let events = device.first_from(range.start)..device.first_from(range.end);
+                let named = Range { name: Arc::clone(&range.name), thread: None, events };
+                device.builder.add_range(range.thread.into(), named)?;
+            }
             let unknown = device.unknown_frees.warning(WarningKind::UnknownFree);
             let lost = device.lost_frees.warning(WarningKind::LostFree);
             for warning in [broken.clone(), unknown, lost].into_iter().flatten() {
                 device.builder.warn(warning);
             }
-            device.builder.finish()
+            Ok(device.builder.finish())
         });
-        Ok(traces.collect())
+        traces.collect()
     }
 
     /// Looks up names and lines. Returns the new number of each stack of the file.
@@ -428,6 +465,8 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device that is built.
 struct Device {
     builder: TraceBuilder,
+    /// Index of each event of the file, and of its first event of the trace.
+    starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
 }
@@ -438,7 +477,14 @@ impl Device {
         if let Ok(ordinal) = u32::try_from(owner) {
             builder.set_device(ordinal);
         }
-        Self { builder, unknown_frees: Odd::default(), lost_frees: Odd::default() }
+        let (unknown_frees, lost_frees) = Default::default();
+        Self { builder, starts: Vec::new(), unknown_frees, lost_frees }
+    }
+
+    /// Returns the index of the first event of the trace at or after an event of the file.
+    fn first_from(&self, event: usize) -> usize {
+        let at = self.starts.partition_point(|(index, _)| *index < event);
+        self.starts.get(at).map_or(self.builder.event_count(), |(_, first)| *first)
     }
 
     fn add(&mut self, at: At, event: &Timed) -> Result<(), Error> {

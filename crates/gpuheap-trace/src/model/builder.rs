@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use super::ids::{Ids, next_number};
 use super::stacks::Stacks;
 use super::{
-    AllocatorSettings, Event, Format, MemoryKind, Op, Recording, Segment, SnapshotKeys, StreamInfo,
-    ThreadInfo, Trace, Warning,
+    AllocatorSettings, Event, Format, MemoryKind, Op, Range, Recording, Segment, SnapshotKeys,
+    StreamInfo, ThreadInfo, Trace, Warning,
 };
 use crate::Error;
 
@@ -90,6 +90,7 @@ impl TraceBuilder {
                 thread_infos: Vec::new(),
                 kinds: Vec::new(),
                 recording: None,
+                ranges: Vec::new(),
                 stacks: Arc::default(),
                 allocator: None,
                 keys: None,
@@ -291,6 +292,25 @@ impl TraceBuilder {
     pub(crate) fn set_recording(&mut self, recording: Arc<Recording>, threads: Arc<[ThreadInfo]>) {
         self.trace.recording = Some(recording);
         self.known_threads = threads;
+    }
+
+    /// Returns the number of events so far.
+    pub(crate) fn event_count(&self) -> usize {
+        self.trace.events.len()
+    }
+
+    /// Adds a range of a thread, numbered as those of [`At`]; 0 for all threads.
+    ///
+    /// # Errors
+    /// Returns an error if threads exceed 32 bits.
+    pub(crate) fn add_range(&mut self, thread: u64, mut range: Range) -> Result<(), Error> {
+        range.thread = match thread {
+            0 => None,
+            thread if !self.threads.contains(thread) => Some(u32::MAX),
+            thread => Some(self.threads.number(thread)?),
+        };
+        self.trace.ranges.push(range);
+        Ok(())
     }
 
     /// Adds a warning to the trace.

@@ -19,7 +19,7 @@ pub use builder::{At, TraceBuilder};
 pub use gpuheap_capture::MemoryKind;
 pub use holder::Holder;
 pub(crate) use ids::next_number;
-pub use process::{Coverage, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
+pub use process::{Coverage, Range, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
 pub(crate) use site::is_runtime;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
@@ -52,6 +52,7 @@ pub struct Trace {
     /// Kind of each allocation; empty if the format records no kinds.
     kinds: Vec<MemoryKind>,
     recording: Option<Arc<Recording>>,
+    ranges: Vec<Range>,
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
@@ -217,6 +218,11 @@ impl Trace {
     /// [`MemoryKind::Device`].
     pub fn kind(&self, allocation: u32) -> MemoryKind {
         self.kinds.get(allocation as usize).copied().unwrap_or_default()
+    }
+
+    /// Returns the ranges that the program named, in the order of their starts.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
     }
 
     /// Returns facts of the recorded process; `None` if the file is not a capture.

@@ -1,5 +1,6 @@
 //! Facts of a recorded process: its threads, its devices and its end.
 
+use std::ops;
 use std::sync::Arc;
 
 /// Thread of a recorded process.
@@ -14,6 +15,19 @@ pub struct ThreadInfo {
     /// Time of the thread's end, nanoseconds since the recording began. `None` if the thread lived
     /// until the recording ended.
     pub ended_ns: Option<u64>,
+}
+
+/// Range of a program, which the program named with NVTX.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Range {
+    /// Name, with the domain's name before it.
+    pub name: Arc<str>,
+    /// Index in [`Trace::threads`](crate::Trace::threads) of the thread whose calls are in the
+    /// range, `u32::MAX` if the thread has no event; `None` for the calls of all threads.
+    pub thread: Option<u32>,
+    /// Indices of the events between start and end, of all threads.
+    pub events: ops::Range<usize>,
 }
 
 /// Process of a native capture.

@@ -25,7 +25,8 @@ impl Trace {
             |_| true,
         ];
         let of = |is_own: fn(&Frame) -> bool| -> Vec<&Frame> {
-            self.stack(stack).filter(|frame| !is_of_cuda(frame) && is_own(frame)).collect()
+            let is_between = |frame: &Frame| is_of_cuda(frame) || is_of_gpuheap(frame);
+            self.stack(stack).filter(|frame| !is_between(frame) && is_own(frame)).collect()
         };
         kinds.into_iter().map(of).find(|frames| !frames.is_empty()).unwrap_or_default()
     }
@@ -81,7 +82,21 @@ fn is_of_cuda(frame: &Frame) -> bool {
     let function = frame.function.strip_prefix("cuda").or(frame.function.strip_prefix("cu"));
     let is_call = function.is_some_and(|rest| rest.starts_with(|first: char| first.is_uppercase()))
         && !file.ends_with(".py");
-    is_call || frame.function.starts_with("gpuheap_emu") || is_runtime(file)
+    is_call || is_runtime(file)
+}
+
+/// Returns `true` if the frame is of gpuheap: a recorded heap's stacks begin there. With line
+/// tables alone, names of inlined functions lack their crates, so files are compared too.
+fn is_of_gpuheap(frame: &Frame) -> bool {
+    let name = frame.function.trim_start_matches(['<', '&', '(']);
+    let file = frame.file.split_once("crates/gpuheap").map(|(_, rest)| rest);
+    let is_source = file.is_some_and(|rest| {
+        rest.trim_start_matches(|letter: char| letter.is_ascii_lowercase() || letter == '-')
+            .starts_with("/src/")
+    });
+    let crates = ["gpuheap", "gpuheap_capi", "gpuheap_malloc", "gpuheap_python", "backtrace"];
+    let is_path = |one: &str| name.strip_prefix(one).is_some_and(|rest| rest.starts_with("::"));
+    is_source || name.starts_with("gpuheap_emu") || crates.into_iter().any(is_path)
 }
 
 /// Returns `true` if a file is a library of CUDA, an emulated one, or the C and C++ runtime: its
@@ -151,6 +166,13 @@ mod tests {
         let linked = ("cudaMalloc", "/home/a/leak", 0);
         let emulated = ("gpuheap_emu_cudart::memory::cudaMalloc", "/src/memory.rs", 83);
         assert_eq!(shown(&trace(&[emulated, linked, native[1]])), ["leak.cpp:10 in take"]);
+        let recorded = [
+            ("backtrace::backtrace::trace", "/x/backtrace.rs", 66),
+            ("<gpuheap::heap::Heap>::allocate", "/x/heap/block.rs", 66),
+            ("allocate", "/x/crates/gpuheap-capi/src/memory.rs", 9),
+            ("gpuheap_tools::fill", "/home/a/fill.rs", 3),
+        ];
+        assert_eq!(shown(&trace(&recorded)), ["fill.rs:3 in gpuheap_tools::fill"]);
         assert_eq!(trace(&[native[0]]).site(1), "cudaMalloc in libcudart.so.12");
     }
 

@@ -91,13 +91,16 @@ impl HeapInner {
         let cached = cache.filter(|_| !is_plain).and_then(|cache| cache.take(bytes));
         let allocated = cached.map_or_else(|| store.allocate(bytes, stream, cache), Ok);
         let reported = self.reported(kind, bytes, at, allocated);
-        let mut lease = reported.map_err(|error| self.with_consumers(error))?;
+        let mut lease = reported.map_err(|error| {
+            self.tracker.failed(bytes, kind, stream.id(), at, &error);
+            self.with_consumers(error)
+        })?;
         if !is_plain {
             lease.note(&self.context, BlockEvent::Allocated);
             if zeroed || self.zero_on_alloc {
                 lease = store.zeroed(lease)?;
             }
-            lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
+            lease.track = self.tracker.allocated(lease.address, bytes, kind, stream.id(), at);
         }
         measure::note(bytes);
         Ok((lease, cache))

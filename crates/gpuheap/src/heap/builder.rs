@@ -1,5 +1,6 @@
 //! Configuration of a heap.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -47,6 +48,7 @@ struct Choices {
     zero_on_free: Option<bool>,
     zero_on_alloc: Option<bool>,
     track: Option<Tracking>,
+    record: Option<PathBuf>,
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
     slack: Option<f64>,
@@ -187,6 +189,13 @@ impl HeapBuilder {
         self
     }
 
+    /// Records all allocations and frees of the heap into a file, from its first allocation to its
+    /// end. [`Heap::record`] has the details.
+    pub fn record(mut self, path: impl Into<PathBuf>) -> HeapBuilder {
+        self.choices.record = Some(path.into());
+        self
+    }
+
     /// Sets the way in which large copies of pageable memory are staged.
     #[doc(hidden)]
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
@@ -251,7 +260,11 @@ impl HeapBuilder {
             pool => policy_and_source(&context, MemoryKind::Device, pool, self.tuning()),
         };
         let idle_trim = self.choices.idle_trim;
+        let record = self.choices.record.take();
         let heap = self.build_over(pool, parts);
+        if let Some(path) = record {
+            heap.inner().start_recording(&path)?;
+        }
         if let Some(after) = idle_trim {
             let idle = IdleTrim::start(Arc::downgrade(heap.inner()), after).map_err(|error| {
                 ErrorKind::HostResources.error(format!(
@@ -284,6 +297,7 @@ impl HeapBuilder {
         chosen.limits.hard = chosen.limits.hard.or(bytes(settings.hard_limit));
         chosen.limits.soft = chosen.limits.soft.or(bytes(settings.soft_limit));
         chosen.track = chosen.track.or(settings.track);
+        chosen.record = chosen.record.take().or_else(|| settings.record.clone());
         chosen.zero_on_free = chosen.zero_on_free.or(settings.zero_on_free);
         chosen.zero_on_alloc = chosen.zero_on_alloc.or(settings.zero_on_alloc);
         chosen.slack = chosen.slack.or(settings.slack);

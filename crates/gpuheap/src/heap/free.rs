@@ -46,7 +46,7 @@ impl HeapInner {
         let lease = renamed.as_ref().map_or(lease, |renamed| renamed.lease);
         let stream = renamed.as_ref().and_then(|renamed| renamed.stream.as_ref()).or(stream);
         let _time = measure::memory_management();
-        self.untrack(lease.track);
+        self.untrack(lease.track, stream.map(Stream::id));
         let zeroed = zeroed || self.zero_on_free;
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
         let cache = ThreadCache::find_or_open(self, kind, stream_id, stream);
@@ -93,15 +93,15 @@ impl HeapInner {
     pub(super) fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
         let alive = self.context.check_alive();
         if alive == Err(Gone::Reset) {
-            self.untrack(lease.track);
+            self.untrack(lease.track, None);
         }
         Ok(alive?)
     }
 
     #[inline]
-    pub(super) fn untrack(&self, track: Option<TrackId>) {
+    pub(super) fn untrack(&self, track: Option<TrackId>, stream: Option<u64>) {
         if let Some(track) = track {
-            self.tracker.freed(track);
+            self.tracker.freed(track, stream);
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod meter;
 mod notes;
 pub(crate) mod page_lock;
 pub(crate) mod reclaimers;
+pub(crate) mod recording;
 pub(crate) mod recovery;
 pub(crate) mod registrations;
 mod renaming;
@@ -50,7 +51,7 @@ use crate::logging;
 use crate::measure;
 use crate::size::Bytes;
 use crate::stream::Stream;
-use crate::track::{Tracker, Tracking};
+use crate::track::Tracker;
 
 /// The memory of one device, allocated and freed in stream order.
 ///
@@ -453,7 +454,7 @@ impl Heap {
     ) -> Result<u64, Error> {
         self.inner().check_alive_for(lease)?;
         let _time = measure::memory_management();
-        self.inner().untrack(lease.track);
+        self.inner().untrack(lease.track, Some(stream.id()));
         let renamed = self.inner().rename(kind, lease, Some(stream));
         if let Some(renamed) = &renamed {
             renamed.note_freed();
@@ -513,10 +514,11 @@ impl Heap {
 }
 
 impl HeapInner {
-    /// Returns `true` if blocks are allocated and freed as they are: neither filled nor tracked.
+    /// Returns `true` if blocks are allocated and freed as they are: not filled, tracked or
+    /// recorded.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
-        !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
+        !fills && self.context.block_checks().is_none() && !self.tracker.is_on()
     }
 
     /// Returns an error if the heap cannot allocate a kind of memory: the kind is registered

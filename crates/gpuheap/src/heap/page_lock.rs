@@ -53,7 +53,8 @@ impl Heap {
         let host = memory.expose_provenance() as u64;
         let device = self.lock_and_map(host, bytes, stream)?;
         let (bytes, kind) = (bytes as u64, MemoryKind::Registered);
-        let track = self.inner().tracker.allocated(device, bytes, kind, Location::caller());
+        let track =
+            self.inner().tracker.allocated(device, bytes, kind, stream.id(), Location::caller());
         self.inner().registered.add(bytes);
         measure::note(bytes);
         Ok(PageLock { heap: self.clone(), host, device, bytes, track, is_locked: true })
@@ -134,7 +135,7 @@ impl PageLock {
             _ => wait(context).and_then(|()| unlock(context, self.host))?,
         }
         self.heap.inner().registered.remove(self.bytes);
-        self.heap.inner().untrack(self.track);
+        self.heap.inner().untrack(self.track, None);
         Ok(())
     }
 }

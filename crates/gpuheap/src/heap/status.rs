@@ -10,7 +10,7 @@ use crate::heap::Heap;
 use crate::heap::store::Store;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
-use crate::track::{Many, Outstanding};
+use crate::track::{Many, Outstanding, RecordingStatus};
 
 /// Memory of a heap and its device at one moment, in bytes. Returned by [`Heap::memory_status`].
 ///
@@ -84,6 +84,9 @@ pub struct MemoryStatus {
     pub pinned: KindStatus,
     /// Registered memory; it belongs to the program.
     pub registered: KindStatus,
+    /// Recording of the heap; `None` if it is not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<RecordingStatus>,
     /// With tracking on, every outstanding allocation, oldest first. The text shows the first 50.
     pub outstanding: Vec<Outstanding>,
 }
@@ -143,6 +146,7 @@ impl Heap {
             unified: KindStatus::from_store(inner.unified.get()),
             pinned: KindStatus::from_store(inner.pinned.get()),
             registered: KindStatus::from_stats(&inner.registered.usage().stats),
+            recording: inner.tracker.recording(),
             outstanding: inner.tracker.outstanding(),
         })
     }
@@ -191,6 +195,9 @@ impl fmt::Display for MemoryStatus {
         }
         for warning in &self.warnings {
             write!(f, "\nWarning: {warning}")?;
+        }
+        if let Some(recording) = &self.recording {
+            write!(f, "\nRecording: {recording}")?;
         }
         self.limits(f)?;
         if self.other_heaps > 0 {

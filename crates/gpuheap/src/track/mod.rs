@@ -3,10 +3,12 @@
 //! * This module: records, made at an allocation and removed at its free.
 //! * [`site`]: the places in code that allocate, each stored once.
 //! * [`stack`]: stacks, captured as addresses and resolved when they are displayed.
+//! * [`recorder`]: recording of allocations and frees into a file.
 //! * [`thread`]: threads, and their outstanding allocations when they end.
 //! * [`report`] and [`diff`]: reports for people and programs.
 
 mod diff;
+mod recorder;
 mod report;
 mod site;
 mod stack;
@@ -16,12 +18,15 @@ mod thread;
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 pub use diff::{Change, Diff, Snapshot};
+pub(crate) use recorder::{DeviceFacts, Recorder};
+pub use recorder::{RecordingStatus, WalkFrames, walk_frames_by};
 pub use report::{
     Leak, Leaks, Outstanding, ThreadShare, Tracking, UnknownTracking, assert_no_leaks,
 };
@@ -31,9 +36,10 @@ pub use thread::ThreadEnd;
 
 use crate::Caller;
 use crate::MemoryKind;
-use crate::error::Consumer;
+use crate::error::{Cause, Consumer, Error};
 use crate::program::Callback;
-use site::Sites;
+use recorder::Recorded;
+use site::{SiteKey, Sites};
 use thread::{ThreadEndHandler, Threads};
 
 /// Outstanding allocations of one heap, of all kinds of memory.
@@ -43,6 +49,16 @@ pub(crate) struct Tracker {
     /// in which it allocated.
     this: Weak<Tracker>,
     state: Mutex<TrackerState>,
+    /// `true` while there is a recorder.
+    is_recording: AtomicBool,
+    recorder: RwLock<Option<DeviceRecorder>>,
+}
+
+/// Recorder, and the ordinal of the heap's device.
+#[derive(Clone)]
+struct DeviceRecorder {
+    recorder: Arc<Recorder>,
+    device: i32,
 }
 
 /// Identifier of a tracked allocation.
@@ -66,12 +82,59 @@ struct Record {
     time: Instant,
     site: u32,
     thread: u32,
+    stream: u64,
+    /// `true` if the allocation is in the capture.
+    is_recorded: bool,
 }
 
 impl Tracker {
     /// Makes a tracker without outstanding allocations.
     pub(crate) fn new(tracking: Tracking) -> Arc<Tracker> {
-        Arc::new_cyclic(|this| Tracker { tracking, this: this.clone(), state: Mutex::default() })
+        Arc::new_cyclic(|this| Tracker {
+            tracking,
+            this: this.clone(),
+            state: Mutex::default(),
+            is_recording: AtomicBool::new(false),
+            recorder: RwLock::new(None),
+        })
+    }
+
+    /// Returns `true` if allocations pass here: they are tracked or recorded.
+    pub(crate) fn is_on(&self) -> bool {
+        self.tracking != Tracking::Off || self.is_recording.load(Ordering::Relaxed)
+    }
+
+    /// Starts to record, unless allocations are recorded already. Returns the recorder in use.
+    pub(crate) fn start(&self, recorder: &Arc<Recorder>, device: i32) -> Arc<Recorder> {
+        let mut current = self.recorder.write().unwrap_or_else(PoisonError::into_inner);
+        let recorder = recorder.clone();
+        let current = current.get_or_insert_with(|| DeviceRecorder { recorder, device });
+        self.is_recording.store(true, Ordering::Relaxed);
+        current.recorder.clone()
+    }
+
+    /// Ends the recording.
+    pub(crate) fn stop(&self) {
+        let mut current = self.recorder.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_recording.store(false, Ordering::Relaxed);
+        let recorder = current.take();
+        drop(current);
+        if self.tracking == Tracking::Off {
+            self.lock().forget_all();
+        }
+        drop(recorder);
+    }
+
+    /// Returns the recording; `None` if allocations are not recorded.
+    pub(crate) fn recording(&self) -> Option<RecordingStatus> {
+        Some(self.recorder()?.recorder.status())
+    }
+
+    fn recorder(&self) -> Option<DeviceRecorder> {
+        if !self.is_recording.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.recorder.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the amount of detail recorded.
@@ -80,32 +143,64 @@ impl Tracker {
     }
 
     /// Records an allocation for the line `at`. A chain of `#[track_caller]` functions passed on
-    /// this line. Returns `None` with tracking off.
+    /// this line. `stream` is the driver's id of the stream; 0 for memory without a stream. Returns
+    /// `None` if allocations are neither tracked nor recorded.
     #[inline]
     pub(crate) fn allocated(
         &self,
         address: u64,
         bytes: u64,
         kind: MemoryKind,
+        stream: u64,
         at: Caller,
     ) -> Option<TrackId> {
-        match self.tracking {
-            Tracking::Off => None,
-            _ => self.record(address, bytes, kind, at),
-        }
+        if self.is_on() { self.record(address, bytes, kind, stream, at) } else { None }
     }
 
-    /// Removes a freed allocation. A second call is harmless, until the identifier is used again.
-    pub(crate) fn freed(&self, id: TrackId) {
+    /// Records a request that failed, if memory was short and allocations are recorded.
+    #[cold]
+    pub(crate) fn failed(
+        &self,
+        bytes: u64,
+        kind: MemoryKind,
+        stream: u64,
+        at: Caller,
+        error: &Error,
+    ) {
+        let Some(DeviceRecorder { recorder, device }) = self.recorder() else { return };
+        let Some(shortage) = error.out_of_memory() else { return };
+        let key = SiteKey::capture(at, kind, self.detail(true));
+        let thread = thread::identity_in(self);
+        let (addresses, thread) = (key.addresses(), thread.as_deref());
+        let failed = Recorded { kind, address: 0, bytes, stream, at, addresses, thread };
+        let is_limit = matches!(shortage.cause, Cause::Limit | Cause::LargerThanLimit);
+        recorder.failed(device, &failed, is_limit);
+    }
+
+    /// Removes a freed allocation. `stream` is the driver's id of the stream that orders the free;
+    /// `None` for the stream of the allocation. A second call is harmless, until the identifier is
+    /// used again.
+    pub(crate) fn freed(&self, id: TrackId, stream: Option<u64>) {
         let index = id.0.get() - 1;
-        let mut state = self.lock();
-        let state = &mut *state;
-        let Some(record) = state.records.get_mut(index as usize).and_then(Option::take) else {
-            return;
+        let (record, kind) = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            let Some(record) = state.records.get_mut(index as usize).and_then(Option::take) else {
+                return;
+            };
+            state.vacant.push(index);
+            let kind = state.sites.get(record.site).kind;
+            state.sites.freed(record.site, record.bytes);
+            state.threads.freed(record.thread);
+            (record, kind)
         };
-        state.vacant.push(index);
-        state.sites.freed(record.site, record.bytes);
-        state.threads.freed(record.thread);
+        if record.is_recorded
+            && let Some(DeviceRecorder { recorder, .. }) = self.recorder()
+        {
+            let thread = thread::identity_in(self);
+            let stream = stream.unwrap_or(record.stream);
+            recorder.freed(kind, record.address, stream, thread.as_deref());
+        }
     }
 
     /// Returns the outstanding allocations, by site.
@@ -116,6 +211,9 @@ impl Tracker {
     /// Returns every outstanding allocation, the oldest first.
     pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
         let now = Instant::now();
+        if self.tracking == Tracking::Off {
+            return Vec::new();
+        }
         let state = self.lock();
         let mut all: Vec<_> = state.records.iter().flatten().collect();
         all.sort_by_key(|record| record.time);
@@ -137,7 +235,11 @@ impl Tracker {
     /// Returns how much is outstanding at each site now. Takes one step for each site, however many
     /// allocations the site has.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self.tracking, self.lock().sites.outstanding())
+        let sites = match self.tracking {
+            Tracking::Off => Vec::new(),
+            _ => self.lock().sites.outstanding(),
+        };
+        Snapshot::new(self.tracking, sites)
     }
 
     /// Returns the few lines that hold the most of a kind of memory, most bytes first. Resolves no
@@ -145,6 +247,9 @@ impl Tracker {
     pub(crate) fn consumers(&self, kind: MemoryKind) -> Vec<Consumer> {
         const SHOWN: usize = 3;
         let mut lines: FxHashMap<Caller, Consumer> = FxHashMap::default();
+        if self.tracking == Tracking::Off {
+            return Vec::new();
+        }
         let sites = self.lock().sites.outstanding();
         for (site, allocations, bytes) in sites.iter().filter(|(site, ..)| site.kind == kind) {
             let none = Consumer { at: site.at, allocations: 0, bytes: 0 };
@@ -171,11 +276,28 @@ impl Tracker {
 
     #[cold]
     #[inline(never)]
-    fn record(&self, address: u64, bytes: u64, kind: MemoryKind, at: Caller) -> Option<TrackId> {
+    fn record(
+        &self,
+        address: u64,
+        bytes: u64,
+        kind: MemoryKind,
+        stream: u64,
+        at: Caller,
+    ) -> Option<TrackId> {
+        let recorder = self.recorder();
         // Captures the stack and the thread before it takes the lock, because they take most of the
         // time.
-        let key = site::SiteKey::capture(at, kind, self.tracking);
+        let key = SiteKey::capture(at, kind, self.detail(recorder.is_some()));
         let thread = thread::place_in(self);
+        // Memory of zero bytes has no address.
+        let recorder = recorder.filter(|_| bytes > 0);
+        if let Some(DeviceRecorder { recorder, device }) = &recorder {
+            let thread = thread::identity_in(self);
+            let (addresses, thread) = (key.addresses(), thread.as_deref());
+            let allocated = Recorded { kind, address, bytes, stream, at, addresses, thread };
+            recorder.allocated(*device, &allocated);
+        }
+        let is_recorded = recorder.is_some();
         let time = Instant::now();
         let mut state = self.lock();
         let state = &mut *state;
@@ -186,12 +308,20 @@ impl Tracker {
         };
         let site = state.sites.allocated(&key, at, kind, bytes);
         let thread = state.threads.allocated(thread);
-        let record = Some(Record { address, bytes, time, site, thread });
+        let record = Some(Record { address, bytes, time, site, thread, stream, is_recorded });
         match state.records.get_mut(index as usize) {
             Some(place) => *place = record,
             None => state.records.push(record),
         }
         NonZeroU32::new(index + 1).map(TrackId)
+    }
+
+    /// Returns the detail of new sites.
+    fn detail(&self, is_recorded: bool) -> Tracking {
+        match self.tracking {
+            Tracking::Off if is_recorded => Tracking::Backtraces,
+            tracking => tracking,
+        }
     }
 
     /// Returns the outstanding allocations of all threads or of one thread, grouped by site.
@@ -206,7 +336,8 @@ impl Tracker {
         let now = Instant::now();
         let state = self.lock();
         let mut groups: FxHashMap<u32, SiteGroup> = FxHashMap::default();
-        for record in state.records.iter().flatten() {
+        let records = state.records.iter().filter(|_| self.tracking != Tracking::Off);
+        for record in records.flatten() {
             if thread.is_some_and(|thread| thread != record.thread) {
                 continue;
             }
@@ -249,5 +380,16 @@ impl Tracker {
 
     fn lock(&self) -> MutexGuard<'_, TrackerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TrackerState {
+    /// Removes all allocations. Their identifiers are not used again, because blocks still have
+    /// them.
+    fn forget_all(&mut self) {
+        for record in self.records.iter_mut().filter_map(Option::take) {
+            self.sites.freed(record.site, record.bytes);
+            self.threads.freed(record.thread);
+        }
     }
 }

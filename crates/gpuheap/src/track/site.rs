@@ -47,7 +47,7 @@ impl SiteKey {
         &self.words[..self.len]
     }
 
-    fn addresses(&self) -> &[usize] {
+    pub(super) fn addresses(&self) -> &[usize] {
         &self.words[2..self.len]
     }
 }

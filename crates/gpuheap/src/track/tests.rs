@@ -20,7 +20,7 @@ fn here() -> Caller {
 fn allocate_at(tracker: &Tracker, bytes: u64, at: Caller) -> Option<TrackId> {
     static ADDRESS: AtomicU64 = AtomicU64::new(0x7f00_0000_0000);
     let address = ADDRESS.fetch_add(bytes.max(1), Ordering::Relaxed);
-    tracker.allocated(address, bytes, MemoryKind::Device, at)
+    tracker.allocated(address, bytes, MemoryKind::Device, 0, at)
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn leaks_group_by_line_and_kind() {
     let ids: Vec<_> = (0..3).map(|_| allocate_at(&tracker, 8, small).unwrap()).collect();
     allocate_at(&tracker, 4096, large).unwrap();
     allocate_at(&tracker, 0, large).unwrap();
-    tracker.allocated(1, 100, MemoryKind::Pinned, small).unwrap();
-    tracker.freed(ids[1]);
+    tracker.allocated(1, 100, MemoryKind::Pinned, 0, small).unwrap();
+    tracker.freed(ids[1], None);
 
     let leaks = tracker.leaks();
     assert_eq!((leaks.allocations, leaks.bytes), (5, 4212));
@@ -163,12 +163,12 @@ fn second_free_of_identifier_is_ignored() {
     let tracker = Tracker::new(Tracking::Counts);
     let first = allocate(&tracker, 8);
     let second = allocate(&tracker, 16);
-    tracker.freed(first);
-    tracker.freed(first);
+    tracker.freed(first, None);
+    tracker.freed(first, None);
     assert_eq!(tracker.leaks().bytes, 16);
     assert_eq!(allocate(&tracker, 32), first, "identifiers are used again");
-    tracker.freed(second);
-    tracker.freed(first);
+    tracker.freed(second, None);
+    tracker.freed(first, None);
     assert_no_leaks(&tracker.leaks());
     assert_eq!(tracker.outstanding().len(), 0);
 }
@@ -189,7 +189,7 @@ fn diff_lists_growth_and_decrease() {
     allocate_at(&tracker, 1, stays);
     let gone = allocate_at(&tracker, 4096, goes).unwrap();
     let before = tracker.snapshot();
-    tracker.freed(gone);
+    tracker.freed(gone, None);
     allocate_at(&tracker, 8, comes);
     allocate_at(&tracker, 8, comes);
     let after = tracker.snapshot();
@@ -225,7 +225,7 @@ fn equal_stacks_share_a_site() {
     let leaks = tracker.leaks();
     assert_eq!(leaks.sites.iter().map(|site| site.allocations).collect::<Vec<_>>(), [100, 1]);
     // A site outlives its freed allocations, so that the next allocation there reuses the site.
-    tracker.freed(other);
+    tracker.freed(other, None);
     assert_eq!(tracker.lock().sites.len(), 2);
     assert_eq!(tracker.leaks().sites.len(), 1);
 }
@@ -237,7 +237,7 @@ fn sites_without_allocations_are_removed() {
     let kept = here();
     let kept_id = allocate_at(&tracker, 8, kept).unwrap();
     let before = tracker.snapshot();
-    tracker.freed(kept_id);
+    tracker.freed(kept_id, None);
     let live = allocate_at(&tracker, 16, here()).unwrap();
     let mut state = tracker.lock();
     for number in 0..if cfg!(miri) { 200 } else { 20_000 } {
@@ -250,7 +250,7 @@ fn sites_without_allocations_are_removed() {
     allocate_at(&tracker, 8, kept);
     let diff = tracker.snapshot().diff(&before);
     assert_eq!(diff.changes.iter().map(|change| change.bytes).collect::<Vec<_>>(), [16]);
-    tracker.freed(live);
+    tracker.freed(live, None);
     assert_eq!(tracker.leaks().bytes, 8);
 }
 
@@ -325,7 +325,7 @@ fn thread_end_is_reported_by_name() {
         thread::scope(|scope| builder.spawn_scoped(scope, body).unwrap().join().unwrap());
     };
     let handed_on = Mutex::new(None);
-    run("tidy", &|| tracker.freed(allocate(&tracker, 8)));
+    run("tidy", &|| tracker.freed(allocate(&tracker, 8), None));
     run("idle", &|| ());
     run("untidy", &|| {
         allocate(&tracker, 4096);
@@ -351,10 +351,10 @@ fn thread_end_is_reported_by_name() {
     assert_eq!(ended, ["untidy", "producer"], "{leaks}");
 
     // If a thread has ended and all its allocations are freed, its place is reused.
-    tracker.freed(handed_on.lock().unwrap().unwrap());
+    tracker.freed(handed_on.lock().unwrap().unwrap(), None);
     let places = tracker.lock().threads.len();
     for _ in 0..10 {
-        run("tidy", &|| tracker.freed(allocate(&tracker, 8)));
+        run("tidy", &|| tracker.freed(allocate(&tracker, 8), None));
     }
     assert_eq!(tracker.lock().threads.len(), places);
 }
@@ -397,7 +397,7 @@ fn eight_threads_count_exactly() {
             for step in 0..steps {
                 held.push(allocate(&tracker, number + step));
                 if step % 3 != 0 {
-                    tracker.freed(held.swap_remove(step as usize % held.len()));
+                    tracker.freed(held.swap_remove(step as usize % held.len()), None);
                 }
             }
             // Other threads free the rest.
@@ -415,7 +415,7 @@ fn eight_threads_count_exactly() {
         assert_eq!((leaks.allocations, leaks.bytes), (snapshot.allocations(), snapshot.bytes()));
         let threads = leaks.sites.iter().flat_map(|site| &site.threads);
         assert_eq!(threads.map(|thread| thread.bytes).sum::<u64>(), leaks.bytes);
-        left.into_iter().for_each(|id| tracker.freed(id));
+        left.into_iter().for_each(|id| tracker.freed(id, None));
         assert_no_leaks(&tracker.leaks());
         assert_eq!(tracker.snapshot().bytes(), 0);
     }

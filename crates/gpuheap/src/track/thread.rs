@@ -47,9 +47,9 @@ const PROGRAM: &str = "/proc/self/comm";
 
 /// Name and id of a thread.
 #[derive(Debug)]
-struct Identity {
-    name: String,
-    id: Option<u64>,
+pub(super) struct Identity {
+    pub(super) name: String,
+    pub(super) id: Option<u64>,
     is_main: bool,
 }
 
@@ -157,6 +157,16 @@ pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
 
+/// Returns this thread. Its end will be reported to the tracker. `None` if the thread-local
+/// variables were destroyed already.
+pub(super) fn identity_in(tracker: &Tracker) -> Option<Arc<Identity>> {
+    let identity = |guard: &Guard| {
+        guard.place_in(tracker);
+        guard.thread.clone()
+    };
+    THREAD.try_with(identity).ok()
+}
+
 thread_local! {
     static THREAD: Guard = Guard {
         thread: Arc::new(Identity::current()),
@@ -198,6 +208,9 @@ impl Drop for Guard {
         }
         for (tracker, place) in self.places.take() {
             let Some(tracker) = tracker.upgrade() else { continue };
+            if let Some(recorded) = tracker.recorder().filter(|_| !self.thread.is_main) {
+                recorded.recorder.thread_ended(&self.thread);
+            }
             // The main thread's end is the end of the program, so it is not reported.
             if tracker.lock().threads.end(place) && !self.thread.is_main {
                 report(&tracker, &self.thread, place);

@@ -1,0 +1,58 @@
+//! Ranges of NVTX: the capture has them, and the report shows their memory.
+
+use crate::*;
+
+#[test]
+fn ranges_have_their_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("ranges");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut compile = compiler();
+    compile.args(["-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]);
+    compile.arg(&program).arg(crates.join("gpuheap-preload/tests/ranges.c"));
+    compile.arg(libraries().path().join("libcuda.so.1")).args(["-pthread", "-ldl"]);
+    assert!(compile.status().unwrap().success());
+
+    let output = tempfile::tempdir().unwrap();
+    let ran = command(&output, &[], &["--", program.to_str().unwrap()]);
+    assert_eq!((ran.code, &*ran.stdout), (0, "levels: 0 1 1 1 1 1 1 0 0 0 -1\n"), "{}", ran.stderr);
+    let run = Run { folder: output, ran };
+    let trace = run.traces().remove(0);
+    let report = gpuheap_report::Report::new(&trace, gpuheap_report::At::Peak).unwrap();
+    let rows: Vec<_> = report
+        .ranges
+        .iter()
+        .map(|range| {
+            let name = &*range.name;
+            let left = range.left_bytes;
+            (name, range.ranges, range.peak_bytes, range.allocations, range.allocated_bytes, left)
+        })
+        .collect();
+    // Of 3 blocks of 1 MiB, the last is freed. Another thread takes 7 MiB.
+    let all = 10 * MIB;
+    assert_eq!(
+        rows,
+        [
+            ("all threads", 1, all, 1, 7 * MIB, 7 * MIB),
+            ("library: setup", 1, all, 1, 5, 5),
+            ("program", 1, all, 7, 12 * MIB + 5, 2 * MIB + 5),
+            ("wide ä", 1, all, 0, 0, 0),
+            ("", 1, all - MIB + 5, 0, 0, 0),
+            ("ascii", 1, all - MIB + 5, 0, 0, 0),
+            ("step", 3, 7 * MIB, 6, 12 * MIB, 2 * MIB),
+        ]
+    );
+    let text = gpuheap_report::text::render(&report);
+    assert!(text.contains("Which range of the program had the peak?"), "{text}");
+    let json = gpuheap_report::json::render(&[report]).unwrap();
+    assert!(json.contains("\"name\": \"library: setup\""), "{json}");
+}
+
+#[test]
+fn variable_of_profiler_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["--", "sh", "-c", "echo $NVTX_INJECTION64_PATH"];
+    let mut gpuheap = gpuheap(&folder, &words);
+    let ran = ran(gpuheap.env("NVTX_INJECTION64_PATH", "/opt/profiler.so"));
+    assert_eq!(ran.stdout, "/opt/profiler.so\n");
+}

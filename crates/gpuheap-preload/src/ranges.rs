@@ -1,0 +1,250 @@
+//! Ranges that the program opens with NVTX.
+//!
+//! NVTX is a header: each file of the program that contains it has a table of its functions. At its
+//! first call it loads the library that `NVTX_INJECTION64_PATH` names, and calls
+//! `InitializeInjectionNvtx2` with access to the table.
+#![allow(non_snake_case, reason = "named as in C")]
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use crate::threads::Guard;
+use crate::{forks, recorder};
+
+/// Most characters of a range's name.
+const LONGEST: usize = 200;
+
+/// Pointer to a function of NVTX, of any type.
+type Function = *const c_void;
+
+/// The table of callbacks, as `NvtxExportTableCallbacks` of NVTX.
+#[repr(C)]
+struct Callbacks {
+    bytes: usize,
+    functions: unsafe extern "C" fn(c_int, *mut *mut *mut Function, *mut c_uint) -> c_int,
+}
+
+/// Attributes of a range, as `nvtxEventAttributes_t` of NVTX.
+#[repr(C)]
+struct Attributes {
+    version: u16,
+    bytes: u16,
+    category: u32,
+    color_kind: i32,
+    color: u32,
+    payload_kind: i32,
+    reserved: i32,
+    payload: u64,
+    message_kind: i32,
+    message: *const c_void,
+}
+
+/// Open range of the calling thread.
+#[derive(Clone, Copy)]
+struct Open {
+    domain: usize,
+    range: Range,
+}
+
+/// Number of a range, and the forks at its start: the number belongs to that process's capture.
+#[derive(Clone, Copy)]
+struct Range {
+    number: u32,
+    forks: u32,
+}
+
+thread_local! {
+    static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Addresses of the names that domains and registered texts have. They are never freed, because the
+/// program may use them until its end.
+static NAMES: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+
+/// Replaces functions of NVTX. Each row is the module's number, the function's number, and the
+/// function of this library.
+macro_rules! callbacks {
+    ($($module:literal $number:literal $name:ident ($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
+        $(extern "C" fn $name($($arg: $type),*) $(-> $result)? {
+            // No panic reaches the program.
+            catch_unwind(AssertUnwindSafe(|| $body)).unwrap_or_default()
+        })*
+
+        const CALLBACKS: &[(c_int, usize, fn() -> Function)] =
+            &[$(($module, $number, || $name as *const c_void)),*];
+    };
+}
+
+callbacks! {
+    1 4 start_ex (attributes: *const Attributes) -> u64 { start(0, message(attributes)) }
+    1 5 start_a (text: *const c_char) -> u64 { start(0, narrow(text)) }
+    1 6 start_w (text: *const u32) -> u64 { start(0, wide(text)) }
+    1 7 end (id: u64) { close(Range::from_id(id)) }
+    1 8 push_ex (attributes: *const Attributes) -> c_int { push(0, message(attributes)) }
+    1 9 push_a (text: *const c_char) -> c_int { push(0, narrow(text)) }
+    1 10 push_w (text: *const u32) -> c_int { push(0, wide(text)) }
+    1 11 pop () -> c_int { pop_in(0) }
+    5 2 domain_start_ex (domain: usize, attributes: *const Attributes) -> u64 {
+        start(domain, message(attributes))
+    }
+    5 3 domain_end (_domain: usize, id: u64) { close(Range::from_id(id)) }
+    5 4 domain_push_ex (domain: usize, attributes: *const Attributes) -> c_int {
+        push(domain, message(attributes))
+    }
+    5 5 domain_pop (domain: usize) -> c_int { pop_in(domain) }
+    5 10 register_a (_domain: usize, text: *const c_char) -> usize { keep(narrow(text)) }
+    5 11 register_w (_domain: usize, text: *const u32) -> usize { keep(wide(text)) }
+    5 12 create_a (text: *const c_char) -> usize { keep(narrow(text)) }
+    5 13 create_w (text: *const u32) -> usize { keep(wide(text)) }
+}
+
+/// Function that NVTX calls with access to its tables. Returns 1 if ranges are recorded.
+// SAFETY: the symbol is that of libraries for NVTX, and no other library of the process is one.
+#[unsafe(no_mangle)]
+extern "C" fn InitializeInjectionNvtx2(
+    table: Option<unsafe extern "C" fn(u32) -> *const Callbacks>,
+) -> c_int {
+    const CALLBACKS_TABLE: u32 = 1;
+    let Some(table) = table else { return 0 };
+    // SAFETY: NVTX passes a function that returns the requested table, or null.
+    let Some(callbacks) = (unsafe { table(CALLBACKS_TABLE).as_ref() }) else { return 0 };
+    if callbacks.bytes < size_of::<Callbacks>() {
+        return 0;
+    }
+    for &(module, number, function) in CALLBACKS {
+        let (mut entries, mut count) = (std::ptr::null_mut(), 0);
+        // SAFETY: the places are valid until the call returns. NVTX writes an array of pointers to
+        // its functions, and its length. It waits for this call before it reads the functions.
+        unsafe {
+            if (callbacks.functions)(module, &mut entries, &mut count) == 0 || entries.is_null() {
+                continue;
+            }
+            let place = if number <= count as usize { *entries.add(number) } else { continue };
+            if !place.is_null() {
+                *place = function();
+            }
+        }
+    }
+    1
+}
+
+impl Range {
+    /// Range that is not recorded.
+    const NONE: Range = Range { number: 0, forks: 0 };
+
+    fn from_id(id: u64) -> Range {
+        Range { number: id as u32, forks: (id >> 32) as u32 }
+    }
+
+    fn id(self) -> u64 {
+        u64::from(self.forks) << 32 | u64::from(self.number)
+    }
+}
+
+/// Opens a range of the process. Returns its id.
+fn start(domain: usize, name: Option<String>) -> u64 {
+    open(domain, name, false).id()
+}
+
+/// Opens a range of the calling thread. Returns the number of ranges around it.
+fn push(domain: usize, name: Option<String>) -> c_int {
+    let range = open(domain, name, true);
+    let push = |open: &RefCell<Vec<Open>>| {
+        let mut open = open.borrow_mut();
+        let level = open.iter().filter(|one| one.domain == domain).count();
+        open.push(Open { domain, range });
+        level as c_int
+    };
+    // While the thread ends, its ranges are no longer counted.
+    OPEN.try_with(push).unwrap_or(0)
+}
+
+/// Closes the innermost range of the calling thread and a domain. Returns its level, or -1 if no
+/// range is open.
+fn pop_in(domain: usize) -> c_int {
+    let pop = |open: &RefCell<Vec<Open>>| {
+        let mut open = open.borrow_mut();
+        let at = open.iter().rposition(|one| one.domain == domain)?;
+        let range = open.remove(at).range;
+        Some((range, open.iter().filter(|one| one.domain == domain).count()))
+    };
+    let popped = OPEN.try_with(pop).ok().flatten();
+    popped.map_or(-1, |(range, level)| {
+        close(range);
+        level as c_int
+    })
+}
+
+fn open(domain: usize, name: Option<String>, of_thread: bool) -> Range {
+    let Some(_guard) = Guard::enter() else { return Range::NONE };
+    let Some(recorder) = recorder::current() else { return Range::NONE };
+    let name = name.unwrap_or_default();
+    let name = match kept(domain) {
+        Some(domain) => format!("{domain}: {name}"),
+        None => name,
+    };
+    let name: String = name.chars().take(LONGEST).collect();
+    Range { number: recorder.range_started(&name, of_thread), forks: forks::count() }
+}
+
+fn close(range: Range) {
+    if range.number != 0
+        && range.forks == forks::count()
+        && let Some(_guard) = Guard::enter()
+        && let Some(recorder) = recorder::existing()
+    {
+        recorder.range_ended(range.number);
+    }
+}
+
+fn message(attributes: *const Attributes) -> Option<String> {
+    // SAFETY: NVTX passes null, or the program's attributes.
+    let attributes = unsafe { attributes.as_ref() }?;
+    // Versions 1 and 2 have the same layout.
+    if usize::from(attributes.bytes) < size_of::<Attributes>() {
+        return None;
+    }
+    match attributes.message_kind {
+        1 => narrow(attributes.message.cast()),
+        2 => wide(attributes.message.cast()),
+        3 => kept(attributes.message.expose_provenance()).map(str::to_owned),
+        _ => None,
+    }
+}
+
+fn narrow(text: *const c_char) -> Option<String> {
+    // SAFETY: the caller got null, or a C string of the program that lives during the call.
+    let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })?;
+    Some(text.to_string_lossy().into_owned())
+}
+
+fn wide(text: *const u32) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the program's text of wide characters ends with a zero.
+    let letters = (0..).map(|at| unsafe { *text.add(at) }).take_while(|letter| *letter != 0);
+    Some(letters.map(|letter| char::from_u32(letter).unwrap_or('?')).collect())
+}
+
+/// Keeps a text. Returns its address.
+fn keep(text: Option<String>) -> usize {
+    let text: &'static String = Box::leak(Box::new(text.unwrap_or_default()));
+    let address = std::ptr::from_ref(text).expose_provenance();
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    names.get_or_insert_default().insert(address);
+    address
+}
+
+/// Returns the kept text with this address. `None` for other addresses.
+fn kept(address: usize) -> Option<&'static str> {
+    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if address == 0 || !names.as_ref()?.contains(&address) {
+        return None;
+    }
+    // SAFETY: `keep` leaked a text with this address.
+    Some(unsafe { &*std::ptr::with_exposed_provenance::<String>(address) })
+}

@@ -1,0 +1,75 @@
+"""Recordings of heaps' allocations into a file, for `gpuheap report` and `gpuheap replay`."""
+
+from __future__ import annotations
+
+import os
+
+from gpuheap import _heap
+
+# `typing` is not imported: its import takes longer than importing all of gpuheap.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+
+class Recording:
+    """A recording that `gpuheap.record()` or `Heap.record()` started. The end of its `with` block,
+    or `stop()`, ends it."""
+
+    def __init__(self, heaps: list[_heap.Heap], path: str | os.PathLike[str]) -> None:
+        self._parts = []
+        try:
+            for heap in heaps:
+                self._parts.append(heap._record(os.fspath(path)))
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def path(self) -> str:
+        """Path of the file. If the file that was named exists, `run.gph` became `run.2.gph`."""
+        return os.fspath(self._parts[0].path)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all files. Emulated devices have a file each."""
+        return list(dict.fromkeys(os.fspath(part.path) for part in self._parts))
+
+    def stop(self) -> None:
+        """Ends the recording. A second call does nothing."""
+        for part in self._parts:
+            part.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def record(path: str | os.PathLike[str]) -> Recording:
+    """Records the allocations and frees of the default heap, and of the heaps of other devices that
+    `install()` serves, into a file. `gpuheap report` and `gpuheap replay` read it.
+
+    The file has each allocation's size, thread, time and stack, with lines of Python. Memory that
+    was allocated before is not in it. An existing file is kept.
+
+    >>> import os, tempfile
+    >>> import gpuheap
+    >>> before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB"))
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with gpuheap.record(os.path.join(folder.name, "run.gph")) as recording:
+    ...     gpuheap.default_heap().alloc(1000).free()
+    >>> os.path.basename(recording.path)
+    'run.gph'
+    >>> folder.cleanup()
+    >>> _ = gpuheap.set_default_heap(before)
+    """
+    _heap.default_heap()
+    return Recording(_heap.known_heaps(), path)

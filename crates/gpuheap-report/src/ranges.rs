@@ -1,0 +1,122 @@
+//! Memory by range: ranges are sections that the program named with NVTX.
+
+use gpuheap_trace::{Op, Trace};
+use rustc_hash::FxHashMap;
+
+use crate::ledger::{Ledger, NEVER};
+
+/// Ranges of one name, with their memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RangeMemory {
+    /// Name.
+    pub name: String,
+    /// Number of the ranges with this name.
+    pub ranges: u64,
+    /// Most live bytes of the device while such a range was open.
+    pub peak_bytes: u64,
+    /// Number of allocations within.
+    pub allocations: u64,
+    /// Bytes of these allocations.
+    pub allocated_bytes: u64,
+    /// Bytes of these allocations that are live at the end.
+    pub left_bytes: u64,
+}
+
+/// Returns the memory of each range's name, highest peak first.
+pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
+    let live = Maxima::new(trace);
+    let mut names: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut found: Vec<RangeMemory> = Vec::new();
+    // Ends of the events that are counted for a name, so that ranges within each other count once.
+    let mut counted: FxHashMap<(usize, Option<u32>), usize> = FxHashMap::default();
+    for range in trace.ranges() {
+        let at = *names.entry(&range.name).or_insert(found.len());
+        if at == found.len() {
+            let name = range.name.to_string();
+            let (peak_bytes, allocations, allocated_bytes, left_bytes) = (0, 0, 0, 0);
+            found.push(RangeMemory {
+                name,
+                ranges: 0,
+                peak_bytes,
+                allocations,
+                allocated_bytes,
+                left_bytes,
+            });
+        }
+        let row = &mut found[at];
+        row.ranges += 1;
+        let (start, end) = (range.events.start, range.events.end);
+        row.peak_bytes = row.peak_bytes.max(live.largest(start, end));
+        let counted = counted.entry((at, range.thread)).or_insert(0);
+        for event in trace.events().get(start.max(*counted)..end).unwrap_or_default() {
+            let is_within = range.thread.is_none_or(|thread| thread == event.thread);
+            let Op::Allocate { allocation, bytes } = event.op else { continue };
+            if !is_within {
+                continue;
+            }
+            row.allocations += 1;
+            row.allocated_bytes = row.allocated_bytes.saturating_add(bytes);
+            if ledger.blocks[allocation as usize].until == NEVER {
+                row.left_bytes = row.left_bytes.saturating_add(bytes);
+            }
+        }
+        *counted = end.max(*counted);
+    }
+    found.sort_by(|one, other| {
+        other.peak_bytes.cmp(&one.peak_bytes).then_with(|| one.name.cmp(&other.name))
+    });
+    found
+}
+
+/// Live bytes after each number of events, and the largest of them in any section.
+struct Maxima {
+    /// Leaves from `half` on; each inner node is the larger of its two children.
+    nodes: Vec<u64>,
+    half: usize,
+}
+
+impl Maxima {
+    fn new(trace: &Trace) -> Self {
+        let half = trace.events().len() + 1;
+        let mut nodes = vec![0; 2 * half];
+        let mut sizes = vec![0; trace.allocations() as usize];
+        let mut live = 0_u64;
+        for (event, leaf) in trace.events().iter().zip(&mut nodes[half + 1..]) {
+            match event.op {
+                Op::Allocate { allocation, bytes } => {
+                    sizes[allocation as usize] = bytes;
+                    live = live.saturating_add(bytes);
+                }
+                Op::Free { allocation } => {
+                    live = live.saturating_sub(sizes[allocation as usize]);
+                }
+                _ => {}
+            }
+            *leaf = live;
+        }
+        for node in (1..half).rev() {
+            nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
+        }
+        Self { nodes, half }
+    }
+
+    /// Returns the most bytes that were live after `start` events, up to `end` events.
+    fn largest(&self, start: usize, end: usize) -> u64 {
+        let last = self.half - 1;
+        let (mut left, mut right) = (start.min(last) + self.half, end.min(last) + self.half + 1);
+        let mut largest = 0;
+        while left < right {
+            if left % 2 == 1 {
+                largest = largest.max(self.nodes[left]);
+                left += 1;
+            }
+            if right % 2 == 1 {
+                right -= 1;
+                largest = largest.max(self.nodes[right]);
+            }
+            (left, right) = (left / 2, right / 2);
+        }
+        largest
+    }
+}

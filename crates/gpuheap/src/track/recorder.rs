@@ -1,0 +1,331 @@
+//! Recording of heaps' allocations into a capture, which `gpuheap report` and `replay` read.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use gpuheap_capture as capture;
+use gpuheap_capture::{Address, ProcessCapture, Record, SourceLine, Time, loaded_modules};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+
+use super::MemoryKind;
+use super::thread::Identity;
+use crate::error::{Error, ErrorKind};
+use crate::{Caller, fork, logging};
+
+/// Device of a recorded heap.
+pub(crate) struct DeviceFacts<'a> {
+    pub(crate) ordinal: i32,
+    /// Product name.
+    pub(crate) name: &'a str,
+    /// Memory, bytes.
+    pub(crate) bytes: u64,
+    /// Number of the device's emulator; `None` for a real device.
+    pub(crate) emulator: Option<u64>,
+}
+
+/// Recorder of the heaps of one process that were given one path.
+pub(crate) struct Recorder {
+    /// Path as requested.
+    requested: PathBuf,
+    /// Emulator of the heaps' devices; `None` for real devices. Devices of two emulators may use
+    /// the same addresses, so they have two captures.
+    emulator: Option<u64>,
+    path: PathBuf,
+    began: Instant,
+    forks: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    capture: ProcessCapture,
+    /// Numbers of threads by the system's ids.
+    threads: FxHashMap<u64, u32>,
+    devices: FxHashSet<i32>,
+    key: Vec<u64>,
+}
+
+/// Allocation or failed request, as a tracker has it.
+pub(super) struct Recorded<'a> {
+    pub(super) kind: MemoryKind,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) stream: u64,
+    pub(super) at: Caller,
+    /// Return addresses; empty to record the line `at` alone.
+    pub(super) addresses: &'a [usize],
+    pub(super) thread: Option<&'a Identity>,
+}
+
+/// Recording of a heap, in a [status](crate::MemoryStatus).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RecordingStatus {
+    /// Path of the capture.
+    pub path: PathBuf,
+    /// Why the recording ended early, for example because the disk is full. The capture has all
+    /// calls until then.
+    pub stopped: Option<String>,
+}
+
+impl fmt::Display for RecordingStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match &self.stopped {
+            Some(reason) => write!(f, ", stopped: {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Function that walks the frames of an interpreter on the calling thread, innermost first. It
+/// passes words that identify a line, and a function that returns the line's names.
+#[doc(hidden)]
+pub type WalkFrames = fn(&mut dyn FnMut([u64; 3], &dyn Fn() -> SourceLine));
+
+static WALK_FRAMES: OnceLock<WalkFrames> = OnceLock::new();
+
+/// Sets the function that walks the frames of an interpreter, once in a process. Recorded stacks
+/// then have these frames.
+#[doc(hidden)]
+pub fn walk_frames_by(walk: WalkFrames) {
+    let _ = WALK_FRAMES.set(walk);
+}
+
+/// Recorders of this process. Ended ones are removed at the next call.
+static RECORDERS: Mutex<Vec<Weak<Recorder>>> = Mutex::new(Vec::new());
+
+impl Recorder {
+    /// Returns the recorder of the path, and creates its file at the first call.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created.
+    pub(crate) fn open(path: &Path, device: &DeviceFacts<'_>) -> Result<Arc<Recorder>, Error> {
+        let mut known = RECORDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|one| one.strong_count() > 0);
+        let is_same =
+            |one: &Arc<Recorder>| one.requested == path && one.emulator == device.emulator;
+        let found = known.iter().filter_map(Weak::upgrade).find(is_same);
+        if let Some(found) = found {
+            found.add_device(device);
+            return Ok(found);
+        }
+        let cannot = |reason: &str| {
+            ErrorKind::BadSetting.error(format!(
+                "cannot record to {}: {reason}; name a file in a folder that you can write to",
+                path.display()
+            ))
+        };
+        let capture = ProcessCapture::create(path, u64::MAX, |_| {});
+        let capture = capture.map_err(|error| cannot(&error.to_string()))?;
+        static AT_EXIT: OnceLock<()> = OnceLock::new();
+        AT_EXIT.get_or_init(|| capture::at_exit(end_all));
+        let recorder = Arc::new(Recorder {
+            requested: path.to_owned(),
+            emulator: device.emulator,
+            path: capture.path().unwrap_or(path).to_owned(),
+            began: Instant::now(),
+            forks: fork::watch(),
+            state: Mutex::new(State {
+                capture,
+                threads: FxHashMap::default(),
+                devices: FxHashSet::default(),
+                key: Vec::new(),
+            }),
+        });
+        recorder.add_device(device);
+        known.push(Arc::downgrade(&recorder));
+        drop(known);
+        if std::env::var_os("GPUHEAP_RUN_OUTPUT").is_some_and(|value| !value.is_empty()) {
+            logging::warn(
+                logging::HEAP,
+                format_args!(
+                    "gpuheap run records this process too: its capture has the heap's driver \
+                     calls, and {} has the heap's allocations; report them separately",
+                    recorder.path.display()
+                ),
+            );
+        }
+        Ok(recorder)
+    }
+
+    pub(crate) fn status(&self) -> RecordingStatus {
+        let stopped = self.state().and_then(|state| state.capture.stopped().map(str::to_owned));
+        RecordingStatus { path: self.path.clone(), stopped }
+    }
+
+    fn add_device(&self, facts: &DeviceFacts<'_>) {
+        let Some(mut state) = self.state() else { return };
+        let &DeviceFacts { ordinal, name, bytes, .. } = facts;
+        if state.devices.insert(ordinal) {
+            state.capture.write(&Record::Device { ordinal: number(ordinal), name, bytes });
+        }
+    }
+
+    pub(super) fn allocated(&self, device: i32, recorded: &Recorded<'_>) {
+        let Some((mut state, stack)) = self.with_stack(recorded) else { return };
+        let time = self.time();
+        let thread = state.thread(time, recorded.thread);
+        let Recorded { kind, address, bytes, stream, .. } = *recorded;
+        state.capture.write(&Record::Allocate {
+            time,
+            thread,
+            kind: kind_of(kind),
+            device: number(device),
+            stream,
+            address: Address(address),
+            bytes,
+            stack,
+        });
+    }
+
+    /// Records a free. Call it before the memory is given back, because another thread may then
+    /// get the address.
+    pub(super) fn freed(
+        &self,
+        kind: MemoryKind,
+        address: u64,
+        stream: u64,
+        thread: Option<&Identity>,
+    ) {
+        let Some(mut state) = self.state() else { return };
+        let time = self.time();
+        let thread = state.thread(time, thread);
+        let (space, address) = (kind_of(kind).space(), Address(address));
+        state.capture.write(&Record::Free { time, thread, space, stream, address });
+    }
+
+    /// Records a request that failed because memory is short.
+    pub(super) fn failed(&self, device: i32, recorded: &Recorded<'_>, is_limit: bool) {
+        /// `CUDA_ERROR_OUT_OF_MEMORY`.
+        const CODE: u32 = 2;
+        let Some((mut state, stack)) = self.with_stack(recorded) else { return };
+        let time = self.time();
+        let thread = state.thread(time, recorded.thread);
+        state.capture.write(&Record::Fail {
+            time,
+            thread,
+            kind: kind_of(recorded.kind),
+            device: number(device),
+            stream: recorded.stream,
+            bytes: recorded.bytes,
+            stack,
+            code: CODE,
+            is_limit: is_limit.into(),
+        });
+    }
+
+    pub(super) fn thread_ended(&self, thread: &Identity) {
+        let Some(mut state) = self.state() else { return };
+        if let Some(number) = state.threads.remove(&thread.id.unwrap_or(0)) {
+            let time = self.time();
+            let name = &*thread.name;
+            state.capture.write(&Record::ThreadEnd { time, thread: number, name });
+        }
+    }
+
+    /// Locks the state, and returns the number of a stack. If the stack is new, reads the loaded
+    /// files and the interpreter's frames first, without the lock: a thread that loads a library
+    /// holds the loader's lock, and may allocate.
+    fn with_stack(&self, recorded: &Recorded<'_>) -> Option<(MutexGuard<'_, State>, u32)> {
+        let Recorded { at, addresses, .. } = recorded;
+        let mut words = Vec::new();
+        let walk = WALK_FRAMES.get().filter(|_| !addresses.is_empty());
+        if let Some(walk) = walk {
+            walk(&mut |frame, _| words.extend(frame));
+        }
+        let key = |state: &mut State| {
+            state.key.clear();
+            state.key.extend(addresses.iter().map(|address| *address as u64));
+            state.key.push(0);
+            state.key.extend(&words);
+            if addresses.is_empty() {
+                state.key.push(std::ptr::from_ref(*at).addr() as u64);
+            }
+        };
+        let mut state = self.state()?;
+        key(&mut state);
+        if let Some(known) = state.capture.known_stack(&state.key) {
+            return Some((state, known));
+        }
+        drop(state);
+        let mut lines = Vec::new();
+        match walk {
+            _ if addresses.is_empty() => {
+                let (function, file) = (String::new(), at.file().to_owned());
+                lines.push(SourceLine { function, file, line: at.line() });
+            }
+            Some(walk) => walk(&mut |_, line| lines.push(line())),
+            None => {}
+        }
+        let addresses: Vec<_> = addresses.iter().map(|address| *address as u64).collect();
+        let loaded = if addresses.is_empty() { Vec::new() } else { loaded_modules() };
+        let mut state = self.state()?;
+        key(&mut state);
+        let State { capture, key, .. } = &mut *state;
+        let number = capture.stack(key, &addresses, lines.into_iter(), &loaded);
+        Some((state, number))
+    }
+
+    fn time(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Locks the state. `None` in a forked child: the file belongs to the parent, and a thread of
+    /// the parent may have held the lock.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        let is_own = self.forks == fork::count();
+        is_own.then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn end(&self) {
+        if let Some(mut state) = self.state() {
+            let time = self.time();
+            state.capture.end(time, "");
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl State {
+    /// Returns the number of a thread. Records the thread at its first call. Returns 0 for a thread
+    /// whose thread-local variables were destroyed.
+    fn thread(&mut self, time: Time, thread: Option<&Identity>) -> u32 {
+        let Some(Identity { name, id: Some(id), .. }) = thread else { return 0 };
+        if let Some(known) = self.threads.get(id) {
+            return *known;
+        }
+        let number = self.capture.thread(time, *id, name);
+        self.threads.insert(*id, number);
+        number
+    }
+}
+
+/// Ends all recordings at the exit of the process.
+extern "C" fn end_all() {
+    // In a forked child, a thread of the parent may have held the lock.
+    if let Ok(known) = RECORDERS.try_lock() {
+        known.iter().filter_map(Weak::upgrade).for_each(|recorder| recorder.end());
+    }
+}
+
+fn number(ordinal: i32) -> u32 {
+    u32::try_from(ordinal).unwrap_or(0)
+}
+
+fn kind_of(kind: MemoryKind) -> capture::MemoryKind {
+    match kind {
+        MemoryKind::Device => capture::MemoryKind::Device,
+        MemoryKind::Unified => capture::MemoryKind::Managed,
+        MemoryKind::Pinned => capture::MemoryKind::Pinned,
+        MemoryKind::Registered => capture::MemoryKind::Registered,
+    }
+}
