@@ -1,4 +1,5 @@
-//! Times of whole commands: `cargo bench -p gpuheap-cli`.
+//! Times of whole commands: `cargo bench -p gpuheap-cli`, and those of the page of a report alone:
+//! `cargo bench -p gpuheap-cli -- page`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,6 +26,9 @@ fn main() -> io::Result<()> {
     // `cargo test --all-targets` also runs this program, without the flag.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
+    }
+    if std::env::args().any(|argument| argument == "page") {
+        return time_page();
     }
     time("seven logs, five policies", 20, &ALL_LOGS)?;
     time("minimum of llm_serve", 60, &["--find-minimum", "llm_serve.csv.gz"])?;
