@@ -103,6 +103,17 @@ fn memory_is_bounded_by_file() {
         file.add(&Record::Process { pid, parent, started_unix_ns, program: "", arguments });
         file.allocate(1, 0, 0);
     });
+    let ranges = File::of(|file, number| {
+        file.add(&Record::RangeStart { time: Time(0), thread: 0, name: 1 });
+        file.add(&Record::RangeEnd { time: Time(0), range: number });
+        if number < 256 {
+            file.allocate(1, number, 0);
+        }
+    });
+    let open = File::of(|file, _| {
+        file.add(&Record::RangeStart { time: Time(0), thread: 0, name: 1 });
+        file.allocate(1, 0, 0);
+    });
     let devices = File::of(|file, number| file.allocate(1, number, 0));
     for (name, file, code) in [
         ("addresses", addresses, 2),
@@ -113,6 +124,8 @@ fn memory_is_bounded_by_file() {
         ("events", events, 0),
         ("arguments", arguments, 0),
         ("devices", devices, 2),
+        ("ranges", ranges, 2),
+        ("open ranges", open, 2),
     ] {
         for form in ["text", "perfetto"] {
             let ran = report(&file, form);

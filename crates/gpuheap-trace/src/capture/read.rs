@@ -28,6 +28,12 @@ const DEVICES: u32 = 256;
 /// Most calls of a stack, and most frames of an interpreter. A recorder writes 64 and 48.
 const DEPTH: usize = 256;
 
+/// Most ranges that are open at once. A report reads the events of each range.
+const OPEN_RANGES: usize = 4096;
+/// Ranges of all devices, of a capture that has few bytes. Each further byte allows for one more.
+/// Each device has all ranges, so a hostile file of 1 MB could have 28 million.
+const RANGES: usize = 1 << 18;
+
 /// Most arguments that are kept.
 const ARGUMENTS: usize = 1000;
 
@@ -158,6 +164,8 @@ struct Capture {
     symbols: Symbols,
     events: Vec<Timed>,
     ranges: Vec<OpenRange>,
+    open_ranges: usize,
+    most_ranges: usize,
     /// Index of the last free of each address.
     frees: FxHashMap<(u32, u64), usize>,
     /// Live allocations: device and bytes.
@@ -181,6 +189,8 @@ impl Capture {
             symbols: Symbols::new(options.symbols, bytes),
             events: Vec::new(),
             ranges: Vec::new(),
+            open_ranges: 0,
+            most_ranges: RANGES.saturating_add(bytes),
             frees: FxHashMap::default(),
             live: FxHashMap::default(),
             live_bytes: FxHashMap::default(),
@@ -303,9 +313,10 @@ impl Capture {
                 let name = numbered(&self.texts, name, empty);
                 let name = name.and_then(|name| self.interner.text_of(name));
                 let Some(name) = name else { return Ok(false) };
-                if thread as usize > self.threads.len() {
+                if thread as usize > self.threads.len() || self.open_ranges == OPEN_RANGES {
                     return Ok(false);
                 }
+                self.open_ranges += 1;
                 let start = self.events.len();
                 self.ranges.push(OpenRange { thread, name, start, end: usize::MAX });
             }
@@ -314,6 +325,7 @@ impl Capture {
                 // A child that a raw `clone` made ends ranges of its parent.
                 let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
                 if let Some(range) = range {
+                    self.open_ranges -= usize::from(range.end == usize::MAX);
                     range.end = range.end.min(self.events.len());
                 }
             }
@@ -390,6 +402,7 @@ impl Capture {
             device.add(at, event)?;
         }
         let ranges = self.ranges;
+        let mut left = self.most_ranges;
         if !self.with_host {
             builders.remove(&HOST);
         }
@@ -404,6 +417,10 @@ impl Capture {
             device.builder.set_recording(Arc::clone(&recording), Arc::clone(&threads));
             for range in &ranges {
                 let events = device.first_from(range.start)..device.first_from(range.end);
+                left = left.checked_sub(1).ok_or_else(|| {
+                    let problem = format!("has more than {} ranges of devices", self.most_ranges);
+                    Error::new(problem, "record again, with fewer ranges of NVTX")
+                })?;
                 let named = Range { name: Arc::clone(&range.name), thread: None, events };
                 device.builder.add_range(range.thread.into(), named)?;
             }

@@ -100,12 +100,12 @@ impl StackInterner {
         Ok(number)
     }
 
-    /// Sets the file with the innermost code of a stack, if it is not set.
     /// Returns a text by its number. `None` for a number that no text has.
     pub(crate) fn text_of(&self, number: u32) -> Option<Arc<str>> {
         self.texts.get(number as usize).cloned()
     }
 
+    /// Sets the file with the innermost code of a stack, if it is not set.
     pub(crate) fn set_module(&mut self, stack: u32, name: &Arc<str>) {
         self.stacks.modules.entry(stack).or_insert_with(|| Arc::clone(name));
     }
