@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuheap_driver::{
-    CUcontext, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUresult, CUstream, Driver, LibCuda,
+    CUcontext, CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUresult, CUstream, Driver,
+    LibCuda,
 };
 
 /// Returns the process's driver; `None` if no driver can be opened. Like the vendor's libraries,
@@ -100,6 +101,25 @@ fn current(driver: &LibCuda) -> Option<CUcontext> {
     // SAFETY: `context` is valid for the write.
     let code = unsafe { driver.cuCtxGetCurrent(&mut context) };
     (code.is_success() && !context.is_null()).then_some(context)
+}
+
+/// Calls `then` with the primary context of a device current. Without a driver or such a device,
+/// calls `then` alone.
+pub(crate) fn on<R>(device: CUdevice, then: impl FnOnce() -> R) -> R {
+    let Some(driver) = driver() else { return then() };
+    let before = current(driver).unwrap_or(CUcontext::NULL);
+    let mut context = CUcontext::NULL;
+    // SAFETY: `context` is valid for the write. The context stays retained, as the vendor's library
+    // retains it.
+    let code = unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) };
+    if code.is_success() {
+        // SAFETY: the context is retained.
+        let _ = unsafe { driver.cuCtxSetCurrent(context) };
+    }
+    let result = then();
+    // SAFETY: the context was current before, or is null.
+    let _ = unsafe { driver.cuCtxSetCurrent(before) };
+    result
 }
 
 /// Makes the context of the thread's device current, as the vendor's libraries do: by a call of the

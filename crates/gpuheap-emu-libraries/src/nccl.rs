@@ -138,12 +138,19 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Creates one communicator for each device of the process.
-    fn ncclCommInitAll(made: Out<Handle>, count: c_int, _devices: *const c_int) -> Outcome {
+    /// Creates one communicator for each device of the process, in the device's primary context.
+    fn ncclCommInitAll(made: Out<Handle>, count: c_int, devices: *const c_int) -> Outcome {
         if count > 0 {
             made.require()?;
         }
-        (0..count).try_for_each(|rank| make(made.at(rank as usize), count, rank))
+        (0..count).try_for_each(|rank| {
+            let device = match devices.is_null() {
+                true => rank,
+                // SAFETY: the caller passes null or an array of `count` devices.
+                false => unsafe { devices.add(rank as usize).read() },
+            };
+            device::on(device, || make(made.at(rank as usize), count, rank))
+        })
     }
 
     /// Creates a communicator for a part of the ranks. Its size and rank are those of the old

@@ -27,7 +27,8 @@ fn run_beside(libraries: &[&library::Emulated], name: &str, reports: &Path) -> S
         .arg("-L")
         .arg(folder.path());
     assert!(command.arg("-l:libgpuheap_emu_libraries.so").status().unwrap().success());
-    let variables = [("GPUHEAP_EMULATED_REPORT", reports.to_str().unwrap())];
+    let reports = ("GPUHEAP_EMULATED_REPORT", reports.to_str().unwrap());
+    let variables = [reports, ("GPUHEAP_EMULATED_DEVICE", "h200,h200")];
     library::quiet_success(library::command(&program, &folder, &variables).output().unwrap())
 }
 
@@ -78,6 +79,7 @@ fn communicators_take_measured_memory() {
         run_beside(&libraries, "nccl", reports.path()),
         "communicator: 0, 228\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
          another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
-         further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n"
+         further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n\
+         one on each device: 0, 99\n"
     );
 }

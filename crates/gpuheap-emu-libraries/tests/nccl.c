@@ -9,6 +9,7 @@ struct identity {
 };
 
 int ncclCommInitRank(void **, int, struct identity, int), ncclCommDestroy(void *);
+int ncclCommInitAll(void **, int, const int *);
 int ncclAllReduce(void *, void *, size_t, int, int, void *, void *);
 int ncclBroadcast(void *, void *, size_t, int, int, void *, void *);
 int ncclBcast(void *, size_t, int, int, void *, void *);
@@ -38,7 +39,7 @@ static void step(const char *name, int code) {
 
 int main(void) {
   struct identity identity = {{0}};
-  void *first = NULL, *second = NULL;
+  void *first = NULL, *second = NULL, *each[2];
   driver = dlopen("libcuda.so.1", RTLD_NOW);
   if (!driver || CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 1;
   step("start", 0);
@@ -55,5 +56,6 @@ int main(void) {
   step("broadcast in place", ncclBcast(0, 0, 0, 0, second, 0));
   step("exchange", ncclAlltoAll(0, 0, 0, 0, second, 0));
   step("end", ncclCommDestroy(second));
+  step("one on each device", ncclCommInitAll(each, 2, NULL));
   return 0;
 }
