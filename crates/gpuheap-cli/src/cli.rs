@@ -29,7 +29,7 @@ use crate::values::{GRANULE, TypedSize, bytes, profile, refuse_option, size, tim
 #[derive(Parser, Debug)]
 #[command(name = "gpuheap", version, max_term_width = 80, arg_required_else_help = false)]
 #[command(after_help = ALL_EXIT_CODES)]
-struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }

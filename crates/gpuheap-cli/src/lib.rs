@@ -21,6 +21,8 @@ mod values;
 
 use std::ffi::OsString;
 
+use clap::CommandFactory;
+
 use crate::cli::Command;
 use crate::exit::Verdict;
 
@@ -52,4 +54,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             failure.exit_code()
         }
     }
+}
+
+/// Returns the command line, from which `examples/manual.rs` makes man pages and completions.
+pub fn command() -> clap::Command {
+    cli::Cli::command()
 }

@@ -46,7 +46,7 @@ pub use crate::error::Error;
 pub use crate::fuzzing::judge_reports;
 pub use crate::results::SetResult;
 pub use crate::runs::dry_run;
-pub use crate::stand_ins::{FOLDER, StandIns};
+pub use crate::stand_ins::{FOLDER, StandIns, folders};
 pub use crate::verdict::{
     Batch, Benchmark, BenchmarkRun, CardResult, Counts, DeviceResult, DeviceVerdict, Ended,
     Failure, Found, Held, KindBytes, LineRange, ModuleBytes, Needs, Others, Outcome, Peak,

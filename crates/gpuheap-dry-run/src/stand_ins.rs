@@ -28,15 +28,14 @@ pub struct StandIns {
 }
 
 impl StandIns {
-    /// Finds the libraries: in `folder`, else in the folder that `GPUHEAP_STAND_INS` names, else in
-    /// the executable's folder, where cargo builds them, else in the Python package's `emulated/`.
+    /// Finds the libraries in `folder`; if that is `None`, in the first of the [`folders`] that has
+    /// the driver.
     ///
     /// # Errors
     ///
     /// Returns an error if none of these folders has the driver.
     pub fn find(folder: Option<&Path>) -> Result<StandIns, Error> {
-        let named = env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from);
-        if let Some(folder) = folder.map(Path::to_owned).or(named) {
+        if let Some(folder) = folder.map(Path::to_owned).or_else(named) {
             return StandIns::within(&folder).ok_or_else(|| {
                 Error::Environment(format!(
                     "{} has no emulated driver ({}); {FOLDER} and --stand-ins name the folder of \
@@ -46,21 +45,15 @@ impl StandIns {
                 ))
             });
         }
-        let executable = env::current_exe().and_then(|path| path.canonicalize());
-        let beside = executable.ok().and_then(|path| path.parent().map(Path::to_owned));
-        // Cargo builds tests in a subfolder of the folder of its libraries.
-        let above = beside.as_deref().and_then(Path::parent).map(Path::to_owned);
-        [beside, above].iter().flatten().find_map(|folder| StandIns::within(folder)).ok_or_else(
-            || {
-                Error::Environment(format!(
-                    "the emulated driver is missing; in a clone of gpuheap, install the Python \
-                     package, which has it (pip install ./crates/gpuheap-python), or build it (cargo \
-                     build --release -p gpuheap-emu-libcuda -p gpuheap-emu-cudart -p \
-                     gpuheap-emu-libraries -p gpuheap-emu-nvml) and name its folder: export \
-                     {FOLDER}=$PWD/target/release"
-                ))
-            },
-        )
+        folders().iter().find_map(|folder| StandIns::within(folder)).ok_or_else(|| {
+            Error::Environment(format!(
+                "the emulated driver is missing; in a clone of gpuheap, install the Python \
+                 package, which has it (pip install ./crates/gpuheap-python), or build it (cargo \
+                 build --release -p gpuheap-emu-libcuda -p gpuheap-emu-cudart -p \
+                 gpuheap-emu-libraries -p gpuheap-emu-nvml) and name its folder: export \
+                 {FOLDER}=$PWD/target/release"
+            ))
+        })
     }
 
     /// Returns the libraries in a folder; `None` if the folder contains no driver.
@@ -76,4 +69,23 @@ impl StandIns {
             libraries: one_of(&LIBRARIES),
         })
     }
+}
+
+/// Returns the folder that `GPUHEAP_STAND_INS` names.
+fn named() -> Option<PathBuf> {
+    env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the folders that may contain gpuheap's libraries, the first has precedence: the folder
+/// that `GPUHEAP_STAND_INS` names, the executable's folder, where Cargo builds them, the folder
+/// above it, and `lib/gpuheap` there, where packages install them.
+#[must_use]
+pub fn folders() -> Vec<PathBuf> {
+    let executable = env::current_exe().and_then(|path| path.canonicalize()).ok();
+    let own = executable.as_deref().and_then(Path::parent);
+    // Cargo builds tests in a subfolder of the folder of its libraries.
+    let above = own.and_then(Path::parent);
+    let installed = above.map(|above| above.join("lib/gpuheap"));
+    let found = [own, above, installed.as_deref()].into_iter().flatten();
+    named().into_iter().chain(found.map(Path::to_owned)).collect()
 }

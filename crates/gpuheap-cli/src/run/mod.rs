@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus};
 
 use clap::{Args, ValueEnum};
 use gpuheap::Size;
-use gpuheap_dry_run::{Emulation, Error, FOLDER, emulate, run_passing_signals};
+use gpuheap_dry_run::{Emulation, Error, FOLDER, emulate, folders, run_passing_signals};
 use tempfile::NamedTempFile;
 
 use crate::emulate::status;
@@ -296,16 +296,10 @@ impl Captures {
     }
 }
 
-/// Finds the recorder: in `folder`, else in the folder that `GPUHEAP_STAND_INS` names, else next to
-/// the command, where cargo builds it, else in the Python package's `emulated/`.
+/// Finds the recorder: in `folder`, else in the first of the [`folders`] that has it.
 fn library(folder: Option<&Path>) -> Result<PathBuf, Failure> {
-    let named = env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from);
-    let executable = env::current_exe().and_then(|path| path.canonicalize());
-    let own = executable.ok().and_then(|path| path.parent().map(Path::to_owned));
-    let folders = folder.map(Path::to_owned).or(named).into_iter();
-    let folders = folders.chain(own.clone()).chain(own.and_then(|own| Some(own.parent()?.into())));
-    let mut files = folders.map(|folder| folder.join(LIBRARY));
-    let found = files.find_map(|file| file.canonicalize().ok());
+    let mut files = folder.map(Path::to_owned).into_iter().chain(folders());
+    let found = files.find_map(|folder| folder.join(LIBRARY).canonicalize().ok());
     let found = found.ok_or_else(|| {
         Failure::environment_error(format!(
             "the recorder {LIBRARY} is missing; in a clone of gpuheap, build it (cargo build \

@@ -9,7 +9,7 @@ import sys
 
 def main() -> int:
     """Runs the command with the arguments of the process. Returns its exit code."""
-    if sys.argv[1:2] in (["dry-run"], ["emulate"]):
+    if sys.argv[1:2] in (["dry-run"], ["emulate"], ["run"]):
         from gpuheap import emulate
 
         # The command's executable is the Python interpreter, so the command cannot find the
