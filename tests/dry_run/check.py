@@ -132,7 +132,11 @@ def check(row, options):
     if len(devices) != int(row["devices"] or 1):
         print(f"{name:42} failed: figures of the devices {sorted(devices)} alone\n{output}")
         return False
-    figures = max((each[0] for each in found), key=lambda each: each["requested"] or 0)
+    firsts = [each[0] for each in found]
+    figures = max(firsts, key=lambda first: first["requested"] or 0)
+    if row["devices"]:
+        # The GPUs' figure is of the fullest device.
+        figures = figures | {"in_use": max(first["in_use"] or 0 for first in firsts)}
     cells, good = [], True
     for key in MARKS:
         if not row[key]:

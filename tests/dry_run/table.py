@@ -10,6 +10,7 @@ import statistics
 import sys
 import textwrap
 
+import check
 import rows
 
 PAGE = rows.HERE.parent.parent / "docs" / "dry-run.md"
@@ -69,8 +70,18 @@ def summary(measured):
         )
     names = f": {'; '.join(missing)}" if missing else ""
     lines.append(f"* Without figures of a dry run: {len(missing)} of {count} rows{names}.")
+    beyond = [short(row) for row, found in measured if is_beyond(row, found)]
+    lines.append(f"* Beyond the marks of check.py without a reason: {'; '.join(beyond) or 'none'}.")
     wrap = lambda line: textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(map(wrap, lines)) + "\n"
+
+
+def is_beyond(row, found):
+    """True if a figure is further off than its mark, and figures.csv has no reason for it."""
+    if not found or row["apart"]:
+        return False
+    pairs = [(key, int(row[key]), int(found[key] or 0)) for key in check.MARKS if row[key]]
+    return not all(check.is_within(row, *pair) for pair in pairs)
 
 
 def table(measured):
