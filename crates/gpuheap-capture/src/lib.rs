@@ -9,8 +9,9 @@
 //! | `Process`, `Device`, `Module` | facts for all records after it |
 //! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | get the next number of their kind; events name it |
 //! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
-//! | `ThreadEnd`, `RangeEnd`, `DriverMemory`, `End` | other events |
+//! | `ThreadEnd`, `RangeEnd`, `DriverMemory`, `Copies`, `End` | other events |
 
+mod copy;
 mod field;
 mod kind;
 #[cfg(target_os = "linux")]
@@ -22,6 +23,7 @@ mod process;
 mod record;
 mod stream;
 
+pub use copy::{CopyDirection, CopyMemory};
 pub use field::{Address, DecodeError, Deltas, Time};
 pub use kind::MemoryKind;
 #[cfg(target_os = "linux")]

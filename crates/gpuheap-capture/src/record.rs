@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::MemoryKind;
 use crate::field::{Address, DecodeError, Deltas, Field, Time};
+use crate::{CopyDirection, CopyMemory, MemoryKind};
 
 /// First bytes of a capture. The high bit and the line ends show copies that changed the bytes.
 pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
@@ -220,6 +220,30 @@ records! {
         /// Number of the range.
         range: u32,
     }
+    /// Copies of one kind and site since the start. A later record of the same kind and site
+    /// replaces an earlier one.
+    17 Copies {
+        /// Time.
+        time: Time,
+        /// Direction.
+        direction: CopyDirection,
+        /// Memory on the host's side.
+        memory: CopyMemory,
+        /// 1 if the calls return before the copies are done, else 0.
+        is_async: u32,
+        /// Number of the stack.
+        stack: u32,
+        /// Number of copies.
+        count: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Time in the calls, nanoseconds.
+        call_ns: u64,
+        /// Number of uploads of data that the site uploaded before.
+        repeated: u64,
+        /// Their bytes.
+        repeated_bytes: u64,
+    }
     /// End of the recording.
     14 End {
         /// Time.
@@ -237,13 +261,19 @@ pub fn header() -> [u8; 10] {
     header
 }
 
-impl Field<'_> for MemoryKind {
-    fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>) {
-        (*self as u32).encode(deltas, out);
-    }
+macro_rules! numbered_fields {
+    ($($name:ident)*) => {$(
+        impl Field<'_> for $name {
+            fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>) {
+                (*self as u32).encode(deltas, out);
+            }
 
-    fn decode(deltas: &mut Deltas, input: &mut &[u8]) -> Result<MemoryKind, DecodeError> {
-        let number = u32::decode(deltas, input)? as usize;
-        MemoryKind::ALL.get(number).copied().ok_or(DecodeError::Invalid)
-    }
+            fn decode(deltas: &mut Deltas, input: &mut &[u8]) -> Result<$name, DecodeError> {
+                let number = u32::decode(deltas, input)? as usize;
+                $name::ALL.get(number).copied().ok_or(DecodeError::Invalid)
+            }
+        }
+    )*};
 }
+
+numbered_fields!(MemoryKind CopyDirection CopyMemory);

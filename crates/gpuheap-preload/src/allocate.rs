@@ -104,7 +104,7 @@ impl Request {
 
 /// Returns the calling thread's stack, if the settings record stacks.
 #[inline(never)]
-fn stack() -> CallStack {
+pub(crate) fn stack() -> CallStack {
     match settings::get() {
         settings if settings.stacks && settings.output.is_some() => {
             CallStack::capture(settings.python)

@@ -2,11 +2,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use gpuheap_capture::MemoryKind;
+use gpuheap_capture::{CopyDirection, MemoryKind};
 use gpuheap_driver::abi::PerThread as _;
 use gpuheap_driver::*;
 
-use crate::allocate::{Freed, Request, freed};
+use crate::allocate::{Freed, Number as _, Request, freed};
+use crate::copies::copied;
 use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};
 use crate::table::{In, Out, Text};
 use crate::threads::Uncancelled;
@@ -38,6 +39,16 @@ macro_rules! exports {
     (@call [ends_primary] $symbol:ident ($device:ident)) => {
         contexts::ends_primary($device, || real::$symbol($device))
     };
+    (@call [copies $direction:ident $waits:ident] $symbol:ident ($to:ident, $from:ident, $bytes:ident $(, $stream:ident)?)) => {
+        copied(
+            exports!(@direction $direction),
+            stringify!($waits) == "returns",
+            ($to.number(), $from.number(), $bytes),
+            || real::$symbol($to, $from, $bytes $(, $stream)?),
+        )
+    };
+    (@direction Any) => { None };
+    (@direction $direction:ident) => { Some(CopyDirection::$direction) };
     (@call [searches] $symbol:ident ($name:ident, $function:ident, $version:ident, $flags:ident $(, $status:ident)?)) => {{
         let code = real::$symbol($name, $function, $version, $flags $(, $status)?);
         if code.is_success() {

@@ -16,6 +16,8 @@ mod arrays;
 mod children;
 mod closes;
 mod contexts;
+mod copies;
+mod copy_sums;
 mod exports;
 mod forks;
 mod layouts;

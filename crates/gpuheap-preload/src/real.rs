@@ -24,6 +24,7 @@ macro_rules! called_functions {
         driver_api [] cuDeviceGetUuid (uuid: &mut CUuuid, device: CUdevice);
         driver_api [] cuDeviceGetUuid_v2 (uuid: &mut CUuuid, device: CUdevice);
         driver_api [] cuDevicePrimaryCtxGetState (device: CUdevice, flags: &mut c_uint, active: &mut c_int);
+        driver_api [] cuPointerGetAttribute (value: *mut c_void, attribute: c_int, pointer: CUdeviceptr);
         driver_api [] cuMemGetAddressRange_v2 (base: &mut CUdeviceptr, bytes: &mut usize, pointer: CUdeviceptr);
         }
     };

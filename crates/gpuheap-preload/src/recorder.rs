@@ -21,6 +21,7 @@ use gpuheap_driver::abi::Arg as _;
 use gpuheap_driver::{CUcontext, CUresult};
 use rustc_hash::FxHashMap;
 
+use crate::copy_sums::{Copies, Copy};
 use crate::limit::Charge;
 use crate::mappings::{Mappings, Reference};
 use crate::stacks::CallStack;
@@ -77,6 +78,7 @@ struct State {
     /// [`closes::count`] when the recorded files were compared with the loaded ones.
     closes: u64,
     mappings: Mappings,
+    copies: Copies,
 }
 
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
@@ -236,6 +238,15 @@ impl Recorder {
         blocks
     }
 
+    /// Records a copy.
+    pub(crate) fn copied(&'static self, copy: Copy, stack: &CallStack) {
+        let (mut state, stack) = self.locked_with(stack);
+        let time = self.time();
+        if let Some(sum) = state.copies.add(&copy, stack, time) {
+            state.write(&sum);
+        }
+    }
+
     /// Records the start of a range of the program. Returns its number; 0 if nothing is recorded.
     pub(crate) fn range_started(&'static self, name: &str, of_thread: bool) -> u32 {
         let mut state = self.locked();
@@ -301,7 +312,9 @@ impl Recorder {
                 }
             };
             let time = self.time();
-            return state.capture.iter_mut().for_each(|capture| capture.exit(time));
+            let State { capture: Some(capture), copies, .. } = &mut *state else { return };
+            copies.all(time).iter().for_each(|sum| capture.write(sum));
+            return capture.exit(time);
         }
     }
 
@@ -363,6 +376,7 @@ impl ThreadEnds for Recorder {
 impl State {
     /// Adds live memory. After the end, it is needed for the limit alone.
     fn insert(&mut self, block: Block) {
+        self.copies.allocated(block.kind, block.address, block.bytes);
         if !self.is_ended || settings::get().limit.is_some() {
             self.live.insert(block.key(), block);
         }
@@ -391,6 +405,7 @@ impl State {
     }
 
     fn write_free(&mut self, recorder: &'static Recorder, block: &Block, stream: u64) {
+        self.copies.freed(block.kind, block.address);
         if block.kind.counts_on_device()
             && let Some([live, _]) = self.devices.get_mut(&block.device)
         {

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) stacks: bool,
     /// `true` to record frames of Python with the native ones.
     pub(crate) python: bool,
+    /// `true` to record copies.
+    pub(crate) copies: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
     /// File by which the processes of a run share the limit; `None` for a limit of each process.
@@ -45,6 +47,7 @@ pub(crate) fn get() -> &'static Settings {
         list: env::var_os("GPUHEAP_RUN_LIST").map(PathBuf::from),
         stacks: env::var("GPUHEAP_RUN_STACKS").as_deref() != Ok("0"),
         python: env::var("GPUHEAP_RUN_PYTHON").as_deref() != Ok("0"),
+        copies: env::var("GPUHEAP_RUN_COPIES").as_deref() == Ok("1"),
         limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
         ledger: env::var_os("GPUHEAP_RUN_LEDGER").map(PathBuf::from),
         fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),

@@ -20,6 +20,8 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `frees SPACE STREAM`: a free that is ordered on a stream.
 /// * `by MODULE`: a function of the module with the name of the symbol.
 /// * `ends_primary`: the primary context of the device may end.
+/// * `copies DIRECTION waits`: a copy that waits for its end, or `returns` before it. `Any` is a
+///   direction by the addresses.
 /// * `searches`: the found function is replaced with the one of this library.
 macro_rules! recorded_functions {
     ($callback:path) => {
@@ -82,6 +84,25 @@ macro_rules! recorded_functions {
 
         driver_api [by memory_info] cuMemGetInfo_v2 (free: Out<usize>, total: Out<usize>);
         driver_api [by memory_info] cuDeviceTotalMem_v2 (bytes: Out<usize>, device: CUdevice);
+
+        // ---- copies ----
+
+        driver_api [copies ToDevice waits] cuMemcpyHtoD_v2 (to: CUdeviceptr, from: *mut c_void, bytes: usize);
+        driver_api [copies ToDevice waits] cuMemcpyHtoD_v2_ptds (to: CUdeviceptr, from: *mut c_void, bytes: usize);
+        driver_api [copies ToDevice returns] cuMemcpyHtoDAsync_v2 (to: CUdeviceptr, from: *mut c_void, bytes: usize, stream: CUstream);
+        driver_api [copies ToDevice returns] cuMemcpyHtoDAsync_v2_ptsz (to: CUdeviceptr, from: *mut c_void, bytes: usize, stream: CUstream);
+        driver_api [copies ToHost waits] cuMemcpyDtoH_v2 (to: *mut c_void, from: CUdeviceptr, bytes: usize);
+        driver_api [copies ToHost waits] cuMemcpyDtoH_v2_ptds (to: *mut c_void, from: CUdeviceptr, bytes: usize);
+        driver_api [copies ToHost returns] cuMemcpyDtoHAsync_v2 (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies ToHost returns] cuMemcpyDtoHAsync_v2_ptsz (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies InDevice waits] cuMemcpyDtoD_v2 (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies InDevice waits] cuMemcpyDtoD_v2_ptds (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies InDevice returns] cuMemcpyDtoDAsync_v2 (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies InDevice returns] cuMemcpyDtoDAsync_v2_ptsz (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies Any waits] cuMemcpy (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies Any waits] cuMemcpy_ptds (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies Any returns] cuMemcpyAsync (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies Any returns] cuMemcpyAsync_ptsz (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
 
         // ---- searches ----
 

@@ -4,6 +4,7 @@ use gpuheap_trace::Holder;
 use serde::Serialize;
 
 use crate::compare::Comparison;
+use crate::copies::CopySite;
 use crate::growth::Growth;
 use crate::holders::KeptStack;
 use crate::ranges::RangeMemory;
@@ -55,6 +56,7 @@ struct Trace<'a> {
     left_by_stack: Vec<StackRow<'a>>,
     left_by_ended_threads_bytes: Option<u64>,
     ranges: Vec<RangeRow<'a>>,
+    copies: Vec<CopyRow<'a>>,
     growth: Vec<GrowthRow<'a>>,
     temporary: Vec<TemporaryRow<'a>>,
 }
@@ -92,6 +94,18 @@ struct RangeRow<'a> {
     allocations: u64,
     allocated_bytes: u64,
     left_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct CopyRow<'a> {
+    direction: &'a str,
+    memory: &'a str,
+    site: &'a str,
+    copies: u64,
+    bytes: u64,
+    call_ns: u64,
+    repeated: u64,
+    repeated_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -148,6 +162,7 @@ impl<'a> Trace<'a> {
                 .as_ref()
                 .map(|held| held.iter().map(|holder| holder.bytes).sum()),
             ranges: report.ranges.iter().map(range).collect(),
+            copies: report.copies.iter().map(copy).collect(),
             growth: report.growing.iter().map(growth).collect(),
             temporary: report.temporary.iter().map(temporary).collect(),
         }
@@ -177,6 +192,20 @@ fn range(range: &RangeMemory) -> RangeRow<'_> {
     let &RangeMemory { ref name, ranges, peak_bytes, allocations, allocated_bytes, left_bytes } =
         range;
     RangeRow { name, ranges, peak_bytes, allocations, allocated_bytes, left_bytes }
+}
+
+fn copy(copies: &CopySite) -> CopyRow<'_> {
+    let &CopySite { ref site, count, bytes, call_ns, repeated, repeated_bytes, .. } = copies;
+    CopyRow {
+        direction: copies.direction.as_str(),
+        memory: copies.memory.as_str(),
+        site,
+        copies: count,
+        bytes,
+        call_ns,
+        repeated,
+        repeated_bytes,
+    }
 }
 
 fn growth(growth: &Growth) -> GrowthRow<'_> {

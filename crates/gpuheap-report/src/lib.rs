@@ -22,6 +22,7 @@
 
 mod calls;
 mod compare;
+mod copies;
 mod growth;
 mod holders;
 pub mod html;
@@ -37,6 +38,7 @@ pub mod text;
 mod view;
 
 pub use compare::{Change, Comparison};
+pub use copies::CopySite;
 pub use gpuheap_trace::Holder;
 pub use growth::{Growth, PARTS, WARM_UP};
 pub use holders::KeptStack;

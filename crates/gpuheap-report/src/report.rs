@@ -3,6 +3,7 @@
 use gpuheap_trace::{Format, Holder, Recording, Summary, Trace};
 
 use crate::calls::Calls;
+use crate::copies::{self, CopySite};
 use crate::growth::{self, Growth};
 use crate::holders::{self, KeptStack};
 use crate::ledger::{Ledger, SiteKind};
@@ -54,6 +55,8 @@ pub struct Report {
     pub recording: Option<Recording>,
     /// Memory of the ranges that the program named, highest peak first.
     pub ranges: Vec<RangeMemory>,
+    /// Copies of the process, most bytes first. Empty if they were not recorded.
+    pub copies: Vec<CopySite>,
     /// Sites that grew, steady ones first.
     pub growing: Vec<Growth>,
     /// Sites with temporary allocations, most allocations first.
@@ -102,6 +105,7 @@ impl Report {
             left_by_ended_threads: holders::of_ended_threads(trace, &ledger, end(trace)),
             recording: trace.recording().cloned(),
             ranges: ranges::by_range(trace, &ledger),
+            copies: copies::by_site(trace),
             growing: growth::growing(trace, &ledger, &calls),
             temporary: temporary::temporary(trace, &ledger),
             summary,

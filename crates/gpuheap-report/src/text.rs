@@ -1,7 +1,7 @@
 //! Reports as text for a terminal of 80 columns.
 
 use gpuheap_text::{Amount, add_line, count, cut, grouped, hanging, printable};
-use gpuheap_trace::{Coverage, Holder, RecordingEnd};
+use gpuheap_trace::{CopyMemory, Coverage, Holder, RecordingEnd};
 
 use crate::growth::{Growth, PARTS, WARM_UP};
 use crate::ledger::SiteKind;
@@ -29,6 +29,7 @@ pub fn render(report: &Report) -> String {
     add_growth(&mut text, report);
     add_left(&mut text, report);
     add_temporary(&mut text, report);
+    add_copies(&mut text, report);
     text
 }
 
@@ -324,6 +325,58 @@ fn add_temporary(text: &mut String, report: &Report) {
         let largest = rest.iter().map(|site| site.largest).max().unwrap_or_default();
         let others = format!("{} others", grouped(rest.len() as u64));
         add_line!(text, "{:>12}  {:>12}  {others}", grouped(sum), Amount(largest));
+    }
+}
+
+/// Adds the copies of the process, with the first of its devices.
+fn add_copies(text: &mut String, report: &Report) {
+    let first = report.recording.as_ref().and_then(|recording| recording.devices.first());
+    let is_first = first.is_some_and(|first| Some(first.ordinal) == report.device);
+    if report.copies.is_empty() || !is_first {
+        return;
+    }
+    add_line!(text, "\nWhich line copies?");
+    let heading = ("copies", "bytes", "in calls", "again");
+    add_line!(
+        text,
+        "{:>9}  {:>11}  {:>9}  {:>11}  {:<19}  line of the program",
+        heading.0,
+        heading.1,
+        heading.2,
+        heading.3,
+        "kind"
+    );
+    for copies in &report.copies[..rows(report.copies.len())] {
+        let memory = match copies.memory {
+            CopyMemory::None => String::new(),
+            memory => format!(", {}", memory.as_str()),
+        };
+        add_line!(
+            text,
+            "{:>9}  {:>11}  {:>9}  {:>11}  {:<19}  {}",
+            grouped(copies.count),
+            Amount(copies.bytes),
+            seconds(copies.call_ns),
+            Amount(copies.repeated_bytes),
+            format!("{}{memory}", copies.direction.as_str()),
+            cut(&copies.site, WIDTH - 69)
+        );
+    }
+    let rest = &report.copies[rows(report.copies.len())..];
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
+        let count = rest.iter().map(|row| row.count).fold(0, u64::saturating_add);
+        let others = format!("{} others", grouped(rest.len() as u64));
+        add_line!(text, "{:>9}  {:>11}  {others}", grouped(count), Amount(bytes));
+    }
+    let again = report.copies.iter().map(|row| row.repeated_bytes).fold(0, u64::saturating_add);
+    if again > 0 {
+        let words = format!(
+            "{} were uploaded again by a line that had uploaded the same data. Keep that data on the \
+             device.",
+            Amount(again)
+        );
+        hanging(text, "  ", "  ", &words, WIDTH);
     }
 }
 

@@ -73,6 +73,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FORM", value_enum, default_value = "summary")]
     on_exit: OnExit,
 
+    /// Record copies: bytes, time, pageable or pinned memory, repeated uploads
+    #[arg(long)]
+    copies: bool,
+
     /// Record no native stacks
     #[arg(long)]
     no_stacks: bool,
@@ -203,6 +207,7 @@ fn variables(
         ("GPUHEAP_RUN_FAIL_NTH", arguments.fail_nth.map(|number| number.to_string())),
         ("GPUHEAP_RUN_FAIL_AFTER", number(&arguments.fail_after)),
         ("GPUHEAP_RUN_MAX_SIZE", number(&arguments.max_size)),
+        ("GPUHEAP_RUN_COPIES", arguments.copies.then(|| "1".to_owned())),
         ("GPUHEAP_RUN_PYTHON", arguments.no_python.then(|| "0".to_owned())),
         ("GPUHEAP_RUN_STACKS", arguments.no_stacks.then(|| "0".to_owned())),
     ];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpuheap_report::Report;
 use gpuheap_text::{Amount, count, cut, grouped, shell_word};
-use gpuheap_trace::{Holder, ReadOptions, RecordingEnd, Trace};
+use gpuheap_trace::{Copies, CopyDirection, CopyMemory, Holder, ReadOptions, RecordingEnd, Trace};
 use serde_json::{Value, json};
 
 /// Version of the fields of the JSON.
@@ -24,6 +24,8 @@ pub(super) struct Summary {
     problem: Option<String>,
     process: Option<gpuheap_trace::Recording>,
     devices: Vec<DeviceSummary>,
+    /// Copies in each direction, as phrases.
+    copies: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -67,6 +69,7 @@ impl Summary {
             process: traces.first().and_then(Trace::recording).cloned(),
             warnings: warnings.map(ToString::to_string).collect(),
             devices: traces.iter().map(DeviceSummary::new).collect(),
+            copies: traces.first().map(copies).unwrap_or_default(),
         }
     }
 
@@ -125,6 +128,7 @@ impl Summary {
         for device in &self.devices {
             device.rows(&mut row);
         }
+        self.copies.iter().for_each(|copies| row("copies", copies));
         match self.process.as_ref().map(|process| &process.end) {
             Some(RecordingEnd::Stopped(reason)) => {
                 row("stopped", &format!("recording stopped early: {reason}"))
@@ -256,6 +260,28 @@ impl DeviceSummary {
             "recorded_bytes": self.driver.map(|(_, recorded)| recorded),
         })
     }
+}
+
+/// Returns the copies of the process in each direction, as phrases.
+fn copies(trace: &Trace) -> Vec<String> {
+    let recorded = trace.recording().map(|recording| &*recording.copies).unwrap_or_default();
+    let phrase = |direction: CopyDirection| {
+        let rows = || recorded.iter().filter(|row| row.direction == direction);
+        let sum = |figure: fn(&Copies) -> u64| rows().map(figure).fold(0, u64::saturating_add);
+        let bytes = sum(|row| row.bytes);
+        let pageable = sum(|row| if row.memory == CopyMemory::Pageable { row.bytes } else { 0 });
+        let again = sum(|row| row.repeated_bytes);
+        let mut text = format!("{} {}", Amount(bytes), direction.as_str());
+        if pageable > 0 {
+            let _ = write!(text, ", {} pageable", Amount(pageable));
+        }
+        if again > 0 {
+            let _ = write!(text, ", {} again", Amount(again));
+        }
+        let _ = write!(text, ", {:.3} s in calls", sum(|row| row.call_ns) as f64 / 1e9);
+        (bytes > 0).then_some(text)
+    };
+    CopyDirection::ALL.iter().copied().filter_map(phrase).collect()
 }
 
 /// Returns the name of a thread that ended.

@@ -5,6 +5,7 @@
 
 #[path = "../command/mod.rs"]
 mod command;
+mod copies;
 mod hostile;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
@@ -447,6 +448,18 @@ fn program() -> &'static Path {
         (folder, program)
     });
     &made.1
+}
+
+/// Compiles a program of the recorder's tests, linked with the driver.
+fn compiled(folder: &TempDir, source: &str) -> PathBuf {
+    let program = folder.path().join("compiled");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut compile = compiler();
+    compile.args(["-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]);
+    compile.arg(&program).arg(crates.join("gpuheap-preload/tests").join(source));
+    compile.arg(libraries().path().join("libcuda.so.1")).args(["-pthread", "-ldl"]);
+    assert!(compile.status().unwrap().success());
+    program
 }
 
 fn compiler() -> Command {

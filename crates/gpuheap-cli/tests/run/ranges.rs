@@ -5,14 +5,7 @@ use crate::*;
 #[test]
 fn ranges_have_their_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("ranges");
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut compile = compiler();
-    compile.args(["-std=gnu11", "-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]);
-    compile.arg(&program).arg(crates.join("gpuheap-preload/tests/ranges.c"));
-    compile.arg(libraries().path().join("libcuda.so.1")).args(["-pthread", "-ldl"]);
-    assert!(compile.status().unwrap().success());
-
+    let program = compiled(&folder, "ranges.c");
     let output = tempfile::tempdir().unwrap();
     let ran = command(&output, &[], &["--", program.to_str().unwrap()]);
     assert_eq!((ran.code, &*ran.stdout), (0, "levels: 0 1 1 1 1 1 1 0 0 0 -1\n"), "{}", ran.stderr);

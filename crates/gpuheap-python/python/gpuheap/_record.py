@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from gpuheap import _gpuheap
+
 
 class Recording:
     """A recording that `gpuheap.record()` or `Heap.record()` started. The end of its `with` block,
     or `stop()`, ends it."""
 
     def __init__(self, heaps: list[_heap.Heap], path: str | os.PathLike[str]) -> None:
-        self._parts = []
+        self._parts: list[_gpuheap._Recording] = []
         try:
             for heap in heaps:
                 self._parts.append(heap._record(os.fspath(path)))

@@ -11,8 +11,8 @@ use super::symbols::Symbols;
 use crate::model::{MemoryKind, Odd, StackInterner};
 use crate::source::{Source, read_error};
 use crate::{
-    At, Coverage, Error, Format, Place, Range, ReadOptions, RecordedDevice, Recording,
-    RecordingEnd, ThreadInfo, Trace, TraceBuilder, Warning, WarningKind,
+    At, Copies, CopyDirection, CopyMemory, Coverage, Error, Format, Place, Range, ReadOptions,
+    RecordedDevice, Recording, RecordingEnd, ThreadInfo, Trace, TraceBuilder, Warning, WarningKind,
 };
 use gpuheap_capture::{DecodeError, Deltas, MAGIC, Record, Time, VERSION};
 
@@ -166,6 +166,8 @@ struct Capture {
     ranges: Vec<OpenRange>,
     open_ranges: usize,
     most_ranges: usize,
+    /// Last record of the copies of each kind and stack.
+    copies: BTreeMap<(CopyDirection, CopyMemory, bool, u32), Copies>,
     /// Index of the last free of each address.
     frees: FxHashMap<(u32, u64), usize>,
     /// Live allocations: device and bytes.
@@ -191,6 +193,7 @@ impl Capture {
             ranges: Vec::new(),
             open_ranges: 0,
             most_ranges: RANGES.saturating_add(bytes),
+            copies: BTreeMap::new(),
             frees: FxHashMap::default(),
             live: FxHashMap::default(),
             live_bytes: FxHashMap::default(),
@@ -329,6 +332,38 @@ impl Capture {
                     range.end = range.end.min(self.events.len());
                 }
             }
+            Record::Copies {
+                time,
+                direction,
+                memory,
+                is_async,
+                stack,
+                count,
+                bytes,
+                call_ns,
+                repeated,
+                repeated_bytes,
+            } => {
+                self.note(time);
+                if stack as usize > self.stacks.len() {
+                    return Ok(false);
+                }
+                let is_async = is_async != 0;
+                self.copies.insert(
+                    (direction, memory, is_async, stack),
+                    Copies {
+                        direction,
+                        memory,
+                        is_async,
+                        stack,
+                        count,
+                        bytes,
+                        call_ns,
+                        repeated,
+                        repeated_bytes,
+                    },
+                );
+            }
             Record::End { time, reason } => {
                 self.note(time);
                 self.recording.end = match reason {
@@ -371,6 +406,10 @@ impl Capture {
         self.frees = FxHashMap::default();
         let numbers = self.resolve()?;
         let stacks = Arc::new(self.interner.finish());
+        self.recording.copies = self.copies.into_values().collect();
+        for copies in &mut self.recording.copies {
+            copies.stack = numbers.get(copies.stack as usize).copied().unwrap_or(0);
+        }
         let recording = Arc::new(self.recording);
         let threads: Arc<[ThreadInfo]> = self.threads.into();
         let mut builders: BTreeMap<u64, Device> = BTreeMap::new();

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 pub use allocator::{AllocatorSettings, Segment, SnapshotKeys};
 pub use builder::{At, TraceBuilder};
-pub use gpuheap_capture::MemoryKind;
+pub use gpuheap_capture::{CopyDirection, CopyMemory, MemoryKind};
 pub use holder::Holder;
 pub(crate) use ids::next_number;
-pub use process::{Coverage, Range, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
+pub use process::{Copies, Coverage, Range, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
 pub(crate) use site::is_runtime;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};

@@ -3,6 +3,8 @@
 use std::ops;
 use std::sync::Arc;
 
+use gpuheap_capture::{CopyDirection, CopyMemory};
+
 /// Thread of a recorded process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ThreadInfo {
@@ -50,6 +52,32 @@ pub struct Recording {
     pub end: RecordingEnd,
     /// Devices, in the order of their first use.
     pub devices: Vec<RecordedDevice>,
+    /// Copies, if they were recorded.
+    pub copies: Vec<Copies>,
+}
+
+/// Copies of one kind and stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copies {
+    /// Direction.
+    pub direction: CopyDirection,
+    /// Memory on the host's side.
+    pub memory: CopyMemory,
+    /// `true` if the calls return before the copies are done.
+    pub is_async: bool,
+    /// Number of the stack, for [`Trace::stack`](crate::Trace::stack).
+    pub stack: u32,
+    /// Number of copies.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time in the calls, nanoseconds.
+    pub call_ns: u64,
+    /// Number of uploads of data that the stack's calls uploaded before.
+    pub repeated: u64,
+    /// Their bytes.
+    pub repeated_bytes: u64,
 }
 
 /// End of a recording.
