@@ -133,10 +133,12 @@ impl Bins {
 
     /// Returns the keys of all blocks.
     pub(crate) fn keys<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
-        let heads = self.heads.iter().copied().filter(|head| *head != NONE);
-        heads.flat_map(move |head| {
+        let first = if self.heads[0] == NONE { self.after(0) } else { Some(0) };
+        // By the bit sets: a look at each of the bins took a third of the time of many requests.
+        let bins = std::iter::successors(first, |bin| self.after(*bin));
+        bins.flat_map(move |bin| {
             let link = |key: u32| (key != NONE).then_some(key);
-            std::iter::successors(link(head), move |key| link(blocks[*key].next))
+            std::iter::successors(link(self.heads[bin]), move |key| link(blocks[*key].next))
         })
     }
 
