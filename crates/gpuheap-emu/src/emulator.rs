@@ -270,7 +270,9 @@ pub(crate) struct Call<'e> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        self.end_user_objects();
+        if self.state.captures.due.is_any() {
+            self.end_user_objects();
+        }
     }
 }
 
@@ -285,7 +287,9 @@ impl Call<'_> {
         if GIVES_WORK[symbol] {
             HAS_WORKED.set(true);
         }
-        self.keep_request(outcome);
+        if self.request.is_some() || self.short_of.is_some() {
+            self.keep_request(outcome);
+        }
         let Err(code) = outcome else { return CUresult::SUCCESS };
         match code {
             CUresult::ERROR_NOT_SUPPORTED => self.state.calls.refused[symbol] += 1,

@@ -59,10 +59,11 @@ impl Drop for Kept {
 }
 
 impl Due {
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.is_any.load(Ordering::Acquire)
+    }
+
     pub(crate) fn take(&self) -> Vec<Callback> {
-        if !self.0.is_any.load(Ordering::Acquire) {
-            return Vec::new();
-        }
         let mut list = self.0.list.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.is_any.store(false, Ordering::Release);
         mem::take(&mut *list)
