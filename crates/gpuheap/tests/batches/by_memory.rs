@@ -17,13 +17,13 @@ fn numbers(rows: usize, columns: usize) -> Array2<u32> {
 
 #[test]
 fn data_beyond_limit_comes_in_order() {
+    let data = numbers(20_000, 1024);
     for ahead in [0, 1, 2] {
         let device = device(1 << 30, Schedule::Seeded(1));
         let heap = limited(&device, 24 << 20);
-        let data = numbers(60_000, 1024);
         let mut batches =
             heap.target().unwrap().batches_by_memory(&data, 0.5).unwrap().prefetch(ahead);
-        let (mut next, mut sum) = (0, 0_u64);
+        let mut next = 0;
         assert_eq!(batches.rows(), 0..0);
         while let Some(batch) = batches.next() {
             let batch = batch.unwrap();
@@ -33,11 +33,9 @@ fn data_beyond_limit_comes_in_order() {
             assert!(resident <= 12 << 20, "{resident} bytes, {ahead} ahead");
             let down = batch.to_ndarray().unwrap();
             assert!(down == data.slice(s![rows.clone(), ..]), "rows {rows:?}");
-            sum += down.iter().map(|one| u64::from(*one)).sum::<u64>();
             next = rows.end;
         }
-        assert_eq!((next, batches.rows()), (60_000, 60_000..60_000));
-        assert_eq!(sum, data.iter().map(|one| u64::from(*one)).sum::<u64>());
+        assert_eq!((next, batches.rows()), (20_000, 20_000..20_000));
         let usage = heap.usage().unwrap();
         assert!(usage.live_peak <= 12 << 20 && usage.reserved_peak <= 24 << 20, "{usage:?}");
         assert_all_returned(&device, &heap, "rows");
@@ -47,13 +45,13 @@ fn data_beyond_limit_comes_in_order() {
 /// The cache of another heap is given back before a request fails, so a batch may use that memory.
 #[test]
 fn chunk_counts_other_heaps_cache() {
+    let data = Array1::from_elem(128 << 20, 1_u8);
     for pool in PoolKind::ALL {
         let device = emulated(128 << 20, Schedule::Immediate);
         let builder = || Heap::builder(&device).without_environment().pool(pool);
         let [sibling, heap] = [(); 2].map(|()| builder().build().unwrap());
         drop(sibling.target().unwrap().filled(64 << 20, 0_u8).unwrap());
         let live = sibling.target().unwrap().filled(16 << 20, 0_u8).unwrap();
-        let data = Array1::from_elem(256 << 20, 1_u8);
         let target = heap.target().unwrap();
         let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
         let chunk = batches.next().unwrap().unwrap().len() >> 20;
