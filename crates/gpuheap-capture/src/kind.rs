@@ -28,11 +28,17 @@ pub enum MemoryKind {
     Pinned,
     /// Host memory of the program that was pinned later.
     Registered,
+    /// Block of PyTorch's pool.
+    PyTorch,
+    /// Block of CuPy's pool.
+    CuPy,
+    /// Block of a memory resource of RMM.
+    Rmm,
 }
 
 impl MemoryKind {
     /// All kinds, in the order of their numbers in a capture.
-    pub const ALL: [MemoryKind; 11] = [
+    pub const ALL: [MemoryKind; 14] = [
         MemoryKind::Device,
         MemoryKind::Pitched,
         MemoryKind::Managed,
@@ -44,6 +50,9 @@ impl MemoryKind {
         MemoryKind::Imported,
         MemoryKind::Pinned,
         MemoryKind::Registered,
+        MemoryKind::PyTorch,
+        MemoryKind::CuPy,
+        MemoryKind::Rmm,
     ];
 
     /// Returns the name: `device`, `stream-ordered`, and so on.
@@ -60,6 +69,9 @@ impl MemoryKind {
             MemoryKind::Imported => "imported",
             MemoryKind::Pinned => "pinned",
             MemoryKind::Registered => "registered",
+            MemoryKind::PyTorch => "PyTorch",
+            MemoryKind::CuPy => "CuPy",
+            MemoryKind::Rmm => "RMM",
         }
     }
 
@@ -68,20 +80,28 @@ impl MemoryKind {
         matches!(self, MemoryKind::Pinned | MemoryKind::Registered)
     }
 
+    /// Returns `true` if the memory is a block of a framework's pool.
+    pub fn is_pooled(self) -> bool {
+        matches!(self, MemoryKind::PyTorch | MemoryKind::CuPy | MemoryKind::Rmm)
+    }
+
     /// Returns `true` if the process takes device memory for this kind. Imported memory counts for
-    /// the process that exported it.
+    /// the process that exported it, and a block of a pool is a part of memory that counts.
     pub fn counts_on_device(self) -> bool {
-        !self.is_host() && self != MemoryKind::Imported
+        !self.is_host() && !self.is_pooled() && self != MemoryKind::Imported
     }
 
     /// Returns the space of the kind's addresses: 0 for pointers, 1 for handles of physical memory,
-    /// 2 for handles of arrays, 3 for imported pointers. Within a space, addresses of live memory
-    /// differ.
+    /// 2 for handles of arrays, 3 for imported pointers, 4 to 6 for blocks of pools. Within a
+    /// space, addresses of live memory differ.
     pub fn space(self) -> u32 {
         match self {
             MemoryKind::Physical => 1,
             MemoryKind::Array => 2,
             MemoryKind::Imported => 3,
+            MemoryKind::PyTorch => 4,
+            MemoryKind::CuPy => 5,
+            MemoryKind::Rmm => 6,
             _ => 0,
         }
     }

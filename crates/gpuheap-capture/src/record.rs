@@ -251,6 +251,26 @@ records! {
         /// Reason for an early end; empty at the end of the process.
         reason: &'a str,
     }
+    /// Mapping of physical memory to a range of addresses. Recorded only with blocks of pools.
+    20 Map {
+        /// Time.
+        time: Time,
+        /// First address.
+        address: Address,
+        /// Size in bytes.
+        bytes: u64,
+        /// Handle of the physical memory.
+        handle: u64,
+    }
+    /// End of the mappings in a range of addresses.
+    21 Unmap {
+        /// Time.
+        time: Time,
+        /// First address.
+        address: Address,
+        /// Size in bytes.
+        bytes: u64,
+    }
 }
 
 /// Returns the first bytes of a capture.

@@ -1,12 +1,13 @@
 //! Runs a program on the emulated device without a verdict: the library of `gpuheap emulate`.
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
 use crate::error::no_folder;
-use crate::folder::link_driver;
+use crate::folder::{Folder, link_driver};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::{Error, environment};
@@ -37,17 +38,59 @@ pub fn emulate(emulation: &Emulation) -> Result<ExitStatus, Error> {
     let folder = tempfile::Builder::new().prefix("gpuheap-emulate-").tempdir();
     let folder = folder.map_err(|error| no_folder(&error))?;
     link_driver(folder.path(), &stand_ins).map_err(|error| no_folder(&error))?;
-    let mut command = Command::new(&emulation.program);
-    command.args(&emulation.arguments);
+    let mut command = emulation.command();
     let first = [folder.path().as_os_str()];
     command.env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", first));
-    command.envs(emulation.variables.iter().map(|(name, value)| (name, value)));
-    run_passing_signals(&mut command).map_err(|error| {
-        let program = emulation.program.to_string_lossy();
-        Error::Environment(format!(
-            "{program} cannot be run: {error}; give its path, or a name that PATH has"
-        ))
-    })
+    emulation.run(command)
+}
+
+impl Emulation {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn run(&self, mut command: Command) -> Result<ExitStatus, Error> {
+        run_passing_signals(&mut command).map_err(|error| {
+            let program = self.program.to_string_lossy();
+            Error::Environment(format!(
+                "{program} cannot be run: {error}; give its path, or a name that PATH has"
+            ))
+        })
+    }
+}
+
+/// Runs the program as [`emulate`] does, with the emulated CUDA runtime and libraries in place of
+/// NVIDIA's, too. PyTorch's kernels do nothing.
+///
+/// # Errors
+///
+/// Returns errors as [`emulate`] does.
+pub fn emulate_with_runtime(emulation: &Emulation) -> Result<ExitStatus, Error> {
+    let stand_ins = StandIns::find(emulation.stand_ins.as_deref())?;
+    let folder = Folder::new(&stand_ins)?;
+    let mut command = emulation.command();
+    let before = |name: &str| {
+        let set = emulation.variables.iter().find(|(set, _)| *set == name);
+        set.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
+    };
+    let joined = |all: Vec<OsString>| {
+        all.into_iter().filter(|value| !value.is_empty()).collect::<Vec<_>>().join(OsStr::new(":"))
+    };
+    // The recorder's functions call the stand-ins', so it is loaded before them.
+    let stand_ins = folder.preloaded().iter().map(|path| path.into());
+    let preloaded = before("LD_PRELOAD").into_iter().chain(stand_ins).collect();
+    command.env("LD_PRELOAD", joined(preloaded));
+    let python = folder.python().into_os_string();
+    let python = [python].into_iter().chain(before("PYTHONPATH")).collect();
+    command.env("PYTHONPATH", joined(python));
+    let libraries = folder.libraries();
+    command
+        .env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", [libraries.as_os_str()]));
+    command.env(environment::RUNTIME, "1");
+    emulation.run(command)
 }
 
 /// Runs a command, and waits until it ends. Passes signals that this process gets to the command.

@@ -23,6 +23,7 @@ pub(crate) fn variables(
         ("PYTHONPATH", prepend("PYTHONPATH", [folder.python().as_os_str()])),
         ("GPUHEAP_EMULATED_DEVICE", device.describe(options.devices).into()),
         ("GPUHEAP_EMULATED_KERNELS", "no-op".into()),
+        (RUNTIME, "1".into()),
         ("GPUHEAP_EMULATED_REPORT", text(&folder.reports())),
         ("GPUHEAP_EMULATED_ACCOUNT", text(&folder.account())),
     ]);
@@ -44,6 +45,9 @@ pub(crate) fn variables(
     }
     set
 }
+
+/// Variable that makes the hook load the stand-ins of the CUDA runtime and libraries.
+pub(crate) const RUNTIME: &str = "GPUHEAP_EMULATED_RUNTIME";
 
 /// Variable with the only line whose counts are the smallest.
 pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";

@@ -22,8 +22,11 @@ macro_rules! hook_files {
 }
 
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 19] = hook_files![
+const HOOK_FILES: [(&str, &str); 22] = hook_files![
     "sitecustomize.py",
+    "gpuheap_frameworks_hook.py",
+    "gpuheap_import_waiter.py",
+    "gpuheap_stand_ins.py",
     "gpuheap_dry_run_hook/__init__.py",
     "gpuheap_dry_run_hook/branches.py",
     "gpuheap_dry_run_hook/callbacks.py",
@@ -117,16 +120,20 @@ pub(crate) fn link_driver(folder: &Path, stand_ins: &StandIns) -> io::Result<()>
     }
 }
 
+/// Makes a folder of Python modules with the hooks.
+pub(crate) fn write_hooks(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder.join(HOOK))?;
+    HOOK_FILES.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))
+}
+
 /// Fills the folder, and returns the libraries to preload.
 fn fill(folder: &Path, stand_ins: &StandIns) -> io::Result<Vec<PathBuf>> {
     let libraries = folder.join("lib");
     let python = folder.join("python");
-    for made in [&libraries, &python, &python.join(HOOK), &folder.join("reports")] {
+    for made in [&libraries, &folder.join("reports")] {
         fs::create_dir(made)?;
     }
-    for (name, text) in HOOK_FILES {
-        fs::write(python.join(name), text)?;
-    }
+    write_hooks(&python)?;
     link_driver(&libraries, stand_ins)?;
     let mut preloaded = Vec::new();
     let mut shells = Vec::new();

@@ -18,6 +18,7 @@ mod environment;
 mod error;
 mod explain;
 mod folder;
+mod frameworks;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod judge;
@@ -40,8 +41,9 @@ use gpuheap_replay::cards::Card;
 
 pub use crate::batch::FindBatch;
 pub use crate::card::Device;
-pub use crate::emulate::{Emulation, emulate, run_passing_signals};
+pub use crate::emulate::{Emulation, emulate, emulate_with_runtime, run_passing_signals};
 pub use crate::error::Error;
+pub use crate::frameworks::FrameworkHooks;
 #[cfg(fuzzing)]
 pub use crate::fuzzing::judge_reports;
 pub use crate::results::SetResult;

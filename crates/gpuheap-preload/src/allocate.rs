@@ -109,7 +109,7 @@ pub(crate) fn stack() -> CallStack {
         settings if settings.stacks && settings.output.is_some() => {
             CallStack::capture(settings.python)
         }
-        _ => CallStack::EMPTY,
+        _ => CallStack::empty(),
     }
 }
 

@@ -3,14 +3,16 @@
 //! The thread itself is within a call from Python, so its frames and their code do not change, even
 //! if it has released the interpreter's lock. Nothing is called but a look-up of the thread's
 //! state, and no reference count changes. So no code of Python runs. Offsets are those of CPython
-//! 3.11 and 3.12 on 64-bit Linux; from 3.13 on, the interpreter exports them.
+//! 3.9 to 3.12 on 64-bit Linux; 3.13 and 3.14 export them. Each object's type is checked before the
+//! object is read.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpuheap_capture::SourceLine;
-use gpuheap_catch::loader;
+use gpuheap_catch::{loader, messages};
 
 /// Most frames that are recorded of a stack.
 const DEPTH: usize = 48;
@@ -28,32 +30,74 @@ struct Offsets {
     /// Offset of the code in a frame.
     code: usize,
     previous: usize,
-    instruction: usize,
-    owner: usize,
+    instruction: Instruction,
+    /// Offset of a frame's owner; `None` if all frames are of functions.
+    owner: Option<usize>,
     filename: usize,
     qualname: usize,
     first_line: usize,
     line_table: usize,
-    instructions: usize,
+    lines: LineTable,
     /// Size of the head of a text in ASCII; of other texts, the offset of their UTF-8 size.
     ascii: usize,
 }
 
+/// Place of the running instruction of a frame.
+#[derive(Clone, Copy, Debug)]
+enum Instruction {
+    /// Pointer at an offset of the frame. The instructions of a code object begin at `first`.
+    Pointer { offset: usize, first: usize },
+    /// Number of the instruction at an offset of the frame, in units of `bytes`.
+    Number { offset: usize, bytes: i64 },
+}
+
+/// Format of a code object's table of lines.
+#[derive(Clone, Copy, Debug)]
+enum LineTable {
+    /// CPython 3.9: differences of addresses and lines.
+    Differences,
+    /// CPython 3.10: lengths of ranges and differences of lines.
+    Ranges,
+    /// CPython 3.11 and newer: lengths of ranges with lines and columns.
+    Locations,
+}
+
 /// Owner of a frame that stands for a call from C, and has no line.
 const OWNED_BY_C: u8 = 3;
+
+const PYTHON_3_9: Offsets = Offsets {
+    current: 24,
+    inner: None,
+    code: 32,
+    previous: 24,
+    instruction: Instruction::Number { offset: 104, bytes: 1 },
+    owner: None,
+    filename: 104,
+    qualname: 112,
+    first_line: 40,
+    line_table: 120,
+    lines: LineTable::Differences,
+    ascii: 48,
+};
+
+const PYTHON_3_10: Offsets = Offsets {
+    instruction: Instruction::Number { offset: 96, bytes: 2 },
+    lines: LineTable::Ranges,
+    ..PYTHON_3_9
+};
 
 const PYTHON_3_11: Offsets = Offsets {
     current: 56,
     inner: Some(8),
     code: 32,
     previous: 48,
-    instruction: 56,
-    owner: 69,
+    instruction: Instruction::Pointer { offset: 56, first: 184 },
+    owner: Some(69),
     filename: 112,
     qualname: 128,
     first_line: 72,
     line_table: 136,
-    instructions: 184,
+    lines: LineTable::Locations,
     ascii: 48,
 };
 
@@ -62,13 +106,13 @@ const PYTHON_3_12: Offsets = Offsets {
     inner: Some(0),
     code: 0,
     previous: 8,
-    instruction: 56,
-    owner: 70,
+    instruction: Instruction::Pointer { offset: 56, first: 192 },
+    owner: Some(70),
     filename: 112,
     qualname: 128,
     first_line: 68,
     line_table: 136,
-    instructions: 192,
+    lines: LineTable::Locations,
     ascii: 40,
 };
 
@@ -79,6 +123,15 @@ struct Interpreter {
     /// Returns the calling thread's state; null if the thread has none. Takes no lock.
     state: unsafe extern "C" fn() -> *const c_void,
     is_initialised: unsafe extern "C" fn() -> i32,
+    types: Types,
+}
+
+/// Addresses of the interpreter's types.
+#[derive(Clone, Copy)]
+struct Types {
+    code: usize,
+    text: usize,
+    bytes: usize,
 }
 
 /// Running line of a function. Two frames with equal numbers have one name, file and line.
@@ -94,52 +147,68 @@ pub(crate) struct PythonFrame {
 
 /// Frames of Python, innermost first.
 pub(crate) struct PythonStack {
-    frames: [PythonFrame; DEPTH],
+    frames: [MaybeUninit<PythonFrame>; DEPTH],
+    /// Frames at the start that are left out.
+    skipped: usize,
     len: usize,
 }
 
 impl PythonStack {
     /// Returns a stack without frames.
-    pub(crate) const EMPTY: PythonStack =
-        PythonStack { frames: [PythonFrame { code: 0, name: 0, at: 0 }; DEPTH], len: 0 };
+    #[inline]
+    pub(crate) fn empty() -> PythonStack {
+        PythonStack { frames: [const { MaybeUninit::uninit() }; DEPTH], skipped: 0, len: 0 }
+    }
 
     /// Captures the calling thread's frames of Python.
-    pub(crate) fn capture() -> PythonStack {
-        let mut stack = PythonStack::EMPTY;
-        let Some(interpreter) = interpreter() else { return stack };
+    pub(crate) fn capture(&mut self) {
+        let Some(interpreter) = interpreter() else { return };
         let offsets = &interpreter.offsets;
         // SAFETY: both functions may be called at any time. A thread's state and its frames are
         // valid while the thread is within a call from Python. Another thread does not change them.
         unsafe {
             if (interpreter.is_initialised)() == 0 {
-                return stack;
+                return;
             }
             let state = (interpreter.state)();
             if state.is_null() {
-                return stack;
+                return;
             }
             let mut frame = word(state.addr(), offsets.current);
             if let Some(inner) = offsets.inner {
                 frame = word(frame, inner);
             }
-            while frame != 0 && stack.len < DEPTH {
+            while frame != 0 && self.len < DEPTH {
                 // From 3.14 on, the lowest bits of the word mark the kind of reference.
                 let code = word(frame, offsets.code) & !7;
-                if byte(frame, offsets.owner) < OWNED_BY_C && code != 0 {
-                    let at = word(frame, offsets.instruction) as i64;
-                    let at = at - (code + offsets.instructions) as i64;
+                let is_of_c = offsets.owner.is_some_and(|owner| byte(frame, owner) >= OWNED_BY_C);
+                if !is_of_c && type_of(code) == interpreter.types.code {
+                    let at = match offsets.instruction {
+                        Instruction::Pointer { offset, first } => {
+                            word(frame, offset) as i64 - (code + first) as i64
+                        }
+                        Instruction::Number { offset, bytes } => {
+                            i64::from(word(frame, offset) as i32) * bytes
+                        }
+                    };
                     let name = word(code, offsets.qualname);
-                    stack.frames[stack.len] = PythonFrame { code, name, at };
-                    stack.len += 1;
+                    self.frames[self.len].write(PythonFrame { code, name, at });
+                    self.len += 1;
                 }
                 frame = word(frame, offsets.previous);
             }
         }
-        stack
     }
 
     pub(crate) fn frames(&self) -> &[PythonFrame] {
-        &self.frames[..self.len]
+        // SAFETY: the first `len` frames are written.
+        let frames = unsafe { std::slice::from_raw_parts(self.frames.as_ptr().cast(), self.len) };
+        &frames[self.skipped..]
+    }
+
+    /// Leaves out the innermost frames.
+    pub(crate) fn skip(&mut self, frames: usize) {
+        self.skipped = frames.min(self.len);
     }
 }
 
@@ -152,14 +221,19 @@ impl PythonFrame {
     /// Reads the name, file and line. The frame is of a stack that the calling thread captured in
     /// the same call from Python.
     pub(crate) fn line(self) -> Option<SourceLine> {
-        let offsets = interpreter()?.offsets;
+        let Interpreter { offsets, types, .. } = interpreter()?;
         // SAFETY: the running frame holds the code object, and that holds its texts and its table.
         unsafe {
-            let function = text(self.name, &offsets);
-            let file = text(word(self.code, offsets.filename), &offsets);
+            let function = text(self.name, types, &offsets);
+            let file = text(word(self.code, offsets.filename), types, &offsets);
             let first = word(self.code, offsets.first_line) as u32;
-            let table = bytes(word(self.code, offsets.line_table));
-            let line = line_of(table, first, self.at).unwrap_or(first);
+            let table = bytes(word(self.code, offsets.line_table), types);
+            let line = match offsets.lines {
+                LineTable::Differences => line_by_differences(table, first, self.at),
+                LineTable::Ranges => line_by_ranges(table, first, self.at),
+                LineTable::Locations => line_of(table, first, self.at),
+            };
+            let line = line.unwrap_or(first);
             Some(SourceLine { function, file, line })
         }
     }
@@ -187,26 +261,57 @@ fn interpreter() -> Option<Interpreter> {
         )
     };
     *FOUND.get_or_init(|| {
-        let offsets = offsets()?;
-        Some(Interpreter { offsets, state, is_initialised })
+        let version = version();
+        let of = |symbol| loader::global(symbol).map(|address| address.addr());
+        let types = Some(Types {
+            code: of(c"PyCode_Type")?,
+            text: of(c"PyUnicode_Type")?,
+            bytes: of(c"PyBytes_Type")?,
+        });
+        let known = offsets(version).zip(types);
+        if known.is_none() {
+            let (major, minor) = (version >> 8, version & 0xff);
+            messages::write(&format!(
+                "frames of this Python {major}.{minor} cannot be recorded: they are for CPython 3.9 \
+                 to 3.14 with its lock; stacks have native frames only"
+            ));
+        }
+        known.map(|(offsets, types)| Interpreter { offsets, state, is_initialised, types })
     })
 }
 
-fn offsets() -> Option<Offsets> {
-    let version = loader::global(c"Py_Version")?;
-    // SAFETY: since 3.11, the symbol is a constant of this type.
-    let version = unsafe { version.cast::<u64>().cast_const().read() } >> 16;
+/// Returns the interpreter's version, the minor one in the lowest byte; 0 if it is not known.
+fn version() -> u64 {
+    if let Some(version) = loader::global(c"Py_Version") {
+        // SAFETY: since 3.11, the symbol is a constant of this type.
+        return unsafe { version.cast::<u64>().cast_const().read() } >> 16;
+    }
+    let Some(get) = loader::global(c"Py_GetVersion") else { return 0 };
+    // SAFETY: the interpreter's function has this type. It returns a text that is never freed.
+    let text = unsafe {
+        let get = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(get);
+        CStr::from_ptr(get()).to_string_lossy()
+    };
+    let mut parts = text.split(['.', ' ']).map_while(|part| part.parse::<u64>().ok());
+    parts.next().unwrap_or(0) << 8 | parts.next().unwrap_or(0)
+}
+
+fn offsets(version: u64) -> Option<Offsets> {
     match version {
+        0x0309 => Some(PYTHON_3_9),
+        0x030a => Some(PYTHON_3_10),
         0x030b => Some(PYTHON_3_11),
         0x030c => Some(PYTHON_3_12),
-        0x030d.. => exported(loader::global(c"_PyRuntime")?.addr()),
+        // First words of the tables of threads, frames and code objects.
+        0x030d => exported(loader::global(c"_PyRuntime")?.addr(), [19, 28, 34]),
+        0x030e => exported(loader::global(c"_PyRuntime")?.addr(), [22, 31, 39]),
         _ => None,
     }
 }
 
 /// Reads the offsets that the interpreter exports. A build without the lock keeps its threads'
 /// states elsewhere, so it has none.
-fn exported(runtime: usize) -> Option<Offsets> {
+fn exported(runtime: usize, tables: [usize; 3]) -> Option<Offsets> {
     const COOKIE: &CStr = c"xdebugpy";
     // SAFETY: the runtime's state begins with the cookie and the table, in words.
     let table = unsafe {
@@ -221,24 +326,22 @@ fn exported(runtime: usize) -> Option<Offsets> {
         let field = table.get(index * 8..index * 8 + 8)?;
         usize::try_from(u64::from_ne_bytes(field.try_into().ok()?)).ok()
     };
-    // The tables of 3.13 and 3.14 differ in the length of their second and third parts.
-    let is_3_13 = at(1)? >> 16 == 0x030d;
-    if at(2)? != 0 || !is_3_13 {
+    if at(2)? != 0 {
         return None;
     }
-    let (thread, frame, code) = (19, 28, 34);
+    let [thread, frame, code] = tables;
     Some(Offsets {
         current: at(thread + 4)?,
         inner: None,
         code: at(frame + 2)?,
         previous: at(frame + 1)?,
-        instruction: at(frame + 3)?,
-        owner: at(frame + 5)?,
+        instruction: Instruction::Pointer { offset: at(frame + 3)?, first: at(code + 9)? },
+        owner: Some(at(frame + 5)?),
         filename: at(code + 1)?,
         qualname: at(code + 3)?,
         line_table: at(code + 4)?,
         first_line: at(code + 5)?,
-        instructions: at(code + 9)?,
+        lines: LineTable::Locations,
         ascii: PYTHON_3_12.ascii,
     })
 }
@@ -252,6 +355,12 @@ unsafe fn word(base: usize, offset: usize) -> usize {
     unsafe { std::ptr::with_exposed_provenance::<usize>(base + offset).read_unaligned() }
 }
 
+/// Returns the address of an object's type.
+unsafe fn type_of(object: usize) -> usize {
+    // SAFETY: the caller passes an object of the interpreter, or 0.
+    unsafe { word(object, 8) }
+}
+
 unsafe fn byte(base: usize, offset: usize) -> u8 {
     // SAFETY: the caller passes a structure of the interpreter with a byte at this offset.
     unsafe { std::ptr::with_exposed_provenance::<u8>(base + offset).read() }
@@ -259,18 +368,16 @@ unsafe fn byte(base: usize, offset: usize) -> u8 {
 
 /// Reads a text. Names of code are compact; one outside of ASCII has its UTF-8 form only if the
 /// program used it.
-unsafe fn text(object: usize, offsets: &Offsets) -> String {
-    /// Bits of the kind of a text: compact, and only ASCII.
-    const COMPACT_ASCII: u8 = 0x60;
-    if object == 0 {
-        return String::new();
-    }
-    // SAFETY: the caller passes a text object. It is never changed.
+unsafe fn text(object: usize, types: Types, offsets: &Offsets) -> String {
+    // SAFETY: the caller passes an object of the interpreter. A text is never changed.
     unsafe {
+        if type_of(object) != types.text {
+            return "?".to_owned();
+        }
         let length = word(object, 16).min(LONGEST);
-        let (start, length) = match byte(object, 32) & COMPACT_ASCII {
-            COMPACT_ASCII => (object + offsets.ascii, length),
-            _ => (word(object, offsets.ascii + 8), word(object, offsets.ascii).min(LONGEST)),
+        let (start, length) = match is_ascii(word(object, 32) as u32) {
+            true => (object + offsets.ascii, length),
+            false => (word(object, offsets.ascii + 8), word(object, offsets.ascii).min(LONGEST)),
         };
         if start == 0 {
             return "?".to_owned();
@@ -280,16 +387,58 @@ unsafe fn text(object: usize, offsets: &Offsets) -> String {
     }
 }
 
+/// Returns `true` for the state of a text that is compact and has only ASCII. The state holds the
+/// size of a character, 1, 2 or 4, in three bits, followed by these two facts. The bits begin at 2,
+/// and in newer versions after a byte or two with another fact.
+fn is_ascii(state: u32) -> bool {
+    let facts = [2, 8, 16].map(|first| state >> first);
+    let known = facts.into_iter().find(|facts| matches!(facts & 7, 1 | 2 | 4));
+    known.is_some_and(|facts| facts & 0b11000 == 0b11000)
+}
+
 /// Returns the content of a bytes object.
-unsafe fn bytes<'a>(object: usize) -> &'a [u8] {
-    if object == 0 {
-        return &[];
-    }
-    // SAFETY: the caller passes a bytes object. It lives as long as its code and is not changed.
+unsafe fn bytes<'a>(object: usize, types: Types) -> &'a [u8] {
+    // SAFETY: the caller passes an object of the interpreter. A bytes object lives as long as its
+    // code and is not changed.
     unsafe {
+        if type_of(object) != types.bytes {
+            return &[];
+        }
         let start = std::ptr::with_exposed_provenance::<u8>(object + 32);
         std::slice::from_raw_parts(start, word(object, 16))
     }
+}
+
+/// Returns the line of an instruction by a table of CPython 3.9: pairs of the bytes to the next
+/// line, and the signed difference of the lines.
+fn line_by_differences(table: &[u8], first: u32, at: i64) -> Option<u32> {
+    let (mut line, mut start) = (i64::from(first), 0_i64);
+    for pair in table.chunks_exact(2) {
+        start += i64::from(pair[0]);
+        if start > at {
+            break;
+        }
+        line += i64::from(pair[1] as i8);
+    }
+    u32::try_from(line).ok()
+}
+
+/// Returns the line of an instruction by a table of CPython 3.10: pairs of the bytes of a range,
+/// and the signed difference of its line, or -128 for a range without a line.
+fn line_by_ranges(table: &[u8], first: u32, at: i64) -> Option<u32> {
+    const NO_LINE: i8 = -128;
+    let (mut line, mut end) = (i64::from(first), 0_i64);
+    for pair in table.chunks_exact(2) {
+        let difference = pair[1] as i8;
+        if difference != NO_LINE {
+            line += i64::from(difference);
+        }
+        end += i64::from(pair[0]);
+        if at < end {
+            return u32::try_from(line).ok().filter(|_| difference != NO_LINE);
+        }
+    }
+    None
 }
 
 /// Returns the line of an instruction by a location table of CPython 3.11 or newer: entries of a

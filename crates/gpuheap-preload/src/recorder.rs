@@ -267,6 +267,20 @@ impl Recorder {
         change(&mut self.locked().mappings)
     }
 
+    /// Records a mapping of physical memory, or the end of the mappings in a range, for the blocks
+    /// of pools in that range.
+    pub(crate) fn mapped(&self, address: u64, bytes: u64, handle: Option<u64>) {
+        if !settings::get().frameworks {
+            return;
+        }
+        let mut state = self.locked();
+        let (time, address) = (self.time(), Address(address));
+        state.write(&match handle {
+            Some(handle) => Record::Map { time, address, bytes, handle },
+            None => Record::Unmap { time, address, bytes },
+        });
+    }
+
     /// Records a device at its first use, and the driver's figures before that use. These are read
     /// only if the device is the current one: the driver has no function for others.
     pub(crate) fn note_device(&self, device: i32, is_current: bool) {

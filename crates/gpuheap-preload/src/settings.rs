@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) python: bool,
     /// `true` to record copies.
     pub(crate) copies: bool,
+    /// `true` to record the blocks of frameworks' pools.
+    pub(crate) frameworks: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
     /// File by which the processes of a run share the limit; `None` for a limit of each process.
@@ -48,6 +50,7 @@ pub(crate) fn get() -> &'static Settings {
         stacks: env::var("GPUHEAP_RUN_STACKS").as_deref() != Ok("0"),
         python: env::var("GPUHEAP_RUN_PYTHON").as_deref() != Ok("0"),
         copies: env::var("GPUHEAP_RUN_COPIES").as_deref() == Ok("1"),
+        frameworks: env::var("GPUHEAP_RUN_FRAMEWORKS").as_deref() == Ok("1"),
         limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
         ledger: env::var_os("GPUHEAP_RUN_LEDGER").map(PathBuf::from),
         fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),

@@ -81,6 +81,7 @@ pub(crate) fn cuMemMap(
     let code = call();
     if code.is_success() && is_recorded {
         recorder.mappings(|mappings| mappings.map(pointer, handle));
+        recorder.mapped(pointer, bytes as u64, Some(handle));
     } else if is_recorded {
         let added = |mappings: &mut Mappings| mappings.remove(handle).into_iter().collect();
         let _ = remove(recorder, added, || CUresult::SUCCESS);
@@ -92,6 +93,7 @@ pub(crate) fn cuMemUnmap(pointer: CUdeviceptr, bytes: usize) -> CUresult {
     let call = || real::cuMemUnmap(pointer, bytes);
     let Some(_guard) = Guard::enter() else { return call() };
     let Some(recorder) = recorder::existing() else { return call() };
+    recorder.mapped(pointer, bytes as u64, None);
     let end = pointer.saturating_add(bytes as u64);
     remove(recorder, |mappings| mappings.unmap(pointer..end), call)
 }

@@ -38,12 +38,15 @@ pub(crate) fn by_kind(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Holder
     if trace.recording().is_none() {
         return Vec::new();
     }
-    let kind = |block: &Block| match trace.events()[block.from as usize].op {
+    let blocks = ledger.live(events).map(|block| (kind(trace, block), block.bytes));
+    Holder::sums(blocks, |kind| kind.as_str().to_owned())
+}
+
+fn kind(trace: &Trace, block: &Block) -> MemoryKind {
+    match trace.events()[block.from as usize].op {
         Op::Allocate { allocation, .. } => trace.kind(allocation),
         _ => MemoryKind::Device,
-    };
-    let blocks = ledger.live(events).map(|block| (kind(block), block.bytes));
-    Holder::sums(blocks, |kind| kind.as_str().to_owned())
+    }
 }
 
 /// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
@@ -65,8 +68,14 @@ pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
 /// first. `None` if the recording does not have the ends of threads.
 pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Vec<Holder>> {
     trace.recording()?;
+    // A thread that took a segment for a pool leaves nothing: the pool hands it out again.
+    let is_left = |block: &Block| {
+        kind(trace, block).is_pooled()
+            || trace.pool_of(trace.events()[block.from as usize].stack).is_none()
+    };
     let is_ended = |block: &&Block| {
-        trace.thread_info(block.thread).is_some_and(|info| has_ended(info, u64::MAX))
+        let info = trace.thread_info(block.thread);
+        info.is_some_and(|info| has_ended(info, u64::MAX)) && is_left(block)
     };
     let blocks = ledger.live(events).filter(is_ended).map(|block| (block.thread, block.bytes));
     Some(Holder::sums(blocks, |thread| thread_name(trace, thread, u64::MAX)))

@@ -7,6 +7,7 @@ use crate::compare::Comparison;
 use crate::copies::CopySite;
 use crate::growth::Growth;
 use crate::holders::KeptStack;
+use crate::pools::Pools;
 use crate::ranges::RangeMemory;
 use crate::report::Report;
 use crate::temporary::Temporary;
@@ -57,6 +58,7 @@ struct Trace<'a> {
     left_by_ended_threads_bytes: Option<u64>,
     ranges: Vec<RangeRow<'a>>,
     copies: Vec<CopyRow<'a>>,
+    pools: Option<PoolsRow<'a>>,
     growth: Vec<GrowthRow<'a>>,
     temporary: Vec<TemporaryRow<'a>>,
 }
@@ -69,6 +71,16 @@ struct Moment<'a> {
     by_site: Vec<HolderRow<'a>>,
     by_thread: Vec<HolderRow<'a>>,
     by_kind: Vec<HolderRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct PoolsRow<'a> {
+    segments: usize,
+    segment_bytes: u64,
+    used_bytes: u64,
+    by_framework: Vec<HolderRow<'a>>,
+    no_framework_bytes: u64,
+    no_framework_by_site: Vec<HolderRow<'a>>,
 }
 
 #[derive(Serialize)]
@@ -163,9 +175,21 @@ impl<'a> Trace<'a> {
                 .map(|held| held.iter().map(|holder| holder.bytes).sum()),
             ranges: report.ranges.iter().map(range).collect(),
             copies: report.copies.iter().map(copy).collect(),
+            pools: report.pools.as_ref().map(pools),
             growth: report.growing.iter().map(growth).collect(),
             temporary: report.temporary.iter().map(temporary).collect(),
         }
+    }
+}
+
+fn pools(pools: &Pools) -> PoolsRow<'_> {
+    PoolsRow {
+        segments: pools.segments.len(),
+        segment_bytes: pools.segment_bytes(),
+        used_bytes: pools.used_bytes(),
+        by_framework: holders(&pools.frameworks),
+        no_framework_bytes: pools.outside_bytes(),
+        no_framework_by_site: holders(&pools.outside),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::growth::{self, Growth};
 use crate::holders::{self, KeptStack};
 use crate::ledger::{Ledger, SiteKind};
 use crate::moment::{At, end, events_until, peak};
+use crate::pools::Pools;
 use crate::ranges::{self, RangeMemory};
 use crate::stacks::is_host;
 use crate::temporary::{self, Temporary};
@@ -42,6 +43,10 @@ pub struct Report {
     pub held_by_thread: Vec<Holder>,
     /// Kinds of this memory, most bytes first. Empty if the recording has no kinds.
     pub held_by_kind: Vec<Holder>,
+    /// Frameworks' pools at that moment; `None` if the recording has no blocks of pools.
+    pub pools: Option<Pools>,
+    /// Frameworks whose pools took memory, although their blocks were not recorded.
+    pub unrecorded_pools: Vec<&'static str>,
     /// Sites of the blocks that are live at the end, most bytes first.
     pub left: Vec<Holder>,
     /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
@@ -99,6 +104,8 @@ impl Report {
             held: holders::by_site(&ledger, events),
             held_by_thread: holders::by_thread(trace, &ledger, events),
             held_by_kind: holders::by_kind(trace, &ledger, events),
+            pools: Pools::new(trace, &ledger, events),
+            unrecorded_pools: trace.unrecorded_pools(),
             left: holders::by_site(&ledger, end(trace)),
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
             left_by_stack: holders::by_stack(trace, &ledger, &calls, end(trace)),

@@ -6,6 +6,7 @@ use gpuheap_trace::{CopyMemory, Coverage, Holder, RecordingEnd};
 use crate::growth::{Growth, PARTS, WARM_UP};
 use crate::ledger::SiteKind;
 use crate::moment::At;
+use crate::pools::Segment;
 use crate::report::Report;
 
 /// Width of a terminal, in columns.
@@ -25,6 +26,7 @@ pub fn render(report: &Report) -> String {
     add_summary(&mut text, report);
     add_recording(&mut text, report);
     add_held(&mut text, report);
+    add_pools(&mut text, report);
     add_ranges(&mut text, report);
     add_growth(&mut text, report);
     add_left(&mut text, report);
@@ -85,6 +87,14 @@ fn add_recording(text: &mut String, report: &Report) {
     let program = recording.arguments.join(" ");
     let program = cut(if program.is_empty() { &recording.program } else { &program }, WIDTH);
     paragraph(text, &format!("Program: {program} (process {}); {end}.", recording.pid));
+    if !report.unrecorded_pools.is_empty() {
+        let words = format!(
+            "{} hands out memory from a pool. This report has the segments that the pool took from \
+             the driver. For tensors and arrays, record with gpuheap run --frameworks.",
+            report.unrecorded_pools.join(" and ")
+        );
+        paragraph(text, &words);
+    }
     let device = report
         .device
         .and_then(|device| recording.devices.iter().find(|recorded| recorded.ordinal == device));
@@ -124,6 +134,47 @@ fn add_held(text: &mut String, report: &Report) {
     }
     if report.held_by_kind.len() > 1 {
         add_holders(text, &report.held_by_kind, total, "kind of memory");
+    }
+}
+
+/// Adds the segments that contain the blocks of pools, and memory of no framework.
+fn add_pools(text: &mut String, report: &Report) {
+    let Some(pools) = &report.pools else { return };
+    add_line!(text, "\nWhich memory of the driver holds these blocks?");
+    let frameworks = pools.frameworks.iter().map(|framework| {
+        let blocks = count(framework.blocks, "block");
+        format!("{} {} in {blocks}", framework.name, Amount(framework.bytes))
+    });
+    let (bytes, used) = (pools.segment_bytes(), pools.used_bytes());
+    let words = format!(
+        "Pools hold {} in {}: {}, and {} unused. Of no framework: {}.",
+        Amount(bytes),
+        count(pools.segments.len() as u64, "segment"),
+        frameworks.collect::<Vec<_>>().join(", "),
+        Amount(bytes.saturating_sub(used)),
+        Amount(pools.outside_bytes()),
+    );
+    hanging(text, "  ", "  ", &words, WIDTH);
+    add_line!(text, "{:>12}  {:>12}  {:>9}  most in it", "segment", "in use", "blocks");
+    let mut row = |bytes: u64, used: u64, blocks: u64, name: &str| {
+        let (bytes, used, blocks) = (Amount(bytes), Amount(used), grouped(blocks));
+        add_line!(text, "{bytes:>12}  {used:>12}  {blocks:>9}  {}", cut(name, WIDTH - 39));
+    };
+    let shown = rows(pools.segments.len());
+    for segment in &pools.segments[..shown] {
+        let most = segment.sites.first().map_or("", |site| &site.name);
+        row(segment.bytes, segment.used, segment.blocks, most);
+    }
+    let rest = &pools.segments[shown..];
+    if !rest.is_empty() {
+        let sum = |of: fn(&Segment) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+        let others = format!("{} others", grouped(rest.len() as u64));
+        let used = sum(|segment| segment.used);
+        row(sum(|segment| segment.bytes), used, sum(|segment| segment.blocks), &others);
+    }
+    if !pools.outside.is_empty() {
+        add_line!(text, "  Of no framework:");
+        add_holders(text, &pools.outside, pools.outside_bytes(), site_heading(report));
     }
 }
 

@@ -7,11 +7,18 @@ pub struct ReadOptions {
     pub(crate) unpacked_limit: u64,
     pub(crate) host_memory: bool,
     pub(crate) symbols: bool,
+    pub(crate) pools: bool,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { recorded_only: false, unpacked_limit: 4 << 30, host_memory: false, symbols: true }
+        Self {
+            recorded_only: false,
+            unpacked_limit: 4 << 30,
+            host_memory: false,
+            symbols: true,
+            pools: true,
+        }
     }
 }
 
@@ -42,6 +49,14 @@ impl ReadOptions {
     /// `true`.
     pub fn symbols(mut self, symbols: bool) -> Self {
         self.symbols = symbols;
+        self
+    }
+
+    /// Reads the blocks of frameworks' pools that a capture has. The memory that the driver gave to
+    /// a pool is then a segment, and its bytes count only if a block holds them. Otherwise that
+    /// memory is a block, and the pool's blocks are left out. Default: `true`.
+    pub fn pools(mut self, pools: bool) -> Self {
+        self.pools = pools;
         self
     }
 }

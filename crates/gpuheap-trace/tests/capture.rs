@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use gpuheap_trace::capture::{Address, CaptureWriter, Deltas, Record, Time, header};
 use gpuheap_trace::{
-    Error, MemoryKind, Op, ReadOptions, RecordingEnd, Trace, WarningKind, read_bytes,
+    Error, MemoryKind, Op, ReadOptions, RecordingEnd, Taken, Trace, WarningKind, read_bytes,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -200,6 +200,67 @@ fn usual_event_is_small() {
     assert!(average <= 40, "{average} bytes an event");
 }
 
+/// Blocks of pools take the place of the memory that contains them; a block in a block is left out.
+#[test]
+fn blocks_of_pools_lie_in_segments() {
+    const PLAIN: u64 = 0x7000_0000;
+    const MAPPED: u64 = 0x9000_0000;
+    let free = |time, space, address| {
+        let (time, address) = (Time(time), Address(address));
+        Record::Free { time, thread: 0, space, stream: 0, address }
+    };
+    let records = [
+        allocate(1, MemoryKind::Device, PLAIN, 2000),
+        allocate(2, MemoryKind::PyTorch, PLAIN, 600),
+        allocate(3, MemoryKind::Device, PLAIN + 5000, 70),
+        allocate(4, MemoryKind::Physical, 3, 4096),
+        Record::Map { time: Time(5), address: Address(MAPPED), bytes: 4096, handle: 3 },
+        allocate(6, MemoryKind::CuPy, MAPPED + 1024, 512),
+        allocate(7, MemoryKind::Rmm, MAPPED + 1024, 512),
+        free(8, 6, MAPPED + 1024),
+        free(9, 5, MAPPED + 1024),
+        Record::Unmap { time: Time(10), address: Address(MAPPED), bytes: 4096 },
+        free(11, 1, 3),
+        free(12, 4, PLAIN),
+        free(13, 0, PLAIN),
+    ];
+    let mut file = Vec::new();
+    let mut writer = CaptureWriter::new(&mut file).unwrap();
+    records.iter().for_each(|record| writer.write(record).unwrap());
+    let trace = read(&file, true).unwrap().remove(0);
+    let segment = |taken, address, bytes| match taken {
+        true => Op::SegmentTaken { address, bytes },
+        false => Op::SegmentGivenBack { address, bytes },
+    };
+    let block = |allocation, bytes| Op::Allocate { allocation, bytes };
+    let ops: Vec<_> = trace.events().iter().map(|event| event.op).collect();
+    assert_eq!(
+        ops,
+        [
+            segment(true, PLAIN, 2000),
+            block(0, 600),
+            block(1, 70),
+            segment(true, MAPPED, 4096),
+            block(2, 512),
+            Op::Free { allocation: 2 },
+            segment(false, MAPPED, 4096),
+            Op::Free { allocation: 0 },
+            segment(false, PLAIN, 2000),
+        ]
+    );
+    assert!(trace.segments_at_end().is_empty());
+    let kinds: Vec<_> = (0..3).map(|block| trace.kind(block)).collect();
+    assert_eq!(kinds, [MemoryKind::PyTorch, MemoryKind::Device, MemoryKind::CuPy]);
+    let mut cut = Vec::new();
+    let mut writer = CaptureWriter::new(&mut cut).unwrap();
+    records[..3].iter().for_each(|record| writer.write(record).unwrap());
+    let held = read(&cut, true).unwrap().remove(0);
+    assert_eq!(Taken::after(&held, 3).unwrap().ranges().next(), Some((PLAIN, PLAIN + 2000, 0)));
+    let driver = read_bytes("run.gph", &file, &ReadOptions::default().pools(false)).unwrap();
+    let summary = driver[0].summary();
+    assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (2000 + 70 + 4096, 70));
+}
+
 proptest! {
     #[test]
     fn records_survive_round_trip(records in vec(record(), 0..40)) {
@@ -208,7 +269,7 @@ proptest! {
         let mut last = 0;
         let mut expected = Vec::new();
         for mut record in records {
-            if let Record::Allocate { time, .. } | Record::Free { time, .. } | Record::End { time, .. } = &mut record {
+            if let Record::Allocate { time, .. } | Record::Free { time, .. } | Record::Map { time, .. } | Record::End { time, .. } = &mut record {
                 last = last.max(time.0);
                 *time = Time(last);
             }
@@ -271,6 +332,9 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 stream: 0,
                 address: Address(address),
             }
+        }),
+        (any::<u64>(), any::<[u64; 3]>()).prop_map(|(time, [address, bytes, handle])| {
+            Record::Map { time: Time(time), address: Address(address), bytes, handle }
         }),
         any::<u64>().prop_map(|time| Record::End { time: Time(time), reason: "" }),
     ]

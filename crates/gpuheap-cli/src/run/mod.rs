@@ -13,7 +13,9 @@ use std::process::{Command, ExitStatus};
 
 use clap::{Args, ValueEnum};
 use gpuheap::Size;
-use gpuheap_dry_run::{Emulation, Error, FOLDER, emulate, folders, run_passing_signals};
+use gpuheap_dry_run::{
+    Emulation, Error, FOLDER, FrameworkHooks, emulate_with_runtime, folders, run_passing_signals,
+};
 use tempfile::NamedTempFile;
 
 use crate::emulate::status;
@@ -85,6 +87,10 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     no_python: bool,
 
+    /// Record the blocks of PyTorch's and CuPy's pools, too: tensors and arrays
+    #[arg(long)]
+    frameworks: bool,
+
     /// End the recording of a process at this size of its capture
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     max_size: Option<TypedSize>,
@@ -130,6 +136,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     let mut variables = variables(arguments, &library, &captures);
     let ledger = arguments.limit_tree.then(|| shared_file(LEDGER_BYTES)).transpose()?;
     variables.extend(ledger.iter().map(|file| ("GPUHEAP_RUN_LEDGER", file.path().into())));
+    let hooks = arguments.frameworks.then(FrameworkHooks::new).transpose();
+    let hooks = hooks.map_err(Failure::environment_error)?;
+    variables.extend(hooks.iter().flat_map(FrameworkHooks::variables));
     let ended = start(arguments, program, rest, variables)?;
     let summaries = summary::read(&captures.found());
     match arguments.on_exit {
@@ -163,7 +172,7 @@ fn start(
         variables,
         stand_ins: arguments.stand_ins.clone(),
     };
-    emulate(&emulation).map_err(|error| match error {
+    emulate_with_runtime(&emulation).map_err(|error| match error {
         Error::WrongUse(line) => Failure::wrong_use(line),
         error => Failure::environment_error(error),
     })

@@ -59,7 +59,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Vec<Summary> {
 
 impl Summary {
     fn new(path: &Path) -> Summary {
-        let traces = gpuheap_trace::read(path, &ReadOptions::default());
+        let traces = gpuheap_trace::read(path, &ReadOptions::default().pools(false));
         let problem = traces.as_ref().err().map(ToString::to_string);
         let traces = traces.unwrap_or_default();
         let warnings = traces.first().into_iter().flat_map(Trace::warnings);

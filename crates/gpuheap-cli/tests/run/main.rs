@@ -77,6 +77,14 @@ fn each_family_is_recorded() {
             (Device, 7),
         ];
         assert_eq!(sizes(device), expected);
+        // Stacks that were unwound at the same stack pointer are told apart.
+        let line = |stack| {
+            let mut frames = device.stack(stack);
+            frames.find(|frame| &*frame.function == "families").map(|frame| frame.line)
+        };
+        let allocations = device.events().iter().filter(|event| event.stack > 0);
+        let lines: Vec<_> = allocations.map(|event| line(event.stack).unwrap()).collect();
+        assert!(lines.is_sorted_by(|one, other| one < other), "{lines:?}");
         assert_eq!(sizes(host), [(Pinned, 1000), (Pinned, 3000), (Registered, 8192)]);
         let summary = device.summary();
         assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (taken, 7));
@@ -301,31 +309,150 @@ fn replay_reads_captures() {
     assert!(replay.stdout.contains("5 MiB"), "{}", replay.stdout);
 }
 
-/// Needs Python: `PYTHON`, else `python3`.
+/// Needs Python: `PYTHON`, else `python3`. Runs other versions too, if they are in `PATH`.
 #[test]
 fn lines_of_python_are_recorded() {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
-    let version = ["-c", "import sys; print(sys.version_info[1], sys.implementation.name)"];
-    let version = ran(Command::new(&python).args(version)).stdout;
-    if !["11 cpython\n", "12 cpython\n", "13 cpython\n"].contains(&&*version) {
-        return;
+    let others = (8..=14).map(|minor| format!("python3.{minor}"));
+    for python in [python].into_iter().chain(others) {
+        let version = ["-c", "import sys; print(sys.version_info[1], sys.implementation.name)"];
+        let Ok(version) = Command::new(&python).args(version).output() else { continue };
+        let version = String::from_utf8(version.stdout).unwrap();
+        let Some(minor) = version.strip_suffix(" cpython\n") else { continue };
+        let minor: u32 = minor.parse().unwrap();
+        let recorded = lines_of_python(&python, &[]);
+        if !(9..=14).contains(&minor) {
+            assert_eq!(recorded.0, [], "{python}");
+            let said = format!("frames of this Python 3.{minor} cannot be recorded");
+            assert!(recorded.1.contains(&said), "{}", recorded.1);
+            continue;
+        }
+        let all = recorded.0;
+        let step = if minor < 11 { "step" } else { "Trainer.step" };
+        assert_eq!(all[0], (step.to_owned(), 15), "{python}");
+        let outer = [("main".to_owned(), 24), ("<module>".to_owned(), 28)];
+        assert_eq!(all[all.len() - 2..], outer, "{python}");
+        assert_eq!(lines_of_python(&python, &["--no-python"]).0, []);
     }
+}
+
+/// Returns the frames of the first allocation of `train.py`, and the messages.
+fn lines_of_python(python: &str, options: &[&str]) -> (Vec<(String, u32)>, String) {
     let train = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/train.py");
-    let lines = |options: &[&str]| {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = command(&folder, options, &["--", python, train]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let run = Run { folder, ran };
+    let trace = run.traces().remove(0);
+    let stack = trace.events()[0].stack;
+    let of_python = trace.stack(stack).filter(|frame| frame.file.ends_with("train.py"));
+    let lines = of_python.map(|frame| (frame.function.to_string(), frame.line)).collect();
+    (lines, run.ran.stderr)
+}
+
+/// A program that reports blocks as PyTorch does, and has CuPy's hooks for memory.
+#[test]
+fn blocks_of_pools_are_recorded() {
+    const CUPY: &str = "
+import collections, threading
+local = threading.local()
+def get_memory_hooks():
+    if not hasattr(local, 'hooks'):
+        local.hooks = collections.OrderedDict()
+    return local.hooks
+class MemoryHook:
+    def __enter__(self):
+        get_memory_hooks()[self.name] = self
+";
+    let packages = tempfile::tempdir().unwrap();
+    for (name, text) in
+        [("__init__.py", ""), ("cuda/__init__.py", ""), ("cuda/memory_hook.py", CUPY)]
+    {
+        let path = packages.path().join("cupy").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/pools.py");
+    let recorded = |options: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
-        let ran = command(&folder, options, &["--", &python, train]);
+        let words = ["--", &python, program];
+        let mut gpuheap = gpuheap(&folder, &[&["--emulate", "16GiB"], options, &words].concat());
+        let ran = ran(gpuheap.env("PYTHONPATH", packages.path()));
         assert_eq!(ran.code, 0, "{}", ran.stderr);
-        let run = Run { folder, ran };
-        let trace = run.traces().remove(0);
-        let stack = trace.events()[0].stack;
-        let of_python = trace.stack(stack).filter(|frame| frame.file.ends_with("train.py"));
-        of_python.map(|frame| (frame.function.to_string(), frame.line)).collect::<Vec<_>>()
+        Run { folder, ran }
     };
-    let all = lines(&[]);
-    assert_eq!(all[0], ("Trainer.step".to_owned(), 15));
-    let outer = [("main".to_owned(), 24), ("<module>".to_owned(), 28)];
-    assert_eq!(all[all.len() - 2..], outer);
-    assert_eq!(lines(&["--no-python"]), []);
+    let sites = |run: &Run| {
+        let trace = run.traces().remove(0);
+        let blocks = trace.events().iter().filter_map(|event| match event.op {
+            Op::Allocate { allocation, bytes } => {
+                Some((trace.kind(allocation).as_str(), bytes, trace.site(event.stack)))
+            }
+            _ => None,
+        });
+        blocks.map(|(kind, bytes, site)| format!("{kind} {bytes} {site}")).collect::<Vec<_>>()
+    };
+    let with = recorded(&["--frameworks"]);
+    assert_eq!(
+        sites(&with),
+        [
+            "PyTorch 1024 pools.py:31 in tensor",
+            "PyTorch 512 pools.py:31 in tensor",
+            "device 1048576 pools.py:26 in segment",
+            "CuPy 2048 pools.py:38 in array",
+            "CuPy 4096 pools.py:38 in array",
+        ]
+    );
+    let report = ran(Command::new(env!("CARGO_BIN_EXE_gpuheap"))
+        .args(["report", "--at", "end"])
+        .args(with.captures()));
+    insta::assert_snapshot!(report.stdout.split("\n\n").nth(2).unwrap());
+    assert!(with.ran.stderr.contains("live at exit  7 MiB in 3"), "{}", with.ran.stderr);
+    let without = recorded(&[]);
+    assert_eq!(sites(&without).len(), 3);
+}
+
+/// The test runs itself as the recorded program.
+#[test]
+fn cudarc_is_recorded() {
+    const PROGRAM: &str = "CUDARC_PROGRAM";
+    if std::env::var_os(PROGRAM).is_some() {
+        cudarc_program();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = std::env::current_exe().unwrap();
+    let words = ["--", test.to_str().unwrap(), "--exact", "cudarc_is_recorded"];
+    let mut gpuheap = gpuheap(&folder, &[&["--emulate", "16GiB"], &words[..]].concat());
+    let ran = ran(gpuheap.env(PROGRAM, "1"));
+    assert_eq!(ran.code, 7, "{}", ran.stderr);
+    let run = Run { folder, ran };
+    let trace = run.traces().remove(0);
+    let summary = trace.summary();
+    let left = 2 * (3 * MIB + 1);
+    let figures = (summary.allocations, summary.peak_live_bytes, summary.left_live_bytes);
+    assert_eq!(figures, (3, left + 4000, left));
+    let lines: Vec<_> = (trace.events().iter())
+        .filter(|event| matches!(event.op, Op::Allocate { .. }))
+        .map(|event| {
+            let frame = trace.own_frames(event.stack)[0];
+            assert!(frame.file.ends_with("tests/run/main.rs"), "{frame:?}");
+            frame.line
+        })
+        .collect();
+    assert_eq!(lines, [lines[0], lines[0], lines[0] + 1]);
+}
+
+/// Leaves two slices of one line, and frees one of another.
+fn cudarc_program() -> ! {
+    let context = cudarc::driver::CudaContext::new(0).unwrap();
+    let stream = context.default_stream();
+    let take = |_| stream.alloc_zeros::<u8>(3 * MIB as usize + 1).unwrap();
+    let freed = |_| stream.alloc_zeros::<f32>(1000).unwrap();
+    let kept: Vec<_> = (0..2).map(take).collect();
+    drop(freed(()));
+    assert_eq!(kept.len(), 2);
+    // The slices are not dropped.
+    std::process::exit(7)
 }
 
 #[test]

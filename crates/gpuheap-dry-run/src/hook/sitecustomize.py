@@ -1,4 +1,4 @@
-"""Starts the hook of `gpuheap dry-run`, then the `sitecustomize` of the program."""
+"""Starts the hooks of `gpuheap dry-run` and `gpuheap run`, then the program's `sitecustomize`."""
 
 import os
 import sys
@@ -6,31 +6,39 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path or ".") != _here]
 
-# Makes the loader bind functions at their first call; by default, the interpreter binds all at
-# load. So a CUDA function that no stand-in has fails when it is called, and not when PyTorch is
-# loaded.
-sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
 
-
-def _start():
+def _start(name):
     import importlib.util
 
-    folder = os.path.join(_here, "gpuheap_dry_run_hook")
+    # A program under `gpuheap run` in `gpuheap dry-run` has two folders of hooks.
+    if name in sys.modules:
+        return
+    folder = os.path.join(_here, name)
+    is_package = os.path.isdir(folder)
     spec = importlib.util.spec_from_file_location(
-        "gpuheap_dry_run_hook",
-        os.path.join(folder, "__init__.py"),
-        submodule_search_locations=[folder],
+        name,
+        os.path.join(folder, "__init__.py") if is_package else folder + ".py",
+        submodule_search_locations=[folder] if is_package else None,
     )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
 
 
-try:
-    if os.environ.get("GPUHEAP_EMULATED_REPORT"):
-        _start()
-except Exception:
-    pass
+def _start_hook(name):
+    try:
+        _start("gpuheap_import_waiter")
+        _start(name)
+    except Exception:
+        pass
+
+
+if os.environ.get("GPUHEAP_RUN_FRAMEWORKS"):
+    _start_hook("gpuheap_frameworks_hook")
+if os.environ.get("GPUHEAP_EMULATED_RUNTIME"):
+    _start_hook("gpuheap_stand_ins")
+if os.environ.get("GPUHEAP_EMULATED_REPORT"):
+    _start_hook("gpuheap_dry_run_hook")
 
 # Loads the program's own `sitecustomize` in place of this module, if it exists.
 _this = sys.modules.pop("sitecustomize")

@@ -22,6 +22,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod event;
+mod pools;
 mod read;
 mod symbols;
 

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use gpuheap_text::printable;
 use rustc_hash::FxHashMap;
 
+use super::event::{Action, Timed};
+use super::pools::{self, Part};
 use super::symbols::Symbols;
 use crate::model::{MemoryKind, Odd, StackInterner};
 use crate::source::{Source, read_error};
 use crate::{
     At, Copies, CopyDirection, CopyMemory, Coverage, Error, Format, Place, Range, ReadOptions,
-    RecordedDevice, Recording, RecordingEnd, ThreadInfo, Trace, TraceBuilder, Warning, WarningKind,
+    RecordedDevice, Recording, RecordingEnd, Segment, ThreadInfo, Trace, TraceBuilder, Warning,
+    WarningKind,
 };
 use gpuheap_capture::{DecodeError, Deltas, MAGIC, Record, Time, VERSION};
 
@@ -100,46 +103,12 @@ fn check_header(bytes: &[u8]) -> Result<&[u8], Error> {
     }
 }
 
-/// Event that the file contains, with numbers that are checked.
-#[derive(Clone, Copy)]
-enum Action {
-    Allocate {
-        kind: MemoryKind,
-        device: u32,
-        address: u64,
-        bytes: u64,
-        stack: u32,
-    },
-    Free {
-        space: u32,
-        address: u64,
-        /// Device and bytes of the freed block.
-        freed: Option<(u32, u64)>,
-    },
-    Fail {
-        kind: MemoryKind,
-        device: u32,
-        bytes: u64,
-        stack: u32,
-    },
-    /// Free that failed, so it is no event.
-    Nothing,
-}
-
 /// Range of the program, by indices of events.
 struct OpenRange {
     thread: u32,
     name: Arc<str>,
     start: usize,
     end: usize,
-}
-
-struct Timed {
-    time_ns: u64,
-    thread: u32,
-    stream: u64,
-    offset: u64,
-    action: Action,
 }
 
 /// Stack of the file.
@@ -153,6 +122,7 @@ struct RecordedStack {
 /// Content of a capture that is read.
 struct Capture {
     with_host: bool,
+    with_pools: bool,
     recording: Recording,
     threads: Vec<ThreadInfo>,
     /// Numbers of the file's texts and frames in `interner`.
@@ -181,6 +151,7 @@ impl Capture {
     fn new(options: &ReadOptions, bytes: usize) -> Self {
         Self {
             with_host: options.host_memory,
+            with_pools: options.pools,
             recording: Recording::default(),
             threads: Vec::new(),
             texts: Vec::new(),
@@ -364,6 +335,14 @@ impl Capture {
                     },
                 );
             }
+            Record::Map { time, address, bytes, handle } => {
+                let action = Action::Map { address: address.0, bytes, handle };
+                event = Some((time, 0, 0, 0, action));
+            }
+            Record::Unmap { time, address, bytes } => {
+                let action = Action::Unmap { address: address.0, bytes };
+                event = Some((time, 0, 0, 0, action));
+            }
             Record::End { time, reason } => {
                 self.note(time);
                 self.recording.end = match reason {
@@ -416,9 +395,13 @@ impl Capture {
         let mut owners: FxHashMap<(u32, u64), u64> = FxHashMap::default();
         let lane =
             |kind: MemoryKind, device: u32| if kind.is_host() { HOST } else { device.into() };
+        let parts = if self.with_pools { pools::parts(&self.events) } else { Vec::new() };
         for (index, event) in self.events.iter().enumerate() {
             let (stack, owner) = match event.action {
-                Action::Nothing => continue,
+                Action::Nothing | Action::Map { .. } | Action::Unmap { .. } => continue,
+                Action::Allocate { kind, .. } if kind.is_pooled() && !self.with_pools => continue,
+                Action::Free { space, .. } if space > 3 && !self.with_pools => continue,
+                _ if parts.get(index) == Some(&Part::Nested) => continue,
                 Action::Allocate { kind, device, address, stack, .. } => {
                     let owner = lane(kind, device);
                     owners.insert((kind.space(), address), owner);
@@ -438,7 +421,12 @@ impl Capture {
             };
             let device = builders.entry(owner).or_insert_with(|| Device::new(name, owner));
             device.starts.push((index, device.builder.event_count()));
-            device.add(at, event)?;
+            match (parts.get(index), event.action) {
+                (Some(Part::Segment(start)), Action::Allocate { kind, address, bytes, .. }) => {
+                    device.take_segment(at, (kind.space(), address), *start, bytes)?;
+                }
+                _ => device.add(at, event)?,
+            }
         }
         let ranges = self.ranges;
         let mut left = self.most_ranges;
@@ -452,6 +440,7 @@ impl Capture {
             ));
         }
         let traces = builders.into_values().map(|mut device| {
+            device.builder.set_segments(device.segments.drain().map(|(_, held)| held).collect());
             device.builder.set_stacks(Arc::clone(&stacks));
             device.builder.set_recording(Arc::clone(&recording), Arc::clone(&threads));
             for range in &ranges {
@@ -525,6 +514,8 @@ struct Device {
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
+    /// Segments by the space and address of their allocation.
+    segments: FxHashMap<(u32, u64), Segment>,
 }
 
 impl Device {
@@ -533,14 +524,38 @@ impl Device {
         if let Ok(ordinal) = u32::try_from(owner) {
             builder.set_device(ordinal);
         }
-        let (unknown_frees, lost_frees) = Default::default();
-        Self { builder, starts: Vec::new(), unknown_frees, lost_frees }
+        Self {
+            builder,
+            starts: Vec::new(),
+            unknown_frees: Odd::default(),
+            lost_frees: Odd::default(),
+            segments: FxHashMap::default(),
+        }
     }
 
     /// Returns the index of the first event of the trace at or after an event of the file.
     fn first_from(&self, event: usize) -> usize {
         let at = self.starts.partition_point(|(index, _)| *index < event);
         self.starts.get(at).map_or(self.builder.event_count(), |(_, first)| *first)
+    }
+
+    /// Adds memory of the driver that contains blocks of a pool.
+    fn take_segment(
+        &mut self,
+        at: At,
+        key: (u32, u64),
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        /// Size of PyTorch's segments for small blocks.
+        const SMALL: u64 = 2 << 20;
+        let is_small = bytes <= SMALL;
+        let is_expandable = key.0 == MemoryKind::Physical.space();
+        let (stream, pool) = (at.stream, (0, 0));
+        let segment = Segment { address, bytes, stream, is_small, is_expandable, pool };
+        self.segments.insert(key, segment);
+        self.builder.mark_retries(at, bytes);
+        self.builder.segment_taken(at, address, bytes)
     }
 
     fn add(&mut self, at: At, event: &Timed) -> Result<(), Error> {
@@ -555,12 +570,17 @@ impl Device {
                 }
             }
             Action::Free { space, address, .. } => {
+                if let Some(Segment { address, bytes, .. }) =
+                    self.segments.remove(&(space, address))
+                {
+                    return self.builder.segment_given_back(at, address, bytes);
+                }
                 if !self.builder.free(at, key(space, address), 1)? {
                     self.unknown_frees.count(place);
                 }
             }
             Action::Fail { bytes, .. } => self.builder.fail(at, bytes)?,
-            Action::Nothing => {}
+            Action::Map { .. } | Action::Unmap { .. } | Action::Nothing => {}
         }
         Ok(())
     }
@@ -569,5 +589,6 @@ impl Device {
 /// Returns the address of a block in a trace. The highest bits keep handles apart from pointers: no
 /// pointer of CUDA uses them.
 fn key(space: u32, address: u64) -> u64 {
-    address ^ u64::from(space) << 60
+    // Blocks of pools are at pointers of the driver.
+    address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }

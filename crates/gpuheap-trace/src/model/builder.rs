@@ -348,7 +348,7 @@ impl TraceBuilder {
 
     /// Turns earlier refusals of a request into retries, because the request succeeded. `at` and
     /// `bytes` describe the request.
-    fn mark_retries(&mut self, at: At, bytes: u64) {
+    pub(crate) fn mark_retries(&mut self, at: At, bytes: u64) {
         if self.refused.is_empty() {
             return;
         }

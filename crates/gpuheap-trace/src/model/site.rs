@@ -1,6 +1,6 @@
 //! Sites: the line of the program that a stack belongs to.
 
-use super::{Frame, Trace};
+use super::{Frame, Op, Trace};
 
 /// Characters of a path or a function that a site shows.
 const SHOWN: usize = 48;
@@ -17,11 +17,14 @@ impl Trace {
     }
 
     /// Returns the frames of a stack in the program's own code, innermost first. If all frames are
-    /// of libraries, returns the frames of known lines, or else those outside of CUDA.
+    /// of libraries, returns the frames of known lines, or else the nodes of PyTorch's backward
+    /// pass, or else the frames outside of CUDA.
     pub fn own_frames(&self, stack: u32) -> Vec<&Frame> {
-        let kinds: [fn(&Frame) -> bool; 3] = [
+        let kinds: [fn(&Frame) -> bool; 4] = [
             |frame| !frame.is_library(),
             |frame| frame.line > 0 && !is_of_system(&frame.file),
+            // A node of PyTorch's backward pass, which runs in a thread without frames of Python.
+            |frame| frame.function.starts_with("torch::autograd::generated::"),
             |_| true,
         ];
         let of = |is_own: fn(&Frame) -> bool| -> Vec<&Frame> {
@@ -29,6 +32,44 @@ impl Trace {
             self.stack(stack).filter(|frame| !is_between(frame) && is_own(frame)).collect()
         };
         kinds.into_iter().map(of).find(|frames| !frames.is_empty()).unwrap_or_default()
+    }
+}
+
+/// Frameworks with pools; a part of the path of the library that takes memory for the pool; a part
+/// of a function in it, for libraries with symbols.
+const POOLS: [(&str, &str, &str); 4] = [
+    ("PyTorch", "libc10_cuda.so", "c10::cuda::CUDACachingAllocator"),
+    ("CuPy", "cupy/cuda/memory.", "cupy_4cuda_6memory"),
+    ("RMM", "librmm.so", "rmm::mr::"),
+    ("JAX", "xla_cuda_plugin", "xla::"),
+];
+
+impl Trace {
+    /// Returns the framework whose pool a stack takes memory for; `None` if it is of none.
+    pub fn pool_of(&self, stack: u32) -> Option<&'static str> {
+        let is_of = |frame: &Frame, library: &str, function: &str| {
+            frame.file.contains(library) || frame.function.contains(function)
+        };
+        let pool = |frame| POOLS.iter().find(|(_, library, name)| is_of(frame, library, name));
+        self.stack(stack).find_map(pool).map(|(framework, ..)| *framework)
+    }
+
+    /// Returns the frameworks whose pools took memory, although the recording has no blocks of
+    /// them.
+    pub fn unrecorded_pools(&self) -> Vec<&'static str> {
+        let mut stacks: Vec<_> = (self.events().iter())
+            .filter(|event| match event.op {
+                Op::Allocate { allocation, .. } => !self.kind(allocation).is_pooled(),
+                _ => false,
+            })
+            .map(|event| event.stack)
+            .collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        let mut found: Vec<_> = stacks.iter().filter_map(|stack| self.pool_of(*stack)).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 }
 
@@ -40,9 +81,16 @@ impl Frame {
         let is_native = [".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so"]
             .iter()
             .any(|ending| file.ends_with(ending));
-        let is_package = ["site-packages/", "dist-packages/", "/torch/", "<frozen", "<string"]
-            .iter()
-            .any(|part| file.contains(part));
+        let is_package = [
+            "gpuheap_frameworks_hook.py",
+            "site-packages/",
+            "dist-packages/",
+            "/torch/",
+            "<frozen",
+            "<string",
+        ]
+        .iter()
+        .any(|part| file.contains(part));
         let is_binary = self.line == 0;
         is_native
             || is_package
@@ -115,7 +163,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::{Format, StackInterner, TraceBuilder};
+    use crate::model::{At, Format, MemoryKind, StackInterner, TraceBuilder};
 
     fn frame(function: &str, file: &str, line: u32) -> Frame {
         Frame { function: function.into(), file: file.into(), line }
@@ -174,6 +222,32 @@ mod tests {
         ];
         assert_eq!(shown(&trace(&recorded)), ["fill.rs:3 in gpuheap_tools::fill"]);
         assert_eq!(trace(&[native[0]]).site(1), "cudaMalloc in libcudart.so.12");
+    }
+
+    #[test]
+    fn pool_is_named_until_its_blocks_are() {
+        for (function, file, pool) in [
+            ("malloc", "/x/site-packages/torch/lib/libc10_cuda.so", Some("PyTorch")),
+            ("c10::cuda::CUDACachingAllocator::Native::malloc(int)", "", Some("PyTorch")),
+            ("f", "/x/cupy/cuda/memory.cpython-312-x86_64-linux-gnu.so", Some("CuPy")),
+            ("main", "/home/a/leak.cpp", None),
+        ] {
+            for kind in [MemoryKind::Device, MemoryKind::PyTorch] {
+                let mut stacks = StackInterner::default();
+                let function = stacks.text(function).unwrap();
+                let file = stacks.text(file).unwrap();
+                let frame = stacks.frame(function, file, 0).unwrap();
+                let stack = stacks.stack(vec![frame]).unwrap();
+                let mut builder = TraceBuilder::new("made up", Format::Capture);
+                builder.set_kind(kind);
+                builder.allocate(At { time_ns: 0, stream: 0, thread: 1, stack }, 4096, 1).unwrap();
+                builder.set_stacks(Arc::new(stacks.finish()));
+                let trace = builder.finish();
+                assert_eq!(trace.pool_of(stack), pool);
+                let unrecorded: Vec<_> = pool.filter(|_| !kind.is_pooled()).into_iter().collect();
+                assert_eq!(trace.unrecorded_pools(), unrecorded);
+            }
+        }
     }
 
     #[test]

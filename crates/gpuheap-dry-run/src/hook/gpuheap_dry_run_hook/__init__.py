@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from gpuheap_import_waiter import Waiter
+
 from . import jax_pool
 from .callbacks import guarded
 from .owners import Owners
@@ -24,8 +26,6 @@ from .report import write, write_modules, write_snapshot
 # Most events in PyTorch's recorded history. Bounds its host memory: an event takes a few hundred
 # bytes.
 MOST_EVENTS = 400_000
-# Names of the libraries that stand in for CUDA's in this process.
-PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "").split(":") if path}
 # Functions of PyTorch that the emulated runtime replaces or calls, and the note if a PyTorch lacks
 # them.
 REPORTS = (
@@ -40,31 +40,6 @@ REPORTS = (
         "this PyTorch does not report changes of tensors: one may read as it was uploaded",
     ),
 )
-
-
-class Waiter:
-    """Finder that calls `then` after a module is imported. Other finders locate the module."""
-
-    def __init__(self, name, then):
-        self.name, self.then = name, then
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        import importlib.util
-
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            self.then(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
 
 
 @guarded
@@ -186,22 +161,6 @@ def end_by_signal():
         signal.signal(signal.SIGTERM, end_program)
 
 
-def load_stand_ins_by_name():
-    """Makes `ctypes` load each library that has a stand-in by name, even if given a path.
-
-    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
-    loader would then load both the vendor's files and the stand-ins.
-    """
-    load = ctypes.CDLL.__init__
-
-    def by_name(self, name, *arguments, **options):
-        if isinstance(name, str) and os.path.basename(name) in PRELOADED:
-            name = os.path.basename(name)
-        load(self, name, *arguments, **options)
-
-    ctypes.CDLL.__init__ = by_name
-
-
 def forked():
     if state.torch is not None:
         state.clear()
@@ -209,7 +168,6 @@ def forked():
 
 sys.meta_path[:0] = [Waiter("torch", torch_imported), Waiter(jax_pool.MODULE, jax_pool.imported)]
 atexit.register(write_modules)
-load_stand_ins_by_name()
 os._exit = end_without_atexit
 os.register_at_fork(after_in_child=forked)
 if state.most_seconds:

@@ -1,0 +1,39 @@
+"""Makes a Python program load the libraries that stand in for CUDA's."""
+
+import ctypes
+import os
+import sys
+
+from gpuheap_import_waiter import Waiter
+
+# Names of the libraries that stand in for CUDA's in this process.
+PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "").split(":") if path}
+
+
+def load_stand_ins_by_name():
+    """Makes `ctypes` load each library that has a stand-in by name, even if given a path.
+
+    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
+    loader would then load both the vendor's files and the stand-ins.
+    """
+    load = ctypes.CDLL.__init__
+
+    def by_name(self, name, *arguments, **options):
+        if isinstance(name, str) and os.path.basename(name) in PRELOADED:
+            name = os.path.basename(name)
+        load(self, name, *arguments, **options)
+
+    ctypes.CDLL.__init__ = by_name
+
+
+def torch_imported(_):
+    """Lets the emulated driver accept PyTorch's kernels, and do nothing for them."""
+    os.environ.setdefault("GPUHEAP_EMULATED_KERNELS", "no-op")
+
+
+load_stand_ins_by_name()
+# Makes the loader bind functions at their first call; by default, the interpreter binds all at
+# load. So a CUDA function that no stand-in has fails when it is called, and not when PyTorch is
+# loaded.
+sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
+sys.meta_path.insert(0, Waiter("torch", torch_imported))

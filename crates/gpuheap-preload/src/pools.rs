@@ -1,0 +1,134 @@
+//! Blocks of frameworks' pools. PyTorch reports each block to its profiler by a function of a
+//! library, so this library replaces that function. Hooks of other frameworks call this library
+//! from Python.
+
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use gpuheap_capture::MemoryKind;
+use gpuheap_catch::loader;
+use gpuheap_driver::{CUcontext, CUresult, CUstream};
+
+use crate::allocate::{self, Freed};
+use crate::limit::Charge;
+use crate::recorder::{self, Block};
+use crate::settings;
+use crate::threads::Guard;
+
+/// Function with which PyTorch's allocators report each block to PyTorch's profiler:
+/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
+/// argument, bytes, is negative if the block is freed. A PyTorch in which the function takes other
+/// arguments has another symbol, and its blocks are not recorded.
+const REPORT: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+
+/// Library of PyTorch that has the function.
+const C10: &CStr = c"libc10.so";
+
+type Report = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device);
+
+/// `c10::Device`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Device {
+    kind: i8,
+    index: i8,
+}
+
+/// `c10::DeviceType::CUDA`.
+const CUDA: i8 = 1;
+
+/// Records a block of PyTorch's pool on a device, and passes each report on.
+// SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
+// libraries, so this function replaces PyTorch's. It calls PyTorch's function last, with the same
+// arguments.
+#[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
+unsafe extern "C-unwind" fn report(
+    block: *mut c_void,
+    bytes: i64,
+    allocated: usize,
+    reserved: usize,
+    device: Device,
+) {
+    static PYTORCHS: OnceLock<Option<Report>> = OnceLock::new();
+    if device.kind == CUDA && settings::get().frameworks {
+        let (address, device) = (block.addr() as u64, device.index.into());
+        match u64::try_from(bytes) {
+            Ok(bytes) => allocated_block(MemoryKind::PyTorch, device, address, bytes, 0, 0),
+            Err(_) => freed_block(MemoryKind::PyTorch, address, 0),
+        }
+    }
+    let found = PYTORCHS.get_or_init(|| {
+        let found = loader::next(REPORT).or_else(|| loader::in_loaded(C10, REPORT))?;
+        // SAFETY: the mangled name of a C++ function includes the function's type.
+        let found = unsafe { std::mem::transmute::<*mut c_void, Report>(found) };
+        (found as usize != report as *const () as usize).then_some(found)
+    });
+    if let Some(report) = found {
+        // SAFETY: PyTorch passed these arguments for a call of the same function.
+        unsafe { report(block, bytes, allocated, reserved, device) };
+    }
+}
+
+/// Records a block of CuPy's pool (`framework` is 0) or of a memory resource of RMM (1). The
+/// innermost `skipped` frames of Python are of the hook, and are left out.
+// SAFETY: no other library exports a symbol of this name.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_run_block_allocated(
+    framework: u32,
+    device: i32,
+    address: u64,
+    bytes: u64,
+    stream: u64,
+    skipped: u32,
+) {
+    if let Some(kind) = kind_of(framework) {
+        allocated_block(kind, device, address, bytes, stream, skipped as usize);
+    }
+}
+
+/// Records the free of a block that [`gpuheap_run_block_allocated`] recorded.
+// SAFETY: no other library exports a symbol of this name.
+#[unsafe(no_mangle)]
+extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64) {
+    if let Some(kind) = kind_of(framework) {
+        freed_block(kind, address, stream);
+    }
+}
+
+fn kind_of(framework: u32) -> Option<MemoryKind> {
+    [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
+}
+
+fn allocated_block(
+    kind: MemoryKind,
+    device: i32,
+    address: u64,
+    bytes: u64,
+    stream: u64,
+    skipped: usize,
+) {
+    without_panic(|| {
+        let Some(_guard) = Guard::enter() else { return };
+        let Some(recorder) = recorder::current() else { return };
+        let mut stack = allocate::stack();
+        stack.skip_python(skipped);
+        let device = u32::try_from(device).unwrap_or(0);
+        // The end of a context frees the memory that contains the block.
+        let (context, charge) = (CUcontext::NULL, Charge::default());
+        let block = Block { kind, device, context, stream, address, bytes, charge };
+        recorder.allocated(block, &stack, false);
+    });
+}
+
+fn freed_block(kind: MemoryKind, address: u64, stream: u64) {
+    without_panic(|| {
+        let stream = CUstream(stream as usize);
+        let _ = allocate::freed(Freed::new(kind.space(), address, stream), || CUresult::SUCCESS);
+    });
+}
+
+/// Calls `record`. A failure to record must not end the program.
+fn without_panic(record: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(record));
+}

@@ -1,0 +1,47 @@
+//! Events of a capture.
+
+use crate::model::MemoryKind;
+
+/// Event that the file contains, with numbers that are checked.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    Allocate {
+        kind: MemoryKind,
+        device: u32,
+        address: u64,
+        bytes: u64,
+        stack: u32,
+    },
+    Free {
+        space: u32,
+        address: u64,
+        /// Device and bytes of the freed block.
+        freed: Option<(u32, u64)>,
+    },
+    Fail {
+        kind: MemoryKind,
+        device: u32,
+        bytes: u64,
+        stack: u32,
+    },
+    Map {
+        address: u64,
+        bytes: u64,
+        handle: u64,
+    },
+    Unmap {
+        address: u64,
+        bytes: u64,
+    },
+    /// Free that failed, so it is no event.
+    Nothing,
+}
+
+/// Event with its time, thread, stream and place in the file.
+pub(super) struct Timed {
+    pub(super) time_ns: u64,
+    pub(super) thread: u32,
+    pub(super) stream: u64,
+    pub(super) offset: u64,
+    pub(super) action: Action,
+}
