@@ -235,5 +235,6 @@ fn write_text(place: Out<c_char>, text: &str, length: i32) -> Outcome {
         return Err(INVALID_VALUE);
     };
     let text = &text.as_bytes()[..text.len().min(length - 1)];
-    place.write_all(text.iter().chain(&[0]).map(|byte| byte.cast_signed()))
+    // C's `char` is unsigned on ARM.
+    place.write_all(text.iter().chain(&[0]).map(|byte| c_char::from_ne_bytes([*byte])))
 }
