@@ -1,7 +1,7 @@
 //! Functions that return all properties of a device in one structure, with the layout of CUDA 12 or
 //! 13.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
@@ -103,7 +103,7 @@ fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
             outcome => outcome.map(|()| value),
         }
     };
-    let mut bytes: Vec<u8> = name.map(c_char::cast_unsigned).to_vec();
+    let mut bytes: Vec<u8> = name.iter().flat_map(|each| each.to_ne_bytes()).collect();
     bytes.extend(uuid.bytes);
     debug_assert_eq!(bytes.len(), NAME + UUID);
     bytes.resize(NAME + UUID + LUID, 0);
