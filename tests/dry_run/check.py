@@ -200,7 +200,16 @@ def run(row, options, *more):
             limits += ["--devices", row["devices"]]
         done = subprocess.run(
             [
-                *(options.command, "dry-run", "--card", "H200 141GB", "--json", path, *limits, *more),
+                *(
+                    options.command,
+                    "dry-run",
+                    "--card",
+                    "H200 141GB",
+                    "--json",
+                    path,
+                    *limits,
+                    *more,
+                ),
                 *("--time-limit", f"{LIMIT}s"),
                 *("--", *rows.command(row, options.work, options.interpreter)),
             ],

@@ -25,9 +25,7 @@ static size_t before;
 #define CALL(name, ...) ((call)dlsym(driver, #name))(__VA_ARGS__)
 
 /* Stands for the CUDA runtime: makes the primary context current. */
-int cudaFree(void *memory) {
-  return memory != NULL || CALL(cuCtxSetCurrent, context);
-}
+int cudaFree(void *memory) { return memory != NULL || CALL(cuCtxSetCurrent, context); }
 
 static void step(const char *name, int code) {
   size_t available = 0, total = 0;

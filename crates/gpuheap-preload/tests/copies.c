@@ -23,12 +23,12 @@ int cuStreamSynchronize(void *);
 
 enum { MIB = 1 << 20 };
 
-#define CHECK(call)                                                                                \
-  do {                                                                                             \
-    if ((call) != 0) {                                                                             \
-      printf("%s failed\n", #call);                                                                \
-      exit(1);                                                                                     \
-    }                                                                                              \
+#define CHECK(call)                 \
+  do {                              \
+    if ((call) != 0) {              \
+      printf("%s failed\n", #call); \
+      exit(1);                      \
+    }                               \
   } while (0)
 
 static void upload(ptr to, const void *from, size_t bytes) {
@@ -50,8 +50,7 @@ int main(void) {
 
   /* Uploads equal data three times, then other data three times. */
   for (int step = 0; step < 6; step++) {
-    if (step >= 3)
-      pageable[0] = step;
+    if (step >= 3) pageable[0] = step;
     upload(device, pageable, 2 * MIB);
   }
   CHECK(cuMemcpyHtoDAsync_v2(device, (char *)pinned + 5, 1000, NULL));

@@ -35,17 +35,16 @@ enum { MIB = 1 << 20, CORE = 1, CORE2 = 5, COUNT = 15 };
 static function core[COUNT + 1], core2[COUNT + 1];
 static function *core_table[COUNT + 2], *core2_table[COUNT + 2];
 
-#define CHECK(call)                                                                                \
-  do {                                                                                             \
-    if ((call) != 0) {                                                                             \
-      printf("%s failed\n", #call);                                                                \
-      exit(1);                                                                                     \
-    }                                                                                              \
+#define CHECK(call)                 \
+  do {                              \
+    if ((call) != 0) {              \
+      printf("%s failed\n", #call); \
+      exit(1);                      \
+    }                               \
   } while (0)
 
 static int functions_of(int module, function ***table, unsigned *count) {
-  if (module != CORE && module != CORE2)
-    return 0;
+  if (module != CORE && module != CORE2) return 0;
   *table = module == CORE ? core_table : core2_table;
   *count = COUNT;
   return 1;
@@ -60,7 +59,7 @@ static const void *table_of(uint32_t id) {
 static int push(const char *name) { return ((int (*)(const char *))core[9])(name); }
 static int push_wide(const wchar_t *name) { return ((int (*)(const wchar_t *))core[10])(name); }
 static int pop(void) { return ((int (*)(void))core[11])(); }
-static uint64_t start(const char *name) { return ((uint64_t(*)(const char *))core[5])(name); }
+static uint64_t start(const char *name) { return ((uint64_t (*)(const char *))core[5])(name); }
 static void end(uint64_t id) { ((void (*)(uint64_t))core[7])(id); }
 
 static ptr allocate(size_t bytes) {
@@ -85,14 +84,12 @@ int main(void) {
     core_table[at] = &core[at];
     core2_table[at] = &core2[at];
   }
-  if (library)
-    *(void **)&initialize = dlsym(library, "InitializeInjectionNvtx2");
+  if (library) *(void **)&initialize = dlsym(library, "InitializeInjectionNvtx2");
   if (!initialize) {
     printf("no library for NVTX\n");
     return 1;
   }
-  if (initialize(table_of) != 1)
-    return 1;
+  if (initialize(table_of) != 1) return 1;
 
   printf("levels: %d", push("program"));
   CHECK(cuInit(0));
@@ -115,9 +112,9 @@ int main(void) {
   end(whole);
 
   /* A domain, with a registered name. */
-  uintptr_t (*create)(const char *) = (uintptr_t(*)(const char *))core2[12];
+  uintptr_t (*create)(const char *) = (uintptr_t (*)(const char *))core2[12];
   uintptr_t (*enter_text)(uintptr_t, const char *) =
-      (uintptr_t(*)(uintptr_t, const char *))core2[10];
+      (uintptr_t (*)(uintptr_t, const char *))core2[10];
   uintptr_t domain = create("library");
   attributes given = {.version = 3, .size = sizeof given, .message_kind = 3};
   given.message = (const void *)enter_text(domain, "setup");
@@ -127,11 +124,11 @@ int main(void) {
   printf(" %d", ((int (*)(uintptr_t))core2[5])(domain));
   given.message_kind = 1;
   given.message = "ascii";
-  end(((uint64_t(*)(const attributes *))core[4])(&given));
+  end(((uint64_t (*)(const attributes *))core[4])(&given));
   /* Names that are no names, and ends without a start. */
   given.message_kind = 3;
   given.message = (void *)12345;
-  end(((uint64_t(*)(const attributes *))core[4])(&given));
+  end(((uint64_t (*)(const attributes *))core[4])(&given));
   end(987654321);
   printf(" %d", pop());
   printf(" %d\n", pop());

@@ -94,7 +94,9 @@ def put_result(copy, operator, frame, line):
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     if counting and counting[-1] is read:
         # The operator copies the count itself, as 32-bit integers for parts of the tensor.
-        result = count(count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest)
+        result = count(
+            count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
+        )
         put_counts(copy, result.value)
         return result
     if counting and read.element_type in INTEGERS:
