@@ -347,8 +347,8 @@ fn path_of_replaced_library_is_ignored() {
 torch.peak[0] = 1
 torch.step()
 import ctypes
-import gpuheap_dry_run_hook as hook
-hook.PRELOADED.add('libm.so.6')
+import gpuheap_stand_ins
+gpuheap_stand_ins.PRELOADED.add('libm.so.6')
 print(ctypes.CDLL('/nowhere/libm.so.6').cos is not None)
 try:
     ctypes.CDLL('/nowhere/libdl.so.2')
