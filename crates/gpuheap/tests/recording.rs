@@ -182,3 +182,75 @@ fn heaps_share_a_file() {
     assert_eq!((summary.peak_live_bytes, summary.left_live_bytes), (1500, 0));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn sections_have_their_own_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.gph");
+    let device = device(1 << 30, Schedule::Seeded(3));
+    let build = || {
+        let builder = Heap::builder(&device).without_environment();
+        builder.track(Tracking::Counts).build().unwrap()
+    };
+    let (one, other) = (build(), build());
+    let stream = device.stream().unwrap();
+    let (first, second) = (one.record(&path).unwrap(), other.record(&path).unwrap());
+    let blocks = [one.allocate(1000, &stream).unwrap(), other.allocate(500, &stream).unwrap()];
+    drop(first);
+    let third = one.record(&path).unwrap();
+    let paths: Vec<_> = [&second, &third].map(|one| one.path().to_owned()).into();
+    // The first block is of the first section, and its free of none.
+    drop(blocks);
+    drop((second, third));
+    let left = |path| {
+        let trace = &traces(path)[0];
+        assert!(trace.warnings().is_empty(), "{:?}", trace.warnings());
+        let summary = trace.summary();
+        (summary.allocations, summary.frees, summary.left_live_bytes)
+    };
+    assert_eq!(left(&path), (1, 0, 1000));
+    assert_eq!(left(&paths[0]), (1, 1, 0));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    let error = gpuheap_trace::read(&paths[1], &ReadOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("without an allocation"), "{error}");
+}
+
+#[test]
+fn threads_of_ended_heap_have_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.gph");
+    let device = device(1 << 30, Schedule::Seeded(3));
+    let build = || Heap::builder(&device).without_environment().record(&path).build().unwrap();
+    let (one, other) = (build(), build());
+    let run = || {
+        let stream = device.stream().unwrap();
+        drop(one.allocate(1000, &stream).unwrap());
+        drop(one);
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap());
+    drop(other);
+    let trace = &traces(&path)[0];
+    let thread = trace.events()[0].thread;
+    assert!(trace.thread_info(thread).unwrap().ended_ns.is_some());
+}
+
+/// The recorder opens the file again each time that it grows.
+#[test]
+fn stopped_section_has_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let (device, builder) = builder();
+    let heap = builder.track(Tracking::Counts).build().unwrap();
+    let stream = device.stream().unwrap();
+    let recording = heap.record(folder.path().join("run.gph")).unwrap();
+    assert_eq!(recording.stopped(), None);
+    fs::remove_file(recording.path()).unwrap();
+    for _ in 0..1 << 20 {
+        drop(heap.allocate(1000, &stream).unwrap());
+        if recording.stopped().is_some() {
+            break;
+        }
+    }
+    assert!(recording.stopped().unwrap().contains("No such file"));
+    drop(heap);
+    assert!(recording.stopped().is_some());
+}

@@ -190,7 +190,8 @@ impl HeapBuilder {
     }
 
     /// Records all allocations and frees of the heap into a file, from its first allocation to its
-    /// end. [`Heap::record`] has the details.
+    /// end. [`Heap::record`] has the details. Heaps that are given the same path share a file; each
+    /// emulated device has a file for itself.
     pub fn record(mut self, path: impl Into<PathBuf>) -> HeapBuilder {
         self.choices.record = Some(path.into());
         self
@@ -217,7 +218,8 @@ impl HeapBuilder {
     /// The device's context has ended; an environment variable is invalid; the soft limit is above
     /// the hard limit; the hard limit or the pinned limit is below the memory that the pool takes
     /// at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool
-    /// is `driver` and the device has no stream-ordered pools; a driver error.
+    /// is `driver` and the device has no stream-ordered pools; the file of the recording cannot be
+    /// created; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();
@@ -263,7 +265,7 @@ impl HeapBuilder {
         let record = self.choices.record.take();
         let heap = self.build_over(pool, parts);
         if let Some(path) = record {
-            heap.inner().start_recording(&path)?;
+            heap.inner().start_recording(&path, true)?;
         }
         if let Some(after) = idle_trim {
             let idle = IdleTrim::start(Arc::downgrade(heap.inner()), after).map_err(|error| {

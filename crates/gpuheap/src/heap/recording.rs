@@ -1,18 +1,18 @@
 //! Recording of a heap's allocations.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind};
 use crate::heap::{Heap, HeapInner};
-use crate::track::{DeviceFacts, Recorder, RecordingStatus};
+use crate::track::{DeviceFacts, Recorder};
 
 /// A recording that [`Heap::record`] started. Dropping it ends the recording.
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
     heap: Weak<HeapInner>,
-    path: PathBuf,
+    recorder: Arc<Recorder>,
 }
 
 impl Heap {
@@ -20,15 +20,14 @@ impl Heap {
     /// `gpuheap report` and `gpuheap replay` read the file.
     ///
     /// The file has the size, kind, stream, thread, time and stack of each allocation, and failed
-    /// requests. If the heap tracks [`Counts`](crate::Tracking::Counts), it has the line instead of
-    /// the stack. Blocks that were allocated before this call are not in it. Memory that the heap
-    /// caches is not in it either: `gpuheap run` records the heap's driver calls.
+    /// requests. If the heap tracks [`Counts`](crate::Tracking::Counts), the file has lines instead
+    /// of stacks. Blocks that were allocated before this call are not in it, and memory that the
+    /// heap caches is not in it. `gpuheap run` records the heap's driver calls.
     ///
     /// An existing file is kept: the new one is `run.2.gph`, and [`path`](Recording::path) returns
-    /// its name. `%p` in the path stands for the process id. Heaps that are given the same path
-    /// share a file. The file is mapped: after a crash, it has all calls until then. If the disk is
-    /// full, the recording stops, the program goes on, and the
-    /// [status](crate::MemoryStatus::recording) has the reason.
+    /// its name. `%p` in the path stands for the process id. The file is mapped. After a crash, it
+    /// has all calls until then. If the disk is full, the recording stops, the program goes on, a
+    /// warning is logged, and [`stopped`](Recording::stopped) returns the reason.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,14 +54,18 @@ impl Heap {
     pub fn record(&self, path: impl AsRef<Path>) -> Result<Recording, Error> {
         let inner = self.inner();
         inner.context.check_alive()?;
-        inner.start_recording(path.as_ref())?;
-        let path = inner.tracker.recording().map(|status| status.path).unwrap_or_default();
-        Ok(Recording { heap: Arc::downgrade(inner), path })
+        let recorder = inner.start_recording(path.as_ref(), false)?;
+        Ok(Recording { heap: Arc::downgrade(inner), recorder })
     }
 }
 
 impl HeapInner {
-    pub(super) fn start_recording(&self, path: &Path) -> Result<(), Error> {
+    /// Starts to record. If `is_shared`, heaps that are given the same path share a file.
+    pub(super) fn start_recording(
+        &self,
+        path: &Path,
+        is_shared: bool,
+    ) -> Result<Arc<Recorder>, Error> {
         let info = self.context.info();
         let facts = DeviceFacts {
             ordinal: info.ordinal,
@@ -70,16 +73,16 @@ impl HeapInner {
             bytes: info.total_memory,
             emulator: info.emulator,
         };
-        let recorder = match self.tracker.recording() {
-            None => Recorder::open(path, &facts)?,
-            Some(status) => return Err(recorded_already(&status)),
+        let recorder = match self.tracker.current() {
+            None => Recorder::open(path, &facts, is_shared)?,
+            Some(current) => return Err(recorded_already(&current)),
         };
         let current = self.tracker.start(&recorder, info.ordinal);
         if !Arc::ptr_eq(&current, &recorder) {
-            return Err(recorded_already(&current.status()));
+            return Err(recorded_already(&current));
         }
         self.reopen_caches();
-        Ok(())
+        Ok(recorder)
     }
 
     /// Closes all thread caches. Threads open new ones, which know whether allocations are
@@ -89,17 +92,26 @@ impl HeapInner {
     }
 }
 
-fn recorded_already(status: &RecordingStatus) -> Error {
-    ErrorKind::BadSetting.error(format!(
-        "the heap is recorded already, to {}; end that recording, or unset GPUHEAP_RECORD",
-        status.path.display()
-    ))
+fn recorded_already(current: &Recorder) -> Error {
+    let remedy = if current.is_shared() {
+        "leave HeapBuilder::record out, or unset GPUHEAP_RECORD"
+    } else {
+        "end that recording first"
+    };
+    let path = current.path().display();
+    ErrorKind::BadSetting.error(format!("the heap is recorded already, to {path}; {remedy}"))
 }
 
 impl Recording {
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.recorder.path()
+    }
+
+    /// Returns the reason for which the recording ended early, for example that the disk is full.
+    /// The file has all calls until then.
+    pub fn stopped(&self) -> Option<String> {
+        self.recorder.status().stopped
     }
 }
 

@@ -83,8 +83,8 @@ struct Record {
     site: u32,
     thread: u32,
     stream: u64,
-    /// `true` if the allocation is in the capture.
-    is_recorded: bool,
+    /// Number of the recorder that has the allocation; 0 if none has it.
+    recorder: u64,
 }
 
 impl Tracker {
@@ -117,17 +117,24 @@ impl Tracker {
     pub(crate) fn stop(&self) {
         let mut current = self.recorder.write().unwrap_or_else(PoisonError::into_inner);
         self.is_recording.store(false, Ordering::Relaxed);
-        let recorder = current.take();
+        let ended = current.take();
         drop(current);
         if self.tracking == Tracking::Off {
             self.lock().forget_all();
         }
-        drop(recorder);
+        if let Some(ended) = ended {
+            ended.recorder.end_section();
+        }
     }
 
     /// Returns the recording; `None` if allocations are not recorded.
     pub(crate) fn recording(&self) -> Option<RecordingStatus> {
-        Some(self.recorder()?.recorder.status())
+        Some(self.current()?.status())
+    }
+
+    /// Returns the recorder; `None` if allocations are not recorded.
+    pub(crate) fn current(&self) -> Option<Arc<Recorder>> {
+        Some(self.recorder()?.recorder)
     }
 
     fn recorder(&self) -> Option<DeviceRecorder> {
@@ -170,7 +177,7 @@ impl Tracker {
         let Some(DeviceRecorder { recorder, device }) = self.recorder() else { return };
         let Some(shortage) = error.out_of_memory() else { return };
         let key = SiteKey::capture(at, kind, self.detail(true));
-        let thread = thread::identity_in(self);
+        let thread = thread::identity_for(&recorder);
         let (addresses, thread) = (key.addresses(), thread.as_deref());
         let failed = Recorded { kind, address: 0, bytes, stream, at, addresses, thread };
         let is_limit = matches!(shortage.cause, Cause::Limit | Cause::LargerThanLimit);
@@ -194,10 +201,11 @@ impl Tracker {
             state.threads.freed(record.thread);
             (record, kind)
         };
-        if record.is_recorded
+        if record.recorder != 0
             && let Some(DeviceRecorder { recorder, .. }) = self.recorder()
+            && record.recorder == recorder.number
         {
-            let thread = thread::identity_in(self);
+            let thread = thread::identity_for(&recorder);
             let stream = stream.unwrap_or(record.stream);
             recorder.freed(kind, record.address, stream, thread.as_deref());
         }
@@ -292,12 +300,12 @@ impl Tracker {
         // Memory of zero bytes has no address.
         let recorder = recorder.filter(|_| bytes > 0);
         if let Some(DeviceRecorder { recorder, device }) = &recorder {
-            let thread = thread::identity_in(self);
+            let thread = thread::identity_for(recorder);
             let (addresses, thread) = (key.addresses(), thread.as_deref());
             let allocated = Recorded { kind, address, bytes, stream, at, addresses, thread };
             recorder.allocated(*device, &allocated);
         }
-        let is_recorded = recorder.is_some();
+        let recorder = recorder.map_or(0, |one| one.recorder.number);
         let time = Instant::now();
         let mut state = self.lock();
         let state = &mut *state;
@@ -308,7 +316,7 @@ impl Tracker {
         };
         let site = state.sites.allocated(&key, at, kind, bytes);
         let thread = state.threads.allocated(thread);
-        let record = Some(Record { address, bytes, time, site, thread, stream, is_recorded });
+        let record = Some(Record { address, bytes, time, site, thread, stream, recorder });
         match state.records.get_mut(index as usize) {
             Some(place) => *place = record,
             None => state.records.push(record),
@@ -380,6 +388,16 @@ impl Tracker {
 
     fn lock(&self) -> MutexGuard<'_, TrackerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        // A thread of a forked child cannot take the lock if a thread of the parent held it.
+        let current = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(current) = current {
+            current.recorder.end_section();
+        }
     }
 }
 

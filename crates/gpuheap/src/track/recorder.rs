@@ -1,14 +1,15 @@
 //! Recording of heaps' allocations into a capture, which `gpuheap report` and `replay` read.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 use gpuheap_capture as capture;
 use gpuheap_capture::{Address, ProcessCapture, Record, SourceLine, Time, loaded_modules};
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::MemoryKind;
 use super::thread::Identity;
@@ -26,10 +27,13 @@ pub(crate) struct DeviceFacts<'a> {
     pub(crate) emulator: Option<u64>,
 }
 
-/// Recorder of the heaps of one process that were given one path.
+/// Recorder into one capture.
 pub(crate) struct Recorder {
-    /// Path as requested.
-    requested: PathBuf,
+    /// Number in the process, from 1.
+    pub(super) number: u64,
+    /// Path as requested, if heaps that are recorded for their whole life share the capture.
+    /// `None` for a section of one heap.
+    shared: Option<PathBuf>,
     /// Emulator of the heaps' devices; `None` for real devices. Devices of two emulators may use
     /// the same addresses, so they have two captures.
     emulator: Option<u64>,
@@ -45,9 +49,11 @@ struct State {
     threads: FxHashMap<u64, u32>,
     devices: FxHashSet<i32>,
     key: Vec<u64>,
+    /// `true` once a warning said that the recording stopped early.
+    is_reported: bool,
 }
 
-/// Allocation or failed request, as a tracker has it.
+/// Allocation or failed request.
 pub(super) struct Recorded<'a> {
     pub(super) kind: MemoryKind,
     pub(super) address: u64,
@@ -63,11 +69,16 @@ pub(super) struct Recorded<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RecordingStatus {
-    /// Path of the capture.
+    /// Path of the capture. In JSON, bytes that are not UTF-8 are replaced.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Why the recording ended early, for example because the disk is full. The capture has all
     /// calls until then.
     pub stopped: Option<String>,
+}
+
+fn lossy<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 impl fmt::Display for RecordingStatus {
@@ -98,33 +109,42 @@ pub fn walk_frames_by(walk: WalkFrames) {
 static RECORDERS: Mutex<Vec<Weak<Recorder>>> = Mutex::new(Vec::new());
 
 impl Recorder {
-    /// Returns the recorder of the path, and creates its file at the first call.
+    /// Creates a file and its recorder. If the recorder is shared, a later call with the same path
+    /// returns it.
     ///
     /// # Errors
     ///
     /// The file cannot be created.
-    pub(crate) fn open(path: &Path, device: &DeviceFacts<'_>) -> Result<Arc<Recorder>, Error> {
+    pub(crate) fn open(
+        path: &Path,
+        device: &DeviceFacts<'_>,
+        is_shared: bool,
+    ) -> Result<Arc<Recorder>, Error> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let shared = is_shared.then(|| path.to_owned());
         let mut known = RECORDERS.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|one| one.strong_count() > 0);
-        let is_same =
-            |one: &Arc<Recorder>| one.requested == path && one.emulator == device.emulator;
+        let is_same = |one: &Arc<Recorder>| one.shared == shared && one.emulator == device.emulator;
         let found = known.iter().filter_map(Weak::upgrade).find(is_same);
-        if let Some(found) = found {
+        if let Some(found) = found.filter(|_| is_shared) {
             found.add_device(device);
             return Ok(found);
         }
-        let cannot = |reason: &str| {
-            ErrorKind::BadSetting.error(format!(
-                "cannot record to {}: {reason}; name a file in a folder that you can write to",
-                path.display()
-            ))
+        let cannot = |error: io::Error| {
+            let remedy = match error.kind() {
+                io::ErrorKind::AlreadyExists => "delete old captures, or put %p into the name",
+                io::ErrorKind::StorageFull => "free space on the disk, or name a file elsewhere",
+                _ => "name a file in a folder that you can write to",
+            };
+            let path = path.display();
+            ErrorKind::BadSetting.error(format!("cannot record to {path}: {error}; {remedy}"))
         };
-        let capture = ProcessCapture::create(path, u64::MAX, |_| {});
-        let capture = capture.map_err(|error| cannot(&error.to_string()))?;
+        let capture = ProcessCapture::create(path, u64::MAX, |_| {}).map_err(cannot)?;
         static AT_EXIT: OnceLock<()> = OnceLock::new();
         AT_EXIT.get_or_init(|| capture::at_exit(end_all));
         let recorder = Arc::new(Recorder {
-            requested: path.to_owned(),
+            number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
+            shared,
             emulator: device.emulator,
             path: capture.path().unwrap_or(path).to_owned(),
             began: Instant::now(),
@@ -134,6 +154,7 @@ impl Recorder {
                 threads: FxHashMap::default(),
                 devices: FxHashSet::default(),
                 key: Vec::new(),
+                is_reported: false,
             }),
         });
         recorder.add_device(device);
@@ -150,6 +171,15 @@ impl Recorder {
             );
         }
         Ok(recorder)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns `true` if the capture is of heaps that are recorded for their whole life.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     pub(crate) fn status(&self) -> RecordingStatus {
@@ -180,6 +210,7 @@ impl Recorder {
             bytes,
             stack,
         });
+        self.report_stop(state);
     }
 
     /// Records a free. Call it before the memory is given back, because another thread may then
@@ -196,6 +227,7 @@ impl Recorder {
         let thread = state.thread(time, thread);
         let (space, address) = (kind_of(kind).space(), Address(address));
         state.capture.write(&Record::Free { time, thread, space, stream, address });
+        self.report_stop(state);
     }
 
     /// Records a request that failed because memory is short.
@@ -216,6 +248,7 @@ impl Recorder {
             code: CODE,
             is_limit: is_limit.into(),
         });
+        self.report_stop(state);
     }
 
     pub(super) fn thread_ended(&self, thread: &Identity) {
@@ -225,6 +258,17 @@ impl Recorder {
             let name = &*thread.name;
             state.capture.write(&Record::ThreadEnd { time, thread: number, name });
         }
+    }
+
+    /// Unlocks the state. If the recording stopped early, logs a warning, once.
+    fn report_stop(&self, mut state: MutexGuard<'_, State>) {
+        if state.is_reported || state.capture.stopped().is_none() {
+            return;
+        }
+        state.is_reported = true;
+        drop(state);
+        let status = self.status();
+        logging::warn(logging::HEAP, format_args!("the recording to {status}"));
     }
 
     /// Locks the state, and returns the number of a stack. If the stack is new, reads the loaded
@@ -281,11 +325,45 @@ impl Recorder {
         is_own.then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn end(&self) {
-        if let Some(mut state) = self.state() {
-            let time = self.time();
-            state.capture.end(time, "");
+    /// Ends the capture, unless heaps share it. Later records of other threads are ignored.
+    pub(super) fn end_section(&self) {
+        if !self.is_shared() {
+            self.end();
         }
+    }
+
+    fn end(&self) {
+        if let Some(state) = self.state() {
+            self.end_locked(state);
+        }
+    }
+
+    fn end_locked(&self, mut state: MutexGuard<'_, State>) {
+        let time = self.time();
+        state.capture.end(time, "");
+    }
+
+    /// Ends the capture at the exit of the process. If the state stays locked, leaves the capture
+    /// as it is: it can be read. A signal handler may call `exit` while its thread writes a record.
+    fn exit(&self) {
+        /// Longest wait for a thread that writes a record.
+        const PATIENCE_MS: u32 = 1000;
+        if self.forks != fork::count() {
+            return;
+        }
+        for _ in 0..PATIENCE_MS {
+            match self.state.try_lock() {
+                Ok(state) => return self.end_locked(state),
+                Err(TryLockError::Poisoned(state)) => return self.end_locked(state.into_inner()),
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -313,7 +391,7 @@ impl State {
 extern "C" fn end_all() {
     // In a forked child, a thread of the parent may have held the lock.
     if let Ok(known) = RECORDERS.try_lock() {
-        known.iter().filter_map(Weak::upgrade).for_each(|recorder| recorder.end());
+        known.iter().filter_map(Weak::upgrade).for_each(|recorder| recorder.exit());
     }
 }
 
@@ -327,5 +405,29 @@ fn kind_of(kind: MemoryKind) -> capture::MemoryKind {
         MemoryKind::Unified => capture::MemoryKind::Managed,
         MemoryKind::Pinned => capture::MemoryKind::Pinned,
         MemoryKind::Registered => capture::MemoryKind::Registered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "a mapped file")]
+    fn exit_within_record_returns() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = DeviceFacts { ordinal: 0, name: "", bytes: 0, emulator: None };
+        let recorder = Recorder::open(&folder.path().join("run.gph"), &device, false).unwrap();
+        let state = recorder.state();
+        recorder.exit();
+        drop(state);
+    }
+
+    #[test]
+    fn status_of_any_path_has_json() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let path = std::ffi::OsString::from_vec(b"/tmp/\xff.gph".to_vec()).into();
+        let json = serde_json::to_string(&RecordingStatus { path, stopped: None }).unwrap();
+        assert_eq!(json, "{\"path\":\"/tmp/\u{fffd}.gph\",\"stopped\":null}");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use serde::Serialize;
 
 use super::Tracker;
+use super::recorder::Recorder;
 use super::report::{Leaks, ThreadShare};
 use crate::program::Callback;
 use crate::{fork, program};
@@ -157,11 +158,11 @@ pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
 
-/// Returns this thread. Its end will be reported to the tracker. `None` if the thread-local
-/// variables were destroyed already.
-pub(super) fn identity_in(tracker: &Tracker) -> Option<Arc<Identity>> {
+/// Returns this thread. The recorder will record its end. `None` if the thread-local variables were
+/// destroyed already.
+pub(super) fn identity_for(recorder: &Arc<Recorder>) -> Option<Arc<Identity>> {
     let identity = |guard: &Guard| {
-        guard.place_in(tracker);
+        guard.note(recorder);
         guard.thread.clone()
     };
     THREAD.try_with(identity).ok()
@@ -171,6 +172,7 @@ thread_local! {
     static THREAD: Guard = Guard {
         thread: Arc::new(Identity::current()),
         places: RefCell::default(),
+        recorders: RefCell::default(),
         forks: fork::count(),
     };
 }
@@ -179,11 +181,22 @@ thread_local! {
 struct Guard {
     thread: Arc<Identity>,
     places: RefCell<Vec<(Weak<Tracker>, u32)>>,
+    /// Recorders with calls of this thread. They may outlive the heaps that the thread used.
+    recorders: RefCell<Vec<Weak<Recorder>>>,
     /// Number of forks when the guard was made.
     forks: u32,
 }
 
 impl Guard {
+    fn note(&self, recorder: &Arc<Recorder>) {
+        let mut known = self.recorders.borrow_mut();
+        // While a weak pointer to a recorder exists, the recorder's address is not reused.
+        if !known.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(recorder))) {
+            known.retain(|one| one.strong_count() > 0);
+            known.push(Arc::downgrade(recorder));
+        }
+    }
+
     fn place_in(&self, tracker: &Tracker) -> u32 {
         let mut places = self.places.borrow_mut();
         // While a weak pointer to a tracker exists, the tracker's address is not reused.
@@ -201,16 +214,18 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.forks != fork::count() {
-            // The trackers belong to the parent, and another thread of the parent may have held
-            // their locks.
-            std::mem::forget(self.places.take());
+            // The trackers and recorders belong to the parent, and another thread of the parent may
+            // have held their locks.
+            std::mem::forget((self.places.take(), self.recorders.take()));
             return;
+        }
+        for recorder in self.recorders.take().iter().filter_map(Weak::upgrade) {
+            if !self.thread.is_main {
+                recorder.thread_ended(&self.thread);
+            }
         }
         for (tracker, place) in self.places.take() {
             let Some(tracker) = tracker.upgrade() else { continue };
-            if let Some(recorded) = tracker.recorder().filter(|_| !self.thread.is_main) {
-                recorded.recorder.thread_ended(&self.thread);
-            }
             // The main thread's end is the end of the program, so it is not reported.
             if tracker.lock().threads.end(place) && !self.thread.is_main {
                 report(&tracker, &self.thread, place);
