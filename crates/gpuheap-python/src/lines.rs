@@ -436,8 +436,11 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
     Some(gpuheap::Requester { place: 0, line: line.flatten() })
 }
 
+/// Adds a frame: its key, and a function that finds its line.
+type AddFrame<'a> = dyn FnMut([u64; 3], &dyn Fn() -> gpuheap::SourceLine) + 'a;
+
 /// Walks the calling thread's frames of Python, the innermost first. A recorded stack has them.
-pub(crate) fn walk_frames(each: &mut dyn FnMut([u64; 3], &dyn Fn() -> gpuheap::SourceLine)) {
+pub(crate) fn walk_frames(each: &mut AddFrame<'_>) {
     /// Most frames that are recorded of a stack.
     const DEPTH: usize = 48;
     let walk = |py: Python<'_>| {
