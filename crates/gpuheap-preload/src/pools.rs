@@ -4,7 +4,8 @@
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{mem, ptr};
 
 use gpuheap_capture::MemoryKind;
 use gpuheap_catch::loader;
@@ -14,7 +15,7 @@ use crate::allocate::{self, Freed};
 use crate::limit::Charge;
 use crate::recorder::{self, Block};
 use crate::settings;
-use crate::threads::Guard;
+use crate::threads::{Guard, Uncancelled};
 
 /// Function with which PyTorch's allocators report each block to PyTorch's profiler:
 /// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
@@ -50,7 +51,7 @@ unsafe extern "C-unwind" fn report(
     reserved: usize,
     device: Device,
 ) {
-    static PYTORCHS: OnceLock<Option<Report>> = OnceLock::new();
+    static PYTORCHS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     if device.kind == CUDA && settings::get().frameworks {
         let (address, device) = (block.addr() as u64, device.index.into());
         match u64::try_from(bytes) {
@@ -58,16 +59,27 @@ unsafe extern "C-unwind" fn report(
             Err(_) => freed_block(MemoryKind::PyTorch, address, 0),
         }
     }
-    let found = PYTORCHS.get_or_init(|| {
-        let found = loader::next(REPORT).or_else(|| loader::in_loaded(C10, REPORT))?;
-        // SAFETY: the mangled name of a C++ function includes the function's type.
-        let found = unsafe { std::mem::transmute::<*mut c_void, Report>(found) };
-        (found as usize != report as *const () as usize).then_some(found)
-    });
-    if let Some(report) = found {
-        // SAFETY: PyTorch passed these arguments for a call of the same function.
-        unsafe { report(block, bytes, allocated, reserved, device) };
+    let mut found = PYTORCHS.load(Ordering::Relaxed);
+    if found.is_null() {
+        // If the function is not found, the next report searches again: the program may load
+        // PyTorch later.
+        without_panic(|| found = pytorchs().unwrap_or(ptr::null_mut()));
+        PYTORCHS.store(found, Ordering::Relaxed);
     }
+    if !found.is_null() {
+        // SAFETY: the mangled name of a C++ function includes the function's type. PyTorch passed
+        // these arguments for a call of the same function.
+        unsafe {
+            let report = mem::transmute::<*mut c_void, Report>(found);
+            report(block, bytes, allocated, reserved, device);
+        }
+    }
+}
+
+/// Searches PyTorch's function.
+fn pytorchs() -> Option<*mut c_void> {
+    let found = loader::next(REPORT).or_else(|| loader::in_loaded(C10, REPORT))?;
+    (found.addr() != (report as *const ()).addr()).then_some(found)
 }
 
 /// Records a block of CuPy's pool (`framework` is 0) or of a memory resource of RMM (1). The
@@ -128,7 +140,8 @@ fn freed_block(kind: MemoryKind, address: u64, stream: u64) {
     });
 }
 
-/// Calls `record`. A failure to record must not end the program.
+/// Calls `record`. A failure to record must not end the program, nor must a cancelled thread.
 fn without_panic(record: impl FnOnce()) {
+    let _uncancelled = Uncancelled::enter();
     let _ = catch_unwind(AssertUnwindSafe(record));
 }

@@ -1,6 +1,6 @@
 /* A program that does the work of its first argument to a recorder: signals, cancellation, exits,
  * raw clones, and limits of the system. With LIBRARY: a library that allocates in its function of
- * that name, and frees in its destructor. */
+ * that name, and frees in its destructor. With C10: PyTorch's library with the report of blocks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -31,6 +31,21 @@ int cuMemAlloc_v2(ptr *, size_t), cuMemFree_v2(ptr);
 int cuMemCreate(ptr *, size_t, const properties *, uint64_t), cuMemRelease(ptr);
 int cuMemAddressReserve(ptr *, size_t, size_t, ptr, uint64_t), cuMemAddressFree(ptr, size_t);
 int cuMemMap(ptr, size_t, size_t, ptr, uint64_t), cuMemUnmap(ptr, size_t);
+
+/* PyTorch's report of a block, which the recorder replaces. */
+#define REPORT _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+typedef struct {
+  int8_t kind, index;
+} device;
+
+#ifdef C10
+
+void REPORT(void *block, int64_t bytes, size_t allocated, size_t reserved, device on) {
+  printf("reported: %lld %d\n", (long long)bytes, block != 0 && allocated == 1 && reserved == 2);
+  (void)on;
+}
+
+#else
 
 #define CHECK(call) check(call, #call)
 
@@ -81,6 +96,30 @@ static void cancels(const char *unused) {
   void *result;
   pthread_create(&thread, 0, cancelled, 0);
   pthread_join(thread, &result);
+  printf("cancelled: %d\n", result == PTHREAD_CANCELED);
+}
+
+void REPORT(void *, int64_t, size_t, size_t, device) __attribute__((weak));
+
+static void *reports_cancelled(void *unused) {
+  static char block;
+  use(0);
+  pthread_cancel(pthread_self());
+  REPORT(&block, 1024, 1, 2, (device){1, 0});
+  pthread_testcancel();
+  return unused;
+}
+
+/* Reports a block in a thread that is cancelled, then loads the library of the report. */
+static void reports(const char *folder) {
+  char path[512], block;
+  pthread_t thread;
+  void *result;
+  pthread_create(&thread, 0, reports_cancelled, 0);
+  pthread_join(thread, &result);
+  snprintf(path, sizeof path, "%s/libc10.so", folder);
+  if (dlopen(path, RTLD_NOW | RTLD_LOCAL) == 0) puts(dlerror());
+  REPORT(&block, 512, 1, 2, (device){1, 0});
   printf("cancelled: %d\n", result == PTHREAD_CANCELED);
 }
 
@@ -342,6 +381,7 @@ int main(int count, char **arguments) {
     void (*run)(const char *);
     int uses;
   } all[] = {{"cancels", cancels, 0},
+             {"reports", reports, 0},
              {"exits", exits, 1},
              {"file-limit", file_limit, 1},
              {"late-thread", late_thread, 0},
@@ -365,4 +405,5 @@ int main(int count, char **arguments) {
   return 3;
 }
 
+#endif
 #endif

@@ -19,6 +19,15 @@ fn cancelled_thread_ends_after_its_call() {
 }
 
 #[test]
+fn report_of_pytorch_survives_cancellation() {
+    let hostile = Hostile::new().with(&["--frameworks"]);
+    let run = hostile.run(&["reports", hostile.folder()]);
+    let said = "reported: 512 1\ncancelled: 1\n";
+    assert_eq!((run.ran.code, &*run.ran.stdout), (3, said), "{}", run.ran.stderr);
+    assert_eq!(run.traces()[0].summary().allocations, 2);
+}
+
+#[test]
 fn exit_within_recorder_ends_program() {
     let run = Hostile::new().run(&["exits"]);
     assert_eq!(run.ran.code, 5, "{}", run.ran.stderr);
@@ -208,6 +217,7 @@ impl Hostile {
         compile("hostile", &["-rdynamic", "-pthread", "-ldl"]);
         compile("libfirst.so", &["-DLIBRARY=first", "-shared", "-fPIC"]);
         compile("libsecond.so", &["-DLIBRARY=second", "-shared", "-fPIC"]);
+        compile("libc10.so", &["-DC10", "-shared", "-fPIC", "-Wl,-soname,libc10.so"]);
         Hostile { folder, options: Vec::new() }
     }
 
