@@ -9,6 +9,10 @@ use crate::{CopyDirection, CopyMemory, MemoryKind};
 pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 
 /// Version of the format. It follows the magic, as two bytes, low byte first.
+///
+/// No release of gpuheap has written captures yet, so records and kinds were added to version 1. A
+/// reader without them refuses the capture as invalid and misreads nothing: an unknown tag or kind
+/// is an error. After a release, a new record or kind needs a new version.
 pub const VERSION: u16 = 1;
 
 macro_rules! records {
