@@ -19,16 +19,26 @@ const PIECES: usize = 16;
 /// no place.
 const HASHES: usize = 256;
 
+/// Least time between two records of all sums. A program that is killed loses the sums after the
+/// last one. Each record of a site takes 20 to 40 bytes.
+const INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Part of the recording's time that is the least time between two records of all sums, if that is
+/// longer. Each site then has about 500 records in a day.
+const PART: u64 = 64;
+
 /// Copy that succeeded.
 #[derive(Clone, Copy)]
 pub(crate) struct Copy {
     pub(crate) direction: CopyDirection,
-    /// Address on the host; `None` for a copy within devices.
-    pub(crate) host: Option<u64>,
+    /// Memory on the host's side.
+    pub(crate) memory: CopyMemory,
     pub(crate) bytes: u64,
     /// Time in the call.
     pub(crate) call_ns: u64,
     pub(crate) is_async: bool,
+    /// Hash of the data of an upload; `None` if it is not compared.
+    pub(crate) hash: Option<u64>,
 }
 
 /// Copies of a process, by site.
@@ -37,6 +47,8 @@ pub(crate) struct Copies {
     /// Pinned, registered and managed memory: its end and kind, by address.
     host: BTreeMap<u64, (u64, MemoryKind)>,
     sums: FxHashMap<Key, Sum>,
+    /// Time at which all sums were written, nanoseconds.
+    written_ns: u64,
 }
 
 /// Copies that are summed up: direction, memory on the host, whether the call waits, and the stack.
@@ -49,6 +61,8 @@ struct Sum {
     call_ns: u64,
     repeated: u64,
     repeated_bytes: u64,
+    /// Copies in the last record of the sum.
+    written: u64,
     seen: FxHashSet<u64>,
 }
 
@@ -66,20 +80,15 @@ impl Copies {
         }
     }
 
-    /// Adds a copy. Returns the sum of its site if it is to be recorded: at its 1st, 2nd, 4th copy
-    /// and so on.
-    pub(crate) fn add(&mut self, copy: &Copy, stack: u32, time: Time) -> Option<Record<'static>> {
-        let memory = copy.host.map_or(CopyMemory::None, |address| self.memory(address));
-        let key = (copy.direction, memory, copy.is_async, stack);
+    /// Adds a copy. Returns the sums to record: of the copy's site at its 1st, 2nd, 4th copy and so
+    /// on, and at intervals of all sites.
+    pub(crate) fn add(&mut self, copy: &Copy, stack: u32, time: Time) -> Vec<Record<'static>> {
+        let key = (copy.direction, copy.memory, copy.is_async, stack);
         let sum = self.sums.entry(key).or_default();
         sum.count += 1;
         sum.bytes = sum.bytes.saturating_add(copy.bytes);
         sum.call_ns = sum.call_ns.saturating_add(copy.call_ns);
-        // Where host and device cannot access managed memory at once, reading it would be a fault.
-        let is_readable =
-            copy.direction == CopyDirection::ToDevice && memory != CopyMemory::Managed;
-        if let Some(address) = copy.host.filter(|_| is_readable) {
-            let hash = hash(address, copy.bytes as usize);
+        if let Some(hash) = copy.hash {
             if sum.seen.contains(&hash) {
                 sum.repeated += 1;
                 sum.repeated_bytes = sum.repeated_bytes.saturating_add(copy.bytes);
@@ -87,29 +96,35 @@ impl Copies {
                 sum.seen.insert(hash);
             }
         }
-        sum.count.is_power_of_two().then(|| sum.record(key, time))
-    }
-
-    /// Returns the sums of all sites.
-    pub(crate) fn all(&self, time: Time) -> Vec<Record<'static>> {
-        self.sums.iter().map(|(key, sum)| sum.record(*key, time)).collect()
-    }
-
-    fn memory(&self, address: u64) -> CopyMemory {
-        let found = self.host.range(..=address).next_back();
-        match found.filter(|(_, (end, _))| address < *end) {
-            Some((_, (_, MemoryKind::Pinned))) => CopyMemory::Pinned,
-            Some((_, (_, MemoryKind::Registered))) => CopyMemory::Registered,
-            Some(_) => CopyMemory::Managed,
-            None => CopyMemory::Pageable,
+        if time.0 >= self.written_ns.saturating_add((time.0 / PART).max(INTERVAL_NS)) {
+            return self.unwritten(time);
         }
+        sum.count.is_power_of_two().then(|| sum.record(key, time)).into_iter().collect()
+    }
+
+    /// Returns the sums that changed after their last record.
+    pub(crate) fn unwritten(&mut self, time: Time) -> Vec<Record<'static>> {
+        self.written_ns = time.0;
+        let changed = self.sums.iter_mut().filter(|(_, sum)| sum.written < sum.count);
+        changed.map(|(key, sum)| sum.record(*key, time)).collect()
+    }
+
+    /// Returns the recorded kind of the memory at an address; `None` if none is recorded.
+    pub(crate) fn memory(&self, address: u64) -> Option<CopyMemory> {
+        let (_, (end, kind)) = self.host.range(..=address).next_back()?;
+        (address < *end).then_some(match kind {
+            MemoryKind::Pinned => CopyMemory::Pinned,
+            MemoryKind::Registered => CopyMemory::Registered,
+            _ => CopyMemory::Managed,
+        })
     }
 }
 
 impl Sum {
-    fn record(&self, key: Key, time: Time) -> Record<'static> {
+    fn record(&mut self, key: Key, time: Time) -> Record<'static> {
+        self.written = self.count;
         let (direction, memory, is_async, stack) = key;
-        let &Sum { count, bytes, call_ns, repeated, repeated_bytes, .. } = self;
+        let &mut Sum { count, bytes, call_ns, repeated, repeated_bytes, .. } = self;
         Record::Copies {
             time,
             direction,
@@ -125,14 +140,16 @@ impl Sum {
     }
 }
 
-/// Returns a hash of the data of an upload that has just succeeded.
-fn hash(address: u64, bytes: usize) -> u64 {
+/// Returns a hash of the data of an upload.
+///
+/// # Safety
+/// The host can read `bytes` bytes at the address.
+pub(crate) unsafe fn hash(address: u64, bytes: usize) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write_usize(bytes);
     let mut add = |start: usize, length: usize| {
         let place = std::ptr::with_exposed_provenance::<u8>(address as usize + start);
-        // SAFETY: the driver has read this memory of the program for the copy, and the program
-        // keeps it until the call returns.
+        // SAFETY: the place is within the memory that the caller names.
         hasher.write(unsafe { std::slice::from_raw_parts(place, length) });
     };
     if bytes <= HASHED {

@@ -11,17 +11,25 @@ use crate::copies::copied;
 use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};
 use crate::table::{In, Out, Text};
 use crate::threads::Uncancelled;
-use crate::{allocate, arrays, contexts, memory_info, real, virtual_memory};
+use crate::{allocate, arrays, contexts, memory_info, real, settings, virtual_memory};
 
 macro_rules! exports {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
         export! {$(
             fn $symbol($($arg: $type),*) -> CUresult {
+                exports!(@if_off [$($how)*] $symbol ($($arg),*));
                 let _uncancelled = Uncancelled::enter();
                 exports!(@call [$($how)*] $symbol ($($arg),*))
             }
         )*}
     };
+    // Programs call these functions most often, so a call that is not recorded does nothing else.
+    (@if_off [copies $($rest:tt)*] $symbol:ident $arguments:tt) => {
+        if !settings::get().copies {
+            return real::$symbol $arguments;
+        }
+    };
+    (@if_off $($rest:tt)*) => {};
     (@call [allocates $kind:ident $bytes:ident] $symbol:ident ($place:ident $(, $arg:ident)*)) => {
         Request::new(MemoryKind::$kind, $bytes, CUstream::NULL)
             .run($place, || real::$symbol($place $(, $arg)*))

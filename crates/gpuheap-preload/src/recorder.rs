@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
 use gpuheap_capture::{
-    Address, MemoryKind, ProcessCapture, Record, Time, loaded_modules, with_process_id,
+    Address, CopyMemory, MemoryKind, ProcessCapture, Record, Time, loaded_modules, with_process_id,
 };
 use gpuheap_catch::messages;
 use gpuheap_driver::abi::Arg as _;
@@ -61,6 +61,8 @@ pub(crate) struct Recorder {
     devices: AtomicU64,
     /// Devices whose memory was read before the process took some, as bits.
     read_before: AtomicU64,
+    /// `true` once a copy came after the end of the recording. Later ones take no lock.
+    without_copies: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -107,6 +109,7 @@ fn create() -> Option<&'static Recorder> {
         began_ns: clock_ns(),
         devices: AtomicU64::new(0),
         read_before: AtomicU64::new(0),
+        without_copies: AtomicBool::new(false),
         state: Mutex::default(),
     };
     let made = Box::into_raw(Box::new(made));
@@ -238,11 +241,24 @@ impl Recorder {
         blocks
     }
 
+    /// Returns `true` if copies are recorded.
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.without_copies.load(Ordering::Relaxed)
+    }
+
+    /// Returns the recorded kind of the memory at an address; `None` if none is recorded.
+    pub(crate) fn memory_of_copy(&self, address: u64) -> Option<CopyMemory> {
+        self.locked().copies.memory(address)
+    }
+
     /// Records a copy.
     pub(crate) fn copied(&'static self, copy: Copy, stack: &CallStack) {
         let (mut state, stack) = self.locked_with(stack);
+        if state.is_ended {
+            return self.without_copies.store(true, Ordering::Relaxed);
+        }
         let time = self.time();
-        if let Some(sum) = state.copies.add(&copy, stack, time) {
+        for sum in state.copies.add(&copy, stack, time) {
             state.write(&sum);
         }
     }
@@ -327,7 +343,7 @@ impl Recorder {
             };
             let time = self.time();
             let State { capture: Some(capture), copies, .. } = &mut *state else { return };
-            copies.all(time).iter().for_each(|sum| capture.write(sum));
+            copies.unwritten(time).iter().for_each(|sum| capture.write(sum));
             return capture.exit(time);
         }
     }
@@ -390,7 +406,9 @@ impl ThreadEnds for Recorder {
 impl State {
     /// Adds live memory. After the end, it is needed for the limit alone.
     fn insert(&mut self, block: Block) {
-        self.copies.allocated(block.kind, block.address, block.bytes);
+        if !self.is_ended {
+            self.copies.allocated(block.kind, block.address, block.bytes);
+        }
         if !self.is_ended || settings::get().limit.is_some() {
             self.live.insert(block.key(), block);
         }

@@ -1,10 +1,19 @@
-/* A program that copies between the host and a device. */
+/* A program that copies between the host and a device. With an argument, it ends by SIGKILL some
+ * time after its last copy. */
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef uint64_t ptr;
+typedef struct {
+  int kind, handles, location, id;
+  void *security;
+  size_t most;
+  unsigned char rest[56];
+} pool_properties;
 
 int cuInit(unsigned);
 int cuDevicePrimaryCtxRetain(void **, int);
@@ -20,6 +29,9 @@ int cuMemcpyDtoD_v2(ptr, ptr, size_t);
 int cuMemcpy(ptr, ptr, size_t);
 int cuMemcpyAsync(ptr, ptr, size_t, void *);
 int cuStreamSynchronize(void *);
+int cuMemPoolCreate(void **, const pool_properties *);
+int cuMemAllocFromPoolAsync(ptr *, size_t, void *, void *);
+int cuMemAllocManaged(ptr *, size_t, unsigned);
 
 enum { MIB = 1 << 20 };
 
@@ -35,9 +47,22 @@ static void upload(ptr to, const void *from, size_t bytes) {
   CHECK(cuMemcpyHtoD_v2(to, from, bytes));
 }
 
-int main(void) {
-  void *context, *pinned;
-  ptr device, other;
+/* The recorder writes the sums of all sites at the second site's first copy. */
+static void ends_early(ptr device, const char *from) {
+  for (int step = 0; step < 3; step++) upload(device, from, 1000);
+  usleep(1100000);
+  CHECK(cuMemcpyHtoD_v2(device, from, 10));
+  kill(getpid(), SIGKILL);
+}
+
+static void upload_managed(ptr to, const void *from) {
+  for (int step = 0; step < 2; step++) upload(to, from, 1000);
+}
+
+int main(int count, char **arguments) {
+  const pool_properties managed = {.kind = 2};
+  void *context, *pinned, *pool;
+  ptr device, other, whole, pooled;
   char *pageable = calloc(1, 2 * MIB), *registered = aligned_alloc(4096, MIB);
   CHECK(cuInit(0));
   CHECK(cuDevicePrimaryCtxRetain(&context, 0));
@@ -47,6 +72,8 @@ int main(void) {
   CHECK(cuMemHostAlloc(&pinned, MIB, 0));
   CHECK(cuMemHostRegister_v2(registered, MIB, 0));
   memset(pinned, 1, MIB);
+  (void)arguments;
+  if (count > 1) ends_early(device, pageable);
 
   /* Uploads equal data three times, then other data three times. */
   for (int step = 0; step < 6; step++) {
@@ -59,6 +86,13 @@ int main(void) {
   CHECK(cuMemcpyDtoH_v2(registered + 4096, device, 4096));
   CHECK(cuMemcpyDtoD_v2(other, device, 3 * MIB));
   CHECK(cuMemcpy(other, device, 7));
+  /* Managed memory is not read, be its allocation recorded or not. */
+  CHECK(cuMemAllocManaged(&whole, MIB, 1));
+  CHECK(cuMemPoolCreate(&pool, &managed));
+  CHECK(cuMemAllocFromPoolAsync(&pooled, MIB, pool, NULL));
+  CHECK(cuStreamSynchronize(NULL));
+  upload_managed(device, (void *)(uintptr_t)whole);
+  upload_managed(device, (void *)(uintptr_t)pooled);
   /* A copy that the driver refuses does not count. */
   printf("refused: %d\n", cuMemcpyDtoD_v2(other, device, 400 * (size_t)MIB) != 0);
   CHECK(cuMemFree_v2(device));

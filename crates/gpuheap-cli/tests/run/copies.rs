@@ -5,6 +5,19 @@ use gpuheap_report::{At, CopySite, Report};
 use crate::*;
 
 #[test]
+fn copies_of_killed_program_are_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(&folder, "copies.c");
+    let output = tempfile::tempdir().unwrap();
+    let words = ["--", program.to_str().unwrap(), "killed"];
+    let run = Run { ran: command(&output, &["--copies"], &words), folder: output };
+    let report = Report::new(&run.traces()[0], At::Peak).unwrap();
+    let mut rows: Vec<_> = report.copies.iter().map(|row| (row.count, row.bytes)).collect();
+    rows.sort();
+    assert_eq!(rows, [(1, 10), (3, 3000)], "{}", run.ran.stderr);
+}
+
+#[test]
 fn copies_are_recorded_by_line() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(&folder, "copies.c");
@@ -23,6 +36,7 @@ fn copies_are_recorded_by_line() {
     let expected = [
         ("in device", "none", "main", 1, 7, 0),
         ("in device", "none", "main", 1, 3 * MIB, 0),
+        ("to device", "managed", "upload", 4, 4000, 0),
         ("to device", "pageable", "main", 1, 100, 0),
         ("to device", "pageable", "upload", 6, 12 * MIB, 4 * MIB),
         ("to device", "pinned", "main", 1, 1000, 0),
