@@ -452,13 +452,10 @@ impl Recording {
         self.path.clone()
     }
 
-    /// Ends the recording. A second call does nothing.
-    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+    /// Ends the recording. Returns the reason if it had ended early. A second call does nothing.
+    fn stop(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let recording = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take();
-        call_detached(py, || {
-            drop(recording);
-            Ok(())
-        })
+        call_detached(py, || Ok(recording.and_then(|recording| recording.stopped())))
     }
 }
 

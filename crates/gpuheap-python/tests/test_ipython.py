@@ -50,9 +50,9 @@ def test_gpumem_prints_peak_and_lines(shell, heap):
 
 
 def test_gpurecord_prints_command(shell, tmp_path):
-    path = tmp_path / "cell.gph"
-    shown = run(shell, f"%%gpurecord {path}\nkept = heap.alloc(1000)\n")
-    assert f"GPU memory: gpuheap report {path}" in shown
+    path = tmp_path / "a cell.gph"
+    shown = run(shell, f"%%gpurecord '{path}'\nkept = heap.alloc(1000)\n")
+    assert f"GPU memory: gpuheap report '{path}'" in shown
     assert path.stat().st_size > 0
     run(shell, "del kept")
 

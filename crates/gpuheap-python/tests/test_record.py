@@ -1,5 +1,6 @@
 """Recordings of heaps: what the command reports of them is what the program did."""
 
+import gc
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 import gpuheap
+from gpuheap import _record
 
 
 @pytest.fixture
@@ -64,6 +66,30 @@ def test_second_recording_is_refused(default, tmp_path):
         with pytest.raises(gpuheap.BadInput, match="recorded already"):
             gpuheap.record(tmp_path / "other.gph")
         default.alloc(1000).free()
+
+
+def test_recording_goes_on_without_reference(default, tmp_path):
+    path = tmp_path / "run.gph"
+    gpuheap.record(path)
+    gc.collect()
+    default.alloc(1000).free()
+    with pytest.raises(gpuheap.BadInput, match="recorded already"):
+        default.record(path)
+    for recording in list(_record._running):
+        recording.stop()
+    assert not _record._running
+    assert report(path)["peak_live_bytes"] == 1000
+
+
+def test_stop_warns_of_early_end(default, tmp_path):
+    recording = gpuheap.record(tmp_path / "run.gph")
+    # The recorder opens the file again each time that it grows.
+    os.remove(recording.path)
+    for _ in range(50_000):
+        default.alloc(1000).free()
+    with pytest.warns(RuntimeWarning, match="stopped early: No such file"):
+        recording.stop()
+    recording.stop()
 
 
 def test_unusable_file_is_refused(default, tmp_path):

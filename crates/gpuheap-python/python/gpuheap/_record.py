@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from gpuheap import _gpuheap
 
 
+# Recordings that were not stopped. They go on if the program keeps no reference.
+_running: set[Recording] = set()
+
+
 class Recording:
     """A recording that `gpuheap.record()` or `Heap.record()` started. The end of its `with` block,
-    or `stop()`, ends it."""
+    or `stop()`, ends it. Otherwise it goes on until the heap or the program ends."""
 
     def __init__(self, heaps: list[_heap.Heap], path: str | os.PathLike[str]) -> None:
         self._parts: list[_gpuheap._Recording] = []
@@ -27,6 +31,7 @@ class Recording:
         except BaseException:
             self.stop()
             raise
+        _running.add(self)
 
     @property
     def path(self) -> str:
@@ -35,13 +40,20 @@ class Recording:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of all files. Emulated devices have a file each."""
+        """Paths of all files. Each heap has a file."""
         return list(dict.fromkeys(os.fspath(part.path) for part in self._parts))
 
     def stop(self) -> None:
-        """Ends the recording. A second call does nothing."""
-        for part in self._parts:
-            part.stop()
+        """Ends the recording. Warns if it had ended early, for example because the disk is full.
+        A second call does nothing."""
+        _running.discard(self)
+        reasons = [(part.path, part.stop()) for part in self._parts]
+        for path, reason in reasons:
+            if reason:
+                import warnings
+
+                text = f"the recording to {path} stopped early: {reason}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
@@ -57,10 +69,10 @@ class Recording:
 
 def record(path: str | os.PathLike[str]) -> Recording:
     """Records the allocations and frees of the default heap, and of the heaps of other devices that
-    `install()` serves, into a file. `gpuheap report` and `gpuheap replay` read it.
+    `install()` serves, into a file for each heap. `gpuheap report` and `gpuheap replay` read them.
 
-    The file has each allocation's size, thread, time and stack, with lines of Python. Memory that
-    was allocated before is not in it. An existing file is kept.
+    A file has each allocation's size, thread, time and stack, with lines of Python. Memory that
+    was allocated before is not in it. An existing file is kept: the next one is `run.2.gph`.
 
     >>> import os, tempfile
     >>> import gpuheap

@@ -47,7 +47,7 @@ class GpuMagics(Magics):
 
         Records the heaps that `gpuheap.record` records.
         """
-        with record(line.strip() or "cell.gph") as recording:
+        with record(" ".join(shlex.split(line)) or "cell.gph") as recording:
             self.shell.run_cell(cell)  # type: ignore[union-attr]
         print(f"GPU memory: gpuheap report {shlex.join(recording.paths)}")
 
