@@ -33,13 +33,11 @@ pub(crate) fn copied(
             CopyDirection::ToHost => Some(to),
             _ => None,
         };
-        let recorded = host.map(|address| recorder.memory_of_copy(address));
-        let (memory, is_readable) = match (host, recorded) {
-            (Some(address), Some(recorded)) => memory_at(address, recorded),
-            _ => (CopyMemory::None, false),
-        };
+        let (memory, is_readable) = host.map_or((CopyMemory::None, false), |address| {
+            memory_at(address, recorder.memory_of_copy(address))
+        });
         let is_hashed = is_readable && direction == CopyDirection::ToDevice;
-        // SAFETY: the driver has just read this memory for the copy, the host can read it, and the
+        // SAFETY: the driver has just accepted this memory of the host for the copy, and the
         // program keeps it until this call returns.
         let hash = |address| unsafe { copy_sums::hash(address, bytes) };
         let hash = host.filter(|_| is_hashed).map(hash);
