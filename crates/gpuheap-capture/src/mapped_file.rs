@@ -1,12 +1,12 @@
 //! Append-only file that is mapped, so that its content survives the process.
 
-use std::fs::OpenOptions;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::{fs, path, ptr};
 
 /// Bytes that the file grows by. A killed process leaves an unused rest of this size at most. With
 /// 64 KiB, a program with 10,000 distinct stacks mapped the file 30 times.
@@ -19,7 +19,10 @@ const RESERVED: usize = 256;
 /// descriptors that they did not open.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
+    /// Absolute path, because the program may change its working directory.
     path: PathBuf,
+    /// Device and inode of the file. The path may lead to another file later.
+    id: (u64, u64),
     /// Mapped chunk, of `mapped` bytes.
     chunk: *mut u8,
     mapped: usize,
@@ -39,21 +42,23 @@ impl MappedFile {
     /// Creates a file that does not exist yet. If it exists, adds `.2`, `.3` and so on before the
     /// ending: an earlier program of this process may have written it.
     pub(crate) fn create(path: &Path, most: u64) -> io::Result<MappedFile> {
+        let path = path::absolute(path)?;
         let mut number = 1;
-        let path = loop {
-            let path = numbered(path, number);
+        let (path, file) = loop {
+            let path = numbered(&path, number);
             let mut options = OpenOptions::new();
             match options.write(true).create_new(true).mode(0o644).open(&path) {
-                Ok(_) => break path,
+                Ok(file) => break (path, file),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && number < 1000 => {
                     number += 1;
                 }
                 Err(error) => return Err(error),
             }
         };
+        let id = id_of(&file.metadata()?);
         let (chunk, start) = (ptr::null_mut(), 0);
         let growth = CHUNK;
-        let mut file = MappedFile { path, chunk, mapped: 0, start, used: 0, most, growth };
+        let mut file = MappedFile { path, id, chunk, mapped: 0, start, used: 0, most, growth };
         file.map_next(0)?;
         Ok(file)
     }
@@ -85,7 +90,7 @@ impl MappedFile {
         self.start += self.used as u64;
         self.used = 0;
         self.unmap();
-        if let Ok(file) = OpenOptions::new().write(true).open(&self.path) {
+        if let Ok(file) = self.reopened() {
             // A longer file ends with zeros, and is read as well.
             let _ = file.set_len(self.start);
         }
@@ -94,8 +99,19 @@ impl MappedFile {
     /// Removes the file.
     pub(crate) fn remove(mut self) {
         self.unmap();
-        // A file that stays is read as an empty capture.
-        let _ = std::fs::remove_file(&self.path);
+        if fs::metadata(&self.path).is_ok_and(|found| id_of(&found) == self.id) {
+            // A file that stays is read as an empty capture.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// Opens the file again. Fails if the path leads to another file.
+    fn reopened(&self) -> io::Result<File> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        if id_of(&file.metadata()?) != self.id {
+            return Err(io::Error::other("another file replaced the capture"));
+        }
+        Ok(file)
     }
 
     fn store(&mut self, record: &[u8]) {
@@ -129,7 +145,7 @@ impl MappedFile {
                 return Err(io::Error::new(ErrorKind::FileTooLarge, reason));
             }
         }
-        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let file = self.reopened()?;
         let offset = libc::off_t::try_from(start).map_err(io::Error::other)?;
         let length = libc::off_t::try_from(mapped).map_err(io::Error::other)?;
         // Allocates the blocks now: on a full disk, a store into a hole would end the program.
@@ -170,6 +186,11 @@ impl MappedFile {
     }
 }
 
+/// Returns the device and the inode of a file.
+fn id_of(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
 fn page_bytes() -> usize {
     // SAFETY: the call reads a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
@@ -193,5 +214,34 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
             name.push(format!(".{number}"));
             name.into()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaced_file_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.gph");
+        let mut file = MappedFile::create(&path, u64::MAX).unwrap();
+        file.append(&[1; 10]).unwrap();
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        let other = vec![7; 2 * CHUNK];
+        fs::write(&path, &other).unwrap();
+        let refused = file.append(&vec![1; CHUNK]).unwrap_err();
+        assert_eq!(refused.to_string(), "another file replaced the capture");
+        file.cut();
+        file.remove();
+        assert!(fs::read(&path).unwrap() == other);
+    }
+
+    #[test]
+    fn relative_path_becomes_absolute() {
+        let name = format!("target-{}.gph", std::process::id());
+        let file = MappedFile::create(Path::new(&name), u64::MAX).unwrap();
+        assert_eq!(file.path(), std::env::current_dir().unwrap().join(name));
+        file.remove();
     }
 }
