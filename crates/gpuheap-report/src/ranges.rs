@@ -28,7 +28,8 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     let live = Maxima::new(trace);
     let mut names: FxHashMap<&str, usize> = FxHashMap::default();
     let mut found: Vec<RangeMemory> = Vec::new();
-    // Ends of the events that are counted for a name, so that ranges within each other count once.
+    // Ends of the events that are counted for a name and a thread, so that ranges within each other
+    // count once. `None` stands for all threads.
     let mut counted: FxHashMap<(usize, Option<u32>), usize> = FxHashMap::default();
     for range in trace.ranges() {
         let at = *names.entry(&range.name).or_insert(found.len());
@@ -48,10 +49,15 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
         row.ranges += 1;
         let (start, end) = (range.events.start, range.events.end);
         row.peak_bytes = row.peak_bytes.max(live.largest(start, end));
-        let counted = counted.entry((at, range.thread)).or_insert(0);
-        for event in trace.events().get(start.max(*counted)..end).unwrap_or_default() {
-            let is_within = range.thread.is_none_or(|thread| thread == event.thread);
+        let until = |thread| counted.get(&(at, thread)).copied().unwrap_or(0);
+        let first = start.max(until(None)).max(until(range.thread));
+        let events = trace.events().iter().enumerate().take(end).skip(first);
+        for (index, event) in events {
             let Op::Allocate { allocation, bytes } = event.op else { continue };
+            let is_within = match range.thread {
+                Some(thread) => thread == event.thread,
+                None => index >= until(Some(event.thread)),
+            };
             if !is_within {
                 continue;
             }
@@ -61,6 +67,7 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
                 row.left_bytes = row.left_bytes.saturating_add(bytes);
             }
         }
+        let counted = counted.entry((at, range.thread)).or_insert(0);
         *counted = end.max(*counted);
     }
     found.sort_by(|one, other| {

@@ -161,3 +161,40 @@ fn unknown_event_names_last() {
     let error = Report::new(&leaking_thread(), At::Event(1000)).unwrap_err();
     assert_eq!(error, "made up: there is no event 1000; give one from 0 to 76");
 }
+
+#[test]
+fn nested_ranges_count_once() {
+    let mut file = Vec::new();
+    let mut writer = CaptureWriter::new(&mut file).unwrap();
+    let mut address = 0;
+    let mut allocate = |thread| {
+        address += 0x1000;
+        let (address, kind) = (Address(address), MemoryKind::Device);
+        let (time, device, stream, bytes, stack) = (Time(1), 0, 0, 10, 0);
+        Record::Allocate { time, thread, kind, device, stream, address, bytes, stack }
+    };
+    let start = |thread| Record::RangeStart { time: Time(1), thread, name: 1 };
+    let end = |range| Record::RangeEnd { time: Time(1), range };
+    for record in [
+        Record::Text { text: "step" },
+        Record::ThreadStart { time: Time(0), id: 7, name: "" },
+        Record::ThreadStart { time: Time(0), id: 8, name: "" },
+        start(1),
+        allocate(1),
+        start(0),
+        start(2),
+        allocate(1),
+        allocate(2),
+        end(2),
+        allocate(1),
+        allocate(2),
+        end(1),
+        end(3),
+        allocate(1),
+    ] {
+        writer.write(&record).unwrap();
+    }
+    let trace = read_bytes("run.gph", &file, &ReadOptions::default()).unwrap().remove(0);
+    let ranges = Report::new(&trace, At::Peak).unwrap().ranges;
+    assert_eq!((ranges[0].ranges, ranges[0].allocations, ranges[0].left_bytes), (3, 5, 50));
+}
