@@ -31,5 +31,5 @@ pub use kind::MemoryKind;
 pub use modules::{LoadedModule, loaded_modules, program};
 #[cfg(target_os = "linux")]
 pub use process::{ProcessCapture, SourceLine, at_exit, with_process_id};
-pub use record::{MAGIC, Record, VERSION, header};
+pub use record::{MAGIC, OPEN_RANGES, Record, VERSION, header};
 pub use stream::CaptureWriter;

@@ -15,6 +15,10 @@ pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 /// is an error. After a release, a new record or kind needs a new version.
 pub const VERSION: u16 = 1;
 
+/// Most ranges that are open at once. A report reads the events of each range. A program that never
+/// ends its ranges reaches the bound.
+pub const OPEN_RANGES: usize = 4096;
+
 macro_rules! records {
     ($($(#[$doc:meta])* $tag:literal $name:ident {
         $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)?

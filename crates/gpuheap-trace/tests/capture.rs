@@ -56,6 +56,29 @@ fn failed_free_keeps_block_live() {
     assert_eq!(device.coverage.unwrap().recorded, 500);
 }
 
+#[test]
+fn ranges_beyond_bound_are_left_out() {
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    let mut add = |record: Record<'_>| record.encode(&mut deltas, &mut file);
+    let start = Record::RangeStart { time: Time(1), thread: 1, name: 0 };
+    add(Record::ThreadStart { time: Time(1), id: 7, name: "" });
+    (0..4097).for_each(|_| add(start.clone()));
+    for range in [4097, 1] {
+        add(Record::RangeEnd { time: Time(1), range });
+    }
+    add(start);
+    add(allocate(1, MemoryKind::Device, 0x1000, 500));
+    let trace = &read(&file, false).unwrap()[0];
+    let lengths: Vec<_> = trace.ranges().iter().map(|range| range.events.len()).collect();
+    assert_eq!((lengths.len(), lengths[0], lengths[4096]), (4097, 0, 1));
+    let [warning] = trace.warnings() else { panic!("{:?}", trace.warnings()) };
+    assert_eq!((&warning.kind, warning.count), (&WarningKind::LostRange, 1));
+    // The thread of the ranges has no event.
+    let thread = trace.ranges()[0].thread.unwrap();
+    assert_eq!(trace.threads().unwrap()[thread as usize], 7);
+}
+
 /// Names of a file are shown on terminals.
 #[test]
 fn names_have_no_control_characters() {

@@ -17,7 +17,7 @@ use crate::{
     RecordedDevice, Recording, RecordingEnd, Segment, ThreadInfo, Trace, TraceBuilder, Warning,
     WarningKind,
 };
-use gpuheap_capture::{DecodeError, Deltas, MAGIC, Record, Time, VERSION};
+use gpuheap_capture::{DecodeError, Deltas, MAGIC, OPEN_RANGES, Record, Time, VERSION};
 
 /// Number that host memory has in place of a device.
 const HOST: u64 = u64::MAX;
@@ -31,8 +31,6 @@ const DEVICES: u32 = 256;
 /// Most calls of a stack, and most frames of an interpreter. A recorder writes 64 and 48.
 const DEPTH: usize = 256;
 
-/// Most ranges that are open at once. A report reads the events of each range.
-const OPEN_RANGES: usize = 4096;
 /// Ranges of all devices, of a capture that has few bytes. Each further byte allows for one more.
 /// Each device has all ranges, so a hostile file of 1 MB could have 28 million.
 const RANGES: usize = 1 << 18;
@@ -109,6 +107,8 @@ struct OpenRange {
     name: Arc<str>,
     start: usize,
     end: usize,
+    /// Place in the file.
+    offset: u64,
 }
 
 /// Stack of the file.
@@ -133,8 +133,10 @@ struct Capture {
     most_frames: usize,
     symbols: Symbols,
     events: Vec<Timed>,
-    ranges: Vec<OpenRange>,
+    /// Ranges by their numbers; `None` for one that is left out.
+    ranges: Vec<Option<OpenRange>>,
     open_ranges: usize,
+    lost_ranges: Odd,
     most_ranges: usize,
     /// Last record of the copies of each kind and stack.
     copies: BTreeMap<(CopyDirection, CopyMemory, bool, u32), Copies>,
@@ -163,6 +165,7 @@ impl Capture {
             events: Vec::new(),
             ranges: Vec::new(),
             open_ranges: 0,
+            lost_ranges: Odd::default(),
             most_ranges: RANGES.saturating_add(bytes),
             copies: BTreeMap::new(),
             frees: FxHashMap::default(),
@@ -287,18 +290,23 @@ impl Capture {
                 let name = numbered(&self.texts, name, empty);
                 let name = name.and_then(|name| self.interner.text_of(name));
                 let Some(name) = name else { return Ok(false) };
-                if thread as usize > self.threads.len() || self.open_ranges == OPEN_RANGES {
+                if thread as usize > self.threads.len() {
                     return Ok(false);
                 }
-                self.open_ranges += 1;
-                let start = self.events.len();
-                self.ranges.push(OpenRange { thread, name, start, end: usize::MAX });
+                if self.open_ranges == OPEN_RANGES {
+                    self.lost_ranges.count(|| Place::Byte(offset));
+                    self.ranges.push(None);
+                } else {
+                    self.open_ranges += 1;
+                    let (start, end) = (self.events.len(), usize::MAX);
+                    self.ranges.push(Some(OpenRange { thread, name, start, end, offset }));
+                }
             }
             Record::RangeEnd { time, range } => {
                 self.note(time);
                 // A child that a raw `clone` made ends ranges of its parent.
                 let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
-                if let Some(range) = range {
+                if let Some(Some(range)) = range {
                     self.open_ranges -= usize::from(range.end == usize::MAX);
                     range.end = range.end.min(self.events.len());
                 }
@@ -428,8 +436,7 @@ impl Capture {
                 _ => device.add(at, event)?,
             }
         }
-        let ranges = self.ranges;
-        let mut left = self.most_ranges;
+        let ranges: Vec<_> = self.ranges.into_iter().flatten().collect();
         if !self.with_host {
             builders.remove(&HOST);
         }
@@ -439,22 +446,23 @@ impl Capture {
                 "the process allocated none, or was ended before",
             ));
         }
+        let each_has = self.most_ranges / builders.len();
+        let beyond = ranges.get(each_has..).unwrap_or_default();
+        beyond.iter().for_each(|range| self.lost_ranges.count(|| Place::Byte(range.offset)));
+        let lost_ranges = self.lost_ranges.warning(WarningKind::LostRange);
         let traces = builders.into_values().map(|mut device| {
             device.builder.set_segments(device.segments.drain().map(|(_, held)| held).collect());
             device.builder.set_stacks(Arc::clone(&stacks));
             device.builder.set_recording(Arc::clone(&recording), Arc::clone(&threads));
-            for range in &ranges {
+            for range in ranges.iter().take(each_has) {
                 let events = device.first_from(range.start)..device.first_from(range.end);
-                left = left.checked_sub(1).ok_or_else(|| {
-                    let problem = format!("has more than {} ranges of devices", self.most_ranges);
-                    Error::new(problem, "record again, with fewer ranges of NVTX")
-                })?;
                 let named = Range { name: Arc::clone(&range.name), thread: None, events };
                 device.builder.add_range(range.thread.into(), named)?;
             }
             let unknown = device.unknown_frees.warning(WarningKind::UnknownFree);
             let lost = device.lost_frees.warning(WarningKind::LostFree);
-            for warning in [broken.clone(), unknown, lost].into_iter().flatten() {
+            let warnings = [broken.clone(), lost_ranges.clone(), unknown, lost];
+            for warning in warnings.into_iter().flatten() {
                 device.builder.warn(warning);
             }
             Ok(device.builder.finish())

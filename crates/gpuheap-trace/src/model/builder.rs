@@ -306,7 +306,6 @@ impl TraceBuilder {
     pub(crate) fn add_range(&mut self, thread: u64, mut range: Range) -> Result<(), Error> {
         range.thread = match thread {
             0 => None,
-            thread if !self.threads.contains(thread) => Some(u32::MAX),
             thread => Some(self.threads.number(thread)?),
         };
         self.trace.ranges.push(range);

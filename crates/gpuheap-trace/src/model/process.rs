@@ -26,7 +26,7 @@ pub struct Range {
     /// Name, with the domain's name before it.
     pub name: Arc<str>,
     /// Index in [`Trace::threads`](crate::Trace::threads) of the thread whose calls are in the
-    /// range, `u32::MAX` if the thread has no event; `None` for the calls of all threads.
+    /// range; `None` for the calls of all threads.
     pub thread: Option<u32>,
     /// Indices of the events between start and end, of all threads.
     pub events: ops::Range<usize>,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use gpuheap_capture::OPEN_RANGES;
+
 use crate::Place;
 
 /// Oddity of a file that did not prevent reading it.
@@ -40,6 +42,9 @@ pub enum WarningKind {
     LostFree,
     /// Entries of unknown kinds were left out. The text is the first such kind.
     UnknownAction(String),
+    /// Ranges of the program were left out: too many were open at once, or the file has too many
+    /// in all. The reports have all events of memory.
+    LostRange,
 }
 
 impl fmt::Display for Warning {
@@ -74,6 +79,11 @@ impl fmt::Display for Warning {
             WarningKind::UnknownAction(action) => write!(
                 f,
                 "{count} entries of unknown kinds (first: \"{action}\" at {first}) were left out"
+            ),
+            WarningKind::LostRange => write!(
+                f,
+                "{count} ranges of the program (first: {first}) were left out: more than {OPEN_RANGES} \
+                 were open at once, or the file has too many; end each range that the program opens"
             ),
         }
     }
