@@ -1,4 +1,4 @@
-//! Capture of this process: its file, and the numbers of what the file has.
+//! Capture of this process: its file, and the numbers that its later records name.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -12,6 +12,10 @@ use rustc_hash::FxHashMap;
 use crate::mapped_file::MappedFile;
 use crate::modules::{LoadedModule, program};
 use crate::{Deltas, Record, Time, header};
+
+/// Most names of ranges that are kept. Some profilers number each range in its name, so the names
+/// have no bound: a forgotten one is written again.
+const NAMES: usize = 1024;
 
 /// Name, file and line of an interpreter's frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,6 +43,10 @@ pub struct ProcessCapture {
     stacks: FxHashMap<Box<[u64]>, u32>,
     stack_count: u32,
     texts: FxHashMap<String, u32>,
+    /// Number of the texts in the file.
+    text_count: u32,
+    /// Numbers of the last names of ranges, at most [`NAMES`].
+    names: FxHashMap<String, u32>,
     frames: FxHashMap<[u32; 3], u32>,
     /// Files that are recorded and were loaded, by their first address.
     modules: FxHashMap<u64, LoadedModule>,
@@ -71,6 +79,8 @@ impl ProcessCapture {
             bytes: header().to_vec(),
             stacks: FxHashMap::default(),
             texts: FxHashMap::default(),
+            text_count: 0,
+            names: FxHashMap::default(),
             frames: FxHashMap::default(),
             stack_count: 0,
             modules: FxHashMap::default(),
@@ -126,7 +136,7 @@ impl ProcessCapture {
 
     /// Records the start of a range, and returns its number.
     pub fn range(&mut self, time: Time, thread: u32, name: &str) -> u32 {
-        let name = self.text(name);
+        let name = self.name(name);
         self.write(&Record::RangeStart { time, thread, name });
         self.ranges += 1;
         self.ranges
@@ -223,10 +233,31 @@ impl ProcessCapture {
         if let Some(known) = self.texts.get(text) {
             return *known;
         }
-        self.write(&Record::Text { text });
-        let number = self.texts.len() as u32 + 1;
+        let number = self.new_text(text);
         self.texts.insert(text.to_owned(), number);
         number
+    }
+
+    /// Returns the number of a range's name. Records it if it is not one of the last names.
+    fn name(&mut self, name: &str) -> u32 {
+        if name.is_empty() {
+            return 0;
+        }
+        if let Some(known) = self.names.get(name) {
+            return *known;
+        }
+        if self.names.len() == NAMES {
+            self.names.clear();
+        }
+        let number = self.new_text(name);
+        self.names.insert(name.to_owned(), number);
+        number
+    }
+
+    fn new_text(&mut self, text: &str) -> u32 {
+        self.write(&Record::Text { text });
+        self.text_count += 1;
+        self.text_count
     }
 }
 
