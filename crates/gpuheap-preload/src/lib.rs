@@ -26,6 +26,7 @@ mod ledger;
 mod limit;
 mod mappings;
 mod memory_info;
+mod open_ranges;
 mod pools;
 mod python;
 mod ranges;

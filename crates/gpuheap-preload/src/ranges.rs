@@ -187,7 +187,7 @@ fn open(domain: usize, name: Option<String>, of_thread: bool) -> Range {
         None => name,
     };
     let name: String = name.chars().take(LONGEST).collect();
-    Range { number: recorder.range_started(&name, of_thread), forks: forks::count() }
+    Range { number: recorder.range_started(name, of_thread), forks: forks::count() }
 }
 
 fn close(range: Range) {

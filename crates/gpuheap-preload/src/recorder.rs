@@ -24,9 +24,10 @@ use rustc_hash::FxHashMap;
 use crate::copy_sums::{Copies, Copy};
 use crate::limit::Charge;
 use crate::mappings::{Mappings, Reference};
+use crate::open_ranges::OpenRanges;
 use crate::stacks::CallStack;
-use crate::threads::{Guard, ThreadEnds, Uncancelled};
-use crate::{closes, forks, real, settings, threads};
+use crate::threads::{Guard, ThreadEnds, Threads, Uncancelled};
+use crate::{closes, forks, real, settings};
 
 /// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
 /// and an eighth. Reading takes 20 to 100 µs on a GPU.
@@ -81,6 +82,8 @@ struct State {
     closes: u64,
     mappings: Mappings,
     copies: Copies,
+    threads: Threads,
+    ranges: OpenRanges,
 }
 
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
@@ -132,7 +135,7 @@ impl Recorder {
         let sample = {
             let (mut state, stack) = self.locked_with(stack);
             let time = self.time();
-            let thread = state.thread(self, time);
+            let thread = state.thread_of_event(self, time);
             let Block { kind, device, stream, address, bytes, .. } = block;
             state.write(&Record::Allocate {
                 time,
@@ -166,7 +169,7 @@ impl Recorder {
     ) {
         let (mut state, stack) = self.locked_with(stack);
         let time = self.time();
-        let thread = state.thread(self, time);
+        let thread = state.thread_of_event(self, time);
         let Block { kind, device, stream, bytes, .. } = block;
         let (code, is_limit) = (code.0, u32::from(is_limit));
         let code = u32::try_from(code).unwrap_or(u32::MAX);
@@ -263,19 +266,25 @@ impl Recorder {
         }
     }
 
-    /// Records the start of a range of the program. Returns its number; 0 if nothing is recorded.
-    pub(crate) fn range_started(&'static self, name: &str, of_thread: bool) -> u32 {
+    /// Takes the start of a range of the program. It is recorded with the first event of memory
+    /// within. Returns its number; 0 if nothing is recorded.
+    pub(crate) fn range_started(&'static self, name: String, of_thread: bool) -> u32 {
+        if settings::get().output.is_none() {
+            return 0;
+        }
         let mut state = self.locked();
-        let time = self.time();
-        let thread = if of_thread { state.thread(self, time) } else { 0 };
-        state.capture().map_or(0, |capture| capture.range(time, thread, name))
+        if state.is_ended {
+            return 0;
+        }
+        let thread = if of_thread { state.threads.number(self) } else { 0 };
+        state.ranges.start(self.time(), thread, name)
     }
 
-    /// Records the end of a range.
+    /// Records the end of a range, if its start is recorded.
     pub(crate) fn range_ended(&self, range: u32) {
         let mut state = self.locked();
-        let time = self.time();
-        state.write(&Record::RangeEnd { time, range });
+        let State { capture, ranges, .. } = &mut *state;
+        ranges.end(range, self.time(), capture.as_mut());
     }
 
     /// Calls `change` with the mappings of physical memory.
@@ -399,7 +408,12 @@ impl ThreadEnds for Recorder {
     fn thread_ended(&self, thread: u32, name: &str) {
         let mut state = self.locked();
         let time = self.time();
-        state.write(&Record::ThreadEnd { time, thread, name });
+        let State { capture, threads, ranges, .. } = &mut *state;
+        ranges.end_thread(thread, time, capture.as_mut());
+        let thread = threads.ended(thread);
+        if thread != 0 {
+            state.write(&Record::ThreadEnd { time, thread, name });
+        }
     }
 }
 
@@ -444,20 +458,21 @@ impl State {
             *live = live.saturating_sub(block.bytes);
         }
         let time = recorder.time();
-        let thread = self.thread(recorder, time);
+        let thread = self.thread_of_event(recorder, time);
         let (space, address) = (block.kind.space(), Address(block.address));
         self.write(&Record::Free { time, thread, space, stream, address });
     }
 
-    /// Returns the calling thread's number. Records the thread at its first call.
-    fn thread(&mut self, recorder: &'static Recorder, time: Time) -> u32 {
-        if let Some(known) = threads::number() {
-            return known;
+    /// Returns the number that the capture has for the calling thread. Records the thread at its
+    /// first call, and the ranges that are open. Call it before an event of memory is written.
+    fn thread_of_event(&mut self, recorder: &'static Recorder, time: Time) -> u32 {
+        if self.capture().is_none() {
+            return 0;
         }
-        let Some(capture) = self.capture() else { return 0 };
-        let number = capture.thread(time, threads::id(), &threads::name());
-        threads::set_number(recorder, number);
-        number
+        let State { capture: Some(capture), threads, ranges, .. } = self else { return 0 };
+        let thread = threads.number(recorder);
+        ranges.write(capture, |capture, thread, time| threads.recorded(thread, time, capture));
+        threads.recorded(thread, time, capture)
     }
 
     /// Returns the number of a stack that is recorded or empty, or 0 if nothing is recorded. After

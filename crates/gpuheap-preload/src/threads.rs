@@ -5,6 +5,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
+use gpuheap_capture::{ProcessCapture, Time};
+
 /// Receiver of the ends of threads: the recorder.
 pub(crate) trait ThreadEnds: Sync {
     /// Returns `true` while this recorder is the process's: until a fork.
@@ -12,6 +14,57 @@ pub(crate) trait ThreadEnds: Sync {
 
     /// Records the end of the thread with a number and a name.
     fn thread_ended(&self, thread: u32, name: &str);
+}
+
+/// Threads of a recorder, numbered from 1. The capture numbers only the recorded ones.
+#[derive(Default)]
+pub(crate) struct Threads(Vec<Thread>);
+
+struct Thread {
+    id: u64,
+    /// Name, until the thread is recorded.
+    name: String,
+    /// Number in the capture; 0 before.
+    number: u32,
+}
+
+impl Threads {
+    /// Returns the calling thread's number. Adds the thread at its first call.
+    pub(crate) fn number(&mut self, recorder: &'static dyn ThreadEnds) -> u32 {
+        if let Some(known) = number() {
+            return known;
+        }
+        self.0.push(Thread { id: id(), name: name(), number: 0 });
+        let number = self.0.len() as u32;
+        set_number(recorder, number);
+        number
+    }
+
+    /// Returns the capture's number for a thread. Records the thread at its first call.
+    pub(crate) fn recorded(
+        &mut self,
+        number: u32,
+        time: Time,
+        capture: &mut ProcessCapture,
+    ) -> u32 {
+        let Some(thread) = self.at(number) else { return 0 };
+        if thread.number == 0 {
+            thread.number = capture.thread(time, thread.id, &std::mem::take(&mut thread.name));
+        }
+        thread.number
+    }
+
+    /// Returns the capture's number for a thread that ended; 0 if the thread is not recorded.
+    pub(crate) fn ended(&mut self, number: u32) -> u32 {
+        self.at(number).map_or(0, |thread| {
+            thread.name = String::new();
+            thread.number
+        })
+    }
+
+    fn at(&mut self, number: u32) -> Option<&mut Thread> {
+        self.0.get_mut((number as usize).checked_sub(1)?)
+    }
 }
 
 /// Number of a thread, given by a recorder. 0 is no number.
@@ -75,24 +128,24 @@ fn numbered() -> Option<(&'static dyn ThreadEnds, u32)> {
 }
 
 /// Returns the calling thread's number; `None` before [`set_number`].
-pub(crate) fn number() -> Option<u32> {
+fn number() -> Option<u32> {
     numbered().map(|(_, number)| number)
 }
 
 /// Sets the calling thread's number. Its end will be recorded.
-pub(crate) fn set_number(recorder: &'static dyn ThreadEnds, number: u32) {
+fn set_number(recorder: &'static dyn ThreadEnds, number: u32) {
     NUMBER.set(Numbered { recorder: Some(recorder), number });
     set_round(1);
 }
 
 /// Returns the id that the system gave the calling thread.
-pub(crate) fn id() -> u64 {
+fn id() -> u64 {
     // SAFETY: the call takes no arguments.
     u64::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0)
 }
 
 /// Returns the calling thread's name.
-pub(crate) fn name() -> String {
+fn name() -> String {
     let mut name = [0 as c_char; 16];
     // SAFETY: the kernel writes at most 16 bytes, the last of them zero.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

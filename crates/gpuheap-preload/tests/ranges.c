@@ -1,11 +1,14 @@
 /* A program that opens ranges as NVTX does: it has the table of NVTX's functions, and loads the
- * library that NVTX_INJECTION64_PATH names. Its layouts are written after NVTX 3. */
+ * library that NVTX_INJECTION64_PATH names. Its layouts are written after NVTX 3. With an argument,
+ * it opens many ranges and does not end them. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <wchar.h>
 
 typedef uint64_t ptr;
@@ -76,7 +79,26 @@ static void *other_thread(void *unused) {
   return unused;
 }
 
-int main(void) {
+static void use(void) {
+  CHECK(cuInit(0));
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+  CHECK(cuCtxSetCurrent(context));
+}
+
+/* Opens more ranges than are recorded, and a child opens one without memory. */
+static void many(void) {
+  pid_t child = fork();
+  push("without memory");
+  if (child == 0) _exit(0);
+  waitpid(child, NULL, 0);
+  pop();
+  for (int i = 0; i < 5000; i++) push("without an end");
+  use();
+  allocate(MIB);
+}
+
+int main(int count, char **words) {
+  (void)words;
   const char *path = getenv("NVTX_INJECTION64_PATH");
   void *library = path ? dlopen(path, RTLD_LAZY) : NULL;
   int (*initialize)(const void *(*)(uint32_t)) = NULL;
@@ -91,10 +113,12 @@ int main(void) {
   }
   if (initialize(table_of) != 1) return 1;
 
+  if (count > 1) {
+    many();
+    return 0;
+  }
   printf("levels: %d", push("program"));
-  CHECK(cuInit(0));
-  CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-  CHECK(cuCtxSetCurrent(context));
+  use();
   ptr kept = 0;
   for (int step = 0; step < 3; step++) {
     printf(" %d", push("step"));

@@ -21,7 +21,8 @@ fn ranges_have_their_memory() {
             (name, range.ranges, range.peak_bytes, range.allocations, range.allocated_bytes, left)
         })
         .collect();
-    // Of 3 blocks of 1 MiB, the last is freed. Another thread takes 7 MiB.
+    // Of 3 blocks of 1 MiB, the last is freed. Another thread takes 7 MiB. Ranges without an event
+    // of memory are left out.
     let all = 10 * MIB;
     assert_eq!(
         rows,
@@ -30,8 +31,6 @@ fn ranges_have_their_memory() {
             ("library: setup", 1, all, 1, 5, 5),
             ("program", 1, all, 7, 12 * MIB + 5, 2 * MIB + 5),
             ("wide ä", 1, all, 0, 0, 0),
-            ("", 1, all - MIB + 5, 0, 0, 0),
-            ("ascii", 1, all - MIB + 5, 0, 0, 0),
             ("step", 3, 7 * MIB, 6, 12 * MIB, 2 * MIB),
         ]
     );
@@ -39,6 +38,21 @@ fn ranges_have_their_memory() {
     assert!(text.contains("Which range of the program had the peak?"), "{text}");
     let json = gpuheap_report::json::render(&[report]).unwrap();
     assert!(json.contains("\"name\": \"library: setup\""), "{json}");
+}
+
+/// A range alone makes no capture, and a program that does not end its ranges has a readable one.
+#[test]
+fn endless_ranges_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(&folder, "ranges.c");
+    let output = tempfile::tempdir().unwrap();
+    let ran = command(&output, &["--max-peak", "1GiB"], &["--", program.to_str().unwrap(), "many"]);
+    assert_eq!((ran.code, &*ran.stdout), (0, ""), "{}", ran.stderr);
+    let run = Run { folder: output, ran };
+    let traces = run.traces();
+    let [trace] = &traces[..] else { panic!("{}", run.ran.stderr) };
+    assert_eq!((trace.ranges().len(), trace.warnings()), (4096, &[][..]));
+    assert!(trace.ranges().iter().all(|range| &*range.name == "without an end"));
 }
 
 #[test]

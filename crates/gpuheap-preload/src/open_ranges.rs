@@ -1,0 +1,80 @@
+//! Open ranges of the program. A range is recorded with the first event of memory within: a program
+//! may name each of its operations, and most have no event.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
+
+/// Open ranges, numbered from 1. The capture numbers only the recorded ones.
+#[derive(Default)]
+pub(crate) struct OpenRanges {
+    open: BTreeMap<u32, OpenRange>,
+    /// Number of the last range.
+    last: u32,
+    /// Number of the last range when the ranges were recorded.
+    recorded: u32,
+}
+
+struct OpenRange {
+    start: Time,
+    /// Number of the thread whose calls are in the range; 0 for the calls of all threads.
+    thread: u32,
+    /// Name, until the range is recorded.
+    name: String,
+    /// Number in the capture; 0 before.
+    number: u32,
+}
+
+impl OpenRanges {
+    /// Opens a range, and returns its number. Returns 0 if too many are open.
+    pub(crate) fn start(&mut self, start: Time, thread: u32, name: String) -> u32 {
+        if self.open.len() == OPEN_RANGES || self.last == u32::MAX {
+            return 0;
+        }
+        self.last += 1;
+        self.open.insert(self.last, OpenRange { start, thread, name, number: 0 });
+        self.last
+    }
+
+    /// Records the open ranges. `thread` records a thread at a time, and returns its number in the
+    /// capture.
+    pub(crate) fn write(
+        &mut self,
+        capture: &mut ProcessCapture,
+        mut thread: impl FnMut(&mut ProcessCapture, u32, Time) -> u32,
+    ) {
+        if self.recorded == self.last {
+            return;
+        }
+        for (_, range) in self.open.range_mut(self.recorded + 1..) {
+            let OpenRange { start, thread: of, name, number } = range;
+            let of = if *of == 0 { 0 } else { thread(capture, *of, *start) };
+            *number = capture.range(*start, of, &mem::take(name));
+        }
+        self.recorded = self.last;
+    }
+
+    /// Ends a range.
+    pub(crate) fn end(&mut self, range: u32, time: Time, capture: Option<&mut ProcessCapture>) {
+        if let Some(OpenRange { number: range @ 1.., .. }) = self.open.remove(&range)
+            && let Some(capture) = capture
+        {
+            capture.write(&Record::RangeEnd { time, range });
+        }
+    }
+
+    /// Ends the ranges of a thread that ended.
+    pub(crate) fn end_thread(
+        &mut self,
+        thread: u32,
+        time: Time,
+        mut capture: Option<&mut ProcessCapture>,
+    ) {
+        let of_thread = self.open.iter().filter(|(_, range)| range.thread == thread);
+        let numbers: Vec<_> = of_thread.map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.end(number, time, capture.as_deref_mut());
+        }
+    }
+}
