@@ -6,12 +6,12 @@
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::threads::Guard;
+use crate::threads::{Guard, Uncancelled};
 use crate::{forks, recorder};
 
 /// Most characters of a range's name.
@@ -46,10 +46,12 @@ struct Attributes {
 #[derive(Clone, Copy)]
 struct Open {
     domain: usize,
+    /// Number of ranges of the domain around it.
+    level: c_int,
     range: Range,
 }
 
-/// Number of a range, and the forks at its start: the number belongs to that process's capture.
+/// Number of a range, and the forks at its start: the number belongs to that process's recorder.
 #[derive(Clone, Copy)]
 struct Range {
     number: u32,
@@ -60,17 +62,26 @@ thread_local! {
     static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Addresses of the names that domains and registered texts have. They are never freed, because the
-/// program may use them until its end.
-static NAMES: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+/// Name of a domain, or registered text. It is never freed, because the program may use it until it
+/// ends.
+struct Name {
+    text: String,
+    next: *const Name,
+}
+
+/// Lists of the names, by [`list_of`] their addresses. A lock would stay locked in a forked child.
+static NAMES: [AtomicPtr<Name>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
 /// Replaces functions of NVTX. Each row is the module's number, the function's number, and the
 /// function of this library.
 macro_rules! callbacks {
     ($($module:literal $number:literal $name:ident ($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
-        $(extern "C" fn $name($($arg: $type),*) $(-> $result)? {
-            // No panic reaches the program.
-            catch_unwind(AssertUnwindSafe(|| $body)).unwrap_or_default()
+        $(#[allow(unused_unsafe, reason = "some rows read no memory")]
+        unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? {
+            let _uncancelled = Uncancelled::enter();
+            // SAFETY: NVTX passes the program's arguments. Texts and attributes are null, or live
+            // during the call. No panic reaches the program.
+            catch_unwind(AssertUnwindSafe(|| unsafe { $body })).unwrap_or_default()
         })*
 
         const CALLBACKS: &[(c_int, usize, fn() -> Function)] =
@@ -102,7 +113,7 @@ callbacks! {
 }
 
 /// Function that NVTX calls with access to its tables. Returns 1 if ranges are recorded.
-// SAFETY: the symbol is that of libraries for NVTX, and no other library of the process is one.
+// SAFETY: only a library for NVTX defines this symbol. `gpuheap run` sets no other such library.
 #[unsafe(no_mangle)]
 extern "C" fn InitializeInjectionNvtx2(
     table: Option<unsafe extern "C" fn(u32) -> *const Callbacks>,
@@ -154,9 +165,10 @@ fn push(domain: usize, name: Option<String>) -> c_int {
     let range = open(domain, name, true);
     let push = |open: &RefCell<Vec<Open>>| {
         let mut open = open.borrow_mut();
-        let level = open.iter().filter(|one| one.domain == domain).count();
-        open.push(Open { domain, range });
-        level as c_int
+        let around = open.iter().rfind(|one| one.domain == domain);
+        let level = around.map_or(0, |around| around.level + 1);
+        open.push(Open { domain, level, range });
+        level
     };
     // While the thread ends, its ranges are no longer counted.
     OPEN.try_with(push).unwrap_or(0)
@@ -168,13 +180,12 @@ fn pop_in(domain: usize) -> c_int {
     let pop = |open: &RefCell<Vec<Open>>| {
         let mut open = open.borrow_mut();
         let at = open.iter().rposition(|one| one.domain == domain)?;
-        let range = open.remove(at).range;
-        Some((range, open.iter().filter(|one| one.domain == domain).count()))
+        Some(open.remove(at))
     };
     let popped = OPEN.try_with(pop).ok().flatten();
-    popped.map_or(-1, |(range, level)| {
+    popped.map_or(-1, |Open { range, level, .. }| {
         close(range);
-        level as c_int
+        level
     })
 }
 
@@ -200,51 +211,79 @@ fn close(range: Range) {
     }
 }
 
-fn message(attributes: *const Attributes) -> Option<String> {
-    // SAFETY: NVTX passes null, or the program's attributes.
+/// Returns the text of attributes. `None` if they have none.
+///
+/// # Safety
+/// The attributes are null, or valid with their text.
+unsafe fn message(attributes: *const Attributes) -> Option<String> {
+    // SAFETY: the caller's.
     let attributes = unsafe { attributes.as_ref() }?;
     // Versions 1 and 2 have the same layout.
     if usize::from(attributes.bytes) < size_of::<Attributes>() {
         return None;
     }
     match attributes.message_kind {
-        1 => narrow(attributes.message.cast()),
-        2 => wide(attributes.message.cast()),
-        3 => kept(attributes.message.expose_provenance()).map(str::to_owned),
+        // SAFETY: the caller's.
+        1 => unsafe { narrow(attributes.message.cast()) },
+        // SAFETY: the caller's.
+        2 => unsafe { wide(attributes.message.cast()) },
+        3 => kept(attributes.message.addr()).map(str::to_owned),
         _ => None,
     }
 }
 
-fn narrow(text: *const c_char) -> Option<String> {
-    // SAFETY: the caller got null, or a C string of the program that lives during the call.
+/// Returns a text; `None` if it is null.
+///
+/// # Safety
+/// The pointer is null, or a C string.
+unsafe fn narrow(text: *const c_char) -> Option<String> {
+    // SAFETY: the caller's.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })?;
     Some(text.to_string_lossy().into_owned())
 }
 
-fn wide(text: *const u32) -> Option<String> {
+/// Returns a text of wide characters; `None` if it is null.
+///
+/// # Safety
+/// The pointer is null, or the text ends with a zero.
+unsafe fn wide(text: *const u32) -> Option<String> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: the program's text of wide characters ends with a zero.
+    // SAFETY: the caller's.
     let letters = (0..).map(|at| unsafe { *text.add(at) }).take_while(|letter| *letter != 0);
     Some(letters.map(|letter| char::from_u32(letter).unwrap_or('?')).collect())
 }
 
 /// Keeps a text. Returns its address.
 fn keep(text: Option<String>) -> usize {
-    let text: &'static String = Box::leak(Box::new(text.unwrap_or_default()));
-    let address = std::ptr::from_ref(text).expose_provenance();
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    names.get_or_insert_default().insert(address);
-    address
+    let text = text.unwrap_or_default();
+    let name = Box::into_raw(Box::new(Name { text, next: ptr::null() }));
+    let list = list_of(name.addr());
+    let mut first = list.load(Ordering::Acquire);
+    loop {
+        // SAFETY: the name is not shared yet.
+        unsafe { (*name).next = first };
+        match list.compare_exchange_weak(first, name, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return name.addr(),
+            Err(other) => first = other,
+        }
+    }
 }
 
 /// Returns the kept text with this address. `None` for other addresses.
 fn kept(address: usize) -> Option<&'static str> {
-    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if address == 0 || !names.as_ref()?.contains(&address) {
-        return None;
+    let mut name = list_of(address).load(Ordering::Acquire).cast_const();
+    // SAFETY: names of the lists are never freed or changed.
+    while let Some(found) = unsafe { name.as_ref() } {
+        if name.addr() == address {
+            return Some(&found.text);
+        }
+        name = found.next;
     }
-    // SAFETY: `keep` leaked a text with this address.
-    Some(unsafe { &*std::ptr::with_exposed_provenance::<String>(address) })
+    None
+}
+
+fn list_of(address: usize) -> &'static AtomicPtr<Name> {
+    &NAMES[((address >> 5) ^ (address >> 13)) % NAMES.len()]
 }
