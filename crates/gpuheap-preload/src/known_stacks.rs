@@ -4,8 +4,14 @@
 //! A stack is known if it was captured at the same stack pointer of the same thread, and each of
 //! its return addresses is still where it was. Next to a frame of variable size (`alloca`), a
 //! return address of an earlier call may lie there by chance. Then the earlier stack is recorded.
+//!
+//! Only places in the thread's own stack are read. Stacks of fibres and of signal handlers may be
+//! unmapped, and later ones may have the same addresses. Calls on them are always unwound.
 #![cfg(target_arch = "x86_64")]
 
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::Mutex;
 
 /// Number of stacks that are kept. Each takes 1.1 KiB at most. A training step of a transformer
@@ -54,7 +60,8 @@ impl Unwound {
     /// Keeps the stack for [`known`], if all return addresses are in their places. The return
     /// address of a signal handler is not.
     pub(crate) fn keep(self) {
-        let is_kept = self.slots.iter().all(Slot::is_current);
+        let Some(end) = stack_end(self.stack_pointer) else { return };
+        let is_kept = self.slots.iter().all(|slot| slot.is_current(end));
         if is_kept && let Ok(mut known) = KNOWN.try_lock() {
             known.resize_with(KEPT, || None);
             let (stack_pointer, thread) = (self.stack_pointer, thread());
@@ -67,12 +74,13 @@ impl Unwound {
 /// Calls `add` with each return address of the stack that was captured at this stack pointer, if
 /// the stack is still the same. Returns `false` otherwise.
 pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> bool {
+    let Some(end) = stack_end(stack_pointer) else { return false };
     // A lock that another thread holds, also at the time of a fork, costs an unwinding.
     let Ok(known) = KNOWN.try_lock() else { return false };
     let found = known.get(index(stack_pointer)).and_then(Option::as_ref);
     let Some(found) = found
         .filter(|found| found.stack_pointer == stack_pointer && found.thread == thread())
-        .filter(|found| found.slots.iter().all(Slot::is_current))
+        .filter(|found| found.slots.iter().all(|slot| slot.is_current(end)))
     else {
         return false;
     };
@@ -81,12 +89,48 @@ pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> b
 }
 
 impl Slot {
-    fn is_current(&self) -> bool {
+    /// Returns `true` if the place is below the end of the calling thread's stack and holds the
+    /// address.
+    fn is_current(&self, end: StackEnd) -> bool {
         let place = std::ptr::with_exposed_provenance::<u64>(self.place);
-        // SAFETY: the place is in the stack of the calling thread, above its stack pointer. The
-        // thread's frames up to there are live: the places below are compared first.
-        unsafe { place.read_volatile() == self.address }
+        // SAFETY: the place is below the end of the thread's stack, and `Unwound::push` left out
+        // places below the stack pointer. The stack is mapped between them.
+        self.place <= end.0 - size_of::<u64>() && unsafe { place.read_volatile() == self.address }
     }
+}
+
+/// End of the calling thread's stack. The stack is mapped from the stack pointer up to the end.
+#[derive(Clone, Copy)]
+struct StackEnd(usize);
+
+/// Returns the end of the calling thread's stack; `None` if the stack pointer is in another one.
+fn stack_end(stack_pointer: usize) -> Option<StackEnd> {
+    thread_local! {
+        static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    }
+    let (start, end) = STACK.get().unwrap_or_else(|| {
+        let found = stack_of_thread();
+        STACK.set(Some((found.start, found.end)));
+        (found.start, found.end)
+    });
+    (start..end).contains(&stack_pointer).then_some(StackEnd(end))
+}
+
+/// Reads the addresses of the calling thread's stack; an empty range if the system has none.
+fn stack_of_thread() -> Range<usize> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut start, mut bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: the pointers are valid for writes, and the attributes are read and destroyed only
+    // after they were written.
+    let code = unsafe {
+        let code = libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr());
+        if code == 0 {
+            libc::pthread_attr_getstack(attributes.as_ptr(), &mut start, &mut bytes);
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        }
+        code
+    };
+    if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
 }
 
 fn index(stack_pointer: usize) -> usize {

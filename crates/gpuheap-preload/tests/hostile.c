@@ -2,6 +2,7 @@
  * raw clones, and limits of the system. With LIBRARY: a library that allocates in its function of
  * that name, and frees in its destructor. With C10: PyTorch's library with the report of blocks. */
 #define _GNU_SOURCE
+#include <alloca.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,9 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 typedef uint64_t ptr;
@@ -349,6 +352,33 @@ static void shares(const char *child_does) {
   _exit(0);
 }
 
+/* Two fibres allocate at one address of the stack. The second one's stack ends before the places
+ * that the first one's return addresses had. */
+static size_t pad;
+
+static void fibre(void) {
+  volatile char *unused = alloca(pad);
+  unused[0] = 1;
+  allocate(MIB);
+}
+
+static void fibres(const char *unused) {
+  enum { BYTES = 128 * 1024 };
+  ucontext_t own, other;
+  char *stack = mmap(0, 2 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  (void)unused;
+  for (int halves = 2; halves > 0; halves--) {
+    if (halves == 1) munmap(stack + BYTES, BYTES);
+    getcontext(&other);
+    other.uc_stack.ss_sp = stack;
+    other.uc_stack.ss_size = halves * BYTES;
+    other.uc_link = &own;
+    pad = (halves - 1) * BYTES + 64;
+    makecontext(&other, fibre, 0);
+    swapcontext(&own, &other);
+  }
+}
+
 static void one(const char *unused) {
   (void)unused;
   allocate(MIB);
@@ -392,6 +422,7 @@ int main(int count, char **arguments) {
              {"late-free", late_free, 1},
              {"stacks", stacks, 1},
              {"crowd", crowd, 1},
+             {"fibres", fibres, 1},
              {"shares", shares, 0},
              {"one", one, 1},
              {"preloads", preloads, 0}};

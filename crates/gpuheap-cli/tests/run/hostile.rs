@@ -108,6 +108,13 @@ fn requests_wait_for_others_that_fail() {
     assert_eq!(run.ran.stdout, "refused with room: 0\n", "{}", run.ran.stderr);
 }
 
+#[test]
+fn stacks_of_fibres_are_not_compared() {
+    let run = Hostile::new().run(&["fibres"]);
+    assert_eq!(run.ran.code, 3, "{}", run.ran.stderr);
+    assert_eq!(figures(&run.traces()[0]), (2, 2 * MIB, 0));
+}
+
 /// With 4 MiB of 6 MiB held by a child whose first thread ended, whose user is another one, or
 /// that runs another program, and on another device.
 #[test]
