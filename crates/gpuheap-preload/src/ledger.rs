@@ -1,7 +1,7 @@
 //! Bytes that processes under one limit hold, in memory that they share.
 
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
+use std::hash::BuildHasher as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use gpuheap_catch::messages;
+use rustc_hash::FxBuildHasher;
 
 use crate::{forks, settings};
 
@@ -21,20 +22,27 @@ pub(crate) const DEVICES: usize = 64;
 /// it is killed.
 const PROCESSES: usize = 255;
 
-/// Account of a device, or the share of a process in it: bytes of live memory and of pending
-/// requests, and above [`PENDING`] the number of pending requests. The driver has not answered
-/// them. Both are in one word, so that a refused request compares figures of one moment.
-#[repr(transparent)]
-pub(crate) struct Account(AtomicU64);
+/// Account of a device, or the share of a process in it.
+#[repr(C)]
+struct Account {
+    /// Bytes of live memory and of pending requests. The driver has not answered pending requests.
+    bytes: AtomicU64,
+    /// Bytes of pending requests, and in steps of [`CHANGE`] the number of changes. Each request is
+    /// added here before `bytes` has it, and removed later than there. While this word is
+    /// unchanged, the difference is at most the live bytes.
+    pending: AtomicU64,
+}
 
-/// One pending request in an [`Account`]. No device has so many bytes.
-const PENDING: u64 = 1 << 48;
+/// One change of [`Account::pending`]. No device has so many bytes.
+const CHANGE: u64 = 1 << 48;
 
-/// Figures of an [`Account`] at one moment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Figures {
-    pub(crate) bytes: u64,
-    pub(crate) pending: u64,
+/// Reason for which an account has no room for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The live bytes alone leave no room.
+    WithLive,
+    /// Pending requests may fail and make room.
+    WithPending,
 }
 
 /// Share of one process.
@@ -55,10 +63,10 @@ pub(crate) struct Ledger {
 }
 
 /// `gpuheap run` makes a file of this size.
-const _: () = assert!(size_of::<Ledger>() <= 256 << 10);
+const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 
-/// This process's entry: forks in the upper half, and in the lower one a state or the entry's
-/// number plus `ENTRY`.
+/// This process's entry. The upper half is the count of forks. The lower half is a state, or the
+/// entry's number plus `ENTRY`.
 static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const NO_ENTRY: u64 = 2;
@@ -108,28 +116,34 @@ fn map(path: &Path) -> Option<&'static Ledger> {
 
 impl Account {
     const fn new() -> Account {
-        Account(AtomicU64::new(0))
-    }
-
-    pub(crate) fn figures(&self) -> Figures {
-        Figures::of(self.0.load(Ordering::Acquire))
+        Account { bytes: AtomicU64::new(0), pending: AtomicU64::new(0) }
     }
 
     /// Adds a pending request, unless the bytes are then above the limit.
-    fn reserve(&self, bytes: u64, limit: u64) -> Result<(), Figures> {
-        let limit = limit.min(PENDING - 1);
-        let add = |word: u64| {
-            let sum = Figures::of(word).bytes.checked_add(bytes)?;
-            (sum <= limit).then(|| word + bytes + PENDING)
-        };
-        let added = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
-        added.map(drop).map_err(Figures::of)
+    fn reserve(&self, bytes: u64, limit: u64) -> Result<(), Full> {
+        let limit = limit.min(CHANGE - 1);
+        let sum = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
+        let pending = self.pending.load(Ordering::SeqCst);
+        let held = self.bytes.load(Ordering::SeqCst);
+        if sum(held).is_none() {
+            let is_one_moment = self.pending.load(Ordering::SeqCst) == pending;
+            let live = held.saturating_sub(pending % CHANGE);
+            return Err(match is_one_moment && sum(live).is_none() {
+                true => Full::WithLive,
+                false => Full::WithPending,
+            });
+        }
+        self.pending.fetch_add(bytes + CHANGE, Ordering::SeqCst);
+        let added = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum);
+        added.map(drop).map_err(|_| {
+            self.answered(bytes);
+            Full::WithPending
+        })
     }
-}
 
-impl Figures {
-    fn of(word: u64) -> Figures {
-        Figures { bytes: word % PENDING, pending: word / PENDING }
+    /// Removes the bytes of a request from the pending ones.
+    fn answered(&self, bytes: u64) {
+        self.pending.fetch_add(CHANGE.wrapping_sub(bytes), Ordering::SeqCst);
     }
 }
 
@@ -156,31 +170,43 @@ impl Ledger {
         })
     }
 
-    pub(crate) fn account(&self, index: usize) -> Option<&Account> {
-        self.totals.get(index)
+    /// Returns the bytes of live memory and of pending requests in an account.
+    pub(crate) fn bytes(&self, index: usize) -> Option<u64> {
+        Some(self.totals.get(index)?.bytes.load(Ordering::Acquire))
     }
 
     /// Adds a pending request to an account, unless the bytes are then above the limit.
-    pub(crate) fn reserve(&self, index: usize, bytes: u64, limit: u64) -> Result<(), Figures> {
+    pub(crate) fn reserve(&self, index: usize, bytes: u64, limit: u64) -> Result<(), Full> {
         // Frees the entry of an earlier program of this process.
         let own = self.own_entry();
         if let Some(total) = self.totals.get(index) {
             total.reserve(bytes, limit)?;
         }
         if let Some(account) = own.and_then(|entry| entry.accounts.get(index)) {
-            account.0.fetch_add(bytes + PENDING, Ordering::AcqRel);
+            account.pending.fetch_add(bytes + CHANGE, Ordering::SeqCst);
+            account.bytes.fetch_add(bytes, Ordering::SeqCst);
         }
         Ok(())
     }
 
-    /// Removes bytes, or the mark of a pending request, or both at once.
-    pub(crate) fn remove(&self, index: usize, bytes: u64, is_pending: bool) {
-        let word = bytes + u64::from(is_pending) * PENDING;
-        // The share first: if the process is killed here, the limit is too low, and never too high.
-        let share = self.own_entry().and_then(|entry| entry.accounts.get(index));
-        for account in share.into_iter().chain(self.totals.get(index)) {
-            account.0.fetch_sub(word, Ordering::AcqRel);
+    /// Removes bytes of live memory, or of a pending request that failed.
+    pub(crate) fn remove(&self, index: usize, bytes: u64) {
+        for account in self.share_and_total(index) {
+            account.bytes.fetch_sub(bytes, Ordering::SeqCst);
         }
+    }
+
+    /// Removes the bytes of a request from the pending ones. If it failed, [`Ledger::remove`] is
+    /// called first.
+    pub(crate) fn answered(&self, index: usize, bytes: u64) {
+        self.share_and_total(index).for_each(|account| account.answered(bytes));
+    }
+
+    /// Returns this process's share of an account, and then the account. In this order, the limit
+    /// is too low if the process is killed between changes, and never too high.
+    fn share_and_total(&self, index: usize) -> impl Iterator<Item = &Account> {
+        let share = self.own_entry().and_then(|entry| entry.accounts.get(index));
+        share.into_iter().chain(self.totals.get(index))
     }
 
     fn own_entry(&self) -> Option<&Entry> {
@@ -209,9 +235,18 @@ impl Ledger {
     fn take_entry(&self) -> Option<usize> {
         let own = identity();
         let order = (Ordering::AcqRel, Ordering::Relaxed);
-        let has = |entry: &Entry| entry.owner.load(Ordering::Acquire) == own;
-        if let Some(index) = self.entries.iter().position(has) {
-            self.entries.get(index).into_iter().for_each(|entry| self.give_back(entry));
+        let retake = |entry: &Entry| {
+            let owner = entry.owner.load(Ordering::Acquire);
+            let is_taken = owner % PROGRAM == own
+                && entry.owner.compare_exchange(owner, REAPED, order.0, order.1).is_ok();
+            if is_taken {
+                self.give_back(entry);
+                // A process that saw the earlier program end does not reap this one.
+                entry.owner.store(owner.wrapping_add(PROGRAM), Ordering::Release);
+            }
+            is_taken
+        };
+        if let Some(index) = self.entries.iter().position(retake) {
             return Some(index);
         }
         let take = |entry: &Entry| entry.owner.compare_exchange(0, own, order.0, order.1).is_ok();
@@ -220,7 +255,8 @@ impl Ledger {
 
     fn give_back(&self, entry: &Entry) {
         for (total, share) in self.totals.iter().zip(&entry.accounts) {
-            total.0.fetch_sub(share.0.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+            total.bytes.fetch_sub(share.bytes.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+            total.answered(share.pending.swap(0, Ordering::SeqCst) % CHANGE);
         }
     }
 
@@ -228,14 +264,12 @@ impl Ledger {
     pub(crate) fn reap(&self) -> bool {
         let own = self.own_entry();
         let mut found = false;
-        for entry in &self.entries {
+        for (entry, program) in self.entries.iter().zip(&PROGRAMS) {
             let owner = entry.owner.load(Ordering::Acquire);
             let is_own = own.is_some_and(|own| ptr::eq(own, entry));
-            if owner == 0 || owner == REAPED || is_own || runs(owner) {
+            if owner == 0 || owner == REAPED || is_own || runs(owner, program) {
                 continue;
             }
-            // One process gives back; an entry without an owner is free.
-            const REAPED: u64 = u64::MAX;
             let order = (Ordering::AcqRel, Ordering::Relaxed);
             if entry.owner.compare_exchange(owner, REAPED, order.0, order.1).is_ok() {
                 self.give_back(entry);
@@ -247,19 +281,33 @@ impl Ledger {
     }
 }
 
+/// Owner of an entry whose share one process gives back. An entry without an owner is free.
+const REAPED: u64 = u64::MAX;
+
 /// Bits of the process id in an [`identity`]; Linux has no larger ids.
 const PID_BITS: u32 = 22;
+
+/// One program of a process in [`Entry::owner`]. The bits below are the [`identity`], with 34 bits
+/// for the start time in hundredths of a second: 5 years.
+const PROGRAM: u64 = 1 << 56;
 
 /// Returns the number of this process: its id and its start time, because ids are used again.
 fn identity() -> u64 {
     let started = Stat::of("self").map_or(0, |stat| stat.started);
-    u64::from(std::process::id()) | started << PID_BITS
+    (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
+
+/// Programs of the entries that were last seen to map the ledger. Reading all mappings of a large
+/// process takes milliseconds.
+static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
 struct Stat {
     has_ended: bool,
     started: u64,
+    /// Hash of the addresses of the program, its stack, arguments and variables; `None` without the
+    /// right to read them.
+    program: Option<u64>,
 }
 
 impl Stat {
@@ -271,13 +319,16 @@ impl Stat {
         // The first thread may end before the others. All memory is free once none is left.
         let has_ended = fields.first().is_some_and(|state| "ZX".contains(state));
         let has_ended = has_ended && number(17)? <= 1;
-        Some(Stat { has_ended, started: number(19)? })
+        let places = fields.get(23..26)?.iter().chain(fields.get(42..49)?);
+        let program = (number(25)? > 0).then(|| FxBuildHasher.hash_one(places.collect::<Vec<_>>()));
+        Some(Stat { has_ended, started: number(19)?, program })
     }
 }
 
 /// Returns `true` unless the program of a process has surely ended, or was replaced with `exec`.
-fn runs(owner: u64) -> bool {
-    let (pid, started) = (owner % (1 << PID_BITS), owner >> PID_BITS);
+/// `seen` is the program that was last seen to map the ledger.
+fn runs(owner: u64, seen: &AtomicU64) -> bool {
+    let (pid, started) = (owner % (1 << PID_BITS), (owner % PROGRAM) >> PID_BITS);
     let exists = libc::pid_t::try_from(pid).is_ok_and(|pid| {
         // SAFETY: signal 0 only checks that the process exists.
         let found = unsafe { libc::kill(pid, 0) } == 0;
@@ -285,12 +336,20 @@ fn runs(owner: u64) -> bool {
         found || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     });
     let Some(stat) = Stat::of(&pid.to_string()).filter(|_| exists) else { return exists };
-    if stat.has_ended || started != 0 && stat.started != started {
+    if stat.has_ended || started != 0 && stat.started % (PROGRAM >> PID_BITS) != started {
         return false;
+    }
+    let program = stat.program.map(|program| FxBuildHasher.hash_one((owner, program)) | 1);
+    if program.is_some_and(|program| seen.load(Ordering::Relaxed) == program) {
+        return true;
     }
     // A program that replaced the recorded one does not map the ledger, or has taken the entry. The
     // text is empty after the end of the first thread.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
-    maps.windows(name.len().max(1)).any(|part| OsStr::from_bytes(part).as_bytes() == name)
+    let is_mapped = maps.windows(name.len().max(1)).any(|part| part == name);
+    if is_mapped && let Some(program) = program {
+        seen.store(program, Ordering::Relaxed);
+    }
+    is_mapped
 }

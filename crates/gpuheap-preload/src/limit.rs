@@ -10,13 +10,19 @@ use gpuheap_driver::abi::Arg as _;
 use gpuheap_driver::{CUdevice, CUuuid};
 use rustc_hash::FxBuildHasher;
 
-use crate::ledger::{self, DEVICES};
+use crate::ledger::{self, DEVICES, Full};
 use crate::real;
 use crate::settings::{self, Limit};
 
 /// Longest wait for other requests that may fail and give back their bytes. A request that waits
-/// longer is refused.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// longer is refused. Drivers refuse within a second. If a process was killed within a request, its
+/// bytes may count as pending for ever, and each refusal that they may change takes so long.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Number of rounds without a sleep, and the sleep in later rounds. Most drivers answer within some
+/// microseconds.
+const FAST_ROUNDS: u32 = 100;
+const SLEEP: Duration = Duration::from_micros(100);
 
 /// Time between searches for processes that were killed while a request was pending.
 const REAP_EVERY: Duration = Duration::from_millis(10);
@@ -59,13 +65,14 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
         return Ok(unlimited);
     };
     let ledger = ledger::get();
-    let Err(mut found) = ledger.reserve(account, bytes, limit) else {
+    let Err(mut full) = ledger.reserve(account, bytes, limit) else {
         return Ok(Pending { charge: Charge { account, bytes }, is_limited: true });
     };
     let began = Instant::now();
     let mut reaped = began;
+    let mut rounds = 0;
     loop {
-        let is_full = found.pending == 0;
+        let is_full = full == Full::WithLive;
         let is_due = is_full || reaped.elapsed() > REAP_EVERY;
         let has_reaped = is_due && ledger.reap();
         if bytes > limit || is_full && !has_reaped || began.elapsed() > PATIENCE {
@@ -74,10 +81,15 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
         if is_due {
             reaped = Instant::now();
         }
-        thread::yield_now();
+        rounds += 1;
+        if rounds <= FAST_ROUNDS {
+            thread::yield_now()
+        } else {
+            thread::sleep(SLEEP)
+        }
         match ledger.reserve(account, bytes, limit) {
             Ok(()) => return Ok(Pending { charge: Charge { account, bytes }, is_limited: true }),
-            Err(now) => found = now,
+            Err(now) => full = now,
         }
     }
 }
@@ -86,7 +98,7 @@ impl Pending {
     /// Ends the request: it succeeded.
     pub(crate) fn succeeded(self) -> Charge {
         if self.is_limited {
-            ledger::get().remove(self.charge.account, 0, true);
+            ledger::get().answered(self.charge.account, self.charge.bytes);
         }
         self.charge
     }
@@ -94,7 +106,8 @@ impl Pending {
     /// Ends the request: it failed, so its bytes are given back.
     pub(crate) fn failed(self) {
         if self.is_limited {
-            ledger::get().remove(self.charge.account, self.charge.bytes, true);
+            ledger::get().remove(self.charge.account, self.charge.bytes);
+            ledger::get().answered(self.charge.account, self.charge.bytes);
         }
     }
 }
@@ -103,7 +116,7 @@ impl Charge {
     /// Gives the bytes back to the limit.
     pub(crate) fn give_back(self) {
         if self.bytes > 0 {
-            ledger::get().remove(self.account, self.bytes, false);
+            ledger::get().remove(self.account, self.bytes);
         }
     }
 }
@@ -113,7 +126,7 @@ pub(crate) fn figures(device: CUdevice) -> Option<(u64, u64)> {
     let (limit, account) = of_device(device)?;
     let ledger = ledger::get();
     ledger.reap();
-    Some((limit, ledger.account(account)?.figures().bytes))
+    Some((limit, ledger.bytes(account)?))
 }
 
 /// Returns the limit of a device in bytes, and the index of its account.
@@ -151,7 +164,7 @@ fn account_of(device: CUdevice) -> Option<usize> {
         return Some(index);
     }
     let mut uuid = CUuuid::default();
-    // Only the second function tells the parts of a divided device apart. Older drivers lack it.
+    // With `_v2`, each part of a divided device has another UUID. Older drivers lack `_v2`.
     let has_uuid = real::cuDeviceGetUuid_v2(&mut uuid, device).is_success()
         || real::cuDeviceGetUuid(&mut uuid, device).is_success();
     let key = match has_uuid {

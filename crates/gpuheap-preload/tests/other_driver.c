@@ -59,6 +59,7 @@ int cuMemAlloc_v2(ptr *address, size_t bytes) {
   if (bytes != 95) return *address = last += 0x1000, 0;
   waits = 1;
   usleep(1500000);
+  waits = 0;
   return 2;
 }
 int cuInit(unsigned flags) { return (int)flags; }
@@ -105,9 +106,11 @@ static int waits_for_other(void) {
   int code = 0;
   pthread_create(&thread, 0, takes_much, &code);
   while (!waits) usleep(1000);
+  /* Live memory leaves no room for the second request, so it fails before the driver answers. */
+  int small = cuMemAlloc_v2(&address, 3), large = cuMemAlloc_v2(&address, 98), is_early = waits;
   int own = cuMemAlloc_v2(&address, 10);
   pthread_join(thread, 0);
-  return printf("%d %d\n", code, own) < 0;
+  return printf("%d %d; %d %d %d\n", code, own, small, large, is_early) < 0;
 }
 
 int main(int count, char **unused) {

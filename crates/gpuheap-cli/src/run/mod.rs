@@ -179,7 +179,7 @@ fn start(
 }
 
 /// Bytes of the file by which the processes of a run share a limit. The recorder uses a part.
-const LEDGER_BYTES: u64 = 256 << 10;
+const LEDGER_BYTES: u64 = 512 << 10;
 
 /// Makes a file for the processes of a run, also for one that changes its user. It is removed at
 /// the end of the run.

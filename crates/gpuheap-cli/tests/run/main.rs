@@ -113,7 +113,7 @@ fn arrays_and_graphs_are_recorded() {
 #[test]
 fn request_waits_for_slow_failure() {
     let run = with_other_driver(&["--limit", "100"], &["limit"]);
-    assert_eq!((run.ran.code, &*run.ran.stdout), (0, "2 0\n"), "{}", run.ran.stderr);
+    assert_eq!((run.ran.code, &*run.ran.stdout), (0, "2 0; 0 2 1\n"), "{}", run.ran.stderr);
 }
 
 /// Runs the program of `other_driver.c` with its driver.
