@@ -7,7 +7,8 @@ use gpuheap_catch::loader;
 
 static CLOSES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the count. While it is unchanged, no file has taken the addresses of another one.
+/// Returns the count: twice the number of calls. While it is unchanged, no file has taken the
+/// addresses of another one.
 pub(crate) fn count() -> u64 {
     CLOSES.load(Ordering::Acquire)
 }
@@ -20,6 +21,9 @@ unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(found) = loader::next(c"dlclose") else { return -1 };
     // SAFETY: the loader found its `dlclose` at the address.
     let close = unsafe { std::mem::transmute::<*mut c_void, Close>(found) };
+    // A thread that reads the count before the addresses are free sees another one afterwards. A
+    // thread may also load a file at the free addresses before the call ends.
+    CLOSES.fetch_add(1, Ordering::AcqRel);
     // SAFETY: the program keeps the contract of `dlclose`.
     let code = unsafe { close(handle) };
     CLOSES.fetch_add(1, Ordering::Release);

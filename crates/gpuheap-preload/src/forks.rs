@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use gpuheap_driver::fork;
 
-/// Number of new processes that the kernel's zeros have shown.
-static SEEN: AtomicU32 = AtomicU32::new(0);
+/// Largest number of a process so far.
+static LAST: AtomicU32 = AtomicU32::new(FIRST);
 
-/// Number that is not 0, in a page that is zeros in a child. The handlers of `fork` do not run for
+/// Number of the process that called [`watch`] first.
+const FIRST: u32 = 1;
+
+/// Number of the process, in a page that is zeros in a child. The handlers of `fork` do not run for
 /// a raw `clone`.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
@@ -30,13 +33,19 @@ pub(crate) fn watch() -> u32 {
 pub(crate) fn count() -> u32 {
     // SAFETY: null or a page that is never unmapped.
     let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
-    if let Some(mark) = mark
-        && mark.load(Ordering::Relaxed) == 0
-        && mark.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    {
-        SEEN.fetch_add(1, Ordering::Relaxed);
-    }
-    fork::count().wrapping_add(SEEN.load(Ordering::Relaxed))
+    let number = mark.map_or(FIRST, |mark| match mark.load(Ordering::Relaxed) {
+        0 => number_child(mark),
+        number => number,
+    });
+    fork::count().wrapping_add(number - FIRST)
+}
+
+/// Numbers a new process. All its threads get the number of the first thread that writes one.
+#[cold]
+fn number_child(mark: &AtomicU32) -> u32 {
+    let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let written = mark.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
+    written.map_or_else(|other| other, |_| next)
 }
 
 /// Maps a page that children get as zeros. `None` before Linux 4.14.
@@ -55,7 +64,7 @@ fn map() -> Option<&'static AtomicU32> {
             return None;
         }
         let mark = &*page.cast::<AtomicU32>();
-        mark.store(1, Ordering::Relaxed);
+        mark.store(FIRST, Ordering::Relaxed);
         Some(mark)
     }
 }
