@@ -16,6 +16,7 @@ use gpuheap::Size;
 use gpuheap_dry_run::{
     Emulation, Error, FOLDER, FrameworkHooks, emulate_with_runtime, folders, run_passing_signals,
 };
+use rustix::process::getuid;
 use tempfile::NamedTempFile;
 
 use crate::emulate::status;
@@ -134,7 +135,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     program::check(program)?;
     let captures = Captures::new(arguments.output.as_deref(), program)?;
     let mut variables = variables(arguments, &library, &captures);
-    let ledger = arguments.limit_tree.then(|| shared_file(LEDGER_BYTES)).transpose()?;
+    let ledger =
+        arguments.limit_tree.then(|| shared_file(&env::temp_dir(), LEDGER_BYTES)).transpose()?;
     variables.extend(ledger.iter().map(|file| ("GPUHEAP_RUN_LEDGER", file.path().into())));
     let hooks = arguments.frameworks.then(FrameworkHooks::new).transpose();
     let hooks = hooks.map_err(Failure::environment_error)?;
@@ -181,18 +183,19 @@ fn start(
 /// Bytes of the file by which the processes of a run share a limit. The recorder uses a part.
 const LEDGER_BYTES: u64 = 512 << 10;
 
-/// Makes a file for the processes of a run, also for one that changes its user. It is removed at
-/// the end of the run.
-fn shared_file(bytes: u64) -> Result<NamedTempFile, Failure> {
-    let anyone = fs::Permissions::from_mode(0o666);
-    let made = tempfile::Builder::new().prefix("gpuheap-run-").tempfile();
+/// Makes a file for the processes of a run. Only processes of root can change their user, so only
+/// root's file is open to other users. It is removed at the end of the run.
+fn shared_file(folder: &Path, bytes: u64) -> Result<NamedTempFile, Failure> {
+    let mode = if getuid().is_root() { 0o666 } else { 0o600 };
+    let made = tempfile::Builder::new().prefix(".gpuheap-run-").tempfile_in(folder);
     let made = made.and_then(|file| {
         file.as_file().set_len(bytes)?;
-        file.as_file().set_permissions(anyone)?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
         Ok(file)
     });
     made.map_err(|error| {
-        Failure::environment_error(format!("no temporary file: {error}; set TMPDIR"))
+        let folder = folder.display();
+        Failure::environment_error(format!("{folder}: no temporary file: {error}; set TMPDIR"))
     })
 }
 
@@ -288,7 +291,9 @@ impl Captures {
         let folder = parent.unwrap_or(Path::new("."));
         let folder = folder.canonicalize().map_err(|error| cannot(error.to_string()))?;
         tempfile::tempfile_in(&folder).map_err(|error| cannot(error.to_string()))?;
-        Ok(Captures { folder, stem, list: shared_file(0)? })
+        // A process that can write its capture can also append to a list in the same folder.
+        let list = shared_file(&folder, 0)?;
+        Ok(Captures { folder, stem, list })
     }
 
     /// Returns the path in which the last `%p` stands for the process id.
@@ -303,10 +308,20 @@ impl Captures {
         let list = fs::read(self.list.path()).unwrap_or_default();
         let paths = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
         let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
-        // A process that allocated nothing has removed its file.
-        let mut paths: Vec<_> = paths.filter(|path| path.exists()).collect();
+        let mut paths: Vec<_> = paths.filter(|path| self.has(path)).collect();
         paths.sort();
         paths
+    }
+
+    /// Returns `true` if the path is one of the template and has a file. A process that allocated
+    /// nothing has removed its file.
+    fn has(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let number = name.strip_prefix(self.stem.as_bytes());
+        let number = number.and_then(|rest| rest.strip_suffix(ENDING.as_bytes()));
+        path.parent() == Some(&self.folder)
+            && number.is_some_and(|number| number.iter().all(|byte| b".0123456789".contains(byte)))
+            && fs::symlink_metadata(path).is_ok_and(|facts| facts.is_file())
     }
 }
 

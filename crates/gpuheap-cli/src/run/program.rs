@@ -76,8 +76,8 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-/// Returns the reason for which the recorder cannot be loaded into a program or the interpreter of
-/// a script.
+/// Returns a phrase that says why the loader cannot load the recorder into a program or the
+/// interpreter of a script.
 fn obstacle(path: &Path) -> Option<&'static str> {
     /// Bytes at the start of a program that hold its headers and the name of its loader.
     const HEADERS: u64 = 64 << 10;

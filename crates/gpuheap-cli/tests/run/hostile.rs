@@ -115,6 +115,20 @@ fn stacks_of_fibres_are_not_compared() {
     assert_eq!(figures(&run.traces()[0]), (2, 2 * MIB, 0));
 }
 
+/// The program removes the temporary files, and adds a path of its own to the list.
+#[test]
+fn list_has_captures_of_run_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let script = "rm -f \"$TMPDIR\"/*gpuheap-run-*; mkfifo a.fifo; printf '%s\\0' \"$PWD/a.fifo\" >> \
+                  \"$GPUHEAP_RUN_LIST\"; exec \"$0\" linked leak";
+    let command = ["--emulate", "16GiB", "--output", "a.gph", "--", "sh", "-c", script];
+    let mut gpuheap = gpuheap(&folder, &command);
+    let ran = ran(gpuheap.arg(program()).env("TMPDIR", temporary.path()));
+    assert!(ran.stderr.contains("3 MiB in 1 allocation"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("fifo"), "{}", ran.stderr);
+}
+
 /// With 4 MiB of 6 MiB held by a child whose first thread ended, whose user is another one, or
 /// that runs another program, and on another device.
 #[test]
