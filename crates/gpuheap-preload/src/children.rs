@@ -1,7 +1,8 @@
 //! Programs that set `LD_PRELOAD` for their children: this library stays in the list.
 //!
-//! The functions may run in a forked child, so they allocate nothing and take no lock. `execl` and
-//! its kin, `execvpe` and `fexecve` are not replaced.
+//! `execve`, `execv` and `execvp` may run in a forked child, so they allocate nothing and take no
+//! lock. `posix_spawn` and `posix_spawnp` take the loader's lock. `execl`, `execlp`, `execle`,
+//! `execvpe`, `fexecve`, `system` and `popen` are not replaced.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;

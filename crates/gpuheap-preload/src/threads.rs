@@ -178,8 +178,8 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: the state was the calling thread's, and the system takes no place for the other
-        // one.
+        // SAFETY: the state was the calling thread's. With null, libc does not return the state
+        // before the call.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }
