@@ -59,7 +59,10 @@ impl MappedFile {
         let (chunk, start) = (ptr::null_mut(), 0);
         let growth = CHUNK;
         let mut file = MappedFile { path, id, chunk, mapped: 0, start, used: 0, most, growth };
-        file.map_next(0)?;
+        if let Err(error) = file.map_next(0) {
+            file.remove();
+            return Err(error);
+        }
         Ok(file)
     }
 
@@ -235,6 +238,24 @@ mod tests {
         file.cut();
         file.remove();
         assert!(fs::read(&path).unwrap() == other);
+    }
+
+    /// The limit of file sizes is of a process, so a child of this test has it.
+    #[test]
+    fn file_without_room_is_removed() {
+        const FOLDER: &str = "GPUHEAP_TEST_NO_ROOM";
+        if let Some(folder) = std::env::var_os(FOLDER) {
+            let path = Path::new(&folder).join("run.gph");
+            MappedFile::create(&path, u64::MAX).unwrap_err();
+            assert!(!path.exists());
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "ulimit -f 0; exec \"$0\" file_without_room"]);
+        let shown = shell.arg(std::env::current_exe().unwrap()).env(FOLDER, folder.path()).output();
+        let shown = shown.unwrap();
+        assert!(String::from_utf8_lossy(&shown.stdout).contains("1 passed"), "{shown:?}");
     }
 
     #[test]
