@@ -17,8 +17,8 @@ use gpuheap_emu::{Request, take_request};
 /// Most refused requests that are kept, each of a different place in the program. A program with
 /// more refusals repeats itself.
 const KEPT: usize = 64;
-/// Most frames of a stack that are kept and compared.
-const DEPTH: usize = 48;
+/// Most frames of a stack that are kept and compared. An unoptimised heap has more than 40 itself.
+const DEPTH: usize = 96;
 /// Most lines of the program that are reported for one request.
 const LINES: usize = 3;
 /// Divisor of a refused size: a smaller request replaces the refused one if the smaller size is at
