@@ -178,6 +178,17 @@ fn add_pools(text: &mut String, report: &Report) {
     }
 }
 
+/// Returns a warning for tables of lines if the blocks of a pool were not recorded.
+fn pool_note(report: &Report) -> Option<String> {
+    let pools = report.unrecorded_pools.join(" and ");
+    (!pools.is_empty() && report.pools.is_none()).then(|| {
+        format!(
+            "Lines are those that asked for segments of {pools}'s pool. Another line may hold the \
+             memory: record with gpuheap run --frameworks."
+        )
+    })
+}
+
 fn add_left(text: &mut String, report: &Report) {
     let total = report.summary.left_live_bytes;
     let noun = if report.kind == SiteKind::Line { "Which line" } else { "Which size" };
@@ -187,6 +198,9 @@ fn add_left(text: &mut String, report: &Report) {
     if report.left.is_empty() {
         add_line!(text, "  None: every block was freed.");
         return;
+    }
+    if let Some(note) = pool_note(report) {
+        hanging(text, "  ", "  ", &note, WIDTH);
     }
     if report.at != At::End {
         add_holders(text, &report.left, total, site_heading(report));
@@ -308,6 +322,7 @@ fn add_growth(text: &mut String, report: &Report) {
             (words, growing.len().min(UNSTEADY_ROWS))
         }
     };
+    let words = pool_note(report).filter(|_| shown > 0).unwrap_or(words);
     hanging(text, "  ", "  ", &words, WIDTH);
     if shown == 0 {
         return;

@@ -74,11 +74,15 @@ fn leaking_thread() -> Trace {
 
 #[test]
 fn growing_site_is_named() {
-    let report = Report::new(&growing_run(), At::Peak).unwrap();
+    let mut report = Report::new(&growing_run(), At::Peak).unwrap();
     let growing = &report.growing[0];
     assert_eq!(growing.site, "blocks of 20 MiB");
     assert!(growing.is_steady());
     insta::assert_snapshot!(text::render(&report));
+    report.unrecorded_pools = vec!["PyTorch"];
+    let text = text::render(&report);
+    assert_eq!(text.matches("segments of PyTorch's").count(), 2);
+    assert!(!text.contains("steadily"), "{text}");
 }
 
 #[test]
@@ -90,7 +94,7 @@ fn leaking_thread_is_named() {
 }
 
 /// Returns the capture of a program with a worker that leaves blocks, and with pinned memory.
-fn captured_worker() -> Vec<Trace> {
+fn captured_worker(kind: MemoryKind) -> Vec<Trace> {
     let mut file = Vec::new();
     let mut writer = CaptureWriter::new(&mut file).unwrap();
     let allocate = |time, thread, kind, stack| Record::Allocate {
@@ -123,7 +127,7 @@ fn captured_worker() -> Vec<Trace> {
         allocate(10, 1, MemoryKind::Device, 1),
         allocate(11, 1, MemoryKind::Pinned, 1),
     ];
-    records.extend((20..30).map(|time| allocate(time, 2, MemoryKind::Device, 1)));
+    records.extend((20..30).map(|time| allocate(time, 2, kind, 1)));
     records.push(Record::ThreadEnd { time: Time(50_000_000), thread: 2, name: "worker" });
     for record in records {
         writer.write(&record).unwrap();
@@ -134,13 +138,22 @@ fn captured_worker() -> Vec<Trace> {
 
 #[test]
 fn ended_thread_is_named() {
-    let reports: Vec<Report> =
-        captured_worker().iter().map(|trace| Report::new(trace, At::Peak).unwrap()).collect();
+    let reports: Vec<Report> = captured_worker(MemoryKind::Device)
+        .iter()
+        .map(|trace| Report::new(trace, At::Peak).unwrap())
+        .collect();
     let [device, host] = &reports[..] else { panic!("{reports:?}") };
     assert_eq!(device.left_by_ended_threads.as_ref().unwrap()[0].bytes, 20 * MIB);
     assert_eq!(device.left_by_stack[0].frames.len(), 2);
     assert!(host.is_host && !device.is_host);
     insta::assert_snapshot!(format!("{}\n{}", text::render(device), text::render(host)));
+}
+
+#[test]
+fn pooled_blocks_are_not_left_by_threads() {
+    let report = Report::at_peak(&captured_worker(MemoryKind::PyTorch)[0]);
+    assert_eq!(report.left_by_thread[0].name, "thread 4712 (worker), ended");
+    assert_eq!(report.left_by_ended_threads, Some(vec![]));
 }
 
 #[test]
