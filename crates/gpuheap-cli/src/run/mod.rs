@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     let ended = start(arguments, program, rest, variables)?;
     let summaries = summary::read(&captures.found());
     match arguments.on_exit {
-        OnExit::Summary => output::report(&summary::render(&summaries)),
+        OnExit::Summary => output::report(&summary::render(&summaries, arguments)),
         OnExit::Json => output::report(&summary::json(&summaries, status(ended))),
         OnExit::None => {}
     }

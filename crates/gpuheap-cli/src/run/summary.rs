@@ -8,6 +8,8 @@ use gpuheap_text::{Amount, count, cut, grouped, shell_word};
 use gpuheap_trace::{Copies, CopyDirection, CopyMemory, Holder, ReadOptions, RecordingEnd, Trace};
 use serde_json::{Value, json};
 
+use super::RunArguments;
+
 /// Version of the fields of the JSON.
 const SCHEMA: u32 = 1;
 
@@ -27,6 +29,8 @@ pub(super) struct Summary {
     /// Copies in each direction, as phrases.
     copies: Vec<String>,
     warnings: Vec<String>,
+    /// Frameworks with blocks that `--frameworks` would record.
+    pools: Vec<&'static str>,
 }
 
 /// Summary of a process's memory on one device.
@@ -66,6 +70,7 @@ impl Summary {
         Summary {
             path: path.to_owned(),
             problem,
+            pools: traces.iter().flat_map(Trace::unrecorded_pools).collect(),
             process: traces.first().and_then(Trace::recording).cloned(),
             warnings: warnings.map(ToString::to_string).collect(),
             devices: traces.iter().map(DeviceSummary::new).collect(),
@@ -116,7 +121,7 @@ impl Summary {
         format!("{} (process {})", words.join(" "), process.pid)
     }
 
-    fn render(&self, text: &mut String) {
+    fn render(&self, text: &mut String, arguments: &RunArguments) {
         let _ = writeln!(text, "gpuheap: {}", cut(&self.title(), WIDTH - 9));
         if let Some(problem) = &self.problem {
             let _ = writeln!(text, "  {problem}");
@@ -140,6 +145,10 @@ impl Summary {
         }
         for warning in &self.warnings {
             row("note", warning);
+        }
+        let pool = self.pools.iter().find(|pool| ["PyTorch", "CuPy"].contains(*pool));
+        if let Some(pool) = pool.filter(|_| !arguments.frameworks) {
+            row("next", &format!("gpuheap run --frameworks ...: lines that hold {pool}'s blocks"));
         }
         let _ = writeln!(text, "  {:<13} gpuheap report {}", "next", self.shown());
     }
@@ -290,12 +299,14 @@ fn thread(holder: &Holder) -> &str {
 }
 
 /// Returns the text for people.
-pub(super) fn render(summaries: &[Summary]) -> String {
+pub(super) fn render(summaries: &[Summary], arguments: &RunArguments) -> String {
     let Some((first, others)) = summaries.split_first() else {
-        return "gpuheap: no process allocated GPU memory, so nothing was recorded\n".to_owned();
+        let line = "gpuheap: no process allocated GPU memory, so nothing was recorded\n";
+        let hint = "  without a GPU: gpuheap run --emulate h200 -- ...\n";
+        return line.to_owned() + if arguments.emulate.is_none() { hint } else { "" };
     };
     let mut text = String::new();
-    first.render(&mut text);
+    first.render(&mut text, arguments);
     for other in others {
         let peak = Amount(other.peak_bytes());
         let _ = writeln!(text, "  {:<13} peak {peak}: gpuheap report {}", "also", other.shown());

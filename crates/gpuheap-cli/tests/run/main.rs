@@ -498,7 +498,10 @@ fn program_keeps_its_own_preload() {
     let ran = ran(gpuheap.env("LD_PRELOAD", &own));
     assert_eq!(ran.code, 5);
     assert!(ran.stdout.starts_with(&format!("{}:/", own.display())), "{}", ran.stdout);
-    assert_eq!(ran.stderr, "gpuheap: no process allocated GPU memory, so nothing was recorded\n");
+    insta::assert_snapshot!(ran.stderr, @r"
+    gpuheap: no process allocated GPU memory, so nothing was recorded
+      without a GPU: gpuheap run --emulate h200 -- ...
+    ");
 }
 
 /// A completed `gpuheap run` of the program on an emulated GPU.
