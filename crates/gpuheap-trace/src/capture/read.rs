@@ -31,7 +31,7 @@ const DEVICES: u32 = 256;
 /// Most calls of a stack, and most frames of an interpreter. A recorder writes 64 and 48.
 const DEPTH: usize = 256;
 
-/// Ranges of all devices, of a capture that has few bytes. Each further byte allows for one more.
+/// Ranges of all devices, of a capture that has few bytes. Each two further bytes add one.
 /// Each device has all ranges, so a hostile file of 1 MB could have 28 million.
 const RANGES: usize = 1 << 18;
 
@@ -166,7 +166,7 @@ impl Capture {
             ranges: Vec::new(),
             open_ranges: 0,
             lost_ranges: Odd::default(),
-            most_ranges: RANGES.saturating_add(bytes),
+            most_ranges: RANGES.saturating_add(bytes / 2),
             copies: BTreeMap::new(),
             frees: FxHashMap::default(),
             live: FxHashMap::default(),
