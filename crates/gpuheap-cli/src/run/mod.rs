@@ -23,7 +23,7 @@ use crate::emulate::status;
 use crate::exit::{Failure, Verdict};
 use crate::output;
 use crate::values::{TypedSize, bytes, size};
-use summary::Summary;
+use summary::{Hints, Summary};
 
 /// File names of the recorder: cargo's, and the Python package's.
 const LIBRARY: &str = "libgpuheap_preload.so";
@@ -143,8 +143,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     variables.extend(hooks.iter().flat_map(FrameworkHooks::variables));
     let ended = start(arguments, program, rest, variables)?;
     let summaries = summary::read(&captures.found());
+    let hints = Hints { emulate: arguments.emulate.is_none(), frameworks: !arguments.frameworks };
     match arguments.on_exit {
-        OnExit::Summary => output::report(&summary::render(&summaries, arguments)),
+        OnExit::Summary => output::report(&summary::render(&summaries, hints)),
         OnExit::Json => output::report(&summary::json(&summaries, status(ended))),
         OnExit::None => {}
     }

@@ -8,8 +8,6 @@ use gpuheap_text::{Amount, count, cut, grouped, shell_word};
 use gpuheap_trace::{Copies, CopyDirection, CopyMemory, Holder, ReadOptions, RecordingEnd, Trace};
 use serde_json::{Value, json};
 
-use super::RunArguments;
-
 /// Version of the fields of the JSON.
 const SCHEMA: u32 = 1;
 
@@ -31,6 +29,13 @@ pub(super) struct Summary {
     warnings: Vec<String>,
     /// Frameworks with blocks that `--frameworks` would record.
     pools: Vec<&'static str>,
+}
+
+/// Options that were not given. The text names them where they help.
+#[derive(Clone, Copy)]
+pub(super) struct Hints {
+    pub(super) emulate: bool,
+    pub(super) frameworks: bool,
 }
 
 /// Summary of a process's memory on one device.
@@ -121,7 +126,7 @@ impl Summary {
         format!("{} (process {})", words.join(" "), process.pid)
     }
 
-    fn render(&self, text: &mut String, arguments: &RunArguments) {
+    fn render(&self, text: &mut String, hints: Hints) {
         let _ = writeln!(text, "gpuheap: {}", cut(&self.title(), WIDTH - 9));
         if let Some(problem) = &self.problem {
             let _ = writeln!(text, "  {problem}");
@@ -147,7 +152,7 @@ impl Summary {
             row("note", warning);
         }
         let pool = self.pools.iter().find(|pool| ["PyTorch", "CuPy"].contains(*pool));
-        if let Some(pool) = pool.filter(|_| !arguments.frameworks) {
+        if let Some(pool) = pool.filter(|_| hints.frameworks) {
             row("next", &format!("gpuheap run --frameworks ...: lines that hold {pool}'s blocks"));
         }
         let _ = writeln!(text, "  {:<13} gpuheap report {}", "next", self.shown());
@@ -299,14 +304,14 @@ fn thread(holder: &Holder) -> &str {
 }
 
 /// Returns the text for people.
-pub(super) fn render(summaries: &[Summary], arguments: &RunArguments) -> String {
+pub(super) fn render(summaries: &[Summary], hints: Hints) -> String {
     let Some((first, others)) = summaries.split_first() else {
         let line = "gpuheap: no process allocated GPU memory, so nothing was recorded\n";
         let hint = "  without a GPU: gpuheap run --emulate h200 -- ...\n";
-        return line.to_owned() + if arguments.emulate.is_none() { hint } else { "" };
+        return line.to_owned() + if hints.emulate { hint } else { "" };
     };
     let mut text = String::new();
-    first.render(&mut text, arguments);
+    first.render(&mut text, hints);
     for other in others {
         let peak = Amount(other.peak_bytes());
         let _ = writeln!(text, "  {:<13} peak {peak}: gpuheap report {}", "also", other.shown());
