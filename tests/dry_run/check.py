@@ -9,6 +9,7 @@ without figures of a GPU need a verdict alone. With `--save`, the figures found 
 
 import argparse
 import csv
+import itertools
 import json
 import subprocess
 import sys
@@ -195,21 +196,12 @@ def run(row, options, *more):
     """Runs a program, and returns the verdict, None without one, and the output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
-        limits = ["--steps", row["steps"]] if row["steps"] else []
-        if row["devices"]:
-            limits += ["--devices", row["devices"]]
+        limits = [(f"--{name}", row[name]) for name in ("steps", "devices") if row[name]]
         done = subprocess.run(
             [
-                *(
-                    options.command,
-                    "dry-run",
-                    "--card",
-                    "H200 141GB",
-                    "--json",
-                    path,
-                    *limits,
-                    *more,
-                ),
+                *(options.command, "dry-run", "--card", "H200 141GB", "--json", path),
+                *itertools.chain(*limits),
+                *more,
                 *("--time-limit", f"{LIMIT}s"),
                 *("--", *rows.command(row, options.work, options.interpreter)),
             ],

@@ -1,13 +1,13 @@
 //! Runs a program on the emulated device without a verdict: the library of `gpuheap emulate`.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
 use crate::error::no_folder;
-use crate::folder::{Folder, link_driver};
+use crate::folder::{Folder, link_driver, new_folder};
 use crate::signals::Signals;
 use crate::stand_ins::StandIns;
 use crate::{Error, environment};
@@ -35,12 +35,10 @@ pub struct Emulation {
 /// started.
 pub fn emulate(emulation: &Emulation) -> Result<ExitStatus, Error> {
     let stand_ins = StandIns::find(emulation.stand_ins.as_deref())?;
-    let folder = tempfile::Builder::new().prefix("gpuheap-emulate-").tempdir();
-    let folder = folder.map_err(|error| no_folder(&error))?;
+    let folder = new_folder("gpuheap-emulate-")?;
     link_driver(folder.path(), &stand_ins).map_err(|error| no_folder(&error))?;
     let mut command = emulation.command();
-    let first = [folder.path().as_os_str()];
-    command.env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", first));
+    command.env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", [folder.path()]));
     emulation.run(command)
 }
 
@@ -76,19 +74,13 @@ pub fn emulate_with_runtime(emulation: &Emulation) -> Result<ExitStatus, Error> 
         let set = emulation.variables.iter().find(|(set, _)| *set == name);
         set.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
     };
-    let joined = |all: Vec<OsString>| {
-        all.into_iter().filter(|value| !value.is_empty()).collect::<Vec<_>>().join(OsStr::new(":"))
-    };
     // The recorder's functions call the stand-ins', so it is loaded before them.
     let stand_ins = folder.preloaded().iter().map(|path| path.into());
-    let preloaded = before("LD_PRELOAD").into_iter().chain(stand_ins).collect();
-    command.env("LD_PRELOAD", joined(preloaded));
-    let python = folder.python().into_os_string();
-    let python = [python].into_iter().chain(before("PYTHONPATH")).collect();
-    command.env("PYTHONPATH", joined(python));
-    let libraries = folder.libraries();
-    command
-        .env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", [libraries.as_os_str()]));
+    let preloaded = before("LD_PRELOAD").into_iter().chain(stand_ins);
+    command.env("LD_PRELOAD", environment::join(preloaded));
+    let python = [folder.python().into_os_string()].into_iter().chain(before("PYTHONPATH"));
+    command.env("PYTHONPATH", environment::join(python));
+    command.env("LD_LIBRARY_PATH", environment::prepend("LD_LIBRARY_PATH", [folder.libraries()]));
     command.env(environment::RUNTIME, "1");
     emulation.run(command)
 }

@@ -17,10 +17,9 @@ pub(crate) fn variables(
     device: &Device,
     folder: &Folder,
 ) -> BTreeMap<&'static str, OsString> {
-    let preloaded = folder.preloaded().iter().map(|path| path.as_os_str());
     let mut set = BTreeMap::from([
-        ("LD_LIBRARY_PATH", prepend("LD_LIBRARY_PATH", [folder.libraries().as_os_str()])),
-        ("PYTHONPATH", prepend("PYTHONPATH", [folder.python().as_os_str()])),
+        ("LD_LIBRARY_PATH", prepend("LD_LIBRARY_PATH", [folder.libraries()])),
+        ("PYTHONPATH", prepend("PYTHONPATH", [folder.python()])),
         ("GPUHEAP_EMULATED_DEVICE", device.describe(options.devices).into()),
         ("GPUHEAP_EMULATED_KERNELS", "no-op".into()),
         (RUNTIME, "1".into()),
@@ -28,7 +27,7 @@ pub(crate) fn variables(
         ("GPUHEAP_EMULATED_ACCOUNT", text(&folder.account())),
     ]);
     if !folder.preloaded().is_empty() {
-        set.insert("LD_PRELOAD", prepend("LD_PRELOAD", preloaded));
+        set.insert("LD_PRELOAD", prepend("LD_PRELOAD", folder.preloaded()));
     }
     if !options.results.is_empty() {
         let results = serde_json::to_string(&options.results).unwrap_or_default();
@@ -86,8 +85,14 @@ fn text(path: &Path) -> OsString {
 }
 
 /// Returns a list, joined by colons, of `first` and the variable's current value.
-pub(crate) fn prepend<'p>(variable: &str, first: impl IntoIterator<Item = &'p OsStr>) -> OsString {
-    let users = env::var_os(variable).filter(|value| !value.is_empty());
-    let first = first.into_iter().map(OsStr::to_owned);
-    first.chain(users).collect::<Vec<OsString>>().join(OsStr::new(":"))
+pub(crate) fn prepend<P: AsRef<Path>>(
+    variable: &str,
+    first: impl IntoIterator<Item = P>,
+) -> OsString {
+    join(first.into_iter().map(|path| text(path.as_ref())).chain(env::var_os(variable)))
+}
+
+/// Returns the values that are not empty, joined by colons.
+pub(crate) fn join(values: impl Iterator<Item = OsString>) -> OsString {
+    values.filter(|value| !value.is_empty()).collect::<Vec<_>>().join(OsStr::new(":"))
 }

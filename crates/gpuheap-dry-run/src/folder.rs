@@ -57,8 +57,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// Creates and fills the folder.
     pub(crate) fn new(stand_ins: &StandIns) -> Result<Folder, Error> {
-        let folder = tempfile::Builder::new().prefix("gpuheap-dry-run-").tempdir();
-        let folder = folder.map_err(|error| no_folder(&error))?;
+        let folder = new_folder("gpuheap-dry-run-")?;
         let text = folder.path().to_string_lossy();
         // The loader splits lists of paths at these characters.
         if text.contains([':', ' ', ';']) {
@@ -107,6 +106,11 @@ impl Folder {
     pub(crate) fn account(&self) -> PathBuf {
         self.folder.path().join("account")
     }
+}
+
+/// Makes a temporary folder whose name begins with `prefix`.
+pub(crate) fn new_folder(prefix: &str) -> Result<TempDir, Error> {
+    tempfile::Builder::new().prefix(prefix).tempdir().map_err(|error| no_folder(&error))
 }
 
 /// Links the emulated driver and NVML into a folder, under the names that programs load.

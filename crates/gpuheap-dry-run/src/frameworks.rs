@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use tempfile::TempDir;
 
 use crate::error::no_folder;
-use crate::folder::write_hooks;
+use crate::folder::{new_folder, write_hooks};
 use crate::{Error, environment};
 
 /// Folder with Python modules that record the blocks of frameworks' pools. It is removed when this
@@ -20,8 +20,7 @@ impl FrameworkHooks {
     ///
     /// No temporary folder can be made.
     pub fn new() -> Result<FrameworkHooks, Error> {
-        let folder = tempfile::Builder::new().prefix("gpuheap-run-").tempdir();
-        let folder = folder.map_err(|error| no_folder(&error))?;
+        let folder = new_folder("gpuheap-run-")?;
         write_hooks(folder.path()).map_err(|error| no_folder(&error))?;
         Ok(FrameworkHooks(folder))
     }
@@ -29,9 +28,8 @@ impl FrameworkHooks {
     /// Returns the environment variables that load the hooks. The program's own `sitecustomize`
     /// runs after them.
     pub fn variables(&self) -> [(&'static str, OsString); 2] {
-        let folder = [self.0.path().as_os_str()];
         [
-            ("PYTHONPATH", environment::prepend("PYTHONPATH", folder)),
+            ("PYTHONPATH", environment::prepend("PYTHONPATH", [self.0.path()])),
             ("GPUHEAP_RUN_FRAMEWORKS", "1".into()),
         ]
     }

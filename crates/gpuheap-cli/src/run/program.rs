@@ -76,19 +76,25 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
+/// Returns at most so many bytes of the start of a file; `None` if it cannot be read.
+fn start_of(path: &Path, bytes: u64) -> Option<Vec<u8>> {
+    let mut start = Vec::new();
+    fs::File::open(path).ok()?.take(bytes).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
 /// Returns a phrase that says why the loader cannot load the recorder into a program or the
 /// interpreter of a script.
 fn obstacle(path: &Path) -> Option<&'static str> {
     /// Bytes at the start of a program that hold its headers and the name of its loader.
     const HEADERS: u64 = 64 << 10;
     const INTERPRETER: usize = 3;
-    let mut start = Vec::new();
-    fs::File::open(path).ok()?.take(HEADERS).read_to_end(&mut start).ok()?;
+    let start = start_of(path, HEADERS)?;
     if let Some(line) = start.strip_prefix(b"#!") {
         let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
         let interpreter = Path::new(OsStr::from_bytes(word));
         // A script as an interpreter would lead here again.
-        let is_script = fs::read(interpreter).is_ok_and(|start| start.starts_with(b"#!"));
+        let is_script = start_of(interpreter, 2)?.starts_with(b"#!");
         return if is_script { None } else { obstacle(interpreter) };
     }
     if start.starts_with(b"\x7fELF\x01") {
