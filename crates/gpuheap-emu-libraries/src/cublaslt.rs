@@ -64,11 +64,7 @@ export! {
 
     /// Creates a description of a matrix.
     fn cublasLtMatrixLayoutCreate(
-        made: Out<Description>,
-        kind: c_int,
-        rows: u64,
-        columns: u64,
-        leading: i64,
+        made: Out<Description>, kind: c_int, rows: u64, columns: u64, leading: i64,
     ) -> Outcome {
         let mut attributes = Attributes::default();
         attributes.put(0, &kind.to_ne_bytes());
@@ -120,22 +116,10 @@ export! {
 
     /// Enqueues an empty kernel on the stream.
     fn cublasLtMatmul(
-        _handle: *const c_void,
-        _operation: *const c_void,
-        _alpha: *const c_void,
-        _a: *const c_void,
-        _a_layout: *const c_void,
-        _b: *const c_void,
-        _b_layout: *const c_void,
-        _beta: *const c_void,
-        _c: *const c_void,
-        _c_layout: *const c_void,
-        _d: *mut c_void,
-        _d_layout: *const c_void,
-        _algorithm: *const c_void,
-        workspace: *mut c_void,
-        workspace_bytes: usize,
-        stream: CUstream,
+        _handle: *const c_void, _operation: *const c_void, _alpha: *const c_void, _a: *const c_void,
+        _a_layout: *const c_void, _b: *const c_void, _b_layout: *const c_void, _beta: *const c_void,
+        _c: *const c_void, _c_layout: *const c_void, _d: *mut c_void, _d_layout: *const c_void,
+        _algorithm: *const c_void, workspace: *mut c_void, workspace_bytes: usize, stream: CUstream,
     ) -> Outcome {
         workspaces::note_address(workspace);
         workspaces::note_size(workspace_bytes as u64);
@@ -145,16 +129,9 @@ export! {
 
     /// Writes one algorithm that needs no workspace.
     fn cublasLtMatmulAlgoGetHeuristic(
-        _handle: *const c_void,
-        _operation: *const c_void,
-        _a: *const c_void,
-        _b: *const c_void,
-        _c: *const c_void,
-        _d: *const c_void,
-        _preference: *const c_void,
-        wanted: c_int,
-        found: Out<Heuristic>,
-        count: Out<c_int>,
+        _handle: *const c_void, _operation: *const c_void, _a: *const c_void, _b: *const c_void,
+        _c: *const c_void, _d: *const c_void, _preference: *const c_void, wanted: c_int,
+        found: Out<Heuristic>, count: Out<c_int>,
     ) -> Outcome {
         if wanted < 1 {
             return Err(CublasCode::INVALID_VALUE);

@@ -217,86 +217,48 @@ export! {
 
     /// Creates a plan of many transforms.
     fn cufftPlanMany(
-        made: Out<c_int>,
-        rank: c_int,
-        sizes: In<c_int>,
-        _input: In<c_int>,
-        _input_stride: c_int,
-        _input_distance: c_int,
-        _output: In<c_int>,
-        _output_stride: c_int,
-        _output_distance: c_int,
-        kind: c_int,
-        batch: c_int,
+        made: Out<c_int>, rank: c_int, sizes: In<c_int>, _input: In<c_int>, _input_stride: c_int,
+        _input_distance: c_int, _output: In<c_int>, _output_stride: c_int, _output_distance: c_int,
+        kind: c_int, batch: c_int,
     ) -> Outcome {
         plan(made, many(kind, rank, sizes, batch))
     }
 
     /// Sets one-dimensional transforms.
     fn cufftMakePlan1d(
-        plan: c_int,
-        size: c_int,
-        kind: c_int,
-        batch: c_int,
-        bytes: Out<usize>,
+        plan: c_int, size: c_int, kind: c_int, batch: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, typed(kind, &[size.into()], batch.into()), bytes)
     }
 
     /// Sets a two-dimensional transform.
     fn cufftMakePlan2d(
-        plan: c_int,
-        rows: c_int,
-        columns: c_int,
-        kind: c_int,
-        bytes: Out<usize>,
+        plan: c_int, rows: c_int, columns: c_int, kind: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, typed(kind, &[rows, columns].map(i64::from), 1), bytes)
     }
 
     /// Sets a three-dimensional transform.
     fn cufftMakePlan3d(
-        plan: c_int,
-        x: c_int,
-        y: c_int,
-        z: c_int,
-        kind: c_int,
-        bytes: Out<usize>,
+        plan: c_int, x: c_int, y: c_int, z: c_int, kind: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, typed(kind, &[x, y, z].map(i64::from), 1), bytes)
     }
 
     /// Sets many transforms.
     fn cufftMakePlanMany(
-        plan: c_int,
-        rank: c_int,
-        sizes: In<c_int>,
-        _input: In<c_int>,
-        _input_stride: c_int,
-        _input_distance: c_int,
-        _output: In<c_int>,
-        _output_stride: c_int,
-        _output_distance: c_int,
-        kind: c_int,
-        batch: c_int,
-        bytes: Out<usize>,
+        plan: c_int, rank: c_int, sizes: In<c_int>, _input: In<c_int>, _input_stride: c_int,
+        _input_distance: c_int, _output: In<c_int>, _output_stride: c_int, _output_distance: c_int,
+        kind: c_int, batch: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, many(kind, rank, sizes, batch), bytes)
     }
 
     /// Sets many transforms, with sizes of 64 bits.
     fn cufftMakePlanMany64(
-        plan: c_int,
-        rank: c_int,
-        sizes: In<c_longlong>,
-        _input: In<c_longlong>,
-        _input_stride: c_longlong,
-        _input_distance: c_longlong,
-        _output: In<c_longlong>,
-        _output_stride: c_longlong,
-        _output_distance: c_longlong,
-        kind: c_int,
-        batch: c_longlong,
+        plan: c_int, rank: c_int, sizes: In<c_longlong>, _input: In<c_longlong>,
+        _input_stride: c_longlong, _input_distance: c_longlong, _output: In<c_longlong>,
+        _output_stride: c_longlong, _output_distance: c_longlong, kind: c_int, batch: c_longlong,
         bytes: Out<usize>,
     ) -> Outcome {
         let rank = usize::try_from(rank).map_err(|_| CufftCode::INVALID_VALUE)?;
@@ -305,20 +267,10 @@ export! {
 
     /// Sets many transforms of any numeric types. PyTorch makes its plans by this function.
     fn cufftXtMakePlanMany(
-        plan: c_int,
-        rank: c_int,
-        sizes: In<c_longlong>,
-        _input: In<c_longlong>,
-        _input_stride: c_longlong,
-        _input_distance: c_longlong,
-        input: c_int,
-        _output: In<c_longlong>,
-        _output_stride: c_longlong,
-        _output_distance: c_longlong,
-        output: c_int,
-        batch: c_longlong,
-        bytes: Out<usize>,
-        _computed: c_int,
+        plan: c_int, rank: c_int, sizes: In<c_longlong>, _input: In<c_longlong>,
+        _input_stride: c_longlong, _input_distance: c_longlong, input: c_int,
+        _output: In<c_longlong>, _output_stride: c_longlong, _output_distance: c_longlong,
+        output: c_int, batch: c_longlong, bytes: Out<usize>, _computed: c_int,
     ) -> Outcome {
         let rank = usize::try_from(rank).map_err(|_| CufftCode::INVALID_VALUE)?;
         // The types are numbers of `cudaDataType_t`: real types are 0, 1 and 2, complex types 4, 5

@@ -233,52 +233,24 @@ fn areas(device: Out<usize>, device_bytes: u64, host: Out<usize>, host_bytes: u6
 export! {
     /// Writes the bytes for a Cholesky factorisation.
     fn cusolverDnXpotrf_bufferSize(
-        _handle: Unread,
-        _parameters: Unread,
-        half: c_int,
-        n: i64,
-        kind: c_int,
-        _a: Unread,
-        _lda: i64,
-        _computed: c_int,
-        device: Out<usize>,
-        host: Out<usize>,
+        _handle: Unread, _parameters: Unread, half: c_int, n: i64, kind: c_int, _a: Unread,
+        _lda: i64, _computed: c_int, device: Out<usize>, host: Out<usize>,
     ) -> Outcome {
         areas(device, workspace::cholesky(number(kind)?, size(n)?, half == UPPER), host, 0)
     }
 
     /// Writes the bytes for a QR factorisation.
     fn cusolverDnXgeqrf_bufferSize(
-        _handle: Unread,
-        _parameters: Unread,
-        _m: i64,
-        n: i64,
-        kind: c_int,
-        _a: Unread,
-        _lda: i64,
-        _tau_kind: c_int,
-        _tau: Unread,
-        _computed: c_int,
-        device: Out<usize>,
-        host: Out<usize>,
+        _handle: Unread, _parameters: Unread, _m: i64, n: i64, kind: c_int, _a: Unread, _lda: i64,
+        _tau_kind: c_int, _tau: Unread, _computed: c_int, device: Out<usize>, host: Out<usize>,
     ) -> Outcome {
         areas(device, workspace::qr(size(n)?) * number(kind)?.bytes() + 128, host, 0)
     }
 
     /// Writes the bytes for the solution with a symmetric indefinite matrix: 0.
     fn cusolverDnXsytrs_bufferSize(
-        _handle: Unread,
-        _half: c_int,
-        _n: i64,
-        _columns: i64,
-        _kind: c_int,
-        _a: Unread,
-        _lda: i64,
-        _pivots: Unread,
-        _b_kind: c_int,
-        _b: Unread,
-        _ldb: i64,
-        device: Out<usize>,
+        _handle: Unread, _half: c_int, _n: i64, _columns: i64, _kind: c_int, _a: Unread, _lda: i64,
+        _pivots: Unread, _b_kind: c_int, _b: Unread, _ldb: i64, device: Out<usize>,
         host: Out<usize>,
     ) -> Outcome {
         areas(device, 0, host, 0)
@@ -286,18 +258,8 @@ export! {
 
     /// Writes the bytes for eigenvalues of a symmetric matrix.
     fn cusolverDnXsyevd_bufferSize(
-        _handle: Unread,
-        _parameters: Unread,
-        _job: c_int,
-        _half: c_int,
-        n: i64,
-        kind: c_int,
-        _a: Unread,
-        _lda: i64,
-        _w_kind: c_int,
-        _w: Unread,
-        _computed: c_int,
-        device: Out<usize>,
+        _handle: Unread, _parameters: Unread, _job: c_int, _half: c_int, n: i64, kind: c_int,
+        _a: Unread, _lda: i64, _w_kind: c_int, _w: Unread, _computed: c_int, device: Out<usize>,
         host: Out<usize>,
     ) -> Outcome {
         areas(device, workspace::divide(size(n)?) * number(kind)?.bytes() + 128, host, 0)
@@ -305,20 +267,9 @@ export! {
 
     /// Writes the bytes for eigenvalues of many symmetric matrices.
     fn cusolverDnXsyevBatched_bufferSize(
-        _handle: Unread,
-        _parameters: Unread,
-        _job: c_int,
-        _half: c_int,
-        n: i64,
-        kind: c_int,
-        _a: Unread,
-        _lda: i64,
-        _w_kind: c_int,
-        _w: Unread,
-        _computed: c_int,
-        device: Out<usize>,
-        host: Out<usize>,
-        matrices: i64,
+        _handle: Unread, _parameters: Unread, _job: c_int, _half: c_int, n: i64, kind: c_int,
+        _a: Unread, _lda: i64, _w_kind: c_int, _w: Unread, _computed: c_int, device: Out<usize>,
+        host: Out<usize>, matrices: i64,
     ) -> Outcome {
         let one = workspace::divide(size(n)?) * number(kind)?.bytes();
         areas(device, one * size(matrices)? + 128, host, 0)
@@ -326,25 +277,10 @@ export! {
 
     /// Writes the bytes for eigenvalues of a general matrix.
     fn cusolverDnXgeev_bufferSize(
-        _handle: Unread,
-        _parameters: Unread,
-        _left: c_int,
-        _right: c_int,
-        n: i64,
-        kind: c_int,
-        _a: Unread,
-        _lda: i64,
-        _w_kind: c_int,
-        _w: Unread,
-        _left_kind: c_int,
-        _left_vectors: Unread,
-        _ldl: i64,
-        _right_kind: c_int,
-        _right_vectors: Unread,
-        _ldr: i64,
-        _computed: c_int,
-        device: Out<usize>,
-        host: Out<usize>,
+        _handle: Unread, _parameters: Unread, _left: c_int, _right: c_int, n: i64, kind: c_int,
+        _a: Unread, _lda: i64, _w_kind: c_int, _w: Unread, _left_kind: c_int, _left_vectors: Unread,
+        _ldl: i64, _right_kind: c_int, _right_vectors: Unread, _ldr: i64, _computed: c_int,
+        device: Out<usize>, host: Out<usize>,
     ) -> Outcome {
         let (device_bytes, host_bytes) = workspace::general(number(kind)?, size(n)?);
         areas(device, device_bytes, host, host_bytes)

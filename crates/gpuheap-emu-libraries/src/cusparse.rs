@@ -96,16 +96,8 @@ export! {
 
     /// Creates a sparse matrix of compressed rows.
     fn cusparseCreateConstCsr | cusparseCreateCsr(
-        made: Out<Matrix>,
-        rows: i64,
-        columns: i64,
-        values: i64,
-        _row_data: Unread,
-        _column_data: Unread,
-        _data: Unread,
-        index: c_int,
-        _column_index: c_int,
-        _base: c_int,
+        made: Out<Matrix>, rows: i64, columns: i64, values: i64, _row_data: Unread,
+        _column_data: Unread, _data: Unread, index: c_int, _column_index: c_int, _base: c_int,
         kind: c_int,
     ) -> Outcome {
         create(made, Layout::Rows, [rows, columns, values], index, kind)
@@ -113,28 +105,15 @@ export! {
 
     /// Creates a sparse matrix of coordinates.
     fn cusparseCreateConstCoo | cusparseCreateCoo(
-        made: Out<Matrix>,
-        rows: i64,
-        columns: i64,
-        values: i64,
-        _row_data: Unread,
-        _column_data: Unread,
-        _data: Unread,
-        index: c_int,
-        _base: c_int,
-        kind: c_int,
+        made: Out<Matrix>, rows: i64, columns: i64, values: i64, _row_data: Unread,
+        _column_data: Unread, _data: Unread, index: c_int, _base: c_int, kind: c_int,
     ) -> Outcome {
         create(made, Layout::Coordinates, [rows, columns, values], index, kind)
     }
 
     /// Creates a dense matrix.
     fn cusparseCreateConstDnMat | cusparseCreateDnMat(
-        made: Out<Matrix>,
-        rows: i64,
-        columns: i64,
-        _leading: i64,
-        _data: Unread,
-        kind: c_int,
+        made: Out<Matrix>, rows: i64, columns: i64, _leading: i64, _data: Unread, kind: c_int,
         order: c_int,
     ) -> Outcome {
         create(made, Layout::Dense { by_rows: order == BY_ROWS }, [rows, columns, 0], 0, kind)
@@ -142,10 +121,7 @@ export! {
 
     /// Creates a dense vector.
     fn cusparseCreateConstDnVec | cusparseCreateDnVec(
-        made: Out<Matrix>,
-        rows: i64,
-        _data: Unread,
-        kind: c_int,
+        made: Out<Matrix>, rows: i64, _data: Unread, kind: c_int,
     ) -> Outcome {
         create(made, Layout::Dense { by_rows: false }, [rows, 1, 0], 0, kind)
     }
@@ -159,10 +135,7 @@ export! {
 
     /// Writes the size of a sparse matrix.
     fn cusparseSpMatGetSize(
-        matrix: Matrix,
-        rows: Out<i64>,
-        columns: Out<i64>,
-        values: Out<i64>,
+        matrix: Matrix, rows: Out<i64>, columns: Out<i64>, values: Out<i64>,
     ) -> Outcome {
         matrix.read(|matrix| {
             rows.write(matrix.rows as i64)?;
@@ -181,17 +154,8 @@ export! {
 
     /// Writes the bytes for the product of a sparse and a dense matrix.
     fn cusparseSpMM_bufferSize(
-        _handle: Handle,
-        _operation: c_int,
-        _b_operation: c_int,
-        _alpha: Unread,
-        a: Matrix,
-        _b: Matrix,
-        _beta: Unread,
-        c: Matrix,
-        _computed: c_int,
-        algorithm: c_int,
-        bytes: Out<usize>,
+        _handle: Handle, _operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
+        _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, algorithm: c_int, bytes: Out<usize>,
     ) -> Outcome {
         let c = c.read(|c| *c)?;
         let by_rows = c.layout == Layout::Dense { by_rows: true };
@@ -200,16 +164,8 @@ export! {
 
     /// Writes the bytes for the product of a sparse matrix and a vector.
     fn cusparseSpMV_bufferSize(
-        _handle: Handle,
-        _operation: c_int,
-        _alpha: Unread,
-        a: Matrix,
-        _x: Matrix,
-        _beta: Unread,
-        _y: Matrix,
-        _computed: c_int,
-        _algorithm: c_int,
-        bytes: Out<usize>,
+        _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _beta: Unread,
+        _y: Matrix, _computed: c_int, _algorithm: c_int, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(a.read(Operand::times_vector)? as usize)
     }
@@ -217,16 +173,8 @@ export! {
     /// Writes the bytes for a product of dense matrices at the places of a sparse matrix: 1, or 0
     /// without values.
     fn cusparseSDDMM_bufferSize(
-        _handle: Handle,
-        _a_operation: c_int,
-        _b_operation: c_int,
-        _alpha: Unread,
-        _a: Matrix,
-        _b: Matrix,
-        _beta: Unread,
-        c: Matrix,
-        _computed: c_int,
-        _algorithm: c_int,
+        _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, _a: Matrix,
+        _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
         bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(c.read(|c| usize::from(c.values > 0))?)
@@ -234,16 +182,8 @@ export! {
 
     /// Writes the bytes to solve with a triangular matrix, for a dense matrix.
     fn cusparseSpSM_bufferSize(
-        _handle: Handle,
-        _a_operation: c_int,
-        _b_operation: c_int,
-        _alpha: Unread,
-        a: Matrix,
-        _b: Matrix,
-        c: Matrix,
-        _computed: c_int,
-        _algorithm: c_int,
-        _description: Unread,
+        _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
+        _b: Matrix, c: Matrix, _computed: c_int, _algorithm: c_int, _description: Unread,
         bytes: Out<usize>,
     ) -> Outcome {
         let columns = c.read(|c| c.columns)?;
@@ -252,16 +192,8 @@ export! {
 
     /// Writes the bytes to solve with a triangular matrix, for a vector.
     fn cusparseSpSV_bufferSize(
-        _handle: Handle,
-        _operation: c_int,
-        _alpha: Unread,
-        a: Matrix,
-        _x: Matrix,
-        _y: Matrix,
-        _computed: c_int,
-        _algorithm: c_int,
-        _description: Unread,
-        bytes: Out<usize>,
+        _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _y: Matrix,
+        _computed: c_int, _algorithm: c_int, _description: Unread, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(a.read(|a| a.solve(1))? as usize)
     }
@@ -269,19 +201,9 @@ export! {
     /// Writes the bytes of the first area for the product of sparse matrices, if the program does
     /// not pass the area.
     fn cusparseSpGEMM_workEstimation(
-        handle: Handle,
-        _a_operation: c_int,
-        _b_operation: c_int,
-        _alpha: Unread,
-        a: Matrix,
-        b: Matrix,
-        _beta: Unread,
-        _c: Matrix,
-        _computed: c_int,
-        _algorithm: c_int,
-        _description: Unread,
-        bytes: Out<usize>,
-        area: Unread,
+        handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
+        b: Matrix, _beta: Unread, _c: Matrix, _computed: c_int, _algorithm: c_int,
+        _description: Unread, bytes: Out<usize>, area: Unread,
     ) -> Outcome {
         multiply(handle, a, b, bytes, area, 0)
     }
@@ -289,19 +211,9 @@ export! {
     /// Writes the bytes of the second area for the product of sparse matrices, if the program does
     /// not pass the area. Else sets the number of the product's values.
     fn cusparseSpGEMM_compute(
-        handle: Handle,
-        _a_operation: c_int,
-        _b_operation: c_int,
-        _alpha: Unread,
-        a: Matrix,
-        b: Matrix,
-        _beta: Unread,
-        c: Matrix,
-        _computed: c_int,
-        _algorithm: c_int,
-        _description: Unread,
-        bytes: Out<usize>,
-        area: Unread,
+        handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
+        b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
+        _description: Unread, bytes: Out<usize>, area: Unread,
     ) -> Outcome {
         multiply(handle, a, b, bytes, area, 1)?;
         let b = b.read(|b| *b)?;
@@ -340,20 +252,9 @@ export! {
     /// Writes the number of values of the sum of two sparse matrices to the host: as many as both
     /// together have.
     fn cusparseXcsrgeam2Nnz(
-        _handle: Handle,
-        m: c_int,
-        n: c_int,
-        _a: Unread,
-        a_values: c_int,
-        _a_row: Unread,
-        _a_column: Unread,
-        _b: Unread,
-        b_values: c_int,
-        _b_row: Unread,
-        _b_column: Unread,
-        _c: Unread,
-        _c_row: Unread,
-        values: Out<c_int>,
+        _handle: Handle, m: c_int, n: c_int, _a: Unread, a_values: c_int, _a_row: Unread,
+        _a_column: Unread, _b: Unread, b_values: c_int, _b_row: Unread, _b_column: Unread,
+        _c: Unread, _c_row: Unread, values: Out<c_int>,
     ) -> Outcome {
         report::note("cuSPARSE", GUESSED);
         values.write(a_values.saturating_add(b_values).min(m.saturating_mul(n)))
@@ -361,35 +262,23 @@ export! {
 
     /// Writes the bytes to sort coordinates.
     fn cusparseXcoosort_bufferSizeExt(
-        _handle: Handle,
-        _m: c_int,
-        _n: c_int,
-        values: c_int,
-        _row_data: Unread,
-        _column_data: Unread,
-        bytes: Out<usize>,
+        _handle: Handle, _m: c_int, _n: c_int, values: c_int, _row_data: Unread,
+        _column_data: Unread, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(workspace::sort(values.max(0) as u64, 16) as usize)
     }
 
     /// Writes the bytes to sort the columns of rows.
     fn cusparseXcsrsort_bufferSizeExt(
-        _handle: Handle,
-        _m: c_int,
-        _n: c_int,
-        values: c_int,
-        _row_data: Unread,
-        _column_data: Unread,
-        bytes: Out<usize>,
+        _handle: Handle, _m: c_int, _n: c_int, values: c_int, _row_data: Unread,
+        _column_data: Unread, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(workspace::sort(values.max(0) as u64, 20) as usize)
     }
 
     /// Writes -1: no pivot is zero.
     fn cusparseXbsrsm2_zeroPivot | cusparseXbsrsv2_zeroPivot(
-        _handle: Handle,
-        _description: Unread,
-        position: Out<c_int>,
+        _handle: Handle, _description: Unread, position: Out<c_int>,
     ) -> Outcome {
         position.write(-1)
     }
