@@ -1,80 +1,93 @@
-//! Kinds of recorded memory.
+//! Kinds of recorded memory and of copies.
 
-/// Kind of recorded memory, by the function that allocated it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum MemoryKind {
-    /// Plain device memory.
-    #[default]
-    Device,
-    /// Device memory of rows with padding.
-    Pitched,
-    /// Managed memory. Its pages migrate between device and host.
-    Managed,
-    /// Stream-ordered memory of the device's current pool.
-    StreamOrdered,
-    /// Stream-ordered memory of a given pool.
-    Pool,
-    /// Physical memory of the virtual memory management. It is live until it is released and no
-    /// address range maps it.
-    Physical,
-    /// Array for textures and surfaces.
-    Array,
-    /// Memory of a graph's node.
-    Graph,
-    /// Memory of another process, opened with a handle.
-    Imported,
-    /// Pinned host memory.
-    Pinned,
-    /// Host memory of the program that was pinned later.
-    Registered,
-    /// Block of PyTorch's pool.
-    PyTorch,
-    /// Block of CuPy's pool.
-    CuPy,
-    /// Block of a memory resource of RMM.
-    Rmm,
+/// Declares an enumeration whose values are numbers in a capture, in their order.
+macro_rules! numbered {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+            #[non_exhaustive]
+            pub enum $name {
+                $($(#[$value_doc])* $value,)*
+            }
+
+            impl $name {
+                /// All values, in the order of their numbers.
+                pub const ALL: &[$name] = &[$($name::$value),*];
+
+                /// Returns the name in texts and JSON.
+                pub fn as_str(self) -> &'static str {
+                    match self {
+                        $($name::$value => $text,)*
+                    }
+                }
+            }
+        )*
+    };
+}
+
+numbered! {
+    /// Kind of recorded memory, by the function that allocated it.
+    #[derive(Default)]
+    MemoryKind {
+        /// Plain device memory.
+        #[default]
+        Device = "device",
+        /// Device memory of rows with padding.
+        Pitched = "pitched",
+        /// Managed memory. Its pages migrate between device and host.
+        Managed = "managed",
+        /// Stream-ordered memory of the device's current pool.
+        StreamOrdered = "stream-ordered",
+        /// Stream-ordered memory of a given pool.
+        Pool = "from a pool",
+        /// Physical memory of the virtual memory management. It is live until it is released and no
+        /// address range maps it.
+        Physical = "physical",
+        /// Array for textures and surfaces.
+        Array = "array",
+        /// Memory of a graph's node.
+        Graph = "graph",
+        /// Memory of another process, opened with a handle.
+        Imported = "imported",
+        /// Pinned host memory.
+        Pinned = "pinned",
+        /// Host memory of the program that was pinned later.
+        Registered = "registered",
+        /// Block of PyTorch's pool.
+        PyTorch = "PyTorch",
+        /// Block of CuPy's pool.
+        CuPy = "CuPy",
+        /// Block of a memory resource of RMM.
+        Rmm = "RMM",
+    }
+
+    /// Direction of a copy.
+    CopyDirection {
+        /// From the host to a device: an upload.
+        ToDevice = "to device",
+        /// From a device to the host: a download.
+        ToHost = "to host",
+        /// Within a device, or between devices.
+        InDevice = "in device",
+    }
+
+    /// Memory on the host's side of a copy.
+    CopyMemory {
+        /// No memory of the host.
+        None = "none",
+        /// Pageable memory: the driver copies it through pinned memory of its own.
+        Pageable = "pageable",
+        /// Pinned memory that the driver allocated.
+        Pinned = "pinned",
+        /// Memory that the program registered.
+        Registered = "registered",
+        /// Managed memory.
+        Managed = "managed",
+    }
 }
 
 impl MemoryKind {
-    /// All kinds, in the order of their numbers in a capture.
-    pub const ALL: [MemoryKind; 14] = [
-        MemoryKind::Device,
-        MemoryKind::Pitched,
-        MemoryKind::Managed,
-        MemoryKind::StreamOrdered,
-        MemoryKind::Pool,
-        MemoryKind::Physical,
-        MemoryKind::Array,
-        MemoryKind::Graph,
-        MemoryKind::Imported,
-        MemoryKind::Pinned,
-        MemoryKind::Registered,
-        MemoryKind::PyTorch,
-        MemoryKind::CuPy,
-        MemoryKind::Rmm,
-    ];
-
-    /// Returns the name: `device`, `stream-ordered`, and so on.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            MemoryKind::Device => "device",
-            MemoryKind::Pitched => "pitched",
-            MemoryKind::Managed => "managed",
-            MemoryKind::StreamOrdered => "stream-ordered",
-            MemoryKind::Pool => "from a pool",
-            MemoryKind::Physical => "physical",
-            MemoryKind::Array => "array",
-            MemoryKind::Graph => "graph",
-            MemoryKind::Imported => "imported",
-            MemoryKind::Pinned => "pinned",
-            MemoryKind::Registered => "registered",
-            MemoryKind::PyTorch => "PyTorch",
-            MemoryKind::CuPy => "CuPy",
-            MemoryKind::Rmm => "RMM",
-        }
-    }
-
     /// Returns `true` if the memory is host memory.
     pub fn is_host(self) -> bool {
         matches!(self, MemoryKind::Pinned | MemoryKind::Registered)

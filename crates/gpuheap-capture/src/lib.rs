@@ -12,7 +12,6 @@
 //! | `Map`, `Unmap` | addresses of physical memory, if blocks of pools are recorded |
 //! | `ThreadEnd`, `RangeEnd`, `DriverMemory`, `Copies`, `End` | other events |
 
-mod copy;
 mod field;
 mod kind;
 #[cfg(target_os = "linux")]
@@ -24,12 +23,11 @@ mod process;
 mod record;
 mod stream;
 
-pub use copy::{CopyDirection, CopyMemory};
 pub use field::{Address, DecodeError, Deltas, Time};
-pub use kind::MemoryKind;
+pub use kind::{CopyDirection, CopyMemory, MemoryKind};
 #[cfg(target_os = "linux")]
 pub use modules::{LoadedModule, loaded_modules, program};
 #[cfg(target_os = "linux")]
-pub use process::{ProcessCapture, SourceLine, at_exit, with_process_id};
+pub use process::{ProcessCapture, SourceLine, at_exit, lock_at_exit, with_process_id};
 pub use record::{MAGIC, OPEN_RANGES, Record, VERSION, header};
 pub use stream::CaptureWriter;

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustc_hash::FxHashMap;
 
@@ -272,6 +274,21 @@ pub fn with_process_id(path: &Path) -> PathBuf {
     let id = std::process::id().to_string();
     let (before, after) = (&bytes[..at], &bytes[at + PLACE.len()..]);
     OsString::from_vec([before, id.as_bytes(), after].concat()).into()
+}
+
+/// Locks a recorder's state at the exit of the process. `None` if the state stays locked for a
+/// second: a debugger may have stopped the thread that writes a record, and a signal handler may
+/// call `exit` while its thread writes one.
+pub fn lock_at_exit<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    const PATIENCE_MS: u32 = 1000;
+    for _ in 0..PATIENCE_MS {
+        match state.try_lock() {
+            Ok(state) => return Some(state),
+            Err(TryLockError::Poisoned(state)) => return Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
 }
 
 /// Calls `end` at the exit of the process.

@@ -10,6 +10,7 @@
 //!   the function.
 //! * [`abi`] has types for the arguments of C functions that the workspace exports. [`export!`]
 //!   exports such functions.
+//! * [`torch`] is the function by which PyTorch reports its blocks.
 //!
 //! No CUDA toolkit is needed to build or to run. Drivers 12.x and 13.x are supported.
 //!
@@ -32,6 +33,7 @@ pub mod probe;
 mod requests;
 mod result;
 mod table;
+pub mod torch;
 mod types;
 
 pub use blocks::{BlockChecks, BlockEvent, BlockNote, EMULATED_BLOCK, EmulatedBlock};

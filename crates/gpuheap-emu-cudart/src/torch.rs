@@ -6,38 +6,23 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gpuheap_driver::torch::{C10, CUDA, Device, REPORT, Report};
+
 use crate::contents;
 
-/// Function with which PyTorch's allocators report each block to PyTorch's profiler:
-/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
-/// argument, bytes, is negative if the block is freed.
-const REPORT: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
 /// Function that PyTorch calls after each operator that changed a tensor in place:
 /// `torch::autograd::impl::bump_version(const at::Tensor&)`.
 const BUMP_VERSION: &CStr = c"_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE";
 /// `at::functionalization::impl::isFunctionalTensor(const at::Tensor&)`.
 const IS_FUNCTIONAL: &CStr = c"_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE";
-/// Libraries of PyTorch that have the functions above.
-const C10: &CStr = c"libc10.so";
+/// Library of PyTorch that has the functions above.
 pub(crate) const TORCH: &CStr = c"libtorch_cpu.so";
 /// Library of the emulated driver.
 const DRIVER: &CStr = c"libcuda.so.1";
 
-type Report = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device);
 type BumpVersion = unsafe extern "C-unwind" fn(&Tensor);
 /// Function of the emulated driver that takes the address and the bytes of a range.
 type ReportRange = unsafe extern "C" fn(u64, u64);
-
-/// `c10::Device`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Device {
-    kind: i8,
-    index: i8,
-}
-
-/// `c10::DeviceType::CUDA`.
-const CUDA: i8 = 1;
 
 /// `at::Tensor`: a counted pointer to the implementation.
 #[repr(C)]

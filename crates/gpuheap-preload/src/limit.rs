@@ -43,12 +43,9 @@ pub(crate) struct Charge {
 #[derive(Debug)]
 pub(crate) struct Refused;
 
-/// Bytes of a request that the driver has not answered.
+/// Bytes of a request that the driver has not answered; none if no limit counts them.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    charge: Charge,
-    is_limited: bool,
-}
+pub(crate) struct Pending(Charge);
 
 /// Takes the bytes of a request from the limit of a device.
 pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> {
@@ -60,14 +57,12 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
             return Err(Refused);
         }
     }
-    let unlimited = Pending { charge: Charge { account: 0, bytes: 0 }, is_limited: false };
     let Some((limit, account)) = of_device(device).filter(|_| bytes > 0) else {
-        return Ok(unlimited);
+        return Ok(Pending(Charge::default()));
     };
     let ledger = ledger::get();
-    let Err(mut full) = ledger.reserve(account, bytes, limit) else {
-        return Ok(Pending { charge: Charge { account, bytes }, is_limited: true });
-    };
+    let pending = Pending(Charge { account, bytes });
+    let Err(mut full) = ledger.reserve(account, bytes, limit) else { return Ok(pending) };
     let began = Instant::now();
     let mut reaped = began;
     let mut rounds = 0;
@@ -88,7 +83,7 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
             thread::sleep(SLEEP)
         }
         match ledger.reserve(account, bytes, limit) {
-            Ok(()) => return Ok(Pending { charge: Charge { account, bytes }, is_limited: true }),
+            Ok(()) => return Ok(pending),
             Err(now) => full = now,
         }
     }
@@ -97,18 +92,18 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
 impl Pending {
     /// Ends the request: it succeeded.
     pub(crate) fn succeeded(self) -> Charge {
-        if self.is_limited {
-            ledger::get().answered(self.charge.account, self.charge.bytes);
+        let Pending(charge) = self;
+        if charge.bytes > 0 {
+            ledger::get().answered(charge.account, charge.bytes);
         }
-        self.charge
+        charge
     }
 
     /// Ends the request: it failed, so its bytes are given back.
     pub(crate) fn failed(self) {
-        if self.is_limited {
-            ledger::get().remove(self.charge.account, self.charge.bytes);
-            ledger::get().answered(self.charge.account, self.charge.bytes);
-        }
+        // The bytes leave the account before they leave the pending ones.
+        self.0.give_back();
+        self.succeeded();
     }
 }
 

@@ -2,42 +2,20 @@
 //! library, so this library replaces that function. Hooks of other frameworks call this library
 //! from Python.
 
-use std::ffi::{CStr, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::{mem, ptr};
 
 use gpuheap_capture::MemoryKind;
 use gpuheap_catch::loader;
+use gpuheap_driver::torch::{C10, CUDA, Device, REPORT, Report};
 use gpuheap_driver::{CUcontext, CUresult, CUstream};
 
 use crate::allocate::{self, Freed};
 use crate::limit::Charge;
 use crate::recorder::{self, Block};
 use crate::settings;
-use crate::threads::{Guard, Uncancelled};
-
-/// Function with which PyTorch's allocators report each block to PyTorch's profiler:
-/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
-/// argument, bytes, is negative if the block is freed. A PyTorch in which the function takes other
-/// arguments has another symbol, and its blocks are not recorded.
-const REPORT: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
-
-/// Library of PyTorch that has the function.
-const C10: &CStr = c"libc10.so";
-
-type Report = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, Device);
-
-/// `c10::Device`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Device {
-    kind: i8,
-    index: i8,
-}
-
-/// `c10::DeviceType::CUDA`.
-const CUDA: i8 = 1;
+use crate::threads::{Guard, without_panic};
 
 /// Records a block of PyTorch's pool on a device, and passes each report on.
 // SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
@@ -138,10 +116,4 @@ fn freed_block(kind: MemoryKind, address: u64, stream: u64) {
         let stream = CUstream(stream as usize);
         let _ = allocate::freed(Freed::new(kind.space(), address, stream), || CUresult::SUCCESS);
     });
-}
-
-/// Calls `record`. A failure to record must not end the program, nor must a cancelled thread.
-fn without_panic(record: impl FnOnce()) {
-    let _uncancelled = Uncancelled::enter();
-    let _ = catch_unwind(AssertUnwindSafe(record));
 }

@@ -7,11 +7,10 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::threads::{Guard, Uncancelled};
+use crate::threads::{Guard, without_panic};
 use crate::{forks, recorder};
 
 /// Most characters of a range's name.
@@ -78,10 +77,9 @@ macro_rules! callbacks {
     ($($module:literal $number:literal $name:ident ($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
         $(#[allow(unused_unsafe, reason = "some rows read no memory")]
         unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? {
-            let _uncancelled = Uncancelled::enter();
             // SAFETY: NVTX passes the program's arguments. Texts and attributes are null, or live
             // during the call. No panic reaches the program.
-            catch_unwind(AssertUnwindSafe(|| unsafe { $body })).unwrap_or_default()
+            without_panic(|| unsafe { $body })
         })*
 
         const CALLBACKS: &[(c_int, usize, fn() -> Function)] =

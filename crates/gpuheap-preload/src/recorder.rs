@@ -5,16 +5,14 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
 use std::mem;
 use std::os::unix::ffi::OsStrExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap_capture::{
-    Address, CopyMemory, MemoryKind, ProcessCapture, Record, Time, loaded_modules, with_process_id,
+    Address, CopyMemory, MemoryKind, ProcessCapture, Record, Time, loaded_modules, lock_at_exit,
+    with_process_id,
 };
 use gpuheap_catch::messages;
 use gpuheap_driver::abi::Arg as _;
@@ -26,7 +24,7 @@ use crate::limit::Charge;
 use crate::mappings::{Mappings, Reference};
 use crate::open_ranges::OpenRanges;
 use crate::stacks::CallStack;
-use crate::threads::{Guard, ThreadEnds, Threads, Uncancelled};
+use crate::threads::{Guard, ThreadEnds, Threads, without_panic};
 use crate::{closes, forks, real, settings};
 
 /// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
@@ -339,22 +337,11 @@ impl Recorder {
     /// Records the exit. Destructors of libraries that run later may still free memory, so the
     /// recording goes on.
     fn exit(&self) {
-        /// Longest wait for a thread that writes a record. A debugger may have stopped it.
-        const PATIENCE_MS: u32 = 1000;
-        for _ in 0..PATIENCE_MS {
-            let mut state = match self.state.try_lock() {
-                Ok(state) => state,
-                Err(TryLockError::Poisoned(state)) => state.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-            };
-            let time = self.time();
-            let State { capture: Some(capture), copies, .. } = &mut *state else { return };
-            copies.unwritten(time).iter().for_each(|sum| capture.write(sum));
-            return capture.exit(time);
-        }
+        let Some(mut state) = lock_at_exit(&self.state) else { return };
+        let time = self.time();
+        let State { capture: Some(capture), copies, .. } = &mut *state else { return };
+        copies.unwritten(time).iter().for_each(|sum| capture.write(sum));
+        capture.exit(time);
     }
 
     /// Records the driver's figures of the current device.
@@ -584,14 +571,12 @@ fn clock_ns() -> u64 {
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
-    // At exit, no code is left to handle a failure.
-    let _uncancelled = Uncancelled::enter();
-    let _ = catch_unwind(AssertUnwindSafe(|| {
+    without_panic(|| {
         let own = existing().filter(|recorder| recorder.pid == std::process::id());
         // A signal handler that called `exit` may have interrupted this thread within a record.
         let guard = Guard::enter();
         if let (Some(recorder), Some(_guard)) = (own, guard) {
             recorder.exit();
         }
-    }));
+    });
 }

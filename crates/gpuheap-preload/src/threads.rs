@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use gpuheap_capture::{ProcessCapture, Time};
@@ -108,9 +108,7 @@ unsafe extern "C" fn key_ended(round: *mut c_void) {
     if round.addr() < ROUNDS {
         return set_round(round.addr() + 1);
     }
-    let _uncancelled = Uncancelled::enter();
-    // No caller is left to return a failure to.
-    let _ = catch_unwind(|| {
+    without_panic(|| {
         // The first thread ends with the process.
         if id() != u64::from(std::process::id())
             && let Some(_guard) = Guard::enter()
@@ -182,6 +180,13 @@ impl Drop for Uncancelled {
         // before the call.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
+}
+
+/// Returns the result of `work`; the default if it panics. A failure to record must not end the
+/// program, nor must a cancelled thread.
+pub(crate) fn without_panic<T: Default>(work: impl FnOnce() -> T) -> T {
+    let _uncancelled = Uncancelled::enter();
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_default()
 }
 
 /// Mark of the calling thread, until it is dropped.

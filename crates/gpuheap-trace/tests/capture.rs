@@ -329,7 +329,7 @@ proptest! {
 }
 
 fn record() -> impl Strategy<Value = Record<'static>> {
-    let kind = select(&MemoryKind::ALL[..]);
+    let kind = select(MemoryKind::ALL);
     prop_oneof![
         select(vec!["", "name", "größer"]).prop_map(|text| Record::Text { text }),
         (vec(any::<u64>(), 0..9), vec(any::<u32>(), 0..4)).prop_map(|(addresses, frames)| {

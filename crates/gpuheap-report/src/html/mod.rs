@@ -216,7 +216,7 @@ fn data(trace: &Trace) -> Data {
         stack_modules: stacks.stack_modules,
         modules: stacks.modules.names,
         kinds: match has_kinds {
-            true => MemoryKind::ALL.map(MemoryKind::as_str).to_vec(),
+            true => MemoryKind::ALL.iter().map(|kind| kind.as_str()).collect(),
             false => Vec::new(),
         },
         threads: threads

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
-use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+use std::{fmt, io};
 
 use gpuheap_capture as capture;
 use gpuheap_capture::{Address, ProcessCapture, Record, SourceLine, Time, loaded_modules};
@@ -48,7 +48,6 @@ struct State {
     /// Numbers of threads by the system's ids.
     threads: FxHashMap<u64, u32>,
     devices: FxHashSet<i32>,
-    key: Vec<u64>,
     /// `true` once a warning said that the recording stopped early.
     is_reported: bool,
 }
@@ -153,7 +152,6 @@ impl Recorder {
                 capture,
                 threads: FxHashMap::default(),
                 devices: FxHashSet::default(),
-                key: Vec::new(),
                 is_reported: false,
             }),
         });
@@ -276,23 +274,16 @@ impl Recorder {
     /// holds the loader's lock, and may allocate.
     fn with_stack(&self, recorded: &Recorded<'_>) -> Option<(MutexGuard<'_, State>, u32)> {
         let Recorded { at, addresses, .. } = recorded;
-        let mut words = Vec::new();
         let walk = WALK_FRAMES.get().filter(|_| !addresses.is_empty());
-        if let Some(walk) = walk {
-            walk(&mut |frame, _| words.extend(frame));
+        let mut key: Vec<_> = addresses.iter().map(|address| *address as u64).collect();
+        key.push(0);
+        match walk {
+            _ if addresses.is_empty() => key.push(std::ptr::from_ref(*at).addr() as u64),
+            Some(walk) => walk(&mut |frame, _| key.extend(frame)),
+            None => {}
         }
-        let key = |state: &mut State| {
-            state.key.clear();
-            state.key.extend(addresses.iter().map(|address| *address as u64));
-            state.key.push(0);
-            state.key.extend(&words);
-            if addresses.is_empty() {
-                state.key.push(std::ptr::from_ref(*at).addr() as u64);
-            }
-        };
-        let mut state = self.state()?;
-        key(&mut state);
-        if let Some(known) = state.capture.known_stack(&state.key) {
+        let state = self.state()?;
+        if let Some(known) = state.capture.known_stack(&key) {
             return Some((state, known));
         }
         drop(state);
@@ -305,12 +296,10 @@ impl Recorder {
             Some(walk) => walk(&mut |_, line| lines.push(line())),
             None => {}
         }
-        let addresses: Vec<_> = addresses.iter().map(|address| *address as u64).collect();
         let loaded = if addresses.is_empty() { Vec::new() } else { loaded_modules() };
         let mut state = self.state()?;
-        key(&mut state);
-        let State { capture, key, .. } = &mut *state;
-        let number = capture.stack(key, &addresses, lines.into_iter(), &loaded);
+        let native = &key[..addresses.len()];
+        let number = state.capture.stack(&key, native, lines.into_iter(), &loaded);
         Some((state, number))
     }
 
@@ -346,17 +335,10 @@ impl Recorder {
     /// Ends the capture at the exit of the process. If the state stays locked, leaves the capture
     /// as it is: it can be read. A signal handler may call `exit` while its thread writes a record.
     fn exit(&self) {
-        /// Longest wait for a thread that writes a record.
-        const PATIENCE_MS: u32 = 1000;
-        if self.forks != fork::count() {
-            return;
-        }
-        for _ in 0..PATIENCE_MS {
-            match self.state.try_lock() {
-                Ok(state) => return self.end_locked(state),
-                Err(TryLockError::Poisoned(state)) => return self.end_locked(state.into_inner()),
-                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
-            }
+        if self.forks == fork::count()
+            && let Some(state) = capture::lock_at_exit(&self.state)
+        {
+            self.end_locked(state);
         }
     }
 }
