@@ -9,32 +9,13 @@ use std::time::{Duration, Instant};
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, Fault, FaultPlan, Options, Profile, Schedule, take_request};
 
-macro_rules! call {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers and handles.
-        unsafe { $gpu.$function($($arg),*) }
-    };
-}
+mod calls;
 
-macro_rules! ok {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        assert_eq!(call!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
-    };
-}
+use calls::{call, ok, start};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const OUT_OF_MEMORY: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
-
-/// Creates an emulator with the primary context of device 0 current.
-fn start(options: Options) -> Emulator {
-    let gpu = Emulator::new(options);
-    let mut context = CUcontext::NULL;
-    ok!(gpu, cuInit(0));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(gpu, cuCtxSetCurrent(context));
-    gpu
-}
 
 fn allocate(gpu: &Emulator, bytes: u64) -> CUdeviceptr {
     let mut pointer = 0;

@@ -8,12 +8,9 @@ use gpuheap_driver::*;
 use gpuheap_emu::{ChecksOff, Emulator, FindingKind, Options, Schedule};
 use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 
-macro_rules! call {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers; handles and device addresses may be wrong.
-        unsafe { $gpu.$function($($arg),*) }
-    };
-}
+mod calls;
+
+use calls::{call, ok, start};
 
 const CHUNK: usize = 4096;
 
@@ -26,33 +23,25 @@ struct Scene {
 }
 
 fn scene(schedule: Schedule) -> Scene {
-    let gpu = Emulator::new(Options { schedule, ..Options::default() });
-    let mut context = CUcontext::NULL;
+    let gpu = start(Options { schedule, ..Options::default() });
     let (mut one, mut two, mut block) = (CUstream::NULL, CUstream::NULL, 0);
-    for code in [
-        call!(gpu, cuInit(0)),
-        call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)),
-        call!(gpu, cuCtxSetCurrent(context)),
-        call!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING)),
-        call!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING)),
-        call!(gpu, cuMemAlloc_v2(&mut block, CHUNK)),
-    ] {
-        assert_eq!(code, CUresult::SUCCESS);
-    }
+    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuMemAlloc_v2(&mut block, CHUNK));
     Scene { gpu, one, two, block }
 }
 
 impl Scene {
     fn fill(&self, stream: CUstream) {
-        assert!(call!(self.gpu, cuMemsetD8Async(self.block, 1, CHUNK, stream)).is_success());
+        ok!(self.gpu, cuMemsetD8Async(self.block, 1, CHUNK, stream));
     }
 
     fn order(&self, before: CUstream, after: CUstream) {
         let mut event = CUevent::NULL;
-        assert!(call!(self.gpu, cuEventCreate(&mut event, 0)).is_success());
-        assert!(call!(self.gpu, cuEventRecord(event, before)).is_success());
-        assert!(call!(self.gpu, cuStreamWaitEvent(after, event, 0)).is_success());
-        assert!(call!(self.gpu, cuEventDestroy_v2(event)).is_success());
+        ok!(self.gpu, cuEventCreate(&mut event, 0));
+        ok!(self.gpu, cuEventRecord(event, before));
+        ok!(self.gpu, cuStreamWaitEvent(after, event, 0));
+        ok!(self.gpu, cuEventDestroy_v2(event));
     }
 
     /// Loads the kernel of a launch, without unloading it later, and launches it.
@@ -61,12 +50,8 @@ impl Scene {
         let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
         let text = CString::new(launch.kernel.ptx()).unwrap();
         let name = CString::new(launch.kernel.name()).unwrap();
-        for code in [
-            call!(self.gpu, cuModuleLoadData(&mut module, text.as_ptr().cast())),
-            call!(self.gpu, cuModuleGetFunction(&mut function, module, name.as_ptr())),
-        ] {
-            assert_eq!(code, CUresult::SUCCESS);
-        }
+        ok!(self.gpu, cuModuleLoadData(&mut module, text.as_ptr().cast()));
+        ok!(self.gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
         let mut parameter = launch.words.as_slice().as_ptr().cast_mut().cast();
         let (grid, block, none) = (launch.grid, launch.block, std::ptr::null_mut());
         call!(
@@ -77,7 +62,7 @@ impl Scene {
 
     fn allocate_async(&self, stream: CUstream) -> CUdeviceptr {
         let mut pointer = 0;
-        assert!(call!(self.gpu, cuMemAllocAsync(&mut pointer, CHUNK, stream)).is_success());
+        ok!(self.gpu, cuMemAllocAsync(&mut pointer, CHUNK, stream));
         pointer
     }
 }
@@ -99,7 +84,7 @@ fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
 fn overlapping_blocks_are_both_named() {
     let tell = |scene: &Scene, second: u64, is_freed: bool| {
         let mut context = CUcontext::NULL;
-        assert!(call!(scene.gpu, cuCtxGetCurrent(&mut context)).is_success());
+        ok!(scene.gpu, cuCtxGetCurrent(&mut context));
         let checks = scene.gpu.block_checks().unwrap();
         let block = |at: u64| {
             let address = scene.block + at;
@@ -135,8 +120,8 @@ fn blocking_stream_wait_excludes_legacy_stream() {
         scene.fill(CUstream::LEGACY);
         let own = CUstream::PER_THREAD;
         let mut event = CUevent::NULL;
-        assert!(call!(scene.gpu, cuEventCreate(&mut event, 0)).is_success());
-        assert!(call!(scene.gpu, cuEventRecord(event, own)).is_success());
+        ok!(scene.gpu, cuEventCreate(&mut event, 0));
+        ok!(scene.gpu, cuEventRecord(event, own));
         let waited = match by_event {
             true => call!(scene.gpu, cuEventSynchronize(event)),
             false => call!(scene.gpu, cuStreamSynchronize(own)),
@@ -166,9 +151,9 @@ fn waits_order_accesses() {
         scene.fill(scene.one);
         scene.order(scene.one, scene.two);
         scene.fill(scene.two);
-        assert!(call!(scene.gpu, cuStreamSynchronize(scene.two)).is_success());
+        ok!(scene.gpu, cuStreamSynchronize(scene.two));
         scene.fill(scene.one);
-        assert!(call!(scene.gpu, cuCtxSynchronize()).is_success());
+        ok!(scene.gpu, cuCtxSynchronize());
         scene.fill(scene.two);
         while call!(scene.gpu, cuStreamQuery(scene.two)) != CUresult::SUCCESS {}
         scene.fill(scene.one);
@@ -179,8 +164,8 @@ fn waits_order_accesses() {
 fn a_context_wait_covers_destroyed_streams() {
     expect(&[], |scene| {
         scene.fill(scene.one);
-        assert!(call!(scene.gpu, cuStreamDestroy_v2(scene.one)).is_success());
-        assert!(call!(scene.gpu, cuCtxSynchronize()).is_success());
+        ok!(scene.gpu, cuStreamDestroy_v2(scene.one));
+        ok!(scene.gpu, cuCtxSynchronize());
         scene.fill(scene.two);
     });
 }
@@ -191,9 +176,7 @@ unsafe extern "C" fn nothing(_data: *mut std::ffi::c_void) {}
 fn callback_orders_host_after_work() {
     let program = |scene: &Scene, callback_first: bool| {
         let call_back = || {
-            let code =
-                call!(scene.gpu, cuLaunchHostFunc(scene.one, Some(nothing), std::ptr::null_mut()));
-            assert!(code.is_success());
+            ok!(scene.gpu, cuLaunchHostFunc(scene.one, Some(nothing), std::ptr::null_mut()));
         };
         if callback_first {
             call_back();
@@ -222,7 +205,7 @@ fn earlier_record_orders_no_later_work() {
 fn order_goes_through_a_third_stream() {
     expect(&[], |scene| {
         let mut third = CUstream::NULL;
-        assert!(call!(scene.gpu, cuStreamCreate(&mut third, CU_STREAM_NON_BLOCKING)).is_success());
+        ok!(scene.gpu, cuStreamCreate(&mut third, CU_STREAM_NON_BLOCKING));
         scene.fill(scene.one);
         scene.order(scene.one, third);
         scene.order(third, scene.two);
@@ -234,19 +217,17 @@ fn order_goes_through_a_third_stream() {
 fn wait_for_destroyed_stream_orders_successor() {
     expect(&[], |scene| {
         let (mut event, mut next) = (CUevent::NULL, CUstream::NULL);
-        assert!(call!(scene.gpu, cuEventCreate(&mut event, 0)).is_success());
+        ok!(scene.gpu, cuEventCreate(&mut event, 0));
         scene.fill(scene.one);
-        assert!(call!(scene.gpu, cuEventRecord(event, scene.one)).is_success());
-        assert!(call!(scene.gpu, cuStreamDestroy_v2(scene.one)).is_success());
+        ok!(scene.gpu, cuEventRecord(event, scene.one));
+        ok!(scene.gpu, cuStreamDestroy_v2(scene.one));
         // Repeats until a new stream gets the index of the destroyed stream.
         for _ in 0..8 {
-            assert!(
-                call!(scene.gpu, cuStreamCreate(&mut next, CU_STREAM_NON_BLOCKING)).is_success()
-            );
-            assert!(call!(scene.gpu, cuStreamWaitEvent(next, event, 0)).is_success());
+            ok!(scene.gpu, cuStreamCreate(&mut next, CU_STREAM_NON_BLOCKING));
+            ok!(scene.gpu, cuStreamWaitEvent(next, event, 0));
             scene.fill(next);
-            assert!(call!(scene.gpu, cuEventRecord(event, next)).is_success());
-            assert!(call!(scene.gpu, cuStreamDestroy_v2(next)).is_success());
+            ok!(scene.gpu, cuEventRecord(event, next));
+            ok!(scene.gpu, cuStreamDestroy_v2(next));
         }
     });
 }
@@ -256,15 +237,12 @@ fn write_after_read_needs_order() {
     expect(&[FindingKind::Unordered], |scene| {
         let mut targets = [0; 2];
         for target in &mut targets {
-            assert!(call!(scene.gpu, cuMemAlloc_v2(target, CHUNK)).is_success());
+            ok!(scene.gpu, cuMemAlloc_v2(target, CHUNK));
         }
         scene.fill(scene.one);
         scene.order(scene.one, scene.two);
         let copy = |target, stream| {
-            assert!(
-                call!(scene.gpu, cuMemcpyDtoDAsync_v2(target, scene.block, CHUNK, stream))
-                    .is_success()
-            );
+            ok!(scene.gpu, cuMemcpyDtoDAsync_v2(target, scene.block, CHUNK, stream));
         };
         copy(targets[0], scene.one);
         copy(targets[1], scene.two);
@@ -277,12 +255,12 @@ fn write_after_read_needs_order() {
 fn default_stream_orders_only_blocking_streams() {
     expect(&[FindingKind::Unordered], |scene| {
         let mut blocking = CUstream::NULL;
-        assert!(call!(scene.gpu, cuStreamCreate(&mut blocking, 0)).is_success());
+        ok!(scene.gpu, cuStreamCreate(&mut blocking, 0));
         scene.fill(blocking);
         scene.fill(CUstream::NULL);
         scene.fill(blocking);
         assert_eq!(scene.gpu.findings().unwrap(), []);
-        assert!(call!(scene.gpu, cuStreamSynchronize(blocking)).is_success());
+        ok!(scene.gpu, cuStreamSynchronize(blocking));
         scene.fill(CUstream::NULL);
         scene.fill(scene.one);
     });
@@ -293,12 +271,12 @@ fn pool_memory_is_ordered_by_stream() {
     expect(&[FindingKind::Unordered], |scene| {
         let pointer = scene.allocate_async(scene.one);
         scene.order(scene.one, scene.two);
-        assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
+        ok!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two));
         scene.order(scene.two, scene.one);
-        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        ok!(scene.gpu, cuMemFreeAsync(pointer, scene.one));
         assert_eq!(scene.gpu.findings().unwrap(), []);
         let pointer = scene.allocate_async(scene.one);
-        assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
+        ok!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two));
     });
 }
 
@@ -307,8 +285,8 @@ fn free_before_use_completes_is_found() {
     expect(&[FindingKind::Unordered], |scene| {
         let pointer = scene.allocate_async(scene.one);
         scene.order(scene.one, scene.two);
-        assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
-        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        ok!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two));
+        ok!(scene.gpu, cuMemFreeAsync(pointer, scene.one));
     });
 }
 
@@ -316,9 +294,9 @@ fn free_before_use_completes_is_found() {
 fn use_after_free_is_found() {
     expect(&[FindingKind::UseAfterFree, FindingKind::UseAfterFree], |scene| {
         let pointer = scene.allocate_async(scene.one);
-        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        ok!(scene.gpu, cuMemFreeAsync(pointer, scene.one));
         assert!(!call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.one)).is_success());
-        assert!(call!(scene.gpu, cuMemFree_v2(scene.block)).is_success());
+        ok!(scene.gpu, cuMemFree_v2(scene.block));
         assert!(!call!(scene.gpu, cuMemsetD8Async(scene.block, 0, CHUNK, scene.one)).is_success());
     });
 }
@@ -334,9 +312,9 @@ fn wrong_frees_are_found() {
         ] {
             assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
         }
-        assert!(call!(scene.gpu, cuMemFree_v2(scene.block)).is_success());
+        ok!(scene.gpu, cuMemFree_v2(scene.block));
         assert!(!call!(scene.gpu, cuMemFree_v2(scene.block)).is_success());
-        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        ok!(scene.gpu, cuMemFreeAsync(pointer, scene.one));
         assert!(!call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
     });
 }
@@ -355,19 +333,16 @@ fn unwritten_bytes_copied_out_are_found() {
     expect(&[FindingKind::Uninitialised; 2], |scene| {
         let mut other = 0;
         let mut host = vec![0_u8; CHUNK];
-        assert!(call!(scene.gpu, cuMemAlloc_v2(&mut other, CHUNK)).is_success());
-        assert!(call!(scene.gpu, cuMemsetD8_v2(scene.block, 1, CHUNK - 1)).is_success());
+        ok!(scene.gpu, cuMemAlloc_v2(&mut other, CHUNK));
+        ok!(scene.gpu, cuMemsetD8_v2(scene.block, 1, CHUNK - 1));
         let read = |from, bytes, host: &mut Vec<u8>| {
-            assert!(
-                call!(scene.gpu, cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), from, bytes))
-                    .is_success()
-            );
+            ok!(scene.gpu, cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), from, bytes));
         };
         read(scene.block, CHUNK - 1, &mut host);
         assert_eq!(scene.gpu.findings().unwrap(), []);
         read(scene.block, CHUNK, &mut host);
         // The target of a copy on the device counts as unwritten where the source is unwritten.
-        assert!(call!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK)).is_success());
+        ok!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK));
         read(other, CHUNK - 1, &mut host);
         read(other, CHUNK, &mut host);
     });
@@ -376,10 +351,10 @@ fn unwritten_bytes_copied_out_are_found() {
 #[test]
 fn leak_is_found_at_context_end() {
     expect(&[FindingKind::Leak], |scene| {
-        assert!(call!(scene.gpu, cuDevicePrimaryCtxRelease_v2(0)).is_success());
+        ok!(scene.gpu, cuDevicePrimaryCtxRelease_v2(0));
     });
     expect(&[], |scene| {
-        assert!(call!(scene.gpu, cuDevicePrimaryCtxReset_v2(0)).is_success());
+        ok!(scene.gpu, cuDevicePrimaryCtxReset_v2(0));
     });
 }
 
@@ -393,21 +368,17 @@ fn unmapping_under_running_work_is_found() {
             location: CUmemLocation::device(0),
             flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        for code in [
-            call!(scene.gpu, cuMemAddressReserve(&mut address, 2 * GRANULE, 0, 0, 0)),
-            call!(scene.gpu, cuMemCreate(&mut handle, GRANULE, &properties, 0)),
-            call!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0)),
-            call!(scene.gpu, cuMemSetAccess(address, GRANULE, &access, 1)),
-            call!(scene.gpu, cuMemsetD8Async(address, 0, GRANULE, scene.one)),
-            call!(scene.gpu, cuStreamSynchronize(scene.one)),
-            call!(scene.gpu, cuMemUnmap(address, GRANULE)),
-            call!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0)),
-            call!(scene.gpu, cuMemSetAccess(address, GRANULE, &access, 1)),
-            call!(scene.gpu, cuMemsetD8Async(address, 0, 100, scene.one)),
-            call!(scene.gpu, cuMemUnmap(address, GRANULE)),
-        ] {
-            assert_eq!(code, CUresult::SUCCESS);
-        }
+        ok!(scene.gpu, cuMemAddressReserve(&mut address, 2 * GRANULE, 0, 0, 0));
+        ok!(scene.gpu, cuMemCreate(&mut handle, GRANULE, &properties, 0));
+        ok!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0));
+        ok!(scene.gpu, cuMemSetAccess(address, GRANULE, &access, 1));
+        ok!(scene.gpu, cuMemsetD8Async(address, 0, GRANULE, scene.one));
+        ok!(scene.gpu, cuStreamSynchronize(scene.one));
+        ok!(scene.gpu, cuMemUnmap(address, GRANULE));
+        ok!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0));
+        ok!(scene.gpu, cuMemSetAccess(address, GRANULE, &access, 1));
+        ok!(scene.gpu, cuMemsetD8Async(address, 0, 100, scene.one));
+        ok!(scene.gpu, cuMemUnmap(address, GRANULE));
     });
 }
 
@@ -421,24 +392,18 @@ fn unmap_leaves_other_mapping_usable() {
             location: CUmemLocation::device(0),
             flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        assert!(
-            call!(scene.gpu, cuMemAddressReserve(&mut address, 2 * GRANULE, 0, 0, 0)).is_success()
-        );
-        assert!(call!(scene.gpu, cuMemCreate(&mut handle, GRANULE, &properties, 0)).is_success());
+        ok!(scene.gpu, cuMemAddressReserve(&mut address, 2 * GRANULE, 0, 0, 0));
+        ok!(scene.gpu, cuMemCreate(&mut handle, GRANULE, &properties, 0));
         let other = address + GRANULE as u64;
-        for code in [
-            call!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0)),
-            call!(scene.gpu, cuMemMap(other, GRANULE, 0, handle, 0)),
-            call!(scene.gpu, cuMemSetAccess(address, 2 * GRANULE, &access, 1)),
-            call!(scene.gpu, cuMemsetD8Async(address, 0, GRANULE, scene.one)),
-            call!(scene.gpu, cuMemUnmap(other, GRANULE)),
-            call!(scene.gpu, cuStreamSynchronize(scene.one)),
-            call!(scene.gpu, cuMemUnmap(address, GRANULE)),
-            call!(scene.gpu, cuMemRelease(handle)),
-            call!(scene.gpu, cuMemAddressFree(address, 2 * GRANULE)),
-        ] {
-            assert_eq!(code, CUresult::SUCCESS);
-        }
+        ok!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0));
+        ok!(scene.gpu, cuMemMap(other, GRANULE, 0, handle, 0));
+        ok!(scene.gpu, cuMemSetAccess(address, 2 * GRANULE, &access, 1));
+        ok!(scene.gpu, cuMemsetD8Async(address, 0, GRANULE, scene.one));
+        ok!(scene.gpu, cuMemUnmap(other, GRANULE));
+        ok!(scene.gpu, cuStreamSynchronize(scene.one));
+        ok!(scene.gpu, cuMemUnmap(address, GRANULE));
+        ok!(scene.gpu, cuMemRelease(handle));
+        ok!(scene.gpu, cuMemAddressFree(address, 2 * GRANULE));
     });
 }
 
@@ -530,7 +495,7 @@ fn kernel_reading_unwritten_bytes_is_found() {
         let mut bring = |at, bytes| {
             let _ = call!(scene.gpu, cuStreamSynchronize(scene.one));
             let target = host.as_mut_ptr().cast();
-            assert!(call!(scene.gpu, cuMemcpyDtoH_v2(target, at, bytes)).is_success());
+            ok!(scene.gpu, cuMemcpyDtoH_v2(target, at, bytes));
             scene.gpu.findings().unwrap().len()
         };
         assert_eq!([bring(to, 1), bring(to + 4, 1), bring(to, 5)], [0, 0, 1]);
@@ -553,7 +518,7 @@ fn bad_kernel_address_loses_context() {
             UseAfterFree,
             |scene| {
                 let other = scene.allocate_async(scene.one);
-                assert!(call!(scene.gpu, cuMemFreeAsync(other, scene.one)).is_success());
+                ok!(scene.gpu, cuMemFreeAsync(other, scene.one));
                 negate(other, 10)
             },
             lost,
@@ -584,17 +549,13 @@ fn modules_end_with_their_context() {
     let [launch] = negate(0, 1)[..] else { panic!() };
     let text = CString::new(launch.kernel.ptx()).unwrap();
     let name = CString::new(launch.kernel.name()).unwrap();
-    for code in [
-        call!(gpu, cuInit(0)),
-        call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)),
-        call!(gpu, cuCtxSetCurrent(context)),
-        call!(gpu, cuModuleLoadData(&mut module, text.as_ptr().cast())),
-        call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr())),
-        call!(gpu, cuDevicePrimaryCtxReset_v2(0)),
-        call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)),
-    ] {
-        assert_eq!(code, CUresult::SUCCESS);
-    }
+    ok!(gpu, cuInit(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuCtxSetCurrent(context));
+    ok!(gpu, cuModuleLoadData(&mut module, text.as_ptr().cast()));
+    ok!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
+    ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
     assert_eq!(call!(gpu, cuModuleUnload(module)), CUresult::ERROR_INVALID_HANDLE);
     let code = call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
     assert_eq!(code, CUresult::ERROR_INVALID_HANDLE);

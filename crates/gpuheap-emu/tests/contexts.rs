@@ -5,33 +5,19 @@
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
 
-macro_rules! call {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers; handles may be stale, and the emulator finds that.
-        unsafe { $gpu.$function($($arg),*) }
-    };
-}
+mod calls;
 
-macro_rules! ok {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        assert_eq!(call!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
-    };
-}
+use calls::{call, ok};
 
 const MIB: usize = 1 << 20;
 const DESTROYED: CUresult = CUresult::ERROR_CONTEXT_IS_DESTROYED;
 
 /// Creates an emulator that does its work on demand. The primary context of device 0 is current.
 fn start(devices: usize) -> (Emulator, CUcontext) {
-    let gpu = Emulator::new(Options {
-        devices: vec![Profile::h200(); devices],
-        schedule: Schedule::OnDemand,
-        ..Options::default()
-    });
+    let devices = vec![Profile::h200(); devices];
+    let gpu = calls::start(Options { devices, schedule: Schedule::OnDemand, ..Options::default() });
     let mut context = CUcontext::NULL;
-    ok!(gpu, cuInit(0));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(gpu, cuCtxSetCurrent(context));
+    ok!(gpu, cuCtxGetCurrent(&mut context));
     (gpu, context)
 }
 
@@ -161,7 +147,7 @@ fn freed_host_memory_stays_untouched() {
     ok!(gpu, cuCtxSynchronize());
     ok!(gpu, cuMemcpyDtoHAsync_v2(host, pointer, MIB, stream));
     ok!(gpu, cuCtxPushCurrent_v2(here));
-    assert_eq!(call!(gpu, cuMemFreeHost(host)), CUresult::SUCCESS);
+    ok!(gpu, cuMemFreeHost(host));
     ok!(gpu, cuStreamQuery(stream));
 }
 

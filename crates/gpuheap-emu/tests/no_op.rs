@@ -7,12 +7,9 @@ use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, FindingKind, Kernels, Options, Profile, Schedule};
 use gpuheap_kernels::{Launch, Type, Unary, unary};
 
-macro_rules! call {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers; handles and device addresses may be wrong.
-        unsafe { $gpu.$function($($arg),*) }
-    };
-}
+mod calls;
+
+use calls::{call, ok, start};
 
 /// A fat binary without entries.
 const FAT_BINARY: [u8; 16] = [0x50, 0xed, 0x55, 0xba, 1, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -24,16 +21,7 @@ const MIB: usize = 1 << 20;
 const OK: CUresult = CUresult::SUCCESS;
 
 fn device(kernels: Kernels, schedule: Schedule) -> Emulator {
-    let gpu = Emulator::new(Options { kernels, schedule, ..Options::default() });
-    enter(&gpu);
-    gpu
-}
-
-fn enter(gpu: &Emulator) {
-    let mut context = CUcontext::NULL;
-    assert_eq!(call!(gpu, cuInit(0)), OK);
-    assert_eq!(call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)), OK);
-    assert_eq!(call!(gpu, cuCtxSetCurrent(context)), OK);
+    start(Options { kernels, schedule, ..Options::default() })
 }
 
 fn no_op() -> Emulator {
@@ -42,14 +30,14 @@ fn no_op() -> Emulator {
 
 fn allocate(gpu: &Emulator, bytes: usize) -> CUdeviceptr {
     let mut block = 0;
-    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, bytes)), OK);
+    ok!(gpu, cuMemAlloc_v2(&mut block, bytes));
     block
 }
 
 fn load(gpu: &Emulator, image: &[u8], name: &std::ffi::CStr) -> CUfunction {
     let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
-    assert_eq!(call!(gpu, cuModuleLoadData(&mut module, image.as_ptr().cast())), OK);
-    assert_eq!(call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr())), OK);
+    ok!(gpu, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+    ok!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
     function
 }
 
@@ -57,10 +45,8 @@ fn load_library(gpu: &Emulator, image: &[u8]) -> (CUlibrary, CUkernel) {
     let (mut library, mut kernel) = (CUlibrary::NULL, CUkernel::NULL);
     let (options, values) = (ptr::null_mut(), ptr::null_mut());
     let image = image.as_ptr().cast();
-    let code =
-        call!(gpu, cuLibraryLoadData(&mut library, image, options, values, 0, options, values, 0));
-    assert_eq!(code, OK);
-    assert_eq!(call!(gpu, cuLibraryGetKernel(&mut kernel, library, c"any".as_ptr())), OK);
+    ok!(gpu, cuLibraryLoadData(&mut library, image, options, values, 0, options, values, 0));
+    ok!(gpu, cuLibraryGetKernel(&mut kernel, library, c"any".as_ptr()));
     (library, kernel)
 }
 
@@ -102,14 +88,12 @@ fn each_launch_variant_is_accepted() {
     let function = CUfunction(kernel.0);
     let none = ptr::null_mut();
     let launched = config(4, 256, CUstream::NULL);
-    assert_eq!(call!(gpu, cuLaunchKernelEx(&launched, function, none, none)), OK);
-    let code =
-        call!(gpu, cuLaunchCooperativeKernel(function, 1, 1, 1, 32, 1, 1, 0, CUstream::NULL, none));
-    assert_eq!(code, OK);
+    ok!(gpu, cuLaunchKernelEx(&launched, function, none, none));
+    ok!(gpu, cuLaunchCooperativeKernel(function, 1, 1, 1, 32, 1, 1, 0, CUstream::NULL, none));
     assert_eq!(launch(&gpu, function, 1, 1), OK);
     assert_eq!(gpu.counts().launches_dropped, 3);
 
-    assert_eq!(call!(gpu, cuLibraryUnload(library)), OK);
+    ok!(gpu, cuLibraryUnload(library));
     assert_eq!(launch(&gpu, function, 1, 1), CUresult::ERROR_INVALID_HANDLE);
 }
 
@@ -130,39 +114,37 @@ fn kernels_have_properties_and_occupancy() {
     let function = load(&gpu, CUBIN, c"f");
     let get = |attribute| {
         let mut value = -2;
-        assert_eq!(call!(gpu, cuFuncGetAttribute(&mut value, attribute, function)), OK);
+        ok!(gpu, cuFuncGetAttribute(&mut value, attribute, function));
         value
     };
     assert_eq!((get(A::MAX_THREADS_PER_BLOCK), get(A::BINARY_VERSION)), (1024, 90));
     assert_eq!(get(A::MAX_DYNAMIC_SHARED_SIZE_BYTES), 48 << 10);
     let dynamic = A::MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    assert_eq!(call!(gpu, cuFuncSetAttribute(function, dynamic, 200 << 10)), OK);
+    ok!(gpu, cuFuncSetAttribute(function, dynamic, 200 << 10));
     assert_eq!(get(dynamic), 200 << 10);
 
     let blocks = |threads, shared| {
         let mut blocks = -1;
-        let code = call!(
+        ok!(
             gpu,
             cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, shared)
         );
-        assert_eq!(code, OK);
         blocks
     };
     assert_eq!([blocks(1024, 0), blocks(256, 0), blocks(32, 0)], [2, 8, 32]);
     assert_eq!([blocks(256, 100 << 10), blocks(2048, 0)], [2, 0]);
     let (mut clusters, launched) = (0, config(1, 128, CUstream::NULL));
-    assert_eq!(call!(gpu, cuOccupancyMaxActiveClusters(&mut clusters, function, &launched)), OK);
+    ok!(gpu, cuOccupancyMaxActiveClusters(&mut clusters, function, &launched));
     assert!(clusters > 0);
 }
 
 #[test]
 fn kernel_reports_binary_architecture() {
     let devices = vec![Profile::rtx4090()];
-    let gpu = Emulator::new(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
-    enter(&gpu);
+    let gpu = start(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
     let function = load(&gpu, CUBIN, c"f");
     let (mut version, attribute) = (0, CUfunction_attribute::PTX_VERSION);
-    assert_eq!(call!(gpu, cuFuncGetAttribute(&mut version, attribute, function)), OK);
+    ok!(gpu, cuFuncGetAttribute(&mut version, attribute, function));
     assert_eq!(version, 86, "the device's own is 89");
 }
 
@@ -174,8 +156,7 @@ fn extreme_devices_have_an_occupancy() {
             compute_capability: (number, number),
             ..Profile::t4()
         }];
-        let gpu = Emulator::new(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
-        enter(&gpu);
+        let gpu = start(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
         let function = load(&gpu, CUBIN, c"f");
         let (mut blocks, mut threads, mut version) = (0, 0, 0);
         let found = call!(
@@ -184,7 +165,7 @@ fn extreme_devices_have_an_occupancy() {
         );
         assert_eq!((found, threads), (OK, 1024));
         let attribute = CUfunction_attribute::BINARY_VERSION;
-        assert_eq!(call!(gpu, cuFuncGetAttribute(&mut version, attribute, function)), OK);
+        ok!(gpu, cuFuncGetAttribute(&mut version, attribute, function));
     }
 }
 
@@ -207,7 +188,7 @@ fn fresh_memory_reads_zero() {
     let gpu = no_op();
     let block = allocate(&gpu, 4096);
     let mut read = [1_u8; 64];
-    assert_eq!(call!(gpu, cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), block, 64)), OK);
+    ok!(gpu, cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), block, 64));
     assert_eq!(read, [0; 64]);
     assert_eq!(gpu.findings().unwrap(), []);
     assert_eq!(gpu.counts().copies_to_host, 1);
@@ -223,9 +204,9 @@ fn large_upload_keeps_no_content() {
         let mut copied = |bytes: usize| {
             let stream = CUstream::NULL;
             let from = data.as_ptr().cast();
-            assert_eq!(call!(gpu, cuMemcpyHtoDAsync_v2(block, from, bytes, stream)), OK);
+            ok!(gpu, cuMemcpyHtoDAsync_v2(block, from, bytes, stream));
             let to = read.as_mut_ptr().cast();
-            assert_eq!(call!(gpu, cuMemcpyDtoH_v2(to, block, bytes)), OK);
+            ok!(gpu, cuMemcpyDtoH_v2(to, block, bytes));
             assert!(read[..bytes].iter().all(|byte| *byte == read[0]));
             read[0]
         };
@@ -295,7 +276,7 @@ fn launch_three(gpu: &Emulator, function: CUfunction, stream: CUstream, first: u
     let mut arguments =
         [(&raw mut first).cast(), (&raw mut number).cast(), (&raw mut structure).cast()];
     let (to, none) = (arguments.as_mut_ptr(), ptr::null_mut());
-    assert_eq!(call!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, to, none)), OK);
+    ok!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, to, none));
 }
 
 #[test]
@@ -347,8 +328,7 @@ fn argument_in_a_buffer_reads_zero() {
         key(0),
     ];
     let (none, extra, stream) = (ptr::null_mut(), extra.as_mut_ptr(), CUstream::NULL);
-    let code = call!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, none, extra));
-    assert_eq!(code, OK);
+    ok!(gpu, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, none, extra));
     // The third word is beyond the end of the buffer.
     assert_eq!(read(&gpu, &blocks), [7, 0]);
 }
@@ -377,16 +357,16 @@ fn graph_changes_uploads_at_each_launch() {
     let block = allocate(&gpu, 512);
     let (mut stream, mut graph, mut executable) =
         (CUstream::NULL, CUgraph::NULL, CUgraphExec::NULL);
-    assert_eq!(call!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING)), OK);
+    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
     let mode = CUstreamCaptureMode::GLOBAL;
-    assert_eq!(call!(gpu, cuStreamBeginCapture_v2(stream, mode)), OK);
+    ok!(gpu, cuStreamBeginCapture_v2(stream, mode));
     launch_three(&gpu, function, stream, block, 0);
-    assert_eq!(call!(gpu, cuStreamEndCapture(stream, &mut graph)), OK);
-    assert_eq!(call!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0)), OK);
+    ok!(gpu, cuStreamEndCapture(stream, &mut graph));
+    ok!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
     for _ in 0..2 {
         upload(&gpu, &[block]);
         assert_eq!(read(&gpu, &[block]), [7]);
-        assert_eq!(call!(gpu, cuGraphLaunch(executable, stream)), OK);
+        ok!(gpu, cuGraphLaunch(executable, stream));
         assert_eq!(read(&gpu, &[block]), [0]);
     }
 }
@@ -414,14 +394,14 @@ fn reported_change_reads_zero_after_launches() {
 fn upload(gpu: &Emulator, addresses: &[u64]) {
     for address in addresses {
         let bytes = 7_u32.to_ne_bytes();
-        assert_eq!(call!(gpu, cuMemcpyHtoD_v2(*address, bytes.as_ptr().cast(), 4)), OK);
+        ok!(gpu, cuMemcpyHtoD_v2(*address, bytes.as_ptr().cast(), 4));
     }
 }
 
 fn read(gpu: &Emulator, addresses: &[u64]) -> Vec<u32> {
     let read = |address: &u64| {
         let mut bytes = [1_u8; 4];
-        assert_eq!(call!(gpu, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), *address, 4)), OK);
+        ok!(gpu, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), *address, 4));
         u32::from_ne_bytes(bytes)
     };
     addresses.iter().map(read).collect()
@@ -436,14 +416,14 @@ fn freed_memory_keeps_no_upload() {
         let first = allocate(&gpu, bytes);
         upload(&gpu, &[first]);
         assert_eq!(read(&gpu, &[first]), [7]);
-        assert_eq!(call!(gpu, cuMemFree_v2(first)), OK);
+        ok!(gpu, cuMemFree_v2(first));
         assert_eq!(read(&gpu, &[allocate(&gpu, bytes)]), [0]);
     }
     let (mut first, stream) = (0, CUstream::NULL);
-    assert_eq!(call!(gpu, cuMemAllocAsync(&mut first, 512, stream)), OK);
+    ok!(gpu, cuMemAllocAsync(&mut first, 512, stream));
     upload(&gpu, &[first]);
-    assert_eq!(call!(gpu, cuMemFreeAsync(first, stream)), OK);
-    assert_eq!(call!(gpu, cuMemAllocAsync(&mut first, 512, stream)), OK);
+    ok!(gpu, cuMemFreeAsync(first, stream));
+    ok!(gpu, cuMemAllocAsync(&mut first, 512, stream));
     assert_eq!(read(&gpu, &[first]), [0]);
 }
 
@@ -475,14 +455,14 @@ fn reused_mapped_part_reads_zero() {
         flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     let mut at = 0;
-    assert_eq!(call!(gpu, cuMemAddressReserve(&mut at, 4 * PIECE, 0, 0, 0)), OK);
+    ok!(gpu, cuMemAddressReserve(&mut at, 4 * PIECE, 0, 0, 0));
     // The third of the four pieces has no memory.
     let pieces = [0, 1, 3].map(|piece| at + (piece * PIECE) as u64);
     for piece in pieces {
         let mut memory = 0;
-        assert_eq!(call!(gpu, cuMemCreate(&mut memory, PIECE, &properties, 0)), OK);
-        assert_eq!(call!(gpu, cuMemMap(piece, PIECE, 0, memory, 0)), OK);
-        assert_eq!(call!(gpu, cuMemSetAccess(piece, PIECE, &access, 1)), OK);
+        ok!(gpu, cuMemCreate(&mut memory, PIECE, &properties, 0));
+        ok!(gpu, cuMemMap(piece, PIECE, 0, memory, 0));
+        ok!(gpu, cuMemSetAccess(piece, PIECE, &access, 1));
     }
     let parts = [at, pieces[1] - 512, pieces[1], pieces[2], pieces[2] + 512];
     upload(&gpu, &parts);
@@ -496,14 +476,14 @@ fn no_op_checks_bounds_without_order() {
     let block = allocate(&gpu, 4 * MIB);
     for _ in 0..2 {
         let mut stream = CUstream::NULL;
-        assert_eq!(call!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING)), OK);
-        assert_eq!(call!(gpu, cuMemsetD8Async(block, 1, 64, stream)), OK);
+        ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+        ok!(gpu, cuMemsetD8Async(block, 1, 64, stream));
     }
     assert_eq!(gpu.findings().unwrap(), []);
 
     let invalid = CUresult::ERROR_INVALID_VALUE;
     assert_eq!(call!(gpu, cuMemsetD8_v2(block, 1, 4 * MIB + 1)), invalid);
-    assert_eq!(call!(gpu, cuMemFree_v2(block)), OK);
+    ok!(gpu, cuMemFree_v2(block));
     assert_eq!(call!(gpu, cuMemFree_v2(block)), invalid);
     let kinds: Vec<_> = gpu.findings().unwrap().iter().map(|found| found.kind).collect();
     assert_eq!(kinds, [FindingKind::OutOfBounds, FindingKind::DoubleFree]);
@@ -515,22 +495,22 @@ fn a_graph_keeps_its_launches() {
     let function = load(&gpu, CUBIN, c"f");
     let (mut stream, mut graph, mut executable) =
         (CUstream::NULL, CUgraph::NULL, CUgraphExec::NULL);
-    assert_eq!(call!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING)), OK);
+    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
     let mode = CUstreamCaptureMode::GLOBAL;
-    assert_eq!(call!(gpu, cuStreamBeginCapture_v2(stream, mode)), OK);
+    ok!(gpu, cuStreamBeginCapture_v2(stream, mode));
     let none = ptr::null_mut();
     for _ in 0..3 {
-        assert_eq!(call!(gpu, cuLaunchKernelEx(&config(1, 1, stream), function, none, none)), OK);
+        ok!(gpu, cuLaunchKernelEx(&config(1, 1, stream), function, none, none));
     }
-    assert_eq!(call!(gpu, cuStreamEndCapture(stream, &mut graph)), OK);
+    ok!(gpu, cuStreamEndCapture(stream, &mut graph));
     assert_eq!(gpu.counts().launches_dropped, 0, "a capture runs nothing");
 
     let mut nodes = 0;
-    assert_eq!(call!(gpu, cuGraphGetNodes(graph, ptr::null_mut(), &mut nodes)), OK);
+    ok!(gpu, cuGraphGetNodes(graph, ptr::null_mut(), &mut nodes));
     assert_eq!(nodes, 3);
-    assert_eq!(call!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0)), OK);
+    ok!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
     for _ in 0..2 {
-        assert_eq!(call!(gpu, cuGraphLaunch(executable, stream)), OK);
+        ok!(gpu, cuGraphLaunch(executable, stream));
     }
     assert_eq!(gpu.counts().launches_dropped, 6);
 }
@@ -539,7 +519,7 @@ fn a_graph_keeps_its_launches() {
 fn gpuheap_s_own_kernels_still_compute() {
     let gpu = no_op();
     let (input, output) = (allocate(&gpu, 4096), allocate(&gpu, 4096));
-    assert_eq!(call!(gpu, cuMemsetD8_v2(input, 1, 4096)), OK);
+    ok!(gpu, cuMemsetD8_v2(input, 1, 4096));
     let launches: Vec<Launch> = unary(Unary::Negate, Type::I32, 1024, output, input);
     assert!(!launches.is_empty());
     for launched in launches {
@@ -549,12 +529,10 @@ fn gpuheap_s_own_kernels_still_compute() {
         let mut parameter = launched.words.as_slice().as_ptr().cast_mut().cast();
         let (grid, block, none) = (launched.grid, launched.block, ptr::null_mut());
         let (stream, to) = (CUstream::NULL, &raw mut parameter);
-        let code =
-            call!(gpu, cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, to, none));
-        assert_eq!(code, OK);
+        ok!(gpu, cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, to, none));
     }
     let mut read = [0_i32; 1];
-    assert_eq!(call!(gpu, cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), output, 4)), OK);
+    ok!(gpu, cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), output, 4));
     assert_eq!(read, [-0x0101_0101]);
     assert_eq!(gpu.counts().launches_dropped, 0);
 }

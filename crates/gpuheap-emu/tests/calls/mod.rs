@@ -1,0 +1,32 @@
+//! Calls of an emulator, and the emulator with which a test begins.
+
+use gpuheap_driver::*;
+use gpuheap_emu::{Emulator, Options};
+
+/// Calls a function of the emulator and returns its code.
+macro_rules! call {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass valid pointers. The emulator finds handles and device addresses
+        // that are wrong or stale.
+        unsafe { $gpu.$function($($arg),*) }
+    };
+}
+
+/// Calls a function of the emulator that must succeed.
+macro_rules! ok {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        assert_eq!(call!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
+    };
+}
+
+pub(crate) use {call, ok};
+
+/// Creates an emulator with the primary context of device 0 current.
+pub(crate) fn start(options: Options) -> Emulator {
+    let gpu = Emulator::new(options);
+    let mut context = CUcontext::NULL;
+    ok!(gpu, cuInit(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuCtxSetCurrent(context));
+    gpu
+}
