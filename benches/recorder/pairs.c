@@ -38,14 +38,25 @@ int prepare(int with_context) {
   return ((fn)find("cuMemPoolSetAttribute"))(pool, 4, &most);
 }
 
-/* Returns nanoseconds of a pair. */
+static __attribute__((noinline)) int one(size_t bytes) {
+  uint64_t p = 0;
+  return alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0);
+}
+
+/* Has the stack pointer of `one`, as functions that Python calls have. */
+static __attribute__((noinline)) int other(size_t bytes) {
+  uint64_t p = 1;
+  return alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0);
+}
+
+/* Returns nanoseconds of a pair. Two functions take turns to allocate. */
 double pairs(int count, size_t bytes, int is_async) {
   struct timespec a, b;
   clock_gettime(CLOCK_MONOTONIC, &a);
   for (int i = 0; i < count; i++) {
     uint64_t p = 0;
     if (is_async) {
-      if (alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0)) return -1;
+      if (i % 2 ? one(bytes) : other(bytes)) return -1;
     } else if (alloc(&p, bytes) || release(p))
       return -1;
   }

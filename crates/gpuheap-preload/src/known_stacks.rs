@@ -14,9 +14,15 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Number of stacks that are kept. Each takes 1.1 KiB at most. A training step of a transformer
-/// with 12 layers has some hundreds.
+use rustc_hash::FxHashMap;
+
+/// Most stacks that are kept. Each takes 1.1 KiB at most. A training step of a transformer with 12
+/// layers has some hundreds.
 const KEPT: usize = 1024;
+
+/// Most stacks that are kept for one stack pointer. Python calls most functions of a library at the
+/// same depth, so a training step of PyTorch has some dozens at one.
+const KEPT_AT_ONE: usize = 64;
 
 /// Return address, and the place in the stack that holds it.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +34,18 @@ struct Slot {
 /// Stack of a thread.
 #[derive(Debug)]
 struct Known {
-    stack_pointer: usize,
     thread: usize,
     slots: Box<[Slot]>,
 }
 
-static KNOWN: Mutex<Vec<Option<Known>>> = Mutex::new(Vec::new());
+/// Stacks by their stack pointers.
+#[derive(Default)]
+struct Stacks {
+    by_pointer: FxHashMap<usize, Vec<Known>>,
+    len: usize,
+}
+
+static KNOWN: Mutex<Option<Stacks>> = Mutex::new(None);
 
 /// Return addresses of a stack that is being unwound, the innermost first.
 pub(crate) struct Unwound {
@@ -63,27 +75,43 @@ impl Unwound {
         let Some(end) = stack_end(self.stack_pointer) else { return };
         let is_kept = self.slots.iter().all(|slot| slot.is_current(end));
         if is_kept && let Ok(mut known) = KNOWN.try_lock() {
-            known.resize_with(KEPT, || None);
-            let (stack_pointer, thread) = (self.stack_pointer, thread());
-            let slots = self.slots.into_boxed_slice();
-            known[index(stack_pointer)] = Some(Known { stack_pointer, thread, slots });
+            let stack = Known { thread: thread(), slots: self.slots.into_boxed_slice() };
+            known.get_or_insert_default().add(self.stack_pointer, stack);
         }
     }
 }
 
-/// Calls `add` with each return address of the stack that was captured at this stack pointer, if
-/// the stack is still the same. Returns `false` otherwise.
+impl Stacks {
+    /// Adds a stack. If there are too many, the others are forgotten first.
+    fn add(&mut self, stack_pointer: usize, stack: Known) {
+        if self.len >= KEPT {
+            *self = Stacks::default();
+        }
+        let at_one = self.by_pointer.entry(stack_pointer).or_default();
+        if at_one.len() >= KEPT_AT_ONE {
+            self.len -= at_one.len();
+            at_one.clear();
+        }
+        at_one.push(stack);
+        self.len += 1;
+    }
+}
+
+/// Calls `add` with each return address of a stack that was captured at this stack pointer, if the
+/// stack is the same again. Returns `false` otherwise.
 pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> bool {
     let Some(end) = stack_end(stack_pointer) else { return false };
     // A lock that another thread holds, also at the time of a fork, costs an unwinding.
     let Ok(known) = KNOWN.try_lock() else { return false };
-    let found = known.get(index(stack_pointer)).and_then(Option::as_ref);
-    let Some(found) = found
-        .filter(|found| found.stack_pointer == stack_pointer && found.thread == thread())
-        .filter(|found| found.slots.iter().all(|slot| slot.is_current(end)))
-    else {
+    let Some(at_one) = known.as_ref().and_then(|known| known.by_pointer.get(&stack_pointer)) else {
         return false;
     };
+    let thread = thread();
+    let is_same = |found: &&Known| {
+        found.thread == thread && found.slots.iter().all(|slot| slot.is_current(end))
+    };
+    // A stack was added after those that it did not equal, so the latest one equals most likely.
+    let Some(found) = at_one.iter().rev().find(is_same) else { return false };
     let _ = found.slots.iter().all(|slot| add(slot.address));
     true
 }
@@ -131,11 +159,6 @@ fn stack_of_thread() -> Range<usize> {
         code
     };
     if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
-}
-
-fn index(stack_pointer: usize) -> usize {
-    // Stack pointers are multiples of 16.
-    (stack_pointer >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54
 }
 
 /// Returns a number of the calling thread that also differs between stacks of threads.
