@@ -77,6 +77,8 @@ fn entry() {
     cc::Build::new()
         .cpp(true)
         .std("c++11")
+        // Unoptimised, vectors take a symbol of libstdc++ 11. manylinux_2_28 ends before it.
+        .opt_level(2)
         .file("src/torch_entry.cpp")
         .flag("-Wall")
         .flag("-Wextra")
