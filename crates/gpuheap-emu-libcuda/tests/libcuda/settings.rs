@@ -20,10 +20,7 @@ fn unknown_value_lists_valid_ones() {
         ("GPUHEAP_EMULATED_LOG", "loud", "0 or 1"),
         ("GPUHEAP_EMULATED_ACCOUNT", "/proc/version", "may be written"),
     ] {
-        let output =
-            library::run_ignored_test("settings::cannot_open", &folder, &[(variable, value)]);
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{variable}={value}: {stderr}");
+        let stderr = library::stderr_of("settings::cannot_open", &folder, &[(variable, value)]);
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(stderr.contains(&format!("{variable}={value:?}")), "{stderr}");
         assert!(stderr.contains(names), "{stderr}");
@@ -40,9 +37,7 @@ fn account_refuses_too_many_devices() {
             ("GPUHEAP_EMULATED_DEVICE", devices.as_str()),
             ("GPUHEAP_EMULATED_ACCOUNT", account.as_str()),
         ];
-        let output = library::run_ignored_test(test, &folder, &variables);
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{count}: {stderr}");
+        let stderr = library::stderr_of(test, &folder, &variables);
         assert_eq!(stderr.contains("at most 16 devices"), count == 17, "{stderr}");
     }
 }
@@ -62,8 +57,7 @@ fn environment_chooses_device() {
         (vec![("GPUHEAP_EMULATED_DRIVER", "12.4")], "CUDA 12040"),
         (vec![("GPUHEAP_EMULATED_DRIVER", "13.0")], "CUDA 13000"),
     ] {
-        let output = library::run_ignored_test("settings::opens", &folder, &variables);
-        let stdout = library::quiet_success(output);
+        let stdout = library::run_ignored_test("settings::opens", &folder, &variables);
         assert!(stdout.contains(expected), "{variables:?}: {stdout}");
     }
 }
@@ -72,12 +66,11 @@ fn environment_chooses_device() {
 fn empty_list_hides_all_devices() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for list in ["", "-1", "7"] {
-        let output = library::run_ignored_test(
+        library::run_ignored_test(
             "settings::finds_no_device",
             &folder,
             &[("CUDA_VISIBLE_DEVICES", list)],
         );
-        library::quiet_success(output);
     }
 }
 
@@ -93,38 +86,29 @@ fn finds_no_device() {
 #[test]
 fn failed_lookups_are_logged() {
     let folder = library::folder(&[&library::LIBCUDA]);
-    let output = library::run_ignored_test(
-        "settings::asks_in_vain",
-        &folder,
-        &[("GPUHEAP_EMULATED_LOG", "1")],
-    );
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
+    let stderr =
+        library::stderr_of("settings::asks_in_vain", &folder, &[("GPUHEAP_EMULATED_LOG", "1")]);
     assert_eq!(stderr, "gpuheap: libcuda: no cuTeleport of CUDA 12.3 or before\n");
-    library::quiet_success(library::run_ignored_test("settings::asks_in_vain", &folder, &[]));
+    library::run_ignored_test("settings::asks_in_vain", &folder, &[]);
 }
 
 #[test]
 fn misuse_is_reported_when_asked() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
-    let output = library::run_ignored_test("settings::frees_twice", &folder, &checks);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
+    let stderr = library::stderr_of("settings::frees_twice", &folder, &checks);
     assert_eq!(stderr.lines().count(), 2, "{stderr}");
     for line in stderr.lines() {
         assert!(line.starts_with("gpuheap: libcuda: cuMemFree_v2 frees "), "{line}");
     }
-    library::quiet_success(library::run_ignored_test("settings::frees_twice", &folder, &[]));
+    library::run_ignored_test("settings::frees_twice", &folder, &[]);
 }
 
 #[test]
 fn hidden_findings_are_counted_at_exit() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
-    let output = library::run_ignored_test("settings::frees_nothing_often", &folder, &checks);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
+    let stderr = library::stderr_of("settings::frees_nothing_often", &folder, &checks);
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines.len(), 102, "{stderr}");
     assert!(lines[100].contains("100 findings are shown"), "{}", lines[100]);
@@ -141,12 +125,10 @@ fn processes_share_account_memory() {
         ("GPUHEAP_EMULATED_DEVICE", "64MiB"),
         ("GPUHEAP_EMULATED_ACCOUNT", file.to_str().unwrap()),
     ];
-    let output = library::run_ignored_test("settings::takes_48_mib_twice", &folder, &variables);
-    let stdout = library::quiet_success(output);
+    let stdout = library::run_ignored_test("settings::takes_48_mib_twice", &folder, &variables);
     assert!(stdout.contains("the second is refused"), "{stdout}");
     // The first process has ended, so its memory is free again.
-    let output = library::run_ignored_test("settings::takes_48_mib", &folder, &variables);
-    let stdout = library::quiet_success(output);
+    let stdout = library::run_ignored_test("settings::takes_48_mib", &folder, &variables);
     assert!(stdout.contains("code 0"), "{stdout}");
 }
 
@@ -180,15 +162,13 @@ fn takes_48_mib_twice() {
 fn block_misuse_is_reported_with_checks() {
     let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
-    let output = library::run_ignored_test("settings::leaves_its_block", &folder, &checks);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{stderr}");
+    let stderr = library::stderr_of("settings::leaves_its_block", &folder, &checks);
     let lines: Vec<&str> = stderr.lines().collect();
     let [beyond, freed] = lines[..] else { panic!("{stderr}") };
     assert!(beyond.contains("cuMemsetD8_v2 uses 100 bytes at "), "{beyond}");
     assert!(beyond.contains(", 50 bytes into a block of 100 bytes at "), "{beyond}");
     assert!(freed.contains(" and freed on the default stream "), "{freed}");
-    library::quiet_success(library::run_ignored_test("settings::leaves_its_block", &folder, &[]));
+    library::run_ignored_test("settings::leaves_its_block", &folder, &[]);
 }
 
 #[test]

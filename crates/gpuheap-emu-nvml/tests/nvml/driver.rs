@@ -11,8 +11,7 @@ fn nvml_shows_drivers_devices() {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let variables = [("GPUHEAP_EMULATED_DEVICE", "t4,4GiB"), ("GPUHEAP_EMULATED_DRIVER", "12.4")];
     for name in ["driver::sees_its_own_memory", "driver::sees_idle_devices"] {
-        let output = library::run_ignored_test(name, &folder, &variables);
-        library::quiet_success(output);
+        library::run_ignored_test(name, &folder, &variables);
     }
 }
 

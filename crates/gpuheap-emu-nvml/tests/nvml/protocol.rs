@@ -16,8 +16,7 @@ fn wrong_arguments_are_refused() {
     let folder = library::folder(&[&library::NVML]);
     let variables = [("GPUHEAP_EMULATED_NVML", description::DESCRIPTION)];
     for name in ["protocol::asks_for_sizes", "protocol::passes_wrong_arguments"] {
-        let output = library::run_ignored_test(name, &folder, &variables);
-        library::quiet_success(output);
+        library::run_ignored_test(name, &folder, &variables);
     }
 }
 

@@ -121,9 +121,6 @@ fn unsafe_call_breaks_capture() {
             assert!(!code!(gpu, cuCtxSynchronize()).is_success());
             assert_eq!(end(gpu, stream), Err(INVALIDATED), "{mode:?}");
         }
-        ok!(gpu, cuEventDestroy_v2(event));
-        ok!(gpu, cuStreamDestroy_v2(stream));
-        ok!(gpu, cuStreamDestroy_v2(other));
     });
 }
 
@@ -162,9 +159,6 @@ fn relaxed_thread_may_allocate_during_capture() {
             assert_eq!(status(gpu, stream), Status::ACTIVE, "{mode:?}");
             end_well(gpu, stream);
         }
-        ok!(gpu, cuEventDestroy_v2(event));
-        ok!(gpu, cuStreamDestroy_v2(stream));
-        ok!(gpu, cuStreamDestroy_v2(other));
     });
 }
 
@@ -190,8 +184,6 @@ fn mapping_is_allowed_during_capture() {
         begin(gpu, stream, Mode::GLOBAL);
         assert_eq!(code!(gpu, cuStreamQuery(other)), UNSUPPORTED);
         assert_eq!(end(gpu, stream), Err(INVALIDATED));
-        ok!(gpu, cuStreamDestroy_v2(stream));
-        ok!(gpu, cuStreamDestroy_v2(other));
     });
 }
 
@@ -225,7 +217,6 @@ fn global_capture_binds_other_threads() {
             assert_eq!(code, if breaks { UNSUPPORTED } else { CUresult::SUCCESS }, "{mode:?}");
             assert_eq!(end(gpu, stream).is_err(), breaks, "{mode:?}");
         }
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 
@@ -244,9 +235,6 @@ fn captured_event_marks_no_work() {
         ok!(gpu, cuEventRecord(event, other));
         ok!(gpu, cuEventSynchronize(event));
         ok!(gpu, cuEventQuery(event));
-        ok!(gpu, cuEventDestroy_v2(event));
-        ok!(gpu, cuStreamDestroy_v2(stream));
-        ok!(gpu, cuStreamDestroy_v2(other));
     });
 }
 
@@ -259,9 +247,6 @@ fn capture_refuses_outside_event() {
         let isolation = CUresult::ERROR_STREAM_CAPTURE_ISOLATION;
         assert_eq!(code!(gpu, cuStreamWaitEvent(stream, event, 0)), isolation);
         assert_eq!(end(gpu, stream), Err(INVALIDATED));
-        ok!(gpu, cuEventDestroy_v2(event));
-        ok!(gpu, cuStreamDestroy_v2(stream));
-        ok!(gpu, cuStreamDestroy_v2(other));
     });
 }
 
@@ -322,7 +307,6 @@ fn a_capture_ends_where_it_began() {
         begin(gpu, stream, Mode::RELAXED);
         assert!(!code!(gpu, cuStreamBeginCapture_v2(stream, Mode::RELAXED)).is_success());
         let _ = end(gpu, stream);
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 
@@ -353,7 +337,6 @@ fn capture_query_leaves_capture_valid() {
         );
         assert_eq!(alone, CUresult::ERROR_INVALID_VALUE);
         end_well(gpu, stream);
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 
@@ -400,7 +383,6 @@ fn unknown_graph_flags_are_refused() {
         ok!(gpu, cuGraphExecDestroy(executable));
         ok!(gpu, cuGraphDestroy(graph));
         gpu.free(block);
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 

@@ -120,7 +120,6 @@ fn host_pool_memory_is_shared() {
             assert_eq!(reserved(gpu, pool), 0, "above the release threshold");
             ok!(gpu, cuMemPoolDestroy(pool));
         }
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 

@@ -63,7 +63,6 @@ fn advice_is_kept_and_bounded() {
         for (bytes, flags) in [(0, 1), (10, 7)] {
             assert_eq!(code!(gpu, cuMemAllocManaged(&mut pointer, bytes, flags)), invalid);
         }
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 
@@ -76,7 +75,6 @@ fn managed_memory_refuses_ordered_free() {
         ok!(gpu, cuMemsetD8_v2(pointer, 5, 4096));
         assert_eq!(gpu.download(pointer, 4096), [5; 4096]);
         gpu.free(pointer);
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 
@@ -125,7 +123,6 @@ fn managed_memory_attaches_whole() {
         }
         gpu.free(plain);
         gpu.free(pointer);
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 
@@ -204,7 +201,6 @@ fn prefetch_batch_moves_each_group() {
         for pointer in pointers {
             gpu.free(pointer);
         }
-        ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
 

@@ -113,7 +113,6 @@ fn thread_event_covers_legacy_wait() {
         ok!(gpu, cuStreamWaitEvent(CUstream::LEGACY, event, 0));
         on_a_thread(gpu, || ok!(gpu, cuEventRecord(event, CUstream::PER_THREAD)));
         scene.assert_covered(9);
-        ok!(gpu, cuStreamDestroy_v2(other));
     });
 }
 

@@ -86,9 +86,17 @@ pub(crate) fn ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &st
     command
 }
 
-/// Runs one [ignored test](ignored_test) to its end.
-pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> Output {
-    ignored_test(name, folder, variables).output().unwrap()
+/// Runs one [ignored test](ignored_test) as a [`quiet_success`].
+pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> String {
+    quiet_success(ignored_test(name, folder, variables).output().unwrap())
+}
+
+/// Runs one [ignored test](ignored_test) that succeeds, and returns its text on stderr.
+pub(crate) fn stderr_of(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> String {
+    let output = ignored_test(name, folder, variables).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{variables:?}: {stderr}");
+    stderr
 }
 
 /// Returns the output of a program. Asserts that the program succeeded and wrote nothing to stderr.
