@@ -68,10 +68,12 @@ pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
 /// first. `None` if the recording does not have the ends of threads.
 pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Vec<Holder>> {
     trace.recording()?;
+    let mut has_pool = FxHashMap::default();
     // A pool's memory is not left by a thread: the pool hands it out again.
-    let is_left = |block: &Block| {
+    let mut is_left = |block: &Block| {
+        let stack = trace.events()[block.from as usize].stack;
         !kind(trace, block).is_pooled()
-            && trace.pool_of(trace.events()[block.from as usize].stack).is_none()
+            && !*has_pool.entry(stack).or_insert_with(|| trace.pool_of(stack).is_some())
     };
     let is_ended = |block: &&Block| {
         let info = trace.thread_info(block.thread);

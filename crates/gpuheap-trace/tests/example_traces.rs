@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gpuheap_trace::{Format, Op, ReadOptions, Summary, Trace, read};
+use gpuheap_trace::{Format, Op, ReadOptions, Trace, read};
 
 fn example(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces").join(file)
@@ -14,56 +14,27 @@ fn read_one(file: &str, options: &ReadOptions) -> Trace {
     traces.remove(0)
 }
 
-fn log(file: &str, events: u64, streams: usize, peak_live_bytes: u64) -> Summary {
-    let trace = read_one(file, &ReadOptions::default());
-    let summary = trace.summary();
-    assert_eq!(trace.format(), Format::RmmCsv);
-    assert_eq!(trace.warnings(), []);
-    assert_eq!(summary.events, events);
-    assert_eq!(summary.streams, streams);
-    assert_eq!(summary.peak_live_bytes, peak_live_bytes);
-    assert_eq!(summary.unknown_frees, 0);
-    assert_eq!(summary.live_before, 0);
-    assert_eq!(summary.threads, Some(1));
-    assert_eq!(summary.left_live, summary.allocations - summary.frees);
-    summary
-}
-
 #[test]
-fn gpt_train_has_its_documented_figures() {
-    assert_eq!(log("gpt_train.csv.gz", 113_900, 1, 15_447_174_472).left_live, 0);
-}
-
-#[test]
-fn llama_ckpt_has_its_documented_figures() {
-    assert_eq!(log("llama_ckpt.csv.gz", 131_866, 1, 10_005_282_000).left_live, 0);
-}
-
-#[test]
-fn llm_serve_has_its_documented_figures() {
-    assert_eq!(log("llm_serve.csv.gz", 431_690, 1, 3_312_016_256).left_live, 0);
-}
-
-#[test]
-fn cupy_groupby_has_its_documented_figures() {
-    let summary = log("cupy_groupby.csv.gz", 5_443, 1, 561_988_493);
-    assert_eq!(summary.left_live, 11);
-    assert_eq!(summary.left_live_bytes, 190_873_643);
-}
-
-#[test]
-fn two_streams_has_its_documented_figures() {
-    assert_eq!(log("two_streams.csv.gz", 2_768, 2, 1_842_372_616).left_live, 0);
-}
-
-#[test]
-fn serve_threads_has_its_documented_figures() {
-    assert_eq!(log("serve_threads.csv.gz", 13_740, 7, 2_646_497_280).left_live, 12);
-}
-
-#[test]
-fn gpt_train_short_has_documented_figures() {
-    assert_eq!(log("gpt_train_short.csv.gz", 4_471, 1, 671_893_152).left_live, 3);
+fn logs_have_documented_figures() {
+    for (file, events, streams, peak, left, left_bytes) in [
+        ("gpt_train", 113_900, 1, 15_447_174_472, 0, 0),
+        ("llama_ckpt", 131_866, 1, 10_005_282_000, 0, 0),
+        ("llm_serve", 431_690, 1, 3_312_016_256, 0, 0),
+        ("cupy_groupby", 5_443, 1, 561_988_493, 11, 190_873_643),
+        ("two_streams", 2_768, 2, 1_842_372_616, 0, 0),
+        ("serve_threads", 13_740, 7, 2_646_497_280, 12, 207_618_048),
+        ("gpt_train_short", 4_471, 1, 671_893_152, 3, 68_157_440),
+    ] {
+        let trace = read_one(&format!("{file}.csv.gz"), &ReadOptions::default());
+        let summary = trace.summary();
+        assert_eq!((trace.format(), trace.warnings()), (Format::RmmCsv, &[][..]), "{file}");
+        assert_eq!((summary.events, summary.streams), (events, streams), "{file}");
+        assert_eq!((summary.peak_live_bytes, summary.left_live), (peak, left), "{file}");
+        assert_eq!((summary.unknown_frees, summary.live_before), (0, 0), "{file}");
+        assert_eq!(summary.threads, Some(1), "{file}");
+        assert_eq!(summary.left_live, summary.allocations - summary.frees, "{file}");
+        assert_eq!(summary.left_live_bytes, left_bytes, "{file}");
+    }
 }
 
 #[test]

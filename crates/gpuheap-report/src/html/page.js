@@ -522,9 +522,12 @@ function onMap(event) {
 
 const LANES = 40; // Threads with a lane; the table has all.
 
-// Draws the lanes below the timeline `u`, over the same part of the axis.
+// Draws the lanes below the timeline `u`, over the same part of the axis, if that part is new.
 function drawLanes(u) {
   const { trace } = state;
+  const part = `${u.scales.x.min} ${u.scales.x.max}`;
+  if (u.lanes === part) return;
+  u.lanes = part;
   const box = $("lanes");
   box.replaceChildren();
   if (trace.threads.length < 2) return;

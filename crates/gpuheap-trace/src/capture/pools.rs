@@ -87,8 +87,11 @@ impl Memory {
                 }
             }
             Action::Unmap { address, bytes } => {
-                let end = address.saturating_add(bytes);
-                self.ranges.retain(|start, _| !(address..end).contains(start));
+                let within = address..address.saturating_add(bytes);
+                let starts: Vec<_> = self.ranges.range(within).map(|(start, _)| *start).collect();
+                for start in starts {
+                    self.ranges.remove(&start);
+                }
             }
             Action::Allocate { .. } | Action::Fail { .. } | Action::Nothing => {}
         }

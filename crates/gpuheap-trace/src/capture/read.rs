@@ -428,7 +428,9 @@ impl Capture {
                 stack: numbers.get(stack as usize).copied().unwrap_or(0),
             };
             let device = builders.entry(owner).or_insert_with(|| Device::new(name, owner));
-            device.starts.push((index, device.builder.event_count()));
+            if !self.ranges.is_empty() {
+                device.starts.push((index, device.builder.event_count()));
+            }
             match (parts.get(index), event.action) {
                 (Some(Part::Segment(start)), Action::Allocate { kind, address, bytes, .. }) => {
                     device.take_segment(at, (kind.space(), address), *start, bytes)?;
@@ -518,7 +520,8 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device that is built.
 struct Device {
     builder: TraceBuilder,
-    /// Index of each event of the file, and of its first event of the trace.
+    /// Index of each event of the file, and of its first event of the trace. Empty in a capture
+    /// without ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
