@@ -31,16 +31,9 @@ export! {
 
     /// Registers a kernel under the address of its host function.
     fn __cudaRegisterFunction(
-        image: In<usize>,
-        host: In<c_void>,
-        _device: *mut c_char,
-        name: *const c_char,
-        _thread_limit: c_int,
-        _thread: *mut c_void,
-        _block: *mut c_void,
-        _block_size: *mut c_void,
-        _grid_size: *mut c_void,
-        _warp_size: *mut c_int,
+        image: In<usize>, host: In<c_void>, _device: *mut c_char, name: *const c_char,
+        _thread_limit: c_int, _thread: *mut c_void, _block: *mut c_void, _block_size: *mut c_void,
+        _grid_size: *mut c_void, _warp_size: *mut c_int,
     ) -> () {
         if let Ok(image) = image.get() {
             kernels::register_kernel(image, host, name);
@@ -49,24 +42,15 @@ export! {
 
     /// Registers a device variable under the address of its host variable.
     fn __cudaRegisterVar(
-        _image: In<usize>,
-        host: In<c_void>,
-        _device: *mut c_char,
-        _name: *const c_char,
-        _is_external: c_int,
-        bytes: usize,
-        _is_constant: c_int,
-        _is_global: c_int,
+        _image: In<usize>, host: In<c_void>, _device: *mut c_char, _name: *const c_char,
+        _is_external: c_int, bytes: usize, _is_constant: c_int, _is_global: c_int,
     ) -> () {
         kernels::register_variable(host, bytes);
     }
 
     /// Stores the configuration of the launch that the calling thread begins.
     fn __cudaPushCallConfiguration(
-        grid: Dim3,
-        block: Dim3,
-        shared_bytes: usize,
-        stream: CUstream,
+        grid: Dim3, block: Dim3, shared_bytes: usize, stream: CUstream,
     ) -> CUresult {
         guarded(|| {
             kernels::push_configuration(Configuration { grid, block, shared_bytes, stream });

@@ -21,8 +21,7 @@ export! {
     /// not exist; in a child of `fork`, no device exists. Ignores `CUDA_VISIBLE_DEVICES`, because
     /// NVML ignores it. May be called before `cuInit`.
     fn gpuheap_emulated_device(
-        ordinal: c_int,
-        description: Out<EmulatedDevice, CUresult>,
+        ordinal: c_int, description: Out<EmulatedDevice, CUresult>,
     ) -> c_int {
         let code = process::call(|emulator| {
             let options = emulator.options();
@@ -50,11 +49,7 @@ export! {
     /// Reports an event of a heap's block to the checks. Returns 1 if the checks are on, else 0.
     /// `event` is a number of `BlockEvent` of crate `gpuheap-driver`. Ignores unknown numbers.
     fn gpuheap_emulated_block(
-        event: c_int,
-        context: CUcontext,
-        address: CUdeviceptr,
-        bytes: u64,
-        room: u64,
+        event: c_int, context: CUcontext, address: CUdeviceptr, bytes: u64, room: u64,
         stream: CUstream,
     ) -> c_int {
         let mut are_on = false;
@@ -83,12 +78,7 @@ export! {
 
     /// Writes a repeated value of `width` bytes, at most 8, to a range of device memory. The value
     /// is the first bytes of `value`.
-    fn gpuheap_emulated_filled(
-        address: CUdeviceptr,
-        bytes: u64,
-        value: u64,
-        width: c_int,
-    ) -> () {
+    fn gpuheap_emulated_filled(address: CUdeviceptr, bytes: u64, value: u64, width: c_int) -> () {
         let value = value.to_le_bytes();
         let width = usize::try_from(width).unwrap_or(0).clamp(1, value.len());
         let _ = process::call(|device| {
@@ -101,10 +91,7 @@ export! {
     /// are the bytes, the number of the variable that gets the result, the program's line, and 1 if
     /// the request was granted, else 0. For a caller in C, the line is null.
     fn gpuheap_emulated_request(
-        bytes: u64,
-        place: u64,
-        line: Text<CUresult>,
-        is_granted: c_int,
+        bytes: u64, place: u64, line: Text<CUresult>, is_granted: c_int,
     ) -> () {
         process::report(|device| {
             let line = line.text().ok();

@@ -73,14 +73,8 @@ export! {
     /// Writes 0 to the host's status: the arguments were right. Callers test that status. Computes
     /// nothing.
     fn cublasCgeqrfBatched | cublasDgeqrfBatched | cublasSgeqrfBatched | cublasZgeqrfBatched(
-        handle: Handle,
-        _rows: c_int,
-        _columns: c_int,
-        _matrices: In<c_void, CublasCode>,
-        _leading: c_int,
-        _factors: In<c_void, CublasCode>,
-        info: Out<c_int>,
-        _count: c_int,
+        handle: Handle, _rows: c_int, _columns: c_int, _matrices: In<c_void, CublasCode>,
+        _leading: c_int, _factors: In<c_void, CublasCode>, info: Out<c_int>, _count: c_int,
     ) -> Outcome {
         handle.read(|_| ())?;
         info.write(0)?;

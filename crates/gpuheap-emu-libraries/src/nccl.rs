@@ -117,22 +117,14 @@ export! {
 
     /// Creates a communicator. Does not read the settings.
     fn ncclCommInitRankConfig(
-        made: Out<Handle>,
-        ranks: c_int,
-        _id: UniqueId,
-        rank: c_int,
-        _settings: *mut c_void,
+        made: Out<Handle>, ranks: c_int, _id: UniqueId, rank: c_int, _settings: *mut c_void,
     ) -> Outcome {
         make(made, ranks, rank)
     }
 
     /// Creates a communicator. Does not read the identities.
     fn ncclCommInitRankScalable(
-        made: Out<Handle>,
-        ranks: c_int,
-        rank: c_int,
-        _count: c_int,
-        _ids: *mut c_void,
+        made: Out<Handle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *mut c_void,
         _settings: *mut c_void,
     ) -> Outcome {
         make(made, ranks, rank)
@@ -156,11 +148,7 @@ export! {
     /// Creates a communicator for a part of the ranks. Its size and rank are those of the old
     /// communicator, because it is unknown which ranks join.
     fn ncclCommSplit(
-        old: Handle,
-        colour: c_int,
-        _key: c_int,
-        made: Out<Handle>,
-        _settings: *mut c_void,
+        old: Handle, colour: c_int, _key: c_int, made: Out<Handle>, _settings: *mut c_void,
     ) -> Outcome {
         if colour == NO_COLOUR {
             return made.write(Handle::NULL);
@@ -192,20 +180,14 @@ export! {
 
     /// Succeeds without an effect: the buffer is not registered.
     fn ncclCommRegister(
-        _communicator: Handle,
-        buffer: *mut c_void,
-        _bytes: usize,
-        handle: Out<*mut c_void>,
+        _communicator: Handle, buffer: *mut c_void, _bytes: usize, handle: Out<*mut c_void>,
     ) -> Outcome {
         handle.write(buffer)
     }
 
     /// Writes the number of a new reduction.
     fn ncclRedOpCreatePreMulSum(
-        reduction: Out<c_int>,
-        _scalar: *mut c_void,
-        _kind: c_int,
-        _residence: c_int,
+        reduction: Out<c_int>, _scalar: *mut c_void, _kind: c_int, _residence: c_int,
         _communicator: Handle,
     ) -> Outcome {
         reduction.write(OWN_REDUCTION)
@@ -228,13 +210,8 @@ export! {
 
     /// Writes this rank's values as the result.
     fn ncclAllReduce(
-        sent: CUdeviceptr,
-        result: CUdeviceptr,
-        count: usize,
-        kind: c_int,
-        _reduction: c_int,
-        communicator: Handle,
-        stream: CUstream,
+        sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
+        communicator: Handle, stream: CUstream,
     ) -> Outcome {
         communicator.change(Communicator::connect)??;
         copy(result, sent, bytes_of(count, kind), stream)
@@ -243,14 +220,8 @@ export! {
     /// Writes this rank's values as the result, if this rank is the root. Other ranks have no
     /// result.
     fn ncclReduce(
-        sent: CUdeviceptr,
-        result: CUdeviceptr,
-        count: usize,
-        kind: c_int,
-        _reduction: c_int,
-        root: c_int,
-        communicator: Handle,
-        stream: CUstream,
+        sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
+        root: c_int, communicator: Handle, stream: CUstream,
     ) -> Outcome {
         let is_root = communicator.change(|one| one.connect().map(|()| one.rank == root))??;
         if is_root { copy(result, sent, bytes_of(count, kind), stream) } else { Ok(()) }
@@ -258,13 +229,8 @@ export! {
 
     /// Writes this rank's values as the result.
     fn ncclBroadcast(
-        sent: CUdeviceptr,
-        result: CUdeviceptr,
-        count: usize,
-        kind: c_int,
-        _root: c_int,
-        communicator: Handle,
-        stream: CUstream,
+        sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _root: c_int,
+        communicator: Handle, stream: CUstream,
     ) -> Outcome {
         communicator.change(Communicator::connect_generic)??;
         copy(result, sent, bytes_of(count, kind), stream)
@@ -272,11 +238,7 @@ export! {
 
     /// Leaves the values of this rank in place.
     fn ncclBcast(
-        _values: CUdeviceptr,
-        _count: usize,
-        _kind: c_int,
-        _root: c_int,
-        communicator: Handle,
+        _values: CUdeviceptr, _count: usize, _kind: c_int, _root: c_int, communicator: Handle,
         _stream: CUstream,
     ) -> Outcome {
         communicator.change(Communicator::connect_generic)?
@@ -284,11 +246,7 @@ export! {
 
     /// Writes this rank's values once for each rank.
     fn ncclAllGather(
-        sent: CUdeviceptr,
-        result: CUdeviceptr,
-        count: usize,
-        kind: c_int,
-        communicator: Handle,
+        sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, communicator: Handle,
         stream: CUstream,
     ) -> Outcome {
         let bytes = bytes_of(count, kind);
@@ -301,13 +259,8 @@ export! {
 
     /// Writes, as the result, the part of this rank's values that belongs to this rank.
     fn ncclReduceScatter(
-        sent: CUdeviceptr,
-        result: CUdeviceptr,
-        count: usize,
-        kind: c_int,
-        _reduction: c_int,
-        communicator: Handle,
-        stream: CUstream,
+        sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
+        communicator: Handle, stream: CUstream,
     ) -> Outcome {
         let bytes = bytes_of(count, kind);
         communicator.change(Communicator::connect)??;
@@ -317,11 +270,7 @@ export! {
 
     /// Sends nothing.
     fn ncclSend(
-        _sent: CUdeviceptr,
-        _count: usize,
-        _kind: c_int,
-        peer: c_int,
-        communicator: Handle,
+        _sent: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
     ) -> Outcome {
         communicator.change(|one| one.meet(peer, false))?
@@ -329,11 +278,7 @@ export! {
 
     /// Leaves the result as it is: no data arrives.
     fn ncclRecv(
-        _result: CUdeviceptr,
-        _count: usize,
-        _kind: c_int,
-        peer: c_int,
-        communicator: Handle,
+        _result: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
     ) -> Outcome {
         communicator.change(|one| one.meet(peer, true))?
@@ -341,11 +286,7 @@ export! {
 
     /// Exchanges nothing: each rank sends to each other one.
     fn ncclAlltoAll(
-        _sent: CUdeviceptr,
-        _result: CUdeviceptr,
-        _count: usize,
-        _kind: c_int,
-        communicator: Handle,
+        _sent: CUdeviceptr, _result: CUdeviceptr, _count: usize, _kind: c_int, communicator: Handle,
         _stream: CUstream,
     ) -> Outcome {
         communicator.change(|one| {

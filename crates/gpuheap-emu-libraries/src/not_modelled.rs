@@ -59,8 +59,7 @@ export! {
 
     /// Writes the same text for every code of CUPTI.
     fn cuptiGetResultString(
-        _code: c_int,
-        text: Out<*const c_char, CuptiCode>,
+        _code: c_int, text: Out<*const c_char, CuptiCode>,
     ) -> Result<(), CuptiCode> {
         text.write(NOT_MODELLED.as_ptr())
     }

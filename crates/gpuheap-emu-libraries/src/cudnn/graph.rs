@@ -118,9 +118,7 @@ export! {
     /// kernels take the same time on the emulated device. So the second execution of a plan
     /// enqueues one kernel more for each faster plan.
     fn cudnnBackendExecute(
-        handle: Handle<CudnnSession>,
-        plan: Handle<Descriptor>,
-        _pack: *const c_void,
+        handle: Handle<CudnnSession>, plan: Handle<Descriptor>, _pack: *const c_void,
     ) -> Outcome {
         let stream = handle.read(|session| session.stream)?;
         let again = plan.read(|plan| {
@@ -144,10 +142,7 @@ export! {
 
     /// Stores an attribute of `count` elements.
     fn cudnnBackendSetAttribute(
-        descriptor: Handle<Descriptor>,
-        attribute: c_int,
-        of: c_int,
-        count: i64,
+        descriptor: Handle<Descriptor>, attribute: c_int, of: c_int, count: i64,
         elements: In<c_void>,
     ) -> Outcome {
         let count = usize::try_from(count).map_err(|_| CudnnCode::BAD_PARAM)?;
@@ -162,11 +157,7 @@ export! {
     /// Writes at most `wanted` elements of an attribute, and the attribute's number of elements. If
     /// elements are descriptors, copies them into descriptors that the caller created and passes.
     fn cudnnBackendGetAttribute(
-        descriptor: Handle<Descriptor>,
-        attribute: c_int,
-        of: c_int,
-        wanted: i64,
-        count: Out<i64>,
+        descriptor: Handle<Descriptor>, attribute: c_int, of: c_int, wanted: i64, count: Out<i64>,
         elements: Out<c_void>,
     ) -> Outcome {
         let value = descriptor.read(|descriptor| descriptor.get(attribute))?;

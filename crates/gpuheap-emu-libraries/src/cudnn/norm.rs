@@ -19,14 +19,8 @@ export! {
     /// 2-byte types. Otherwise it is 0. Above 1 MiB, the figures are within 5 % of an H200's (cuDNN
     /// 9.19).
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-        _handle: *const c_void,
-        mode: c_int,
-        _operation: c_int,
-        x: Handle<Tensor>,
-        _z: *const c_void,
-        _y: *const c_void,
-        _scale: *const c_void,
-        _activation: *const c_void,
+        _handle: *const c_void, mode: c_int, _operation: c_int, x: Handle<Tensor>,
+        _z: *const c_void, _y: *const c_void, _scale: *const c_void, _activation: *const c_void,
         bytes: Out<usize>,
     ) -> Outcome {
         write(mode, x, bytes, |x| if element_bytes(x.data_type) == 2 { 20 } else { 8 })
@@ -37,17 +31,9 @@ export! {
     /// If channels are adjacent, the workspace is 1/12 byte for each element. Otherwise it is 0.
     /// The figures are within 5 % of an H200's (cuDNN 9.19).
     fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-        _handle: *const c_void,
-        mode: c_int,
-        _operation: c_int,
-        x: Handle<Tensor>,
-        _y: *const c_void,
-        _dy: *const c_void,
-        _dz: *const c_void,
-        _dx: *const c_void,
-        _scale: *const c_void,
-        _activation: *const c_void,
-        bytes: Out<usize>,
+        _handle: *const c_void, mode: c_int, _operation: c_int, x: Handle<Tensor>,
+        _y: *const c_void, _dy: *const c_void, _dz: *const c_void, _dx: *const c_void,
+        _scale: *const c_void, _activation: *const c_void, bytes: Out<usize>,
     ) -> Outcome {
         write(mode, x, bytes, |_| 12)
     }
@@ -55,12 +41,8 @@ export! {
     /// Writes the size, in bytes, of the memory that stays between the passes. Without an
     /// activation, it is 0.
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-        _handle: *const c_void,
-        _mode: c_int,
-        _operation: c_int,
-        _activation: *const c_void,
-        _x: *const c_void,
-        bytes: Out<usize>,
+        _handle: *const c_void, _mode: c_int, _operation: c_int, _activation: *const c_void,
+        _x: *const c_void, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(0)
     }

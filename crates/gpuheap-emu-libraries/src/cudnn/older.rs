@@ -100,10 +100,7 @@ pass! {
 export! {
     /// Sets padding, stride and dilation of a convolution, a number for each of `dimensions`.
     fn cudnnSetConvolutionNdDescriptor(
-        window: Handle<Window>,
-        dimensions: c_int,
-        padding: In<c_int>,
-        stride: In<c_int>,
+        window: Handle<Window>, dimensions: c_int, padding: In<c_int>, stride: In<c_int>,
         dilation: In<c_int>,
     ) -> Outcome {
         let count = usize::try_from(dimensions).map_err(|_| CudnnCode::BAD_PARAM)?;
@@ -118,15 +115,9 @@ export! {
 
     /// Writes the workspace of CTC loss with lengths in the host's memory, bytes.
     fn cudnnGetCTCLossWorkspaceSize(
-        _handle: *const c_void,
-        probabilities: Handle<Tensor>,
-        _gradients: *const c_void,
-        _labels: *const c_void,
-        label_lengths: In<c_int>,
-        _input_lengths: *const c_void,
-        _algorithm: c_int,
-        _settings: *const c_void,
-        bytes: Out<usize>,
+        _handle: *const c_void, probabilities: Handle<Tensor>, _gradients: *const c_void,
+        _labels: *const c_void, label_lengths: In<c_int>, _input_lengths: *const c_void,
+        _algorithm: c_int, _settings: *const c_void, bytes: Out<usize>,
     ) -> Outcome {
         let batch = probabilities.read(|tensor| tensor.sizes.get(1).copied().unwrap_or(0))?;
         let lengths = label_lengths.get_all(usize::try_from(batch).unwrap_or(0))?;
@@ -137,12 +128,8 @@ export! {
 
     /// Writes the workspace of CTC loss with lengths in the device's memory, bytes.
     fn cudnnGetCTCLossWorkspaceSize_v8(
-        _handle: *const c_void,
-        _algorithm: c_int,
-        _settings: *const c_void,
-        probabilities: Handle<Tensor>,
-        _gradients: *const c_void,
-        bytes: Out<usize>,
+        _handle: *const c_void, _algorithm: c_int, _settings: *const c_void,
+        probabilities: Handle<Tensor>, _gradients: *const c_void, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(probabilities.read(|tensor| ctc_loss(tensor, MOST_LABELS))? as usize)
     }

@@ -323,21 +323,9 @@ impl Sizes {
 export! {
     /// Sets the description of a network.
     fn cudnnSetRNNDescriptor_v8(
-        network: Handle<Network>,
-        algorithm: c_int,
-        cell: c_int,
-        _bias: c_int,
-        direction: c_int,
-        _input: c_int,
-        data_type: c_int,
-        _precision: c_int,
-        _math: c_int,
-        inputs: i32,
-        hidden: i32,
-        outputs: i32,
-        layers: i32,
-        dropout: Handle<Dropout>,
-        _flags: u32,
+        network: Handle<Network>, algorithm: c_int, cell: c_int, _bias: c_int, direction: c_int,
+        _input: c_int, data_type: c_int, _precision: c_int, _math: c_int, inputs: i32, hidden: i32,
+        outputs: i32, layers: i32, dropout: Handle<Dropout>, _flags: u32,
     ) -> Outcome {
         let sizes = [inputs, hidden, outputs, layers].map(u64::try_from);
         let [Ok(inputs), Ok(hidden), Ok(outputs), Ok(layers @ 1..)] = sizes else {
@@ -366,14 +354,8 @@ export! {
 
     /// Sets the description of a batch of sequences.
     fn cudnnSetRNNDataDescriptor(
-        sequences: Handle<Sequences>,
-        _data_type: c_int,
-        layout: c_int,
-        steps: c_int,
-        batch: c_int,
-        inputs: c_int,
-        lengths: In<c_int>,
-        _padding: *const c_void,
+        sequences: Handle<Sequences>, _data_type: c_int, layout: c_int, steps: c_int, batch: c_int,
+        inputs: c_int, lengths: In<c_int>, _padding: *const c_void,
     ) -> Outcome {
         let [Ok(steps), Ok(batch), Ok(inputs)] = [steps, batch, inputs].map(u64::try_from) else {
             return Err(CudnnCode::BAD_PARAM);
@@ -392,9 +374,7 @@ export! {
 
     /// Writes the size of all weights together, bytes.
     fn cudnnGetRNNWeightSpaceSize(
-        _handle: *const c_void,
-        network: Handle<Network>,
-        bytes: Out<usize>,
+        _handle: *const c_void, network: Handle<Network>, bytes: Out<usize>,
     ) -> Outcome {
         bytes.write(network.read(Network::weight_bytes)? as usize)
     }
@@ -402,12 +382,8 @@ export! {
     /// Writes the sizes, in bytes, of the workspace and of the memory that stays between the
     /// passes. Either pointer may be null: PyTorch sometimes passes only one.
     fn cudnnGetRNNTempSpaceSizes(
-        _handle: *const c_void,
-        network: Handle<Network>,
-        pass: c_int,
-        sequences: Handle<Sequences>,
-        workspace: Out<usize>,
-        reserve: Out<usize>,
+        _handle: *const c_void, network: Handle<Network>, pass: c_int, sequences: Handle<Sequences>,
+        workspace: Out<usize>, reserve: Out<usize>,
     ) -> Outcome {
         let (used, kept) = network.read(|network| {
             sequences.read(|sequences| {
@@ -422,16 +398,9 @@ export! {
     /// an LSTM has 8 pairs of a matrix and a vector. The projection is the ninth matrix, and has no
     /// vector.
     fn cudnnGetRNNWeightParams(
-        _handle: *const c_void,
-        network: Handle<Network>,
-        pseudo_layer: i32,
-        _bytes: usize,
-        weights: CUdeviceptr,
-        gate: i32,
-        matrix: Handle<Tensor>,
-        matrix_at: Out<CUdeviceptr>,
-        vector: Handle<Tensor>,
-        vector_at: Out<CUdeviceptr>,
+        _handle: *const c_void, network: Handle<Network>, pseudo_layer: i32, _bytes: usize,
+        weights: CUdeviceptr, gate: i32, matrix: Handle<Tensor>, matrix_at: Out<CUdeviceptr>,
+        vector: Handle<Tensor>, vector_at: Out<CUdeviceptr>,
     ) -> Outcome {
         let [Ok(pseudo_layer), Ok(gate)] = [pseudo_layer, gate].map(u64::try_from) else {
             return Err(CudnnCode::BAD_PARAM);

@@ -96,19 +96,14 @@ export! {
 
     /// Sets the part of the values that are dropped.
     fn cudnnRestoreDropoutDescriptor | cudnnSetDropoutDescriptor(
-        dropout: Handle<Dropout>,
-        _handle: *const c_void,
-        rate: f32,
+        dropout: Handle<Dropout>, _handle: *const c_void, rate: f32,
     ) -> Outcome {
         dropout.change(|dropout| dropout.rate = rate)
     }
 
     /// Sets the type, sizes and strides of a tensor with `dimensions` dimensions.
     fn cudnnSetTensorNdDescriptor(
-        tensor: Handle<Tensor>,
-        data_type: c_int,
-        dimensions: c_int,
-        sizes: In<c_int>,
+        tensor: Handle<Tensor>, data_type: c_int, dimensions: c_int, sizes: In<c_int>,
         strides: In<c_int>,
     ) -> Outcome {
         describe(tensor, data_type, dimensions, sizes, strides)
@@ -116,10 +111,7 @@ export! {
 
     /// Sets the type and sizes of a filter with `dimensions` dimensions.
     fn cudnnSetFilterNdDescriptor(
-        filter: Handle<Tensor>,
-        data_type: c_int,
-        _format: c_int,
-        dimensions: c_int,
+        filter: Handle<Tensor>, data_type: c_int, _format: c_int, dimensions: c_int,
         sizes: In<c_int>,
     ) -> Outcome {
         describe(filter, data_type, dimensions, sizes, sizes)
@@ -127,12 +119,8 @@ export! {
 
     /// Writes the description of a tensor, with at most `wanted` dimensions.
     fn cudnnGetTensorNdDescriptor(
-        tensor: Handle<Tensor>,
-        wanted: c_int,
-        data_type: Out<c_int>,
-        dimensions: Out<c_int>,
-        sizes: Out<c_int>,
-        strides: Out<c_int>,
+        tensor: Handle<Tensor>, wanted: c_int, data_type: Out<c_int>, dimensions: Out<c_int>,
+        sizes: Out<c_int>, strides: Out<c_int>,
     ) -> Outcome {
         tensor.read(|tensor| {
             write_most(&tensor.strides, strides, wanted)?;
@@ -142,12 +130,8 @@ export! {
 
     /// Writes the description of a filter, with at most `wanted` dimensions.
     fn cudnnGetFilterNdDescriptor(
-        filter: Handle<Tensor>,
-        wanted: c_int,
-        data_type: Out<c_int>,
-        format: Out<c_int>,
-        dimensions: Out<c_int>,
-        sizes: Out<c_int>,
+        filter: Handle<Tensor>, wanted: c_int, data_type: Out<c_int>, format: Out<c_int>,
+        dimensions: Out<c_int>, sizes: Out<c_int>,
     ) -> Outcome {
         filter.read(|filter| {
             format.write_if_wanted(0)?;
