@@ -252,6 +252,13 @@ records! {
         /// Their bytes.
         repeated_bytes: u64,
     }
+    /// Limit of a device's memory, for the process or for all processes of its run.
+    18 Limit {
+        /// Ordinal of the device.
+        device: u32,
+        /// Limit, bytes.
+        bytes: u64,
+    }
     /// End of the recording.
     14 End {
         /// Time.

@@ -125,7 +125,7 @@ pub(crate) fn figures(device: CUdevice) -> Option<(u64, u64)> {
 }
 
 /// Returns the limit of a device in bytes, and the index of its account.
-fn of_device(device: CUdevice) -> Option<(u64, usize)> {
+pub(crate) fn of_device(device: CUdevice) -> Option<(u64, usize)> {
     let limit = settings::get().limit?;
     let account = account_of(device)?;
     match limit {

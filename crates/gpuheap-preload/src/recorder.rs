@@ -20,7 +20,7 @@ use gpuheap_driver::{CUcontext, CUresult};
 use rustc_hash::FxHashMap;
 
 use crate::copy_sums::{Copies, Copy};
-use crate::limit::Charge;
+use crate::limit::{self, Charge};
 use crate::mappings::{Mappings, Reference};
 use crate::open_ranges::OpenRanges;
 use crate::stacks::CallStack;
@@ -331,7 +331,12 @@ impl Recorder {
         let letters = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
         let name = String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned();
         let name = if named.is_success() { &*name } else { "" };
-        self.locked().write(&Record::Device { ordinal, name, bytes: bytes as u64 });
+        let limit = limit::of_device(device).map(|(bytes, _)| bytes);
+        let mut state = self.locked();
+        state.write(&Record::Device { ordinal, name, bytes: bytes as u64 });
+        if let Some(bytes) = limit {
+            state.write(&Record::Limit { device: ordinal, bytes });
+        }
     }
 
     /// Records the exit. Destructors of libraries that run later may still free memory, so the

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::borrow::Cow;
+use std::io::Read as _;
 
+use flate2::Compression;
+use flate2::read::GzEncoder;
 use gpuheap_trace::capture::{Address, CaptureWriter, Deltas, Record, Time, header};
 use gpuheap_trace::{
-    Error, MemoryKind, Op, ReadOptions, RecordingEnd, Taken, Trace, WarningKind, read_bytes,
+    Error, MemoryKind, Op, Place, ReadOptions, RecordingEnd, Taken, Trace, WarningKind, read_bytes,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -34,9 +37,34 @@ fn capture_keeps_all_facts() {
     let recording = device.recording().unwrap();
     assert_eq!((recording.pid, recording.arguments.len()), (7, 2));
     assert_eq!((recording.end.clone(), recording.ended_ns), (RecordingEnd::Exit, 60));
+    assert_eq!(recording.device(1).unwrap().limit, Some(5000));
     let coverage = recording.devices[0].coverage.unwrap();
     assert_eq!((coverage.used, coverage.recorded), (4000, 3000));
     assert_eq!(read(&small(), false).unwrap().len(), 1);
+}
+
+/// The file is read in parts. Records lie across their bounds, and one is longer than a part.
+#[test]
+fn records_cross_parts_of_file() {
+    let mut file = start();
+    let mut deltas = Deltas::default();
+    let long = "x".repeat(1_000_000);
+    for time in 1..=100_000 {
+        if time % 40_000 == 0 {
+            Record::Text { text: &long }.encode(&mut deltas, &mut file);
+        }
+        let block = allocate(time, MemoryKind::Device, 0x1000 * (time + 7 * (time % 3)), 500);
+        block.encode(&mut deltas, &mut file);
+    }
+    let packed = GzEncoder::new(&file[..], Compression::fast()).bytes().collect::<Result<_, _>>();
+    let packed: Vec<u8> = packed.unwrap();
+    for bytes in [&file, &packed] {
+        let traces = read(bytes, false).unwrap();
+        assert_eq!((traces[0].allocations(), traces[0].warnings().len()), (100_000, 0));
+    }
+    file.extend([9, 0x80]);
+    let cut = read(&file, false).unwrap();
+    assert_eq!(cut[0].warnings()[0].first, Place::Byte(file.len() as u64));
 }
 
 #[test]
@@ -413,6 +441,7 @@ fn small() -> Vec<u8> {
             arguments: "a\0b\0",
         },
         Record::Device { ordinal: 1, name: "H200", bytes: 1 << 37 },
+        Record::Limit { device: 1, bytes: 5000 },
         Record::Module { path: "/nowhere/gone.so", build_id: "", start: 0x20, end: 0x40, base: 0 },
         Record::Text { text: "train" },
         Record::Text { text: "train.py" },

@@ -44,41 +44,85 @@ const FRAMES: usize = 1 << 20;
 /// seldom has more than ten inlined functions.
 const FRAMES_PER_BYTE: usize = 4;
 
+/// Bytes of the file that are read at a time, at least.
+const CHUNK: usize = 1 << 18;
+
+/// Part of the file that is in memory.
+#[derive(Default)]
+struct Window {
+    bytes: Vec<u8>,
+    /// Place of the window in the file.
+    offset: usize,
+    is_last: bool,
+}
+
+impl Window {
+    /// Forgets the first bytes, and reads more.
+    fn advance(&mut self, used: usize, source: &mut Source<'_>) -> Result<(), Error> {
+        self.bytes.drain(..used);
+        self.offset += used;
+        // A record that is longer than the window doubles it, so its bytes are decoded few times.
+        let more = self.bytes.len().max(CHUNK);
+        let read = source.by_ref().take(more as u64).read_to_end(&mut self.bytes);
+        self.is_last = read.map_err(read_error)? < more;
+        Ok(())
+    }
+
+    /// Returns the number of bytes up to the window's end.
+    fn end(&self) -> usize {
+        self.offset + self.bytes.len()
+    }
+}
+
 /// Reads a capture: one trace for each device with events, and one for host memory if the options
-/// request it.
+/// request it. Holds a part of the file in memory.
 pub(crate) fn read(
     name: &str,
     mut source: Source<'_>,
     options: &ReadOptions,
 ) -> Result<Vec<Trace>, Error> {
-    let mut bytes = Vec::new();
-    source.read_to_end(&mut bytes).map_err(read_error)?;
-    let records = check_header(&bytes)?;
-    let mut capture = Capture::new(options, bytes.len());
-    let mut input = records;
+    let mut window = Window::default();
+    window.advance(0, &mut source)?;
+    let mut used = window.bytes.len() - check_header(&window.bytes)?.len();
+    let mut capture = Capture::new(options);
+    capture.allow(window.end());
     let mut deltas = Deltas::default();
     let broken = loop {
-        let offset = bytes.len() - input.len();
+        let mut input = &window.bytes[used..];
+        let offset = (window.offset + used) as u64;
+        let before = deltas;
+        let is_at_end = input.is_empty();
+        let decoded = Record::decode(&mut deltas, &mut input);
+        let is_partial = is_at_end || matches!(decoded, Err(DecodeError::Cut));
+        if is_partial && !window.is_last {
+            deltas = before;
+            window.advance(std::mem::take(&mut used), &mut source)?;
+            capture.allow(window.end());
+            continue;
+        }
         let invalid = || {
             let error = Error::new("has an invalid record", "copy the file again, or record again");
-            error.at(Place::Byte(offset as u64))
+            error.at(Place::Byte(offset))
         };
-        match Record::decode(&mut deltas, &mut input) {
+        match decoded {
             Ok(Some(record)) => {
-                capture.add(record, offset as u64)?.then_some(()).ok_or_else(invalid)?;
+                capture.add(record, offset)?.then_some(()).ok_or_else(invalid)?;
+                used = window.bytes.len() - input.len();
             }
-            Ok(None) => break source.damage().map(str::to_owned),
+            Ok(None) => break source.damage().map(|reason| (reason.to_owned(), offset)),
             Err(DecodeError::Cut) => {
-                break Some(source.damage().unwrap_or("the last record is cut").to_owned());
+                let reason = source.damage().unwrap_or("the last record is cut").to_owned();
+                break Some((reason, window.end() as u64));
             }
             Err(DecodeError::Invalid) => return Err(invalid()),
         }
     };
-    let broken = broken.map(|reason| Warning {
+    let broken = broken.map(|(reason, offset)| Warning {
         kind: WarningKind::BrokenOff(reason),
         count: 1,
-        first: Place::Byte((bytes.len() - input.len()) as u64),
+        first: Place::Byte(offset),
     });
+    drop(window);
     capture.finish(name, broken)
 }
 
@@ -149,8 +193,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Makes the content of a file of `bytes` bytes.
-    fn new(options: &ReadOptions, bytes: usize) -> Self {
+    fn new(options: &ReadOptions) -> Self {
         Self {
             with_host: options.host_memory,
             with_pools: options.pools,
@@ -160,18 +203,25 @@ impl Capture {
             frames: Vec::new(),
             interner: StackInterner::default(),
             stacks: Vec::new(),
-            most_frames: FRAMES.saturating_add(bytes.saturating_mul(FRAMES_PER_BYTE)),
-            symbols: Symbols::new(options.symbols, bytes),
+            most_frames: FRAMES,
+            symbols: Symbols::new(options.symbols),
             events: Vec::new(),
             ranges: Vec::new(),
             open_ranges: 0,
             lost_ranges: Odd::default(),
-            most_ranges: RANGES.saturating_add(bytes / 2),
+            most_ranges: RANGES,
             copies: BTreeMap::new(),
             frees: FxHashMap::default(),
             live: FxHashMap::default(),
             live_bytes: FxHashMap::default(),
         }
+    }
+
+    /// Bounds the memory by the bytes of the file that were read.
+    fn allow(&mut self, bytes: usize) {
+        self.most_frames = FRAMES.saturating_add(bytes.saturating_mul(FRAMES_PER_BYTE));
+        self.most_ranges = RANGES.saturating_add(bytes / 2);
+        self.symbols.allow(bytes);
     }
 
     /// Adds a record. Returns `false` if it names a text, thread, frame or stack that no record
@@ -221,10 +271,15 @@ impl Capture {
                     return Ok(false);
                 }
                 let name = name_of(name);
-                let device =
-                    RecordedDevice { ordinal, name, bytes, used_before: None, coverage: None };
+                let (limit, used_before, coverage) = (None, None, None);
+                let device = RecordedDevice { ordinal, name, bytes, limit, used_before, coverage };
                 self.recording.devices.retain(|known| known.ordinal != ordinal);
                 self.recording.devices.push(device);
+            }
+            Record::Limit { device, bytes } => {
+                let mut devices = self.recording.devices.iter_mut();
+                let known = devices.find(|known| known.ordinal == device);
+                known.into_iter().for_each(|known| known.limit = Some(bytes));
             }
             Record::ThreadStart { time, id, name } => {
                 self.note(time);
@@ -474,7 +529,7 @@ impl Capture {
 
     /// Looks up names and lines. Returns the new number of each stack of the file.
     fn resolve(&mut self) -> Result<Vec<u32>, Error> {
-        let symbols = std::mem::replace(&mut self.symbols, Symbols::new(false, 0));
+        let symbols = std::mem::replace(&mut self.symbols, Symbols::new(false));
         let of_calls = symbols.resolve(&mut self.interner)?;
         let mut numbers = vec![0];
         let mut count = 0;

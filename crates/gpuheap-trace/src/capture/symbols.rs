@@ -93,8 +93,7 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
-    /// Makes a finder for a capture of `bytes` bytes.
-    pub(super) fn new(is_on: bool, bytes: usize) -> Self {
+    pub(super) fn new(is_on: bool) -> Self {
         Self {
             is_on,
             files: Vec::new(),
@@ -102,8 +101,13 @@ impl Symbols {
             loaded: BTreeMap::new(),
             calls: Vec::new(),
             call_numbers: FxHashMap::default(),
-            most_calls: CALLS + bytes / BYTES_PER_CALL,
+            most_calls: CALLS,
         }
+    }
+
+    /// Bounds the calls by the bytes of the capture that were read.
+    pub(super) fn allow(&mut self, bytes: usize) {
+        self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }
 
     /// Adds a loaded module. Modules that it overlaps were unloaded before.

@@ -56,6 +56,13 @@ pub struct Recording {
     pub copies: Vec<Copies>,
 }
 
+impl Recording {
+    /// Returns a device by its ordinal; `None` if the process did not use the device.
+    pub fn device(&self, ordinal: u32) -> Option<&RecordedDevice> {
+        self.devices.iter().find(|device| device.ordinal == ordinal)
+    }
+}
+
 /// Copies of one kind and stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -102,6 +109,8 @@ pub struct RecordedDevice {
     pub name: Arc<str>,
     /// Memory, bytes.
     pub bytes: u64,
+    /// Limit of `gpuheap run --limit`, bytes; `None` without one.
+    pub limit: Option<u64>,
     /// Used bytes of the device before the process's first allocation, as the driver reported
     /// them: contexts, modules and other processes.
     pub used_before: Option<u64>,
