@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_text::{Amount, add_line, cut, grouped, hanging, printable};
+use gpuheap_text::{Amount, add_line, cut_name, hanging, printable};
 use gpuheap_trace::Holder;
 use serde::Serialize;
 
@@ -127,13 +127,13 @@ fn add_changes(text: &mut String, question: &str, changes: &[Change]) {
             signed(change.bytes()),
             Amount(change.before_bytes),
             Amount(change.after_bytes),
-            cut(&change.site, WIDTH - 43)
+            cut_name(&change.site, WIDTH - 43)
         );
     }
     let rest = &changes[shown..];
     if !rest.is_empty() {
         let sum = rest.iter().map(Change::bytes).sum();
-        let others = format!("{} others", grouped(rest.len() as u64));
+        let others = gpuheap_text::count(rest.len() as u64, "other");
         add_line!(text, "{:>13}  {:>12}  {:>12}  {others}", signed(sum), "", "");
     }
 }

@@ -4,6 +4,7 @@ use gpuheap_trace::{Op, Trace};
 use rustc_hash::FxHashMap;
 
 use crate::calls::Calls;
+use crate::holders::thread_name;
 use crate::ledger::{Block, Ledger};
 
 /// Number of parts that a recording is divided into, with equally many events in each. A training
@@ -22,11 +23,17 @@ const STEADY: usize = 4;
 pub struct Growth {
     /// Name of the site.
     pub site: String,
+    /// Thread whose blocks the floors count, in parts of its own events; `None` for the blocks of
+    /// all threads, in parts of all events.
+    pub thread: Option<String>,
     /// Stack that gained the most at this site: its frames in the program's own code, innermost
     /// first. Empty without stacks.
     pub frames: Vec<String>,
     /// Floor of the site in each part of the recording, bytes.
     pub floors: [u64; PARTS],
+    /// `true` if the site grew in most parts after the warm-up and shrank in none but the last.
+    /// Never `true` if the recording has segments of a pool in place of its blocks.
+    pub is_steady: bool,
 }
 
 impl Growth {
@@ -50,97 +57,165 @@ impl Growth {
     pub fn rises(&self) -> usize {
         self.floors[WARM_UP - 1..].windows(2).filter(|pair| pair[1] > pair[0]).count()
     }
-
-    /// Returns `true` if the site grew in most parts after the warm-up and shrank in none but the
-    /// last.
-    pub fn is_steady(&self) -> bool {
-        let before_the_end = &self.floors[WARM_UP - 1..PARTS - 1];
-        self.rises() >= STEADY && before_the_end.is_sorted()
-    }
 }
 
-/// Returns the sites that grew after the warm-up: steady ones first, then by bytes.
+fn is_steady(growth: &Growth) -> bool {
+    let before_the_end = &growth.floors[WARM_UP - 1..PARTS - 1];
+    growth.rises() >= STEADY && before_the_end.is_sorted()
+}
+
+/// Returns the sites that grew after the warm-up: steady ones first, then by bytes. Threads may run
+/// one after another, so that a site of one thread grows in few parts of all events. If such a
+/// thread gained at least half of a site's bytes, steadily by its own events, its floors count.
 pub(crate) fn growing(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Growth> {
-    let of_sites = floors(trace, ledger, ledger.sites.len(), |block| Some(block.site));
-    let mut found: Vec<Growth> = of_sites
-        .into_iter()
-        .enumerate()
-        .map(|(site, floors)| Growth {
-            site: ledger.sites[site].clone(),
-            frames: Vec::new(),
-            floors,
-        })
+    let growth = |series: &Series| {
+        let site = ledger.sites.get(series.key as usize).cloned().unwrap_or_default();
+        let (frames, floors) = (Vec::new(), series.floors);
+        let mut growth = Growth { site, thread: None, frames, floors, is_steady: false };
+        growth.is_steady = is_steady(&growth);
+        growth
+    };
+    let of_site = |block: &Block| Some(block.site);
+    let mut found: FxHashMap<u32, (Option<u32>, Growth)> = series(trace, ledger, false, of_site)
+        .iter()
+        .map(|series| (series.key, (None, growth(series))))
+        .filter(|(_, (_, growth))| growth.bytes() > 0)
         .collect();
-    if found.iter().any(|growth| growth.bytes() > 0) {
-        // The call with the most bytes of each site.
-        let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
-        let of_calls = floors(trace, ledger, calls.len(), |block| calls.of(block));
-        let mut site_of = vec![0; calls.len()];
-        for block in &ledger.blocks {
-            if let Some(call) = calls.of(block) {
-                site_of[call as usize] = block.site;
-            }
-        }
-        for (call, floors) in (0_u32..).zip(of_calls) {
-            let bytes = Growth { site: String::new(), frames: Vec::new(), floors }.bytes();
-            let most = best.entry(site_of[call as usize]).or_default();
-            if bytes > most.0 {
-                *most = (bytes, call);
-            }
-        }
-        for (site, (bytes, call)) in best {
-            if bytes > 0 {
-                found[site as usize].frames = calls.frames(call);
+    let has_threads = !found.is_empty() && trace.threads().is_some_and(|all| all.len() > 1);
+    if has_threads {
+        for series in series(trace, ledger, true, of_site) {
+            let of_thread = growth(&series);
+            let Some((thread, before)) = found.get_mut(&series.key) else { continue };
+            let is_most = match thread {
+                Some(_) => of_thread.bytes() > before.bytes(),
+                None => of_thread.bytes() >= before.bytes() / 2,
+            };
+            if of_thread.is_steady && is_most {
+                *thread = Some(series.thread);
+                let name = Some(thread_name(trace, series.thread, 0));
+                *before = Growth { thread: name, ..of_thread };
             }
         }
     }
-    found.retain(|growth| growth.bytes() > 0);
+    // The call that gained the most of each site.
+    let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
+    let mut site_of = vec![0; calls.len()];
+    for block in ledger.blocks.iter().filter(|_| !found.is_empty()) {
+        if let Some(call) = calls.of(block) {
+            site_of[call as usize] = block.site;
+        }
+    }
+    for by_thread in [false, true] {
+        if found.values().any(|(thread, _)| thread.is_some() == by_thread) {
+            for series in series(trace, ledger, by_thread, |block| calls.of(block)) {
+                let site = site_of[series.key as usize];
+                let thread = by_thread.then_some(series.thread);
+                let bytes = growth(&series).bytes();
+                if found.get(&site).is_some_and(|(of, _)| *of == thread) {
+                    let most = best.entry(site).or_default();
+                    *most = (*most).max((bytes, series.key));
+                }
+            }
+        }
+    }
+    let mut found: Vec<Growth> = found
+        .into_iter()
+        .map(|(site, (_, growth))| {
+            let call = best.get(&site).filter(|(bytes, _)| *bytes > 0);
+            let frames = call.map_or_else(Vec::new, |(_, call)| calls.frames(*call));
+            Growth { frames, ..growth }
+        })
+        .collect();
+    if !trace.unrecorded_pools().is_empty() {
+        found.iter_mut().for_each(|growth| growth.is_steady = false);
+    }
     found.sort_by(|one, other| {
-        let key = |growth: &Growth| (growth.is_steady(), growth.bytes());
+        let key = |growth: &Growth| (growth.is_steady, growth.bytes());
         key(other).cmp(&key(one)).then_with(|| one.site.cmp(&other.site))
     });
     found
 }
 
-/// Returns the floors of each group of blocks. Empty if the recording has fewer events than parts.
-fn floors(
+/// Floors of the blocks with one key, and of one thread.
+struct Series {
+    key: u32,
+    /// Index of the thread; 0 for all threads.
+    thread: u32,
+    floors: [u64; PARTS],
+}
+
+/// Progress of a thread, or of all threads, through the events.
+#[derive(Clone, Default)]
+struct Clock {
+    events: usize,
+    seen: usize,
+    /// Number of parts that began.
+    part: usize,
+    /// Indices of the series with this clock.
+    series: Vec<usize>,
+}
+
+impl Clock {
+    /// Counts an event. If it begins a part, the floors of that part begin with the live bytes.
+    fn advance(&mut self, live: &[u64], found: &mut [Series]) {
+        while self.part < PARTS
+            && self.events >= PARTS
+            && self.seen >= self.events * self.part / PARTS
+        {
+            for &index in &self.series {
+                found[index].floors[self.part] = live[index];
+            }
+            self.part += 1;
+        }
+        self.seen += 1;
+    }
+}
+
+/// Returns the floors of the blocks with each key, of each thread or of all together. They are zero
+/// if there are fewer events than parts.
+fn series(
     trace: &Trace,
     ledger: &Ledger,
-    groups: usize,
-    group: impl Fn(&Block) -> Option<u32>,
-) -> Vec<[u64; PARTS]> {
-    let events = trace.events();
+    by_thread: bool,
+    key: impl Fn(&Block) -> Option<u32>,
+) -> Vec<Series> {
+    let clock_of = |thread: u32| if by_thread { thread } else { 0 };
+    let mut clocks = vec![Clock::default(); trace.threads().map_or(1, <[u64]>::len).max(1)];
     let first = trace.reconstructed_events();
-    let count = events.len() - first;
-    if count < PARTS {
-        return Vec::new();
+    for event in &trace.events()[first..] {
+        clocks[clock_of(event.thread) as usize].events += 1;
     }
-    let mut live = vec![0_u64; groups];
-    let mut floors = vec![[0_u64; PARTS]; groups];
-    let mut part = 0;
-    for (index, event) in events.iter().enumerate() {
-        while part < PARTS && index >= first + count * part / PARTS {
-            for (floors, &live) in floors.iter_mut().zip(&live) {
-                floors[part] = live;
-            }
-            part += 1;
+    let mut found: Vec<Series> = Vec::new();
+    let mut numbers: FxHashMap<(u32, u32), usize> = FxHashMap::default();
+    let of_block = |block: &Block| {
+        let (key, thread) = (key(block)?, clock_of(block.thread));
+        Some(*numbers.entry((key, thread)).or_insert_with(|| {
+            found.push(Series { key, thread, floors: [0; PARTS] });
+            clocks[thread as usize].series.push(found.len() - 1);
+            found.len() - 1
+        }))
+    };
+    let of_blocks: Vec<Option<usize>> = ledger.blocks.iter().map(of_block).collect();
+    let mut live = vec![0_u64; found.len()];
+    for (index, event) in trace.events().iter().enumerate() {
+        if index >= first {
+            clocks[clock_of(event.thread) as usize].advance(&live, &mut found);
         }
-        let now = part.saturating_sub(1);
         let (allocation, is_allocated) = match event.op {
-            Op::Allocate { allocation, .. } => (allocation, true),
-            Op::Free { allocation } => (allocation, false),
+            Op::Allocate { allocation, .. } => (allocation as usize, true),
+            Op::Free { allocation } => (allocation as usize, false),
             _ => continue,
         };
-        let block = &ledger.blocks[allocation as usize];
-        let Some(group) = group(block) else { continue };
-        let live = &mut live[group as usize];
+        let Some(at) = of_blocks[allocation] else { continue };
+        let bytes = ledger.blocks[allocation].bytes;
         if is_allocated {
-            *live = live.saturating_add(block.bytes);
+            live[at] = live[at].saturating_add(bytes);
         } else {
-            *live = live.saturating_sub(block.bytes);
-            let floor = &mut floors[group as usize][now];
-            *floor = (*floor).min(*live);
+            live[at] = live[at].saturating_sub(bytes);
+            let Series { thread, floors, .. } = &mut found[at];
+            let floor = &mut floors[clocks[*thread as usize].part.saturating_sub(1)];
+            *floor = (*floor).min(live[at]);
         }
     }
-    floors
+    found
 }

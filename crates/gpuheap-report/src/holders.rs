@@ -4,12 +4,28 @@ use std::cmp::Reverse;
 
 use gpuheap_trace::{Holder, MemoryKind, Op, ThreadInfo, Trace};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 use crate::calls::Calls;
 use crate::ledger::{Block, Ledger};
 
 /// Largest number of stacks of a report.
 const STACKS: usize = 20;
+
+/// Returns the holders of blocks that are live at the end: sites of the program's own allocations,
+/// and NVIDIA's libraries with the sites that called them. Most bytes first.
+pub(crate) fn left(trace: &Trace, ledger: &Ledger, end: u32) -> (Vec<Holder>, Vec<Holder>) {
+    let library = |block: &Block| trace.library(trace.events()[block.from as usize].stack);
+    let (of_libraries, own): (Vec<&Block>, Vec<&Block>) =
+        ledger.live(end).partition(|block| library(block).is_some());
+    let site = |site: u32| ledger.sites[site as usize].clone();
+    let own = own.into_iter().map(|block| (block.site, block.bytes));
+    let of_libraries = of_libraries
+        .into_iter()
+        .map(|block| ((library(block).unwrap_or_default(), block.site), block.bytes));
+    let called = |(library, caller)| format!("{library} ← {}", site(caller));
+    (Holder::sums(own, site), Holder::sums(of_libraries, called))
+}
 
 /// Returns the sites of live blocks after the first `events` events, most bytes first.
 pub(crate) fn by_site(ledger: &Ledger, events: u32) -> Vec<Holder> {
@@ -89,7 +105,7 @@ fn has_ended(thread: &ThreadInfo, time_ns: u64) -> bool {
 }
 
 /// A stack and a thread, with the memory that they keep.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptStack {
     /// Live bytes, as requested.
@@ -103,7 +119,7 @@ pub struct KeptStack {
 }
 
 /// Returns the stacks of blocks that are live after the first `events` events, most bytes first.
-/// Blocks without a stack are left out.
+/// Blocks without a stack, and blocks of NVIDIA's libraries, are left out.
 pub(crate) fn by_stack(
     trace: &Trace,
     ledger: &Ledger,
@@ -111,7 +127,9 @@ pub(crate) fn by_stack(
     events: u32,
 ) -> Vec<KeptStack> {
     let mut sums: FxHashMap<(u32, u32), (u64, u64)> = FxHashMap::default();
-    for block in ledger.live(events) {
+    let is_own =
+        |block: &&Block| trace.library(trace.events()[block.from as usize].stack).is_none();
+    for block in ledger.live(events).filter(is_own) {
         if let Some(call) = calls.of(block) {
             let (bytes, blocks) = sums.entry((call, block.thread)).or_default();
             *bytes = bytes.saturating_add(block.bytes);

@@ -39,6 +39,8 @@ struct Trace<'a> {
     trace: &'a str,
     format: &'a str,
     device: Option<u32>,
+    note: Option<String>,
+    limit_bytes: Option<u64>,
     events: u64,
     allocations: u64,
     frees: u64,
@@ -53,14 +55,15 @@ struct Trace<'a> {
     sites: &'static str,
     moment: Moment<'a>,
     left_by_site: Vec<HolderRow<'a>>,
+    left_by_library: Vec<HolderRow<'a>>,
     left_by_thread: Vec<HolderRow<'a>>,
-    left_by_stack: Vec<StackRow<'a>>,
+    left_by_stack: &'a [KeptStack],
     left_by_ended_threads_bytes: Option<u64>,
-    ranges: Vec<RangeRow<'a>>,
+    ranges: &'a [RangeMemory],
     copies: Vec<CopyRow<'a>>,
     pools: Option<PoolsRow<'a>>,
     growth: Vec<GrowthRow<'a>>,
-    temporary: Vec<TemporaryRow<'a>>,
+    temporary: &'a [Temporary],
 }
 
 #[derive(Serialize)]
@@ -91,24 +94,6 @@ struct HolderRow<'a> {
 }
 
 #[derive(Serialize)]
-struct StackRow<'a> {
-    bytes: u64,
-    blocks: u64,
-    thread: Option<&'a str>,
-    frames: &'a [String],
-}
-
-#[derive(Serialize)]
-struct RangeRow<'a> {
-    name: &'a str,
-    ranges: u64,
-    peak_bytes: u64,
-    allocations: u64,
-    allocated_bytes: u64,
-    left_bytes: u64,
-}
-
-#[derive(Serialize)]
 struct CopyRow<'a> {
     direction: &'a str,
     memory: &'a str,
@@ -123,19 +108,12 @@ struct CopyRow<'a> {
 #[derive(Serialize)]
 struct GrowthRow<'a> {
     site: &'a str,
+    thread: Option<&'a str>,
     bytes: u64,
     rises: usize,
     steady: bool,
     floor_bytes: &'a [u64],
     frames: &'a [String],
-}
-
-#[derive(Serialize)]
-struct TemporaryRow<'a> {
-    site: &'a str,
-    allocations: u64,
-    bytes: u64,
-    largest_bytes: u64,
 }
 
 impl<'a> Trace<'a> {
@@ -146,6 +124,8 @@ impl<'a> Trace<'a> {
             trace: &report.name,
             format: report.format.as_str(),
             device: report.device,
+            note: report.note(),
+            limit_bytes: report.limit(),
             events: summary.events,
             allocations: summary.allocations,
             frees: summary.frees,
@@ -167,17 +147,18 @@ impl<'a> Trace<'a> {
                 by_kind: holders(&report.held_by_kind),
             },
             left_by_site: holders(&report.left),
+            left_by_library: holders(&report.left_by_library),
             left_by_thread: holders(&report.left_by_thread),
-            left_by_stack: report.left_by_stack.iter().map(stack).collect(),
+            left_by_stack: &report.left_by_stack,
             left_by_ended_threads_bytes: report
                 .left_by_ended_threads
                 .as_ref()
                 .map(|held| held.iter().map(|holder| holder.bytes).sum()),
-            ranges: report.ranges.iter().map(range).collect(),
+            ranges: &report.ranges,
             copies: report.copies.iter().map(copy).collect(),
             pools: report.pools.as_ref().map(pools),
             growth: report.growing.iter().map(growth).collect(),
-            temporary: report.temporary.iter().map(temporary).collect(),
+            temporary: &report.temporary,
         }
     }
 }
@@ -203,21 +184,6 @@ fn holders(holders: &[Holder]) -> Vec<HolderRow<'_>> {
     .collect()
 }
 
-fn stack(stack: &KeptStack) -> StackRow<'_> {
-    StackRow {
-        bytes: stack.bytes,
-        blocks: stack.blocks,
-        thread: stack.thread.as_deref(),
-        frames: &stack.frames,
-    }
-}
-
-fn range(range: &RangeMemory) -> RangeRow<'_> {
-    let &RangeMemory { ref name, ranges, peak_bytes, allocations, allocated_bytes, left_bytes } =
-        range;
-    RangeRow { name, ranges, peak_bytes, allocations, allocated_bytes, left_bytes }
-}
-
 fn copy(copies: &CopySite) -> CopyRow<'_> {
     let &CopySite { ref site, count, bytes, call_ns, repeated, repeated_bytes, .. } = copies;
     CopyRow {
@@ -235,19 +201,11 @@ fn copy(copies: &CopySite) -> CopyRow<'_> {
 fn growth(growth: &Growth) -> GrowthRow<'_> {
     GrowthRow {
         site: &growth.site,
+        thread: growth.thread.as_deref(),
         bytes: growth.bytes(),
         rises: growth.rises(),
-        steady: growth.is_steady(),
+        steady: growth.is_steady,
         floor_bytes: &growth.floors,
         frames: &growth.frames,
-    }
-}
-
-fn temporary(temporary: &Temporary) -> TemporaryRow<'_> {
-    TemporaryRow {
-        site: &temporary.site,
-        allocations: temporary.allocations,
-        bytes: temporary.bytes,
-        largest_bytes: temporary.largest,
     }
 }

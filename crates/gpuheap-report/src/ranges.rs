@@ -2,11 +2,12 @@
 
 use gpuheap_trace::{Op, Trace};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 use crate::ledger::{Ledger, NEVER};
 
 /// Ranges of one name, with their memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RangeMemory {
     /// Name.

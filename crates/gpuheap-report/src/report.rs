@@ -1,6 +1,6 @@
 //! Report of a trace: its peak, memory that is left, growth and temporary allocations.
 
-use gpuheap_trace::{Format, Holder, Recording, Summary, Trace};
+use gpuheap_trace::{Format, Holder, Recording, Summary, Trace, hint};
 
 use crate::calls::Calls;
 use crate::copies::{self, CopySite};
@@ -47,11 +47,16 @@ pub struct Report {
     pub pools: Option<Pools>,
     /// Frameworks whose pools took memory, although their blocks were not recorded.
     pub unrecorded_pools: Vec<&'static str>,
-    /// Sites of the blocks that are live at the end, most bytes first.
+    /// Sites of the blocks that are live at the end, most bytes first, without those of NVIDIA's
+    /// libraries.
     pub left: Vec<Holder>,
-    /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
+    /// NVIDIA's libraries with blocks that are live at the end, by the lines that called them.
+    pub left_by_library: Vec<Holder>,
+    /// Threads of all blocks that are live at the end, most bytes first. Empty if the recording has
+    /// no threads.
     pub left_by_thread: Vec<Holder>,
-    /// Stacks of these blocks with their threads, most bytes first. At most 20.
+    /// Stacks of the blocks in [`left`](Self::left) with their threads, most bytes first. At most
+    /// 20.
     pub left_by_stack: Vec<KeptStack>,
     /// Threads that ended before their process and left memory live at the end, most bytes first.
     /// `None` if the format does not record the ends of threads.
@@ -91,6 +96,7 @@ impl Report {
         let ledger = Ledger::new(trace);
         let calls = Calls::new(trace);
         let last = trace.events()[..events as usize].last();
+        let (left, left_by_library) = holders::left(trace, &ledger, end(trace));
         Self {
             name: trace.name().to_owned(),
             format: trace.format(),
@@ -106,7 +112,8 @@ impl Report {
             held_by_kind: holders::by_kind(trace, &ledger, events),
             pools: Pools::new(trace, &ledger, events),
             unrecorded_pools: trace.unrecorded_pools(),
-            left: holders::by_site(&ledger, end(trace)),
+            left,
+            left_by_library,
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
             left_by_stack: holders::by_stack(trace, &ledger, &calls, end(trace)),
             left_by_ended_threads: holders::of_ended_threads(trace, &ledger, end(trace)),
@@ -114,9 +121,29 @@ impl Report {
             ranges: ranges::by_range(trace, &ledger),
             copies: copies::by_site(trace),
             growing: growth::growing(trace, &ledger, &calls),
-            temporary: temporary::temporary(trace, &ledger),
+            temporary: temporary::temporary(trace, &ledger, &calls),
             summary,
         }
+    }
+
+    /// Returns the note that the report's lines took segments for the pool of a framework, and need
+    /// not hold the memory in them. `None` if the recording has the blocks of all pools.
+    pub fn note(&self) -> Option<String> {
+        let pools = self.unrecorded_pools.join(" and ");
+        let hints: Vec<&str> = self.unrecorded_pools.iter().filter_map(|pool| hint(pool)).collect();
+        (!pools.is_empty()).then(|| {
+            format!(
+                "The recording has the segments that the pool of {pools} took from the driver, not \
+                 the blocks in them. The lines below took segments; other lines may hold the \
+                 memory. To see these, {}.",
+                hints.join(", and ")
+            )
+        })
+    }
+
+    /// Returns the limit of the device by `gpuheap run --limit`, bytes; `None` without one.
+    pub fn limit(&self) -> Option<u64> {
+        self.recording.as_ref()?.device(self.device?)?.limit
     }
 
     /// Returns the live bytes at the report's moment.

@@ -1,9 +1,14 @@
 //! Temporary allocations: freed before their thread allocated again more than once.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
 use gpuheap_trace::{Op, Trace};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::ledger::Ledger;
+use crate::calls::Calls;
+use crate::ledger::{Ledger, NEVER};
 
 /// Number of other allocations of its thread during which a temporary block may be live. An
 /// operation with one work area allocates its result in between.
@@ -15,19 +20,35 @@ const BETWEEN: u64 = 1;
 pub struct Temporary {
     /// Name of the site.
     pub site: String,
+    /// Caller of the site; `None` if the site has one caller alone, or no stack.
+    pub caller: Option<String>,
     /// Number of temporary allocations.
     pub allocations: u64,
     /// Sum of their bytes.
     pub bytes: u64,
     /// Bytes of the largest one.
-    pub largest: u64,
+    pub largest_bytes: u64,
 }
 
-/// Returns the sites with temporary allocations, most allocations first.
-pub(crate) fn temporary(trace: &Trace, ledger: &Ledger) -> Vec<Temporary> {
+#[derive(Default)]
+struct Sum {
+    allocations: u64,
+    bytes: u64,
+    largest: u64,
+    /// Number of blocks that are live at the end.
+    left: u64,
+}
+
+/// Returns the sites with temporary allocations, by caller, most allocations first. Leaves out the
+/// callers that left more blocks than they freed at once: a kept buffer is no remedy there.
+pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Temporary> {
     let mut allocated = vec![0_u64; trace.threads().map_or(1, <[u64]>::len)];
     let mut at: Vec<u64> = vec![0; ledger.blocks.len()];
-    let mut sums = vec![(0_u64, 0_u64, 0_u64); ledger.sites.len()];
+    let mut sums: FxHashMap<(u32, Option<u32>), Sum> = FxHashMap::default();
+    for block in &ledger.blocks {
+        let sum = sums.entry((block.site, calls.of(block))).or_default();
+        sum.left += u64::from(block.until == NEVER);
+    }
     for event in &trace.events()[trace.reconstructed_events()..] {
         match event.op {
             Op::Allocate { allocation, .. } => {
@@ -40,28 +61,37 @@ pub(crate) fn temporary(trace: &Trace, ledger: &Ledger) -> Vec<Temporary> {
                 let first = at[allocation as usize];
                 // Zero for a block from before the recording.
                 if first > 0 && allocated[block.thread as usize] - first <= BETWEEN {
-                    let (count, bytes, largest) = &mut sums[block.site as usize];
-                    *count += 1;
-                    *bytes = bytes.saturating_add(block.bytes);
-                    *largest = (*largest).max(block.bytes);
+                    let sum = sums.entry((block.site, calls.of(block))).or_default();
+                    sum.allocations += 1;
+                    sum.bytes = sum.bytes.saturating_add(block.bytes);
+                    sum.largest = sum.largest.max(block.bytes);
                 }
             }
             _ => {}
         }
     }
-    let mut found: Vec<Temporary> = sums
+    let mut callers: FxHashMap<u32, BTreeSet<Option<String>>> = FxHashMap::default();
+    let mut merged: BTreeMap<(u32, Option<String>), Sum> = BTreeMap::new();
+    for ((site, call), sum) in sums {
+        let caller = call.and_then(|call| calls.frames(call).into_iter().nth(1));
+        callers.entry(site).or_default().insert(caller.clone());
+        let all = merged.entry((site, caller)).or_default();
+        all.allocations += sum.allocations;
+        all.bytes = all.bytes.saturating_add(sum.bytes);
+        all.largest = all.largest.max(sum.largest);
+        all.left += sum.left;
+    }
+    let mut found: Vec<Temporary> = merged
         .into_iter()
-        .enumerate()
-        .filter(|&(_, (count, ..))| count > 0)
-        .map(|(site, (allocations, bytes, largest))| Temporary {
-            site: ledger.sites[site].clone(),
+        .filter(|(_, sum)| sum.allocations > sum.left)
+        .map(|((site, caller), Sum { allocations, bytes, largest, .. })| Temporary {
+            caller: caller.filter(|_| callers[&site].len() > 1),
+            site: ledger.sites[site as usize].clone(),
             allocations,
             bytes,
-            largest,
+            largest_bytes: largest,
         })
         .collect();
-    found.sort_by(|one, other| {
-        (other.allocations, other.bytes, &one.site).cmp(&(one.allocations, one.bytes, &other.site))
-    });
+    found.sort_by_key(|one| Reverse((one.allocations, one.bytes)));
     found
 }

@@ -1,6 +1,6 @@
 //! Reports as text for a terminal of 80 columns.
 
-use gpuheap_text::{Amount, add_line, count, cut, grouped, hanging, printable};
+use gpuheap_text::{Amount, add_line, count, cut_name, grouped, hanging, printable};
 use gpuheap_trace::{CopyMemory, Coverage, Holder, RecordingEnd};
 
 use crate::growth::{Growth, PARTS, WARM_UP};
@@ -42,7 +42,7 @@ fn add_summary(text: &mut String, report: &Report) {
         None if report.is_host => ", host memory".to_owned(),
         None => String::new(),
     };
-    add_line!(text, "{} ({}{device})", printable(&report.name), report.format);
+    paragraph(text, &format!("{} ({}{device})", printable(&report.name), report.format));
     let threads = summary
         .threads
         .map_or_else(String::new, |threads| format!(", {}", count(threads as u64, "thread")));
@@ -85,31 +85,40 @@ fn add_recording(text: &mut String, report: &Report) {
         RecordingEnd::Unknown => "it ended by a signal, _exit or exec".to_owned(),
     };
     let program = recording.arguments.join(" ");
-    let program = cut(if program.is_empty() { &recording.program } else { &program }, WIDTH);
+    let program = if program.is_empty() { &recording.program } else { &*program };
+    let program = cut_name(program, 2 * WIDTH);
     paragraph(text, &format!("Program: {program} (process {}); {end}.", recording.pid));
-    if !report.unrecorded_pools.is_empty() {
-        let words = format!(
-            "{} hands out memory from a pool. This report has the segments that the pool took from \
-             the driver. For tensors and arrays, record with gpuheap run --frameworks.",
-            report.unrecorded_pools.join(" and ")
-        );
-        paragraph(text, &words);
+    if let Some(note) = report.note() {
+        paragraph(text, &note);
     }
-    let device = report
-        .device
-        .and_then(|device| recording.devices.iter().find(|recorded| recorded.ordinal == device));
-    if let Some(Coverage { used, recorded }) = device.and_then(|device| device.coverage) {
+    let device = report.device.and_then(|device| recording.device(device));
+    if let Some(limit) = report.limit() {
+        let refused = match report.summary.failures {
+            0 => "no request failed".to_owned(),
+            failures => count(failures, "request") + " failed",
+        };
+        paragraph(text, &format!("Limit of the run: {} (--limit); {refused}.", Amount(limit)));
+    }
+    if let Some(Coverage { used, recorded: recorded @ 1.. }) =
+        device.and_then(|device| device.coverage)
+    {
         let before = device.and_then(|device| device.used_before).unwrap_or_default();
-        let rest = used.saturating_sub(recorded).saturating_sub(before);
-        let words = format!(
-            "The driver counted {} in use: {} recorded, {} before the first allocation (contexts, \
-             modules, other processes), {} not recorded (modules, other processes, memory that the \
-             driver's pools keep).",
-            Amount(used),
-            Amount(recorded),
-            Amount(before.min(used.saturating_sub(recorded))),
-            Amount(rest)
-        );
+        let beyond = used.saturating_sub(recorded);
+        let others = [
+            (
+                before.min(beyond),
+                "before the first allocation (contexts, modules, other processes)",
+            ),
+            (
+                beyond.saturating_sub(before),
+                "not recorded (modules, other processes, memory that the driver's pools keep)",
+            ),
+        ];
+        let others = others.into_iter().filter(|(bytes, _)| *bytes > 0);
+        let others: String =
+            others.map(|(bytes, of)| format!(", {} {of}", Amount(bytes))).collect();
+        let (used, recorded) = (Amount(used), Amount(recorded));
+        let words = format!("The driver counted {used} in use: {recorded} recorded{others}.");
         paragraph(text, &words);
     }
 }
@@ -129,7 +138,7 @@ fn add_held(text: &mut String, report: &Report) {
         seconds(report.time_ns)
     );
     add_holders(text, &report.held, total, site_heading(report));
-    if report.held_by_thread.len() > 1 {
+    if report.summary.threads > Some(1) && !report.held_by_thread.is_empty() {
         add_holders(text, &report.held_by_thread, total, "thread that allocated");
     }
     if report.held_by_kind.len() > 1 {
@@ -155,10 +164,11 @@ fn add_pools(text: &mut String, report: &Report) {
         Amount(pools.outside_bytes()),
     );
     hanging(text, "  ", "  ", &words, WIDTH);
+    add_gap(text);
     add_line!(text, "{:>12}  {:>12}  {:>9}  most in it", "segment", "in use", "blocks");
     let mut row = |bytes: u64, used: u64, blocks: u64, name: &str| {
         let (bytes, used, blocks) = (Amount(bytes), Amount(used), grouped(blocks));
-        add_line!(text, "{bytes:>12}  {used:>12}  {blocks:>9}  {}", cut(name, WIDTH - 39));
+        add_line!(text, "{bytes:>12}  {used:>12}  {blocks:>9}  {}", cut_name(name, WIDTH - 39));
     };
     let shown = rows(pools.segments.len());
     for segment in &pools.segments[..shown] {
@@ -168,7 +178,7 @@ fn add_pools(text: &mut String, report: &Report) {
     let rest = &pools.segments[shown..];
     if !rest.is_empty() {
         let sum = |of: fn(&Segment) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
-        let others = format!("{} others", grouped(rest.len() as u64));
+        let others = others(rest.len());
         let used = sum(|segment| segment.used);
         row(sum(|segment| segment.bytes), used, sum(|segment| segment.blocks), &others);
     }
@@ -178,32 +188,26 @@ fn add_pools(text: &mut String, report: &Report) {
     }
 }
 
-/// Returns a warning for tables of lines if the blocks of a pool were not recorded.
-fn pool_note(report: &Report) -> Option<String> {
-    let pools = report.unrecorded_pools.join(" and ");
-    (!pools.is_empty() && report.pools.is_none()).then(|| {
-        format!(
-            "Lines are those that asked for segments of {pools}'s pool. Another line may hold the \
-             memory: record with gpuheap run --frameworks."
-        )
-    })
-}
-
 fn add_left(text: &mut String, report: &Report) {
     let total = report.summary.left_live_bytes;
     let noun = if report.kind == SiteKind::Line { "Which line" } else { "Which size" };
     let is_several = report.left_by_thread.len() > 1;
     let who = if is_several { format!("{noun}, and which thread,") } else { noun.to_owned() };
     add_line!(text, "\n{who} left memory live at the end?");
-    if report.left.is_empty() {
-        add_line!(text, "  None: every block was freed.");
-        return;
+    match (&report.left[..], &report.left_by_library[..]) {
+        ([], []) => {
+            add_line!(text, "  None: every block was freed.");
+            return;
+        }
+        ([], _) => add_line!(text, "  None of the program's own allocations."),
+        _ if report.at == At::End => {}
+        (left, _) => add_holders(text, left, total, site_heading(report)),
     }
-    if let Some(note) = pool_note(report) {
-        hanging(text, "  ", "  ", &note, WIDTH);
-    }
-    if report.at != At::End {
-        add_holders(text, &report.left, total, site_heading(report));
+    if !report.left_by_library.is_empty() {
+        let words = "NVIDIA's libraries keep memory until the program ends, or destroys their handles \
+                     and plans:";
+        hanging(text, "  ", "  ", words, WIDTH);
+        add_holders(text, &report.left_by_library, total, "library");
     }
     let ended = report.left_by_ended_threads.as_deref().unwrap_or_default();
     if !ended.is_empty() {
@@ -231,14 +235,14 @@ fn add_stacks(text: &mut String, report: &Report) {
         let thread = stack.thread.as_ref().filter(|_| report.summary.threads > Some(1));
         let thread = thread.map_or_else(String::new, |thread| format!(", {thread}"));
         let bytes = Amount(stack.bytes);
-        add_line!(text, "{bytes:>12}  {}", cut(&format!("{blocks}{thread}"), WIDTH - 14));
+        add_line!(text, "{bytes:>12}  {}", cut_name(&format!("{blocks}{thread}"), WIDTH - 14));
         add_frames(text, &stack.frames);
     }
 }
 
 fn add_frames(text: &mut String, frames: &[String]) {
     for frame in frames.iter().take(FRAMES) {
-        add_line!(text, "{:>12}    {}", "", cut(frame, WIDTH - 16));
+        add_line!(text, "{:>12}    {}", "", cut_name(frame, WIDTH - 16));
     }
     if frames.len() > FRAMES {
         let more = (frames.len() - FRAMES) as u64;
@@ -247,6 +251,7 @@ fn add_frames(text: &mut String, frames: &[String]) {
 }
 
 fn add_holders(text: &mut String, holders: &[Holder], total: u64, heading: &str) {
+    add_gap(text);
     add_line!(text, "{:>12}  {:>5}  {:>9}  {heading}", "live", "share", "blocks");
     let mut row = |bytes: u64, blocks: u64, name: &str| {
         add_line!(
@@ -255,7 +260,7 @@ fn add_holders(text: &mut String, holders: &[Holder], total: u64, heading: &str)
             Amount(bytes),
             percent(bytes, total),
             grouped(blocks),
-            cut(name, WIDTH - 32)
+            cut_name(name, WIDTH - 32)
         );
     };
     let shown = rows(holders.len());
@@ -266,7 +271,7 @@ fn add_holders(text: &mut String, holders: &[Holder], total: u64, heading: &str)
     if !rest.is_empty() {
         let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
         let blocks = rest.iter().map(|holder| holder.blocks).sum();
-        row(bytes, blocks, &format!("{} others", grouped(rest.len() as u64)));
+        row(bytes, blocks, &others(rest.len()));
     }
 }
 
@@ -286,12 +291,12 @@ fn add_ranges(text: &mut String, report: &Report) {
             Amount(range.allocated_bytes),
             Amount(range.left_bytes),
             grouped(range.ranges),
-            cut(&range.name, WIDTH - 49)
+            cut_name(&range.name, WIDTH - 49)
         );
     }
-    let rest = (report.ranges.len() - shown) as u64;
+    let rest = report.ranges.len() - shown;
     if rest > 0 {
-        let others = format!("{} others", grouped(rest));
+        let others = others(rest);
         add_line!(text, "{:>12}  {:>11}  {:>11}  {:>7}  {others}", "", "", "", "");
     }
 }
@@ -299,7 +304,7 @@ fn add_ranges(text: &mut String, report: &Report) {
 fn add_growth(text: &mut String, report: &Report) {
     let noun = if report.kind == SiteKind::Line { "line" } else { "size" };
     add_line!(text, "\nWhich {noun} grows?");
-    let steady = report.growing.iter().filter(|growth| growth.is_steady()).count();
+    let steady = report.growing.iter().filter(|growth| growth.is_steady).count();
     let parts = PARTS - WARM_UP;
     let (words, shown) = match (&report.growing[..], steady) {
         ([], _) => {
@@ -307,12 +312,21 @@ fn add_growth(text: &mut String, report: &Report) {
             (words, 0)
         }
         ([first, ..], 1..) => {
+            let (place, events) = match &first.thread {
+                Some(thread) => (format!(" in {thread}"), "the thread's events"),
+                None => (String::new(), "the events"),
+            };
             let words = format!(
-                "{}: it grows steadily, by {} since the first quarter of the events.",
+                "{}: it grows steadily{place}, by {} since the first quarter of {events}.",
                 first.site,
                 Amount(first.bytes())
             );
             (words, steady)
+        }
+        (growing, 0) if !report.unrecorded_pools.is_empty() => {
+            let words = "Not known without the pool's blocks: see the note above. Since the first \
+                         quarter of the events, these took more segments:";
+            (words.to_owned(), growing.len().min(UNSTEADY_ROWS))
         }
         (growing, 0) => {
             let words = format!(
@@ -322,12 +336,12 @@ fn add_growth(text: &mut String, report: &Report) {
             (words, growing.len().min(UNSTEADY_ROWS))
         }
     };
-    let words = pool_note(report).filter(|_| shown > 0).unwrap_or(words);
     hanging(text, "  ", "  ", &words, WIDTH);
     if shown == 0 {
         return;
     }
     let heading = site_heading(report);
+    add_gap(text);
     add_line!(text, "{:>12}  {:>11}  {:>11}  {:>6}  {heading}", "grew by", "from", "to", "rises");
     for growth in &report.growing[..rows(shown)] {
         add_line!(
@@ -337,13 +351,13 @@ fn add_growth(text: &mut String, report: &Report) {
             Amount(growth.first()),
             Amount(growth.last()),
             format!("{} of {parts}", growth.rises()),
-            cut(&growth.site, WIDTH - 48)
+            cut_name(&growth.site, WIDTH - 48)
         );
     }
     let rest = &report.growing[rows(shown)..];
     if !rest.is_empty() {
         let bytes = rest.iter().map(Growth::bytes).fold(0, u64::saturating_add);
-        let others = format!("{} others", grouped(rest.len() as u64));
+        let others = others(rest.len());
         let bytes = Amount(bytes);
         add_line!(text, "{bytes:>12}  {:>11}  {:>11}  {:>6}  {others}", "", "", "");
     }
@@ -374,22 +388,25 @@ fn add_temporary(text: &mut String, report: &Report) {
         count(allocations, "allocation"),
     );
     hanging(text, "  ", "  ", &words, WIDTH);
+    add_gap(text);
     add_line!(text, "{:>12}  {:>12}  {}", "allocations", "largest", site_heading(report));
     let shown = rows(report.temporary.len());
     for site in &report.temporary[..shown] {
+        let caller = site.caller.as_ref().map(|caller| format!(" ← {caller}"));
+        let name = site.site.clone() + &caller.unwrap_or_default();
         add_line!(
             text,
             "{:>12}  {:>12}  {}",
             grouped(site.allocations),
-            Amount(site.largest),
-            cut(&site.site, WIDTH - 28)
+            Amount(site.largest_bytes),
+            cut_name(&name, WIDTH - 28)
         );
     }
     let rest = &report.temporary[shown..];
     if !rest.is_empty() {
         let sum: u64 = rest.iter().map(|site| site.allocations).sum();
-        let largest = rest.iter().map(|site| site.largest).max().unwrap_or_default();
-        let others = format!("{} others", grouped(rest.len() as u64));
+        let largest = rest.iter().map(|site| site.largest_bytes).max().unwrap_or_default();
+        let others = others(rest.len());
         add_line!(text, "{:>12}  {:>12}  {others}", grouped(sum), Amount(largest));
     }
 }
@@ -405,12 +422,11 @@ fn add_copies(text: &mut String, report: &Report) {
     let heading = ("copies", "bytes", "in calls", "again");
     add_line!(
         text,
-        "{:>9}  {:>11}  {:>9}  {:>11}  {:<19}  line of the program",
+        "{:>9}  {:>11}  {:>9}  {:>11}  kind, and line of the program",
         heading.0,
         heading.1,
         heading.2,
-        heading.3,
-        "kind"
+        heading.3
     );
     for copies in &report.copies[..rows(report.copies.len())] {
         let memory = match copies.memory {
@@ -419,20 +435,20 @@ fn add_copies(text: &mut String, report: &Report) {
         };
         add_line!(
             text,
-            "{:>9}  {:>11}  {:>9}  {:>11}  {:<19}  {}",
+            "{:>9}  {:>11}  {:>9}  {:>11}  {}{memory}",
             grouped(copies.count),
             Amount(copies.bytes),
             seconds(copies.call_ns),
             Amount(copies.repeated_bytes),
-            format!("{}{memory}", copies.direction.as_str()),
-            cut(&copies.site, WIDTH - 69)
+            copies.direction.as_str()
         );
+        add_line!(text, "{:>48}{}", "", cut_name(&copies.site, WIDTH - 48));
     }
     let rest = &report.copies[rows(report.copies.len())..];
     if !rest.is_empty() {
         let bytes = rest.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
         let count = rest.iter().map(|row| row.count).fold(0, u64::saturating_add);
-        let others = format!("{} others", grouped(rest.len() as u64));
+        let others = others(rest.len());
         add_line!(text, "{:>9}  {:>11}  {others}", grouped(count), Amount(bytes));
     }
     let again = report.copies.iter().map(|row| row.repeated_bytes).fold(0, u64::saturating_add);
@@ -446,6 +462,14 @@ fn add_copies(text: &mut String, report: &Report) {
     }
 }
 
+/// Adds a blank line before a table, unless the table follows its question.
+fn add_gap(text: &mut String) {
+    let section = text.rfind("\n\n").map_or(&**text, |at| &text[at + 2..]);
+    if section.trim_end().contains('\n') {
+        text.push('\n');
+    }
+}
+
 fn site_heading(report: &Report) -> &'static str {
     match report.kind {
         SiteKind::Line => "line of the program",
@@ -456,6 +480,11 @@ fn site_heading(report: &Report) -> &'static str {
 /// Returns the number of rows to show of `all`. A single further row is shown, not summed up.
 fn rows(all: usize) -> usize {
     if all <= ROWS + 1 { all } else { ROWS }
+}
+
+/// Returns the name of the row that sums up further rows.
+fn others(rows: usize) -> String {
+    count(rows as u64, "other")
 }
 
 fn paragraph(text: &mut String, words: &str) {

@@ -123,6 +123,23 @@ pub fn cut(text: &str, width: usize) -> String {
     short
 }
 
+/// Cuts a name to `width` characters. Replaces control characters. Of a line of a program, such as
+/// `train.py:115 in step`, keeps the line's number and the end of the function. Of another name,
+/// keeps both ends.
+pub fn cut_name(text: &str, width: usize) -> String {
+    /// Least number of characters of a function.
+    const LEAST: usize = 8;
+    let letters: Vec<char> = printable(text).chars().collect();
+    if letters.len() <= width {
+        return letters.into_iter().collect();
+    }
+    let room = width.saturating_sub(1);
+    let start = text.split_once(" in ").map(|(line, _)| line.chars().count() + 4);
+    let start = start.filter(|start| start + LEAST <= room).unwrap_or(room / 2);
+    let end = &letters[letters.len() - (room - start)..];
+    letters[..start].iter().chain(&['…']).chain(end).collect()
+}
+
 /// Adds a line, written as by `format!`, without its trailing blanks.
 #[macro_export]
 macro_rules! add_line {
@@ -210,6 +227,18 @@ mod tests {
     fn long_text_ends_with_a_mark() {
         assert_eq!(cut("python3 train.py\n", 20), "python3 train.py ");
         assert_eq!(cut("python3 train.py", 10), "python3 t…");
+    }
+
+    #[test]
+    fn names_keep_line_and_end() {
+        for (name, shown) in [
+            ("a.cu:1 in pool::take", "a.cu:1 in pool::take"),
+            ("decode.cu:118 in media::Decoder::take", "decode.cu:118 in …der::take"),
+            ("long_name_of_a_source_file.cu:118 in take", "long_name_of_a_….cu:118 in take"),
+            ("thread 4711 (decoder-one), ended", "thread 4711 (…r-one), ended"),
+        ] {
+            assert_eq!(cut_name(name, shown.chars().count()), shown);
+        }
     }
 
     #[test]

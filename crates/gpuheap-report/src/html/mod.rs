@@ -84,6 +84,7 @@ struct Data {
     format: &'static str,
     by: &'static str,
     text: String,
+    note: Option<String>,
     moments: Moments,
     peak: usize,
     blocks: Blocks,
@@ -97,6 +98,8 @@ struct Data {
     /// Module of each stack, as an index into `modules`.
     stack_modules: Vec<Option<u32>>,
     modules: Vec<String>,
+    /// `true` for each stack of NVIDIA's libraries.
+    of_library: Vec<bool>,
     /// Kinds of memory; empty if the format does not record them.
     kinds: Vec<&'static str>,
     threads: Vec<Thread>,
@@ -145,6 +148,7 @@ struct Failure {
 #[derive(Serialize)]
 struct Grown {
     site: String,
+    thread: String,
     bytes: u64,
     first: u64,
     last: u64,
@@ -206,6 +210,7 @@ fn data(trace: &Trace) -> Data {
         format: trace.format().as_str(),
         by: ledger.kind.name(),
         text: text::render(&report),
+        note: report.note(),
         moments,
         peak,
         blocks,
@@ -215,6 +220,7 @@ fn data(trace: &Trace) -> Data {
         frames: stacks.frames.names,
         stack_modules: stacks.stack_modules,
         modules: stacks.modules.names,
+        of_library: stacks.of_library,
         kinds: match has_kinds {
             true => MemoryKind::ALL.iter().map(|kind| kind.as_str()).collect(),
             false => Vec::new(),
@@ -239,11 +245,12 @@ fn data(trace: &Trace) -> Data {
 fn grown(growth: &Growth) -> Grown {
     Grown {
         site: growth.site.clone(),
+        thread: growth.thread.clone().unwrap_or_default(),
         bytes: growth.bytes(),
         first: growth.first(),
         last: growth.last(),
         rises: growth.rises(),
-        steady: growth.is_steady(),
+        steady: growth.is_steady,
         callers: growth.frames.get(1..).unwrap_or_default().join(" ← "),
     }
 }
@@ -253,6 +260,7 @@ fn grown(growth: &Growth) -> Grown {
 struct Stacks {
     stacks: Vec<Vec<u32>>,
     stack_modules: Vec<Option<u32>>,
+    of_library: Vec<bool>,
     frames: Names,
     modules: Names,
     stack_numbers: FxHashMap<u32, u32>,
@@ -268,6 +276,7 @@ impl Stacks {
         outermost_first.reverse();
         self.stacks.push(outermost_first);
         self.stack_modules.push(trace.module(stack).map(|name| self.modules.number(name)));
+        self.of_library.push(trace.library(stack).is_some());
         let number = self.stacks.len() as u32 - 1;
         self.stack_numbers.insert(stack, number);
         number

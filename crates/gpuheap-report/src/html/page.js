@@ -225,10 +225,11 @@ function live(trace, moment, visit) {
 }
 
 // Sums blocks of a moment by a column, keyed by the name of the site or thread.
-function sums({ trace, moment }, column) {
+function sums({ trace, moment, is }, column) {
   const found = [];
   const { bytes, kind, stack } = trace.blocks;
   live(trace, moment, (block) => {
+    if (is && !is(block)) return;
     const sum = (found[trace.blocks[column][block]] ??= { bytes: 0, blocks: 0, kinds: new Set(), modules: new Set() });
     sum.bytes += bytes[block];
     sum.blocks++;
@@ -256,17 +257,18 @@ const TABS = {
   },
   left: {
     title: () => "Left at the end",
-    rows(trace) {
-      const other = state.before?.trace;
-      const before = other && other !== trace ? atEnd(other) : null;
-      return holders(atEnd(trace), before, "site", "Site", "Nothing: every block was freed.");
-    },
+    rows: (trace) => left(trace, false, "Nothing: the program freed every block."),
+  },
+  libraries: {
+    title: () => "Left by libraries",
+    isThere: (trace) => trace.of_library.includes(true),
+    rows: (trace) => left(trace, true, "Nothing: every block was freed."),
   },
   growth: {
     title: () => "Growing",
     rows: (trace) => ({
-      columns: [["Grew by", amount], ["From", amount], ["To", amount], ["Rises", (rises) => `${rises} of 6`], ["Steady", (steady) => (steady ? "yes" : "no")], ["Site"], ["Called from"]],
-      rows: trace.growth.map(({ bytes, first, last, rises, steady, site, callers }) => [bytes, first, last, rises, steady, site, callers]),
+      columns: [["Grew by", amount], ["From", amount], ["To", amount], ["Rises", (rises) => `${rises} of 6`], ["Steady", (steady) => (steady ? "yes" : "no")], ["Site"], ["Thread"], ["Called from"]],
+      rows: trace.growth.map(({ bytes, first, last, rises, steady, site, thread, callers }) => [bytes, first, last, rises, steady, site, thread, callers]),
       by: 4,
       empty: "Nothing kept more memory after the first quarter of the events.",
     }),
@@ -274,12 +276,20 @@ const TABS = {
   temporary: {
     title: () => "Freed at once",
     rows: (trace) => ({
-      columns: [["Allocations", grouped], ["Bytes", amount], ["Largest", amount], ["Site"]],
-      rows: trace.temporary.map(({ allocations, bytes, largest, site }) => [allocations, bytes, largest, site]),
+      columns: [["Allocations", grouped], ["Bytes", amount], ["Largest", amount], ["Site"], ["Called from"]],
+      rows: trace.temporary.map(({ allocations, bytes, largest_bytes: largest, site, caller }) => [allocations, bytes, largest, site, caller ?? ""]),
       empty: "No block was freed at once.",
     }),
   },
 };
+
+// Returns the rows of blocks at the end: those of NVIDIA's libraries, or all others.
+function left(trace, ofLibrary, empty) {
+  const at = (trace) => ({ ...atEnd(trace), is: (block) => trace.of_library[trace.blocks.stack[block]] === ofLibrary });
+  const other = state.before?.trace;
+  const before = other && other !== trace ? at(other) : null;
+  return holders(at(trace), before, "site", "Site", empty);
+}
 
 const atEnd = (trace) => ({ trace, moment: trace.moments.ns.length - 1 });
 const atPeak = (trace) => ({ trace, moment: trace.peak });
@@ -608,6 +618,7 @@ function show(trace) {
   const failed = trace.failures.length ? ` Red lines: requests that failed (${grouped(trace.failures.length)}).` : "";
   const sites = trace.by === "line" ? "" : " The recording has no stacks: sites are sizes of blocks.";
   $("facts").textContent = `${amount(trace.moments.live[trace.peak])} at the peak, ${amount(trace.moments.live.at(-1))} at the end.${failed}${sites}${out}`;
+  $("note").textContent = trace.note ?? "";
   $("text").textContent = trace.text;
   drawTabs();
   drawTimeline();

@@ -20,6 +20,7 @@ pub use gpuheap_capture::{CopyDirection, CopyMemory, MemoryKind};
 pub use holder::Holder;
 pub(crate) use ids::next_number;
 pub use process::{Copies, Coverage, Range, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
+pub use site::hint;
 pub(crate) use site::is_runtime;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};

@@ -1,8 +1,11 @@
 //! Sites: the line of the program that a stack belongs to.
 
+use std::iter::once;
+
 use super::{Frame, Op, Trace};
 
-/// Characters of a path or a function that a site shows.
+/// Characters of a path or a function that a site shows: the last ones, because names of one file
+/// or module begin alike.
 const SHOWN: usize = 48;
 
 impl Trace {
@@ -44,7 +47,30 @@ const POOLS: [(&str, &str, &str); 4] = [
     ("JAX", "xla_cuda_plugin", "xla::"),
 ];
 
+/// Starts of the file names of NVIDIA's libraries that keep device memory for their handles.
+const LIBRARIES: [&str; 11] = [
+    "libcublas",
+    "libcudnn",
+    "libcufft",
+    "libcurand",
+    "libcusolver",
+    "libcusparse",
+    "libcutensor",
+    "libnccl",
+    "libnvinfer",
+    "libnvjpeg",
+    "libnvshmem",
+];
+
 impl Trace {
+    /// Returns the file name of NVIDIA's library that allocated with a stack, such as
+    /// `libcublas.so.12`: memory for a handle or a plan. `None` if other code allocated, or if the
+    /// format does not record it.
+    pub fn library(&self, stack: u32) -> Option<&str> {
+        let is_library = |name: &&str| LIBRARIES.iter().any(|start| name.starts_with(start));
+        self.module(stack).filter(is_library)
+    }
+
     /// Returns the framework whose pool a stack takes memory for; `None` if it is of none.
     pub fn pool_of(&self, stack: u32) -> Option<&'static str> {
         let is_of = |frame: &Frame, library: &str, function: &str| {
@@ -70,6 +96,19 @@ impl Trace {
         found.sort_unstable();
         found.dedup();
         found
+    }
+}
+
+/// Returns the way to record the blocks of a framework's pool.
+pub fn hint(framework: &str) -> Option<&'static str> {
+    match framework {
+        "PyTorch" | "CuPy" => Some("record with gpuheap run --frameworks"),
+        "RMM" => Some(
+            "let RMM write a log, and report it: \
+             rmm.reinitialize(logging=True, log_file_name=\"run.csv\")",
+        ),
+        "JAX" => Some("let JAX use no pool: XLA_PYTHON_CLIENT_ALLOCATOR=platform"),
+        _ => None,
     }
 }
 
@@ -102,12 +141,14 @@ impl Frame {
     }
 }
 
-/// Writes the frame as `train.py:115 in step`, without control characters and cut to 48 characters
-/// for each part. A frame without a line is written as `step in libtrain.so`.
+/// Writes the frame as `train.py:115 in step`, without control characters and the types of a C++
+/// function's arguments. Of each part, the last 48 characters are written. A frame without a line
+/// is written as `step in libtrain.so`.
 impl std::fmt::Display for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Frame { function, file, line } = self;
         let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        let function = without_arguments(function);
         match line {
             0 if file.is_empty() || function.starts_with(file) => {
                 write!(f, "{}", clean(function))
@@ -116,6 +157,21 @@ impl std::fmt::Display for Frame {
             _ => write!(f, "{} in {}", clean(&format!("{file}:{line}")), clean(function)),
         }
     }
+}
+
+/// Returns the name of a C++ function without the types of its arguments: `f` of `f(int) const`.
+fn without_arguments(function: &str) -> &str {
+    let name = function.strip_suffix(" const").unwrap_or(function);
+    if !name.ends_with(')') {
+        return function;
+    }
+    let mut depth = 0;
+    let opening = name.rfind(|letter| {
+        depth += i32::from(letter == ')') - i32::from(letter == '(');
+        depth == 0
+    });
+    let name = opening.map_or("", |at| &name[..at]);
+    if name.is_empty() || name.ends_with("operator") { function } else { name }
 }
 
 fn is_of_system(file: &str) -> bool {
@@ -155,7 +211,11 @@ pub(crate) fn is_runtime(file_name: &str) -> bool {
 }
 
 fn clean(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(SHOWN).collect()
+    let letters: Vec<char> = text.chars().filter(|letter| !letter.is_control()).collect();
+    match letters.len() {
+        ..=SHOWN => letters.into_iter().collect(),
+        more => once('…').chain(letters[more + 1 - SHOWN..].iter().copied()).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +237,13 @@ mod tests {
             (frame("fill", "/opt/app/libapp.so", 0), "fill in libapp.so"),
             (frame("libapp.so+0x12", "/opt/app/libapp.so", 0), "libapp.so+0x12"),
             (frame("step", "", 0), "step"),
+            (frame("a::Buffer::take(int (*)(int)) const", "a.cu", 2), "a.cu:2 in a::Buffer::take"),
+            (frame("f::operator()", "a.cu", 2), "a.cu:2 in f::operator()"),
+            (frame("(anonymous namespace)::f()", "a.cu", 2), "a.cu:2 in (anonymous namespace)::f"),
+            (
+                frame(&format!("{}::last", "a".repeat(60)), "", 0),
+                &format!("…{}::last", "a".repeat(41)),
+            ),
         ] {
             assert_eq!(frame.to_string(), text);
         }
