@@ -1,6 +1,8 @@
 //! Facts that a recording contains about the allocator that made it.
 
-use gpuheap_trace::{Event, Format, Op, Trace};
+use std::collections::BTreeMap;
+
+use gpuheap_trace::{Event, Format, MemoryKind, Op, Trace, hint};
 
 use crate::Program;
 use crate::moment::{Moment, reserved_until};
@@ -9,8 +11,14 @@ use crate::moment::{Moment, reserved_until};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// Name of the allocator; `None` if the format does not contain it.
+    /// Allocator of the program, as `--pool` takes it; `None` if the recording does not show it.
     pub allocator: Option<&'static str>,
+    /// `true` if RMM made the requests: its log, or its frames in a capture.
+    pub is_rmm: bool,
+    /// Frameworks whose pools took the recorded memory in segments, without their blocks.
+    pub segments_of: Vec<&'static str>,
+    /// Device of the run; `None` if the format does not contain it.
+    pub device: Option<RunDevice>,
     /// Settings of the allocator, in the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
     /// Peak of bytes taken from the driver; `None` if the recording does not have it.
@@ -24,6 +32,20 @@ pub struct Recorded {
     /// `true` if freed blocks waited for other streams.
     pub waits: bool,
     is_expandable: bool,
+}
+
+/// Device of a recorded run. Sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunDevice {
+    /// Name of the device.
+    pub name: String,
+    /// Memory of the device.
+    pub total: u64,
+    /// Memory that was in use before the first allocation.
+    pub used_before: u64,
+    /// Limit of `gpuheap run --limit`; `None` without one.
+    pub limit: Option<u64>,
 }
 
 /// Request that failed in the recording.
@@ -68,8 +90,15 @@ impl Recorded {
         };
         let failed: Vec<_> = events.iter().enumerate().filter_map(failed_at).collect();
         let first = failed.first().copied();
+        let segments_of = match trace.format() {
+            Format::Capture => trace.unrecorded_pools(),
+            _ => Vec::new(),
+        };
         Self {
-            allocator: (trace.format() == Format::PytorchSnapshot).then_some("torch"),
+            allocator: allocator(trace, &segments_of),
+            is_rmm: trace.format() == Format::RmmCsv || segments_of.contains(&"RMM"),
+            segments_of,
+            device: RunDevice::from_trace(trace),
             is_expandable: settings.as_ref().is_some_and(|settings| settings.expandable_segments()),
             settings: settings.map(|settings| settings.to_alloc_conf()),
             peak_reserved: reserved_until(trace, events.len()).map(|(most, _)| most),
@@ -80,9 +109,85 @@ impl Recorded {
         }
     }
 
+    /// Returns the limit of the run by `gpuheap run --limit`; `None` without one.
+    pub fn run_limit(&self) -> Option<u64> {
+        self.device.as_ref()?.limit
+    }
+
+    /// Returns the name of the program's allocator in words; `None` if it is not known.
+    pub fn allocator_name(&self) -> Option<&'static str> {
+        Some(match self.allocator? {
+            "torch" => "PyTorch's pool",
+            "cupy" => "CuPy's pool",
+            "cuda:async" => "cudaMallocAsync",
+            _ => "cudaMalloc",
+        })
+    }
+
+    /// Returns a note on the rows that the program used: a sentence or two. `None` if the trace is
+    /// no capture.
+    pub(crate) fn used(&self) -> Option<String> {
+        self.device.as_ref()?;
+        let pools = self.segments_of.join(" and ");
+        let hints: Vec<_> = self.segments_of.iter().filter_map(|pool| hint(pool)).collect();
+        Some(match (self.allocator.zip(self.allocator_name()), pools.is_empty()) {
+            (Some((row, name)), true) => format!("The program used {name}: row {row}."),
+            (_, false) => format!(
+                "The program used the pool of {pools}, and the rows replay its requests for \
+                 segments, not for blocks. For rows of its blocks, {}.",
+                hints.join(", and ")
+            ),
+            (None, true) => "The recording does not show the program's allocator.".to_owned(),
+        })
+    }
+
     /// Returns `true` if segments grew in place in the recorded run.
     pub fn expandable_segments(&self) -> bool {
         self.is_expandable
+    }
+}
+
+/// Returns the allocator that served most bytes of a trace, a framework's pool before the driver;
+/// `None` if the trace does not show it.
+/// RMM has several. A heap of gpuheap may have any pool, and does not record the driver's figures.
+fn allocator(trace: &Trace, segments_of: &[&str]) -> Option<&'static str> {
+    match trace.format() {
+        Format::PytorchSnapshot => return Some("torch"),
+        Format::Capture if !segments_of.contains(&"RMM") => {}
+        _ => return None,
+    }
+    let mut bytes_of = BTreeMap::new();
+    for event in trace.events() {
+        let Op::Allocate { allocation, bytes } = event.op else { continue };
+        let allocator = match trace.kind(allocation) {
+            MemoryKind::PyTorch => "torch",
+            MemoryKind::CuPy => "cupy",
+            MemoryKind::StreamOrdered | MemoryKind::Pool => "cuda:async",
+            _ => "cuda",
+        };
+        *bytes_of.entry(allocator).or_insert(0_u128) += u128::from(bytes);
+    }
+    let most = bytes_of.into_iter().max_by_key(|(allocator, bytes)| (is_pool(allocator), *bytes));
+    let (allocator, _) = most?;
+    let device = trace.recording().zip(trace.device());
+    let is_of_driver =
+        device.and_then(|(recording, ordinal)| recording.device(ordinal)?.used_before).is_some();
+    (is_of_driver || is_pool(allocator)).then_some(allocator)
+}
+
+fn is_pool(allocator: &str) -> bool {
+    !allocator.starts_with("cuda")
+}
+
+impl RunDevice {
+    fn from_trace(trace: &Trace) -> Option<Self> {
+        let device = trace.recording()?.device(trace.device()?)?;
+        (device.bytes > 0).then(|| Self {
+            name: device.name.to_string(),
+            total: device.bytes,
+            used_before: device.used_before.unwrap_or(0).min(device.bytes),
+            limit: device.limit,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replays of traces through pools, and the verdicts on them.
 
-use gpuheap::PoolKind;
+use gpuheap::{PoolKind, Size};
 use gpuheap_trace::{Format, Summary, Trace, WarningKind};
 
 use crate::cores::on_all_cores;
@@ -58,7 +58,7 @@ pub fn replay(
         let program = Program::from_trace(trace);
         let recorded = Recorded::from_trace(trace, &program);
         let bench = Bench::new(trace, program, &recorded, options);
-        let pools = pools(trace, &recorded, options);
+        let pools = pools(&recorded, options);
         progress.expect(pools.len() as u64);
         benches.push((bench, recorded, pools));
     }
@@ -164,11 +164,18 @@ fn gaps(
 }
 
 /// Returns the pools to replay, each once, in the order of the options.
-fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
-    let own = PoolKind::ALL.map(Pool::Own);
+fn pools(recorded: &Recorded, options: &Options) -> Vec<Pool> {
+    // Heaps refuse a limit below the memory that they take at a time.
+    let of_run = options.limit.is_none().then(|| options.limit_for(recorded)).flatten();
+    let least = |kind| if kind == PoolKind::Driver { 32 << 20 } else { 2 << 20 };
+    let is_possible = |kind: &PoolKind| match of_run {
+        Some(Size::Bytes(limit)) => limit >= least(*kind),
+        _ => true,
+    };
+    let own = PoolKind::ALL.into_iter().filter(is_possible).map(Pool::Own);
     let model = |text: &str| Pool::Model(text.to_owned());
-    let asked = match (&options.pools[..], trace.format()) {
-        ([], Format::PytorchSnapshot) => {
+    let asked = match (&options.pools[..], recorded.allocator) {
+        ([], Some("torch")) => {
             let mut pools = vec![model("torch")];
             if !recorded.expandable_segments() {
                 pools.push(model("torch:expandable_segments:True"));
@@ -176,9 +183,13 @@ fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
             pools.extend(own);
             pools
         }
-        ([], _) => {
+        ([], None) if recorded.is_rmm => {
             let others = ["rmm:async", "rmm:pool", "rmm:arena", "rmm:binning", "cuda", "cupy"];
             others.map(model).into_iter().chain(own).collect()
+        }
+        ([], used) => {
+            let driver = ["cuda", "cuda:async"].map(model);
+            used.map(model).into_iter().chain(driver).chain(own).collect()
         }
         (named, _) => named.to_vec(),
     };

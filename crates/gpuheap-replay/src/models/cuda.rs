@@ -101,6 +101,7 @@ impl Model for Cuda {
 /// the host waits for a stream. No trace has those waits, so this model keeps everything.
 #[derive(Debug, Clone, Default)]
 pub struct Async {
+    name: &'static str,
     books: Books,
     live: Live<(u64, Span)>,
     free: FreeSpans,
@@ -108,9 +109,10 @@ pub struct Async {
 }
 
 impl Async {
-    /// Makes the pool of a device that has `device_memory` bytes for this program.
-    pub fn new(device_memory: u64) -> Self {
-        Self { books: Books::new(device_memory), ..Self::default() }
+    /// Makes the pool of a device that has `device_memory` bytes for this program. `name` is the
+    /// model's name.
+    pub fn new(device_memory: u64, name: &'static str) -> Self {
+        Self { name, books: Books::new(device_memory), ..Self::default() }
     }
 
     fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
@@ -136,7 +138,7 @@ impl Async {
 
 impl Model for Async {
     fn name(&self) -> String {
-        "rmm:async".to_owned()
+        self.name.to_owned()
     }
 
     fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn async_pool_grows_by_32_mib() {
-        let mut pool = Async::new(1 << 30);
+        let mut pool = Async::new(1 << 30, "cuda:async");
         let first = pool.allocate(request(20 << 20)).unwrap();
         assert_eq!(pool.figures().reserved, POOL_CHUNK);
         let second = pool.allocate(request(40 << 20)).unwrap();

@@ -10,8 +10,8 @@ use super::{Model, SettingError};
 use crate::text::quoted;
 
 /// All names that [`build`] accepts.
-pub const NAMES: [&str; 7] =
-    ["torch", "rmm:pool", "rmm:arena", "rmm:binning", "rmm:async", "cupy", "cuda"];
+pub const NAMES: [&str; 8] =
+    ["torch", "rmm:pool", "rmm:arena", "rmm:binning", "rmm:async", "cupy", "cuda:async", "cuda"];
 
 /// Makes the model that `text` names, on a device with `device_memory` bytes.
 ///
@@ -23,6 +23,7 @@ pub const NAMES: [&str; 7] =
 /// | `rmm:binning` | `min_size_exponent` (18), `max_size_exponent` (22); over `cudaMalloc` |
 /// | `rmm:async` | `release_threshold`, without effect: it depends on waits that no trace has |
 /// | `cupy` | `limit` |
+/// | `cuda:async` | none: the pool of `cudaMallocAsync`, without RMM |
 /// | `cuda` | none |
 ///
 /// Sizes are bytes or have a unit, as [`Size::parse`] reads them.
@@ -69,7 +70,11 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
         }
         "rmm:async" => {
             sizes(&["release_threshold"])?;
-            Box::new(Async::new(device_memory))
+            Box::new(Async::new(device_memory, "rmm:async"))
+        }
+        "cuda:async" => {
+            sizes(&[])?;
+            Box::new(Async::new(device_memory, "cuda:async"))
         }
         "cupy" => Box::new(Cupy::new(device_memory, sizes(&["limit"])?[0])?),
         _ => {
@@ -82,7 +87,7 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
 /// Returns the model's name at the start of `text`, which may continue with settings. `None` if no
 /// model has the name.
 pub(crate) fn name_of(text: &str) -> Option<&'static str> {
-    // No name is a prefix of another up to a colon, so at most one name matches.
+    // `cuda:async` stands before `cuda`. No other name is a prefix of another up to a colon.
     NAMES.into_iter().find(|name| {
         text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     })

@@ -34,7 +34,8 @@ impl<'t> Bench<'t> {
         recorded: &Recorded,
         options: &Options,
     ) -> Self {
-        let device = options.device.resolve(recorded, options.limit.is_some());
+        let limit = options.limit_for(recorded);
+        let device = options.device.resolve(recorded, limit.is_some());
         let machine = options.device.machine(&device, options.delay);
         Self {
             trace,
@@ -42,7 +43,7 @@ impl<'t> Bench<'t> {
             program,
             device,
             machine,
-            limit: options.limit,
+            limit,
             release_threshold: options.release_threshold,
         }
     }

@@ -12,8 +12,8 @@ use crate::recorded::Recorded;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// A device with the memory of the failed run. If no run failed, or if the options set a limit,
-    /// an H200.
+    /// A device with the memory of the run; an H200 if the recording does not have it. A limit of
+    /// the options replaces memory that was derived from a failure.
     #[default]
     Default,
     /// A profile of the emulator. The usable memory is the profile's memory less its CUDA context.
@@ -55,6 +55,8 @@ pub struct DeviceUsed {
     pub is_emulated: bool,
     /// `true` if the device has the memory of the recorded run.
     pub is_recorded: bool,
+    /// `true` if the recording names the device and its memory.
+    pub is_of_run: bool,
 }
 
 impl DeviceChoice {
@@ -76,6 +78,7 @@ impl DeviceChoice {
             is_estimated: false,
             is_emulated: true,
             is_recorded: false,
+            is_of_run: false,
         };
         match self {
             Self::Default => match &recorded.limit {
@@ -87,7 +90,17 @@ impl DeviceChoice {
                     is_recorded: true,
                     ..of(&Profile::h200())
                 },
-                _ => of(&Profile::h200()),
+                _ => match &recorded.device {
+                    Some(device) => DeviceUsed {
+                        name: real_name(&device.name),
+                        profile: None,
+                        total: device.total,
+                        usable: device.total - device.used_before,
+                        is_of_run: true,
+                        ..of(&Profile::h200())
+                    },
+                    None => of(&Profile::h200()),
+                },
             },
             Self::Profile(profile) => of(profile),
             Self::Memory { profile, bytes, typed } => DeviceUsed {

@@ -30,10 +30,18 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns `true` if the memory of the run is known: from the user, or from the recorded
-    /// failure.
+    /// Returns the limit: the user's, or else the run's, unless the user chose a device.
+    pub(crate) fn limit_for(&self, recorded: &Recorded) -> Option<Size> {
+        let of_run = recorded.run_limit().filter(|_| !self.device.is_given());
+        self.limit.or(of_run.map(Size::Bytes))
+    }
+
+    /// Returns `true` if the memory of the run is known: from the user, or from the recording.
     pub(crate) fn knows_memory(&self, recorded: &Recorded) -> bool {
-        self.device.is_given() || self.limit.is_some() || recorded.limit.is_some()
+        self.device.is_given()
+            || self.limit.is_some()
+            || recorded.limit.is_some()
+            || recorded.device.is_some()
     }
 }
 

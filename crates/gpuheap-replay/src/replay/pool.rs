@@ -68,7 +68,7 @@ impl Pool {
     pub fn is_closed_driver(&self, is_emulated: bool) -> bool {
         match self {
             Self::Own(kind) => is_emulated && *kind == PoolKind::Driver,
-            Self::Model(_) => matches!(self.base(), "cuda" | "rmm:async"),
+            Self::Model(_) => matches!(self.base(), "cuda" | "cuda:async" | "rmm:async"),
         }
     }
 

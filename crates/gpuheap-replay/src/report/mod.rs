@@ -42,7 +42,13 @@ fn add_header(text: &mut String, report: &TraceReport) {
         count(summary.streams as u64, "stream"),
         Amount(summary.peak_live_bytes)
     );
-    let typed = |limit| report.limit_typed.clone().unwrap_or_else(|| Amount(limit).to_string());
+    let of_run = || match report.recorded.run_limit() {
+        Some(_) => ", as the run was (--limit)",
+        None => "",
+    };
+    let typed = |limit| {
+        report.limit_typed.clone().unwrap_or_else(|| format!("{}{}", Amount(limit), of_run()))
+    };
     let limit = report.limit.map(|limit| format!(", limited to {}", typed(limit)));
     let device = device_words(&report.device, &report.recorded);
     paragraph(text, &format!("replayed on {device}{}", limit.unwrap_or_default()));
@@ -61,6 +67,12 @@ fn device_words(device: &DeviceUsed, recorded: &Recorded) -> String {
             ),
             None => device.name.clone(),
         },
+        (None, false, true) if device.is_of_run => format!(
+            "the device of the run: {} with {} of usable memory ({} were in use before)",
+            device.name,
+            Amount(device.usable),
+            Amount(context)
+        ),
         (None, false, true) => format!(
             "an emulated {} with {} of usable memory (after CUDA's own {}{})",
             device.name,

@@ -60,6 +60,9 @@ pub(super) fn add(text: &mut String, report: &TraceReport) {
 }
 
 fn notes(text: &mut String, report: &TraceReport) {
+    if let Some(used) = report.recorded.used() {
+        paragraph(text, &used);
+    }
     if report.pools.iter().any(|pool| pool.pool.is_closed_driver(report.device.is_emulated)) {
         paragraph(text, &closed_driver(report));
     }
@@ -91,7 +94,8 @@ fn notes(text: &mut String, report: &TraceReport) {
 /// Returns the note on models of the driver, with the models' error. The error was measured with
 /// random programs on an H200 (driver 580, 2026-11-22). `tests/pools` checks bounds of the error.
 fn closed_driver(report: &TraceReport) -> String {
-    const ERRORS: [(&str, &str); 2] = [("cuda", "2 %"), ("rmm:async", "10 %")];
+    const ERRORS: [(&str, &str); 3] =
+        [("cuda", "2 %"), ("cuda:async", "10 %"), ("rmm:async", "10 %")];
     let is_shown = |name: &str| report.pools.iter().any(|pool| pool.pool.base() == name);
     let shown = ERRORS.iter().filter(|(name, _)| is_shown(name));
     let errors: Vec<String> = shown.map(|(name, error)| format!("{error} ({name})")).collect();

@@ -131,7 +131,7 @@ fn sentence(report: &TraceReport) -> String {
             if verdict.is_lower_bound { "needed" } else { "enough" },
             advice_text(advice),
             // If the user named pools, the log's own pool does not matter.
-            match verdict.fits.is_empty() {
+            match verdict.fits.is_empty() || !report.recorded.is_rmm {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
             }
@@ -225,7 +225,12 @@ fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
             Amount(limit.least),
             Amount(free)
         ),
-        _ => "Memory ran out.".to_owned(),
+        _ => match report.recorded.run_limit() {
+            Some(limit) => {
+                format!("Memory ran out: the run was limited to {} (--limit).", Amount(limit))
+            }
+            None => "Memory ran out.".to_owned(),
+        },
     }
 }
 
@@ -238,12 +243,17 @@ fn pool_text(report: &TraceReport, pool: &str) -> String {
         ("torch", None) if report.recorded.allocator.is_some() => {
             "PyTorch's default settings, assumed,".to_owned()
         }
+        (pool, _) if report.recorded.allocator == Some(pool) => {
+            format!("{}, as recorded,", report.recorded.allocator_name().unwrap_or(pool))
+        }
         _ => pool.to_owned(),
     }
 }
 
 fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, detail: Detail) {
-    let pool = failure.pool.as_ref().map_or("PyTorch".to_owned(), ToString::to_string);
+    let recorded =
+        report.recorded.allocator_name().map_or("RMM", |name| name.trim_end_matches("'s pool"));
+    let pool = failure.pool.as_ref().map_or(recorded.to_owned(), ToString::to_string);
     let reserved = failure.reserved.map(|bytes| format!(" {pool} had reserved {}.", Amount(bytes)));
     let reserved = reserved.unwrap_or_default();
     let which = match report.recorded.failed.len() {
@@ -382,7 +392,7 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
             "RMM resources that take little, set before cudf allocates (lower bounds):"
         }
         (false, false) => "What lets it through:",
-        (true, _) if report.recorded.allocator.is_some() => "What takes less:",
+        (true, _) if !report.recorded.is_rmm => "What takes less:",
         (true, true) => "RMM resources that take little, set before cudf allocates (lower bounds):",
         (true, false) => "RMM resources that take little, set before cudf allocates:",
     };
@@ -422,8 +432,7 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
 /// of the verdict. For a program that would have to be rewritten, gpuheap's own heap is left out.
 fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let remedies = &report.verdict.remedies;
-    let is_torch = report.recorded.allocator.is_some();
-    let is_meant = |remedy: &Remedy| is_torch || !remedy.is_own_heap;
+    let is_meant = |remedy: &Remedy| !report.recorded.is_rmm || !remedy.is_own_heap;
     let is_first =
         |index: usize| remedies[..index].iter().all(|earlier| earlier.kind != remedies[index].kind);
     let mut order: Vec<usize> =
@@ -437,7 +446,7 @@ fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
 
 fn costs(report: &TraceReport, remedy: &Remedy) -> String {
     let mut parts = Vec::new();
-    let is_rmm = report.recorded.allocator.is_none();
+    let is_rmm = report.recorded.is_rmm;
     let is_default = remedy.pool.as_deref() == Some("cuda");
     if is_rmm && is_default {
         parts.push("RMM's default".to_owned());
@@ -472,7 +481,7 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
     if is_rmm && remedy.pool.as_deref() == Some("rmm:async") {
         parts.push("RMM 25.12 or newer (older ones take half of the device at the start)".into());
     }
-    if remedy.is_own_heap && report.recorded.allocator.is_none() {
+    if remedy.is_own_heap && is_rmm {
         parts.push("for programs in Rust or C".to_owned());
     }
     parts.join(", ")

@@ -35,8 +35,8 @@ pub struct TraceSearch {
 }
 
 impl TraceSearch {
-    /// Searches the settings of a framework's allocator for a trace. By default, the trace's format
-    /// decides the family. Blocks for 20 seconds at most, plus the time of one run.
+    /// Searches the settings of a framework's allocator for a trace. By default, the program's
+    /// allocator decides the family. Blocks for 20 seconds at most, plus the time of one run.
     pub fn run(
         trace: &Trace,
         family: Option<Family>,
@@ -46,8 +46,9 @@ impl TraceSearch {
         let program = Program::from_trace(trace);
         let recorded = Recorded::from_trace(trace, &program);
         let used = device.resolve(&recorded, false);
-        let family = family.unwrap_or(match trace.format() {
-            Format::PytorchSnapshot => Family::Torch,
+        let family = family.unwrap_or(match recorded.allocator {
+            Some("torch") => Family::Torch,
+            Some("cupy") => Family::CuPy,
             _ => Family::Rmm,
         });
         let device_memory = used.total;
@@ -68,7 +69,8 @@ impl TraceSearch {
             device: used,
             lacks_device: !recorded.failed.is_empty()
                 && !device.is_given()
-                && recorded.limit.is_none(),
+                && recorded.limit.is_none()
+                && recorded.device.is_none(),
             recorded,
             tried: tried.into_inner() as u64,
             candidates,

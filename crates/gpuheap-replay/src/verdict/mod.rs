@@ -5,13 +5,13 @@ mod remedies;
 mod remedy;
 mod rmm;
 
-use gpuheap_trace::{Format, Holder};
+use gpuheap_trace::Holder;
 
 pub use self::fits::{Fit, Way};
 use self::remedies::best_pool;
 pub use self::remedy::{Remedy, RemedyKind};
 use crate::moment::Moment;
-pub use crate::recorded::{FailedRequest, Recorded, RecordedLimit};
+pub use crate::recorded::{FailedRequest, Recorded, RecordedLimit, RunDevice};
 use crate::replay::minimum::LARGEST;
 use crate::replay::{
     Bench, Cause, Options, Pool, PoolReport, ReplayError, Silent, Stop, torch_settings,
@@ -142,7 +142,7 @@ impl Verdict {
         results: &[PoolReport],
         options: &Options,
     ) -> Result<Self, ReplayError> {
-        let checked = checked_pools(bench, results, options);
+        let checked = checked_pools(recorded, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
         // If the user chose no device and no pool, the verdict is on the recorded run. If the run's
         // memory is not known, a pool that gets through on the default device proves nothing for
@@ -159,10 +159,7 @@ impl Verdict {
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
         // RMM writes logs that do not name their allocator. So only RMM's pools are possible.
-        let is_open = recorded.allocator.is_none()
-            && options.pools.is_empty()
-            && options.check.is_none()
-            && bench.trace.format() != Format::PytorchSnapshot;
+        let is_open = recorded.is_rmm && options.pools.is_empty() && options.check.is_none();
         let is_meant = |result: &&PoolReport| {
             !is_open || matches!(result.pool.base(), "cuda" | "rmm:async" | "rmm:binning")
         };
@@ -204,7 +201,8 @@ impl Verdict {
             _ => None,
         };
         let needs = deciding.map_or(Ok(None), |result| Needs::find(bench, result))?;
-        let main = checked.iter().find(|pool| pool.base() == "torch").map(ToString::to_string);
+        let main = checked.iter().find(|pool| Some(pool.base()) == recorded.allocator);
+        let main = main.map(ToString::to_string);
         let fits = match main.is_some() || !pools.is_empty() {
             true => fits::find(bench, main.as_deref(), &pools)?,
             false => Vec::new(),
@@ -225,10 +223,10 @@ impl Verdict {
 
 /// Returns the pools that decide: the pool to check, or else the named pools, or else the allocator
 /// that recorded the trace, or else all.
-fn checked_pools(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<Pool> {
-    match (&options.check, &options.pools[..], bench.trace.format()) {
+fn checked_pools(recorded: &Recorded, results: &[PoolReport], options: &Options) -> Vec<Pool> {
+    match (&options.check, &options.pools[..], recorded.allocator) {
         (Some(pool), ..) => vec![pool.clone()],
-        (None, [], Format::PytorchSnapshot) => vec![Pool::Model("torch".to_owned())],
+        (None, [], Some(allocator)) => vec![Pool::Model(allocator.to_owned())],
         (None, [], _) => results.iter().map(|result| result.pool.clone()).collect(),
         (None, named, _) => named.to_vec(),
     }

@@ -1,7 +1,6 @@
 //! Remedies with which a program gets through, or takes less memory.
 
 use gpuheap::PoolKind;
-use gpuheap_trace::Format;
 
 use super::{Recorded, Remedy, RemedyKind, rmm};
 use crate::models::torch::Settings;
@@ -41,24 +40,29 @@ pub(super) fn find(
             remedies.extend(torch.asynchronous()?);
         }
         let before = torch.before_peak().or(torch.unbounded_peak());
-        if let Some(own) = own_heap(bench, results, before, gets_through) {
+        if let Some(own) = own_heap(bench, recorded, results, before, gets_through) {
             let saves = torch.saves(peak_of(&own));
             remedies.push(Remedy { saves, ..own });
         }
         if !gets_through {
             remedies.extend(torch.limit(recorded)?);
         }
-    } else if bench.trace.format() != Format::PytorchSnapshot && !(is_named && gets_through) {
+    } else if recorded.is_rmm && !(is_named && gets_through) {
         let of_rmm = rmm::resources(bench);
         let before = of_rmm.iter().map(|resource| resource.candidate.reserved_peak).min();
         remedies.extend(rmm::remedies(&of_rmm));
         if remedies.is_empty() && !is_named {
             remedies.extend(rmm::limit(bench, &of_rmm));
         }
-        if let Some(own) = own_heap(bench, results, before, gets_through) {
-            remedies.push(own);
-        }
+        remedies.extend(own_heap(bench, recorded, results, before, gets_through));
         pools = Some(of_rmm.iter().map(|resource| resource.candidate.model.clone()).collect());
+    }
+    if !recorded.is_rmm && torch.is_none() && !is_named {
+        let used = results.iter().find(|result| Some(result.pool.base()) == recorded.allocator);
+        if let Some(used) = used {
+            let before = used.stop.is_none().then(|| peak(used));
+            remedies.extend(own_heap(bench, recorded, results, before, gets_through));
+        }
     }
     // gpuheap's own heap is last, because no setting turns it on.
     remedies.sort_by_key(|remedy| (remedy.is_own_heap, remedy.kind));
@@ -105,6 +109,7 @@ fn peak(result: &PoolReport) -> u64 {
 /// Returns the best of gpuheap's own pools, if it takes less memory than the program takes now.
 fn own_heap(
     bench: &Bench<'_>,
+    recorded: &Recorded,
     results: &[PoolReport],
     before: Option<u64>,
     gets_through: bool,
@@ -116,9 +121,10 @@ fn own_heap(
     if !is_less && gets_through || !best.pool.is_caching() {
         return None;
     }
-    let line = match bench.trace.format() {
-        Format::PytorchSnapshot => {
-            "with gpuheap's allocator (how: crates/gpuheap-capi/README.md)".to_owned()
+    let line = match recorded.allocator {
+        Some("torch") => "with gpuheap's allocator (how: crates/gpuheap-capi/README.md)".to_owned(),
+        Some("cuda" | "cuda:async") => {
+            "gpuheap's drop-in, without a rebuild (how: crates/gpuheap-malloc/README.md)".to_owned()
         }
         _ => format!("gpuheap's own heap, pool {}", best.pool),
     };
