@@ -9,13 +9,14 @@ use clap::Args;
 use gpuheap_dry_run::{Emulation, Error, emulate};
 
 use crate::exit::{Failure, Verdict};
+use crate::values::devices;
 
 /// Arguments of `gpuheap emulate`.
 #[derive(Args, Debug)]
 pub(crate) struct EmulateArguments {
     /// The device: h200, rtx4090, t4, wsl2-rtx4060, 16GiB, or several with commas between them
     /// [default: GPUHEAP_EMULATED_DEVICE, else h200]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = devices, allow_hyphen_values = true)]
     device: Option<String>,
 
     /// When queued work is done: immediate, on-demand, seeded:N or lag:N

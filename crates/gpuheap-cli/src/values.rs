@@ -52,6 +52,18 @@ pub(crate) fn profile(text: &str) -> Result<Profile, String> {
     })
 }
 
+/// Checks a list of emulated devices, and returns it.
+pub(crate) fn devices(text: &str) -> Result<String, String> {
+    refuse_option(text)?;
+    Profile::list(text).map(|_| text.to_owned()).ok_or_else(|| {
+        format!(
+            "'{text}' is not a device; write {}, or a size (16GiB), or several with commas between \
+             them",
+            Profile::NAMES.join(", ")
+        )
+    })
+}
+
 /// Units of a time, each with its nanoseconds.
 const UNITS: [(&str, f64); 6] =
     [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];

@@ -22,7 +22,7 @@ use tempfile::NamedTempFile;
 use crate::emulate::status;
 use crate::exit::{Failure, Verdict};
 use crate::output;
-use crate::values::{TypedSize, bytes, size};
+use crate::values::{TypedSize, bytes, devices, size};
 use summary::{Hints, Summary};
 
 /// File names of the recorder: cargo's, and the Python package's.
@@ -68,8 +68,9 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     fail_after: Option<TypedSize>,
 
-    /// Run on an emulated GPU: h200, rtx4090, t4, 16GiB; see gpuheap emulate
-    #[arg(long, value_name = "PROFILE")]
+    /// Run on an emulated GPU: h200, rtx4090, t4, 16GiB; see gpuheap emulate [default: h200]
+    #[arg(long, value_name = "PROFILE", value_parser = devices)]
+    #[arg(num_args = 0..=1, default_missing_value = "h200", hide_default_value = true)]
     emulate: Option<String>,
 
     /// Text at the end, on stderr

@@ -1,11 +1,14 @@
 //! Summary of the captures of a run.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use gpuheap_report::Report;
-use gpuheap_text::{Amount, count, cut, grouped, shell_word};
-use gpuheap_trace::{Copies, CopyDirection, CopyMemory, Holder, ReadOptions, RecordingEnd, Trace};
+use gpuheap_text::{Amount, count, cut_name, grouped, hanging, shell_word};
+use gpuheap_trace::{
+    Copies, CopyDirection, CopyMemory, Holder, ReadOptions, RecordingEnd, Trace, hint,
+};
 use serde_json::{Value, json};
 
 /// Version of the fields of the JSON.
@@ -28,7 +31,7 @@ pub(super) struct Summary {
     copies: Vec<String>,
     warnings: Vec<String>,
     /// Frameworks with blocks that `--frameworks` would record.
-    pools: Vec<&'static str>,
+    pools: BTreeSet<&'static str>,
 }
 
 /// Options that were not given. The text names them where they help.
@@ -50,6 +53,8 @@ struct DeviceSummary {
     allocations: u64,
     frees: u64,
     failures: u64,
+    /// Limit by `--limit`; `None` without one.
+    limit: Option<u64>,
     /// Threads that ended with live memory.
     left: Vec<Holder>,
     /// Sites at the peak, largest first.
@@ -127,13 +132,13 @@ impl Summary {
     }
 
     fn render(&self, text: &mut String, hints: Hints) {
-        let _ = writeln!(text, "gpuheap: {}", cut(&self.title(), WIDTH - 9));
+        hanging(text, "gpuheap: ", "  ", &cut_name(&self.title(), 2 * WIDTH), WIDTH);
         if let Some(problem) = &self.problem {
-            let _ = writeln!(text, "  {problem}");
+            hanging(text, "  ", "  ", problem, WIDTH);
             return;
         }
         let mut row = |label: &str, value: &str| {
-            let _ = writeln!(text, "  {label:<13} {}", cut(value, WIDTH - 16));
+            hanging(text, &format!("  {label:<13} "), &" ".repeat(16), value, WIDTH);
         };
         for device in &self.devices {
             device.rows(&mut row);
@@ -151,10 +156,11 @@ impl Summary {
         for warning in &self.warnings {
             row("note", warning);
         }
-        let pool = self.pools.iter().find(|pool| ["PyTorch", "CuPy"].contains(*pool));
-        if let Some(pool) = pool.filter(|_| hints.frameworks) {
-            row("next", &format!("gpuheap run --frameworks ...: lines that hold {pool}'s blocks"));
+        for pool in self.pools.iter().filter(|_| hints.frameworks) {
+            let way = hint(pool).unwrap_or_default();
+            row("note", &format!("segments of {pool}'s pool; for the blocks in them, {way}"));
         }
+        // A command is not wrapped, so that it can be copied.
         let _ = writeln!(text, "  {:<13} gpuheap report {}", "next", self.shown());
     }
 
@@ -181,7 +187,7 @@ impl DeviceSummary {
         let summary = report.summary;
         let recording = report.recording.unwrap_or_default();
         let ordinal = trace.device().unwrap_or(0);
-        let device = recording.devices.iter().find(|device| device.ordinal == ordinal);
+        let device = recording.device(ordinal);
         let driver = device.and_then(|device| {
             let coverage = device.coverage?;
             let before = device.used_before?;
@@ -200,6 +206,7 @@ impl DeviceSummary {
             allocations: summary.allocations,
             frees: summary.frees,
             failures: summary.failures,
+            limit: device.and_then(|device| device.limit),
             left: report.left_by_ended_threads.unwrap_or_default(),
             sites: report.held,
             driver,
@@ -214,6 +221,9 @@ impl DeviceSummary {
         };
         let name = format!("cuda:{} {}", self.ordinal, self.name);
         row("peak", &format!("{} after {seconds:.1} s{of} on {name}", Amount(self.peak)));
+        if let Some(limit) = self.limit {
+            row("limit", &format!("{} by --limit", Amount(limit)));
+        }
         let live = match self.live_count {
             0 => "none".to_owned(),
             number => format!("{} in {}", Amount(self.live), count(number, "allocation")),
@@ -261,6 +271,7 @@ impl DeviceSummary {
             "device": self.ordinal,
             "name": self.name,
             "memory_bytes": self.memory,
+            "limit_bytes": self.limit,
             "peak_bytes": self.peak,
             "peak_ns": self.peak_ns,
             "live_bytes": self.live,
@@ -307,7 +318,7 @@ fn thread(holder: &Holder) -> &str {
 pub(super) fn render(summaries: &[Summary], hints: Hints) -> String {
     let Some((first, others)) = summaries.split_first() else {
         let line = "gpuheap: no process allocated GPU memory, so nothing was recorded\n";
-        let hint = "  without a GPU: gpuheap run --emulate h200 -- ...\n";
+        let hint = "  without a GPU: gpuheap run --emulate -- ...\n";
         return line.to_owned() + if hints.emulate { hint } else { "" };
     };
     let mut text = String::new();

@@ -219,6 +219,13 @@ fn limit_is_exact() {
     let summary = traces[0].summary();
     assert!(summary.peak_live_bytes <= 262_144, "{}", summary.peak_live_bytes);
     assert_eq!(summary.failures, 1);
+    assert_eq!(traces[0].recording().unwrap().devices[0].limit, Some(262_144));
+    let said = "  limit         256 KiB by --limit\n";
+    assert!(run.ran.stderr.contains(said), "{}", run.ran.stderr);
+    let report = run.gpuheap("report").stdout;
+    assert!(report.contains("Limit of the run: 256 KiB (--limit); 1 request failed."), "{report}");
+    let replay = run.gpuheap("replay").stdout;
+    assert!(replay.contains("limited to 256 KiB, as the run was (--limit)"), "{replay}");
 }
 
 #[test]
@@ -302,11 +309,12 @@ fn forms_of_summary() {
 
 #[test]
 fn replay_reads_captures() {
-    let run = Run::of(&["linked", "leak"]);
-    let replay =
-        ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).arg("replay").args(run.captures()));
+    let replay = Run::of(&["linked", "leak"]).gpuheap("replay");
     assert_eq!(replay.code, 0, "{}", replay.stderr);
-    assert!(replay.stdout.contains("5 MiB"), "{}", replay.stdout);
+    for said in ["5 MiB", "The program used cudaMalloc: row cuda.", "the device of the run: "] {
+        assert!(replay.stdout.contains(said), "{}", replay.stdout);
+    }
+    assert!(!replay.stdout.to_lowercase().contains("rmm"), "{}", replay.stdout);
 }
 
 /// Needs Python: `PYTHON`, else `python3`. Runs other versions too, if they are in `PATH`.
@@ -406,7 +414,11 @@ class MemoryHook:
     let report = ran(Command::new(env!("CARGO_BIN_EXE_gpuheap"))
         .args(["report", "--at", "end"])
         .args(with.captures()));
-    insta::assert_snapshot!(report.stdout.split("\n\n").nth(2).unwrap());
+    let pools = report.stdout.split_once("\nWhich memory of the driver holds").unwrap().1;
+    insta::assert_snapshot!(pools.split_once("\n\nWhich line").unwrap().0);
+    let replay = with.gpuheap("replay").stdout;
+    assert!(replay.contains("The program used CuPy's pool: row cupy."), "{replay}");
+    assert!(!replay.contains("rmm"), "{replay}");
     assert!(with.ran.stderr.contains("live at exit  7 MiB in 3"), "{}", with.ran.stderr);
     let without = recorded(&[]);
     assert_eq!(sites(&without).len(), 3);
@@ -482,6 +494,20 @@ fn unusable_program_is_refused() {
 }
 
 #[test]
+fn emulated_device_is_h200_or_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program().to_str().unwrap();
+    let default = ["--emulate", "--copies", "--", program, "linked", "leak"];
+    let default = ran(&mut gpuheap(&folder, &default));
+    assert!(default.stderr.contains("NVIDIA H200"), "{}", default.stderr);
+    let unknown = ran(&mut gpuheap(&folder, &["--emulate", "h300", "--", program]));
+    assert_eq!((unknown.code, &*unknown.stdout), (2, ""));
+    let said =
+        "error: --emulate: 'h300' is not a device; write h200, rtx4090, t4, wsl2-rtx4060, or";
+    assert!(unknown.stderr.starts_with(said), "{}", unknown.stderr);
+}
+
+#[test]
 fn program_that_records_itself_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let ran = ran(gpuheap(&folder, &["--", "true"]).env("GPUHEAP_RECORD", "own.gph"));
@@ -500,7 +526,7 @@ fn program_keeps_its_own_preload() {
     assert!(ran.stdout.starts_with(&format!("{}:/", own.display())), "{}", ran.stdout);
     insta::assert_snapshot!(ran.stderr, @r"
     gpuheap: no process allocated GPU memory, so nothing was recorded
-      without a GPU: gpuheap run --emulate h200 -- ...
+      without a GPU: gpuheap run --emulate -- ...
     ");
 }
 
@@ -520,6 +546,11 @@ impl Run {
         let words = [&["--", program().to_str().unwrap()], arguments].concat();
         let ran = command(&folder, options, &words);
         Run { folder, ran }
+    }
+
+    /// Runs another command with the captures.
+    fn gpuheap(&self, command: &str) -> Ran {
+        ran(Command::new(env!("CARGO_BIN_EXE_gpuheap")).arg(command).args(self.captures()))
     }
 
     fn captures(&self) -> Vec<PathBuf> {
