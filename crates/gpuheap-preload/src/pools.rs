@@ -60,34 +60,25 @@ fn pytorchs() -> Option<*mut c_void> {
     (found.addr() != (report as *const ()).addr()).then_some(found)
 }
 
-/// Records a block of CuPy's pool (`framework` is 0) or of a memory resource of RMM (1). The
-/// innermost `skipped` frames of Python are of the hook, and are left out.
+/// Records a block of CuPy's pool. Leaves out the innermost `skipped` frames of Python: they are of
+/// the hook.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
-extern "C" fn gpuheap_run_block_allocated(
-    framework: u32,
+extern "C" fn gpuheap_run_cupy_block_allocated(
     device: i32,
     address: u64,
     bytes: u64,
     stream: u64,
     skipped: u32,
 ) {
-    if let Some(kind) = kind_of(framework) {
-        allocated_block(kind, device, address, bytes, stream, skipped as usize);
-    }
+    allocated_block(MemoryKind::CuPy, device, address, bytes, stream, skipped as usize);
 }
 
-/// Records the free of a block that [`gpuheap_run_block_allocated`] recorded.
+/// Records the free of a block that [`gpuheap_run_cupy_block_allocated`] recorded.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
-extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64) {
-    if let Some(kind) = kind_of(framework) {
-        freed_block(kind, address, stream);
-    }
-}
-
-fn kind_of(framework: u32) -> Option<MemoryKind> {
-    [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
+extern "C" fn gpuheap_run_cupy_block_freed(address: u64, stream: u64) {
+    freed_block(MemoryKind::CuPy, address, stream);
 }
 
 fn allocated_block(

@@ -10,15 +10,13 @@ import threading
 
 from gpuheap_import_waiter import Waiter
 
-CUPY = 0
 # Frames of this file between the recorder and the framework.
 OWN_FRAMES = 1
 
 # Calls of a `PyDLL` keep the interpreter's lock. Releasing it takes longer than the call.
 recorder = ctypes.PyDLL(None)
-allocated = recorder.gpuheap_run_block_allocated
+allocated = recorder.gpuheap_run_cupy_block_allocated
 allocated.argtypes = [
-    ctypes.c_uint32,
     ctypes.c_int,
     ctypes.c_uint64,
     ctypes.c_uint64,
@@ -26,8 +24,8 @@ allocated.argtypes = [
     ctypes.c_uint32,
 ]
 allocated.restype = None
-freed = recorder.gpuheap_run_block_freed
-freed.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64]
+freed = recorder.gpuheap_run_cupy_block_freed
+freed.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 freed.restype = None
 
 
@@ -37,11 +35,11 @@ def cupy_imported(memory_hook):
 
         def malloc_postprocess(self, device_id, mem_size, mem_ptr, **_):
             if mem_ptr:
-                allocated(CUPY, device_id, mem_ptr, mem_size, 0, OWN_FRAMES)
+                allocated(device_id, mem_ptr, mem_size, 0, OWN_FRAMES)
 
         # Before the free: afterwards, another thread may get the address.
         def free_preprocess(self, mem_ptr, **_):
-            freed(CUPY, mem_ptr, 0)
+            freed(mem_ptr, 0)
 
     hook = Recorder()
     hook.__enter__()
