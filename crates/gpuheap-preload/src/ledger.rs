@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use gpuheap_catch::messages;
 use rustc_hash::FxBuildHasher;
@@ -18,23 +19,26 @@ use crate::{forks, settings};
 /// Most devices that have an account.
 pub(crate) const DEVICES: usize = 64;
 
-/// Most processes that share a limit. A later process has no entry, so the limit keeps its bytes if
-/// it is killed.
+/// Most processes that share a limit and have an entry. Later ones use one entry together, so the
+/// limit keeps their bytes if they are killed.
 const PROCESSES: usize = 255;
 
-/// Account of a device, or the share of a process in it.
+/// Rounds of a wait for the lock without a sleep, and the sleep in later rounds. A change under the
+/// lock takes less than a microsecond.
+const FAST_ROUNDS: u32 = 100;
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// Time between checks that the holder of the lock still runs.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// Account of a device, or the share of a process in it. Changed only under the ledger's lock.
 #[repr(C)]
 struct Account {
     /// Bytes of live memory and of pending requests. The driver has not answered pending requests.
     bytes: AtomicU64,
-    /// Bytes of pending requests, and in steps of [`CHANGE`] the number of changes. Each request is
-    /// added here before `bytes` has it, and removed later than there. While this word is
-    /// unchanged, the difference is at most the live bytes.
+    /// Bytes of pending requests.
     pending: AtomicU64,
 }
-
-/// One change of [`Account::pending`]. No device has so many bytes.
-const CHANGE: u64 = 1 << 48;
 
 /// Reason for which an account has no room for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +60,23 @@ struct Entry {
 /// Accounts of all processes, and the share of each.
 #[repr(C)]
 pub(crate) struct Ledger {
+    /// Process that holds the lock, as in [`Entry::owner`]; 0 if none does.
+    holder: AtomicU64,
     /// Key of the device of each account; 0 for a free account.
     devices: [AtomicU64; DEVICES],
+    /// Sums of the shares.
     totals: [Account; DEVICES],
-    entries: [Entry; PROCESSES],
+    /// Share of each process. The last one is of all processes without an own entry.
+    entries: [Entry; PROCESSES + 1],
+}
+
+/// Lock of a ledger, held until the value is dropped.
+struct Lock<'a>(&'a Ledger);
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        self.0.holder.store(0, Ordering::Release);
+    }
 }
 
 /// `gpuheap run` makes a file of this size.
@@ -69,16 +86,20 @@ const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 /// entry's number plus `ENTRY`.
 static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
-const NO_ENTRY: u64 = 2;
-const ENTRY: u64 = 3;
+const ENTRY: u64 = 2;
+
+/// This process in [`Ledger::holder`], if it has an entry.
+static OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// File name of the shared ledger.
 static FILE_NAME: OnceLock<Vec<u8>> = OnceLock::new();
 
+/// Ledger of this process alone.
+static ALONE: Ledger = Ledger::new();
+
 /// Returns the ledger: of the settings' file, else of this process alone.
 pub(crate) fn get() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
-    static ALONE: Ledger = Ledger::new();
     LEDGER.get_or_init(|| {
         let Some(path) = settings::get().ledger.as_deref() else { return &ALONE };
         let name = path.file_name().unwrap_or_default();
@@ -119,31 +140,23 @@ impl Account {
         Account { bytes: AtomicU64::new(0), pending: AtomicU64::new(0) }
     }
 
-    /// Adds a pending request, unless the bytes are then above the limit.
-    fn reserve(&self, bytes: u64, limit: u64) -> Result<(), Full> {
-        let limit = limit.min(CHANGE - 1);
-        let sum = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
-        let pending = self.pending.load(Ordering::SeqCst);
-        let held = self.bytes.load(Ordering::SeqCst);
-        if sum(held).is_none() {
-            let is_one_moment = self.pending.load(Ordering::SeqCst) == pending;
-            let live = held.saturating_sub(pending % CHANGE);
-            return Err(match is_one_moment && sum(live).is_none() {
-                true => Full::WithLive,
-                false => Full::WithPending,
-            });
-        }
-        self.pending.fetch_add(bytes + CHANGE, Ordering::SeqCst);
-        let added = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum);
-        added.map(drop).map_err(|_| {
-            self.answered(bytes);
-            Full::WithPending
-        })
+    fn get(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.pending.load(Ordering::Relaxed))
     }
 
-    /// Removes the bytes of a request from the pending ones.
-    fn answered(&self, bytes: u64) {
-        self.pending.fetch_add(CHANGE.wrapping_sub(bytes), Ordering::SeqCst);
+    fn set(&self, bytes: u64, pending: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.pending.store(pending, Ordering::Relaxed);
+    }
+
+    fn add(&self, (bytes, pending): (u64, u64)) {
+        let (held, waiting) = self.get();
+        self.set(held.saturating_add(bytes), waiting.saturating_add(pending));
+    }
+
+    fn remove(&self, (bytes, pending): (u64, u64)) {
+        let (held, waiting) = self.get();
+        self.set(held.saturating_sub(bytes), waiting.saturating_sub(pending));
     }
 }
 
@@ -156,9 +169,10 @@ impl Entry {
 impl Ledger {
     const fn new() -> Ledger {
         Ledger {
+            holder: AtomicU64::new(0),
             devices: [const { AtomicU64::new(0) }; DEVICES],
             totals: [const { Account::new() }; DEVICES],
-            entries: [const { Entry::new() }; PROCESSES],
+            entries: [const { Entry::new() }; PROCESSES + 1],
         }
     }
 
@@ -177,53 +191,85 @@ impl Ledger {
 
     /// Adds a pending request to an account, unless the bytes are then above the limit.
     pub(crate) fn reserve(&self, index: usize, bytes: u64, limit: u64) -> Result<(), Full> {
-        // Frees the entry of an earlier program of this process.
-        let own = self.own_entry();
-        if let Some(total) = self.totals.get(index) {
-            total.reserve(bytes, limit)?;
+        let share = self.own_entry();
+        let _lock = self.lock(OWNER.load(Ordering::Relaxed));
+        let (Some(total), Some(share)) = (self.totals.get(index), share.accounts.get(index)) else {
+            return Ok(());
+        };
+        let fits = |held: u64| held.checked_add(bytes).is_some_and(|sum| sum <= limit);
+        let (held, pending) = total.get();
+        if !fits(held) {
+            let live = held.saturating_sub(pending);
+            return Err(if fits(live) { Full::WithPending } else { Full::WithLive });
         }
-        if let Some(account) = own.and_then(|entry| entry.accounts.get(index)) {
-            account.pending.fetch_add(bytes + CHANGE, Ordering::SeqCst);
-            account.bytes.fetch_add(bytes, Ordering::SeqCst);
-        }
+        [share, total].iter().for_each(|account| account.add((bytes, bytes)));
         Ok(())
     }
 
-    /// Removes bytes of live memory, or of a pending request that failed.
-    pub(crate) fn remove(&self, index: usize, bytes: u64) {
-        for account in self.share_and_total(index) {
-            account.bytes.fetch_sub(bytes, Ordering::SeqCst);
+    /// Removes bytes of an account, and pending ones: of live memory that was freed (no pending
+    /// ones), of a request that succeeded (pending ones alone), or of one that failed.
+    pub(crate) fn remove(&self, index: usize, bytes: u64, pending: u64) {
+        let share = self.own_entry();
+        let _lock = self.lock(OWNER.load(Ordering::Relaxed));
+        let accounts = [share.accounts.get(index), self.totals.get(index)];
+        accounts.into_iter().flatten().for_each(|account| account.remove((bytes, pending)));
+    }
+
+    /// Takes the lock for a process. If the holder was killed, it may have made a part of its
+    /// change, so the totals are summed up again.
+    fn lock(&self, own: u64) -> Lock<'_> {
+        let (mut rounds, mut checked) = (0, Instant::now());
+        loop {
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            let Err(holder) = self.holder.compare_exchange(0, own, order.0, order.1) else {
+                return Lock(self);
+            };
+            rounds += 1;
+            match rounds <= FAST_ROUNDS {
+                true => thread::yield_now(),
+                false => thread::sleep(SLEEP),
+            }
+            if checked.elapsed() < CHECK_EVERY {
+                continue;
+            }
+            // The earlier program of this process was replaced with `exec`.
+            let is_earlier = holder != own && holder % PROGRAM == own % PROGRAM;
+            let has_ended = is_earlier || holder != 0 && !runs(holder, &AtomicU64::new(0));
+            if has_ended && self.holder.compare_exchange(holder, own, order.0, order.1).is_ok() {
+                let lock = Lock(self);
+                self.sum_up();
+                return lock;
+            }
+            checked = Instant::now();
         }
     }
 
-    /// Removes the bytes of a request from the pending ones. If it failed, [`Ledger::remove`] is
-    /// called first.
-    pub(crate) fn answered(&self, index: usize, bytes: u64) {
-        self.share_and_total(index).for_each(|account| account.answered(bytes));
+    /// Computes the totals from the shares.
+    fn sum_up(&self) {
+        for (index, total) in self.totals.iter().enumerate() {
+            total.set(0, 0);
+            let shares = self.entries.iter().filter_map(|entry| entry.accounts.get(index));
+            shares.for_each(|share| total.add(share.get()));
+        }
     }
 
-    /// Returns this process's share of an account, and then the account. In this order, the limit
-    /// is too low if the process is killed between changes, and never too high.
-    fn share_and_total(&self, index: usize) -> impl Iterator<Item = &Account> {
-        let share = self.own_entry().and_then(|entry| entry.accounts.get(index));
-        share.into_iter().chain(self.totals.get(index))
-    }
-
-    fn own_entry(&self) -> Option<&Entry> {
+    fn own_entry(&self) -> &Entry {
         let forks = u64::from(forks::count()) << 32;
         loop {
             let known = OWN.load(Ordering::Acquire);
             let is_known = known >> 32 == forks >> 32 && known as u32 != 0;
             match known % (1 << 32) {
                 SEARCHED if is_known => thread::yield_now(),
-                NO_ENTRY if is_known => return None,
-                number if is_known => return self.entries.get((number - ENTRY) as usize),
+                number if is_known => {
+                    let last = &self.entries[PROCESSES];
+                    return self.entries.get((number - ENTRY) as usize).unwrap_or(last);
+                }
                 _ => {
                     let searched = forks | SEARCHED;
                     let order = (Ordering::AcqRel, Ordering::Acquire);
                     if OWN.compare_exchange(known, searched, order.0, order.1).is_ok() {
-                        let found = self.take_entry().map_or(NO_ENTRY, |at| at as u64 + ENTRY);
-                        OWN.store(forks | found, Ordering::Release);
+                        let entry = self.take_entry() as u64 + ENTRY;
+                        OWN.store(forks | entry, Ordering::Release);
                     }
                 }
             }
@@ -232,31 +278,33 @@ impl Ledger {
 
     /// Takes an entry for this process. An entry with its identity has the share of the program
     /// that this one replaced with `exec`.
-    fn take_entry(&self) -> Option<usize> {
-        let own = identity();
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        let retake = |entry: &Entry| {
-            let owner = entry.owner.load(Ordering::Acquire);
-            let is_taken = owner % PROGRAM == own
-                && entry.owner.compare_exchange(owner, REAPED, order.0, order.1).is_ok();
-            if is_taken {
-                self.give_back(entry);
-                // A process that saw the earlier program end does not reap this one.
-                entry.owner.store(owner.wrapping_add(PROGRAM), Ordering::Release);
-            }
-            is_taken
-        };
-        if let Some(index) = self.entries.iter().position(retake) {
-            return Some(index);
+    fn take_entry(&self) -> usize {
+        let identity = identity();
+        let owner = |entry: &Entry| entry.owner.load(Ordering::Acquire);
+        let earlier = self.entries.iter().position(|entry| owner(entry) % PROGRAM == identity);
+        // A process that saw the earlier program end does not reap this one.
+        let own = earlier.map_or(identity, |at| owner(&self.entries[at]).wrapping_add(PROGRAM));
+        OWNER.store(own, Ordering::Relaxed);
+        if ptr::eq(self, &ALONE) {
+            // The process that this one was forked off may have left its bytes, and the lock taken.
+            let shares = self.entries.iter().flat_map(|entry| &entry.accounts);
+            shares.for_each(|share| share.set(0, 0));
+            self.sum_up();
+            self.holder.store(0, Ordering::Relaxed);
         }
-        let take = |entry: &Entry| entry.owner.compare_exchange(0, own, order.0, order.1).is_ok();
-        self.entries.iter().position(take)
+        let _lock = self.lock(own);
+        let is_earlier = |at: &usize| owner(&self.entries[*at]) % PROGRAM == identity;
+        let free = || self.entries.iter().take(PROCESSES).position(|entry| owner(entry) == 0);
+        let Some(at) = earlier.filter(is_earlier).or_else(free) else { return PROCESSES };
+        self.give_back(&self.entries[at]);
+        self.entries[at].owner.store(own, Ordering::Release);
+        at
     }
 
     fn give_back(&self, entry: &Entry) {
         for (total, share) in self.totals.iter().zip(&entry.accounts) {
-            total.bytes.fetch_sub(share.bytes.swap(0, Ordering::SeqCst), Ordering::SeqCst);
-            total.answered(share.pending.swap(0, Ordering::SeqCst) % CHANGE);
+            total.remove(share.get());
+            share.set(0, 0);
         }
     }
 
@@ -266,12 +314,12 @@ impl Ledger {
         let mut found = false;
         for (entry, program) in self.entries.iter().zip(&PROGRAMS) {
             let owner = entry.owner.load(Ordering::Acquire);
-            let is_own = own.is_some_and(|own| ptr::eq(own, entry));
-            if owner == 0 || owner == REAPED || is_own || runs(owner, program) {
+            if owner == 0 || ptr::eq(own, entry) || runs(owner, program) {
                 continue;
             }
-            let order = (Ordering::AcqRel, Ordering::Relaxed);
-            if entry.owner.compare_exchange(owner, REAPED, order.0, order.1).is_ok() {
+            let _lock = self.lock(OWNER.load(Ordering::Relaxed));
+            // Another process may have reaped the entry first.
+            if entry.owner.load(Ordering::Acquire) == owner {
                 self.give_back(entry);
                 entry.owner.store(0, Ordering::Release);
                 found = true;
@@ -280,9 +328,6 @@ impl Ledger {
         found
     }
 }
-
-/// Owner of an entry whose share one process gives back. An entry without an owner is free.
-const REAPED: u64 = u64::MAX;
 
 /// Bits of the process id in an [`identity`]; Linux has no larger ids.
 const PID_BITS: u32 = 22;

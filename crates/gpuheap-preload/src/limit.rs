@@ -15,8 +15,7 @@ use crate::real;
 use crate::settings::{self, Limit};
 
 /// Longest wait for other requests that may fail and give back their bytes. A request that waits
-/// longer is refused. Drivers refuse within a second. If a process was killed within a request, its
-/// bytes may count as pending for ever, and each refusal that they may change takes so long.
+/// longer is refused. Drivers refuse within a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Number of rounds without a sleep, and the sleep in later rounds. Most drivers answer within some
@@ -94,16 +93,17 @@ impl Pending {
     pub(crate) fn succeeded(self) -> Charge {
         let Pending(charge) = self;
         if charge.bytes > 0 {
-            ledger::get().answered(charge.account, charge.bytes);
+            ledger::get().remove(charge.account, 0, charge.bytes);
         }
         charge
     }
 
     /// Ends the request: it failed, so its bytes are given back.
     pub(crate) fn failed(self) {
-        // The bytes leave the account before they leave the pending ones.
-        self.0.give_back();
-        self.succeeded();
+        let Pending(Charge { account, bytes }) = self;
+        if bytes > 0 {
+            ledger::get().remove(account, bytes, bytes);
+        }
     }
 }
 
@@ -111,7 +111,7 @@ impl Charge {
     /// Gives the bytes back to the limit.
     pub(crate) fn give_back(self) {
         if self.bytes > 0 {
-            ledger::get().remove(self.account, self.bytes);
+            ledger::get().remove(self.account, self.bytes, 0);
         }
     }
 }

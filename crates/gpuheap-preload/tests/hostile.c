@@ -10,8 +10,6 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,21 +17,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
-#include <unistd.h>
 
-typedef uint64_t ptr;
-typedef struct {
-  int kind, handles, location, device;
-  void *none;
-  unsigned char flags[8];
-} properties;
-
-enum { MIB = 1 << 20 };
-int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(ptr *, size_t), cuMemFree_v2(ptr);
-int cuMemCreate(ptr *, size_t, const properties *, uint64_t), cuMemRelease(ptr);
-int cuMemAddressReserve(ptr *, size_t, size_t, ptr, uint64_t), cuMemAddressFree(ptr, size_t);
-int cuMemMap(ptr, size_t, size_t, ptr, uint64_t), cuMemUnmap(ptr, size_t);
+#include "driver.h"
 
 /* PyTorch's report of a block, which the recorder replaces. */
 #define REPORT _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
@@ -49,15 +34,6 @@ void REPORT(void *block, int64_t bytes, size_t allocated, size_t reserved, devic
 }
 
 #else
-
-#define CHECK(call) check(call, #call)
-
-static void check(int code, const char *call) {
-  if (code != 0) {
-    printf("%s: %d\n", call, code);
-    _exit(1);
-  }
-}
 
 static ptr allocate(size_t bytes) {
   ptr address;
@@ -352,6 +328,37 @@ static void shares(const char *child_does) {
   _exit(0);
 }
 
+/* A child with 4 MiB is killed while it holds the lock of the ledger, with a total changed and not
+ * yet its share. Its parent then requests all. */
+static void half_done(const char *unused) {
+  enum { DEVICES = 64, ENTRIES = 1 + 3 * DEVICES, ENTRY = 1 + 2 * DEVICES, ID = (1 << 22) - 1 };
+  int ends[2];
+  char byte = 0;
+  ptr address;
+  if (pipe(ends) != 0) exit(1);
+  pid_t child = fork();
+  if (child == 0) {
+    use(0);
+    allocate(4 * MIB);
+    (void)!write(ends[1], &byte, 1);
+    pause();
+  }
+  (void)!read(ends[0], &byte, 1);
+  int file = open(getenv("GPUHEAP_RUN_LEDGER"), O_RDWR);
+  uint64_t *ledger = mmap(0, MIB / 2, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  uint64_t *owner = ledger + ENTRIES;
+  while ((*owner & ID) != (uint64_t)child) owner += ENTRY;
+  ledger[0] = *owner;
+  ledger[1 + DEVICES] += MIB;
+  ledger[2 + DEVICES] += MIB;
+  kill(child, SIGKILL);
+  waitpid(child, 0, 0);
+  use(0);
+  printf("parent: %d\n", cuMemAlloc_v2(&address, 6 * MIB));
+  fflush(stdout);
+  _exit(unused == 0);
+}
+
 /* Two fibres allocate at one address of the stack. The second one's stack ends before the places
  * that the first one's return addresses had. */
 static size_t pad;
@@ -424,6 +431,7 @@ int main(int count, char **arguments) {
              {"crowd", crowd, 1},
              {"fibres", fibres, 1},
              {"shares", shares, 0},
+             {"half-done", half_done, 0},
              {"one", one, 1},
              {"preloads", preloads, 0}};
   /* Ends a program that hangs. */

@@ -149,6 +149,12 @@ fn limit_of_tree_follows_processes() {
 }
 
 #[test]
+fn lock_of_killed_process_is_taken() {
+    let run = Hostile::new().with(&["--limit", "6MiB", "--limit-tree"]).run(&["half-done"]);
+    assert_eq!(run.ran.stdout, "parent: 0\n", "{}", run.ran.stderr);
+}
+
+#[test]
 fn children_with_their_own_preload_are_recorded() {
     let hostile = Hostile::new();
     let library = hostile.folder.path().join("libfirst.so");
