@@ -10,7 +10,7 @@
 //! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | get the next number of their kind; events name it |
 //! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
 //! | `Map`, `Unmap` | addresses of physical memory, if blocks of pools are recorded |
-//! | `ThreadEnd`, `RangeEnd`, `DriverMemory`, `Copies`, `End` | other events |
+//! | `ThreadEnd`, `RangeEnd`, `LostRanges`, `DriverMemory`, `Copies`, `End` | other events |
 
 mod field;
 mod kind;

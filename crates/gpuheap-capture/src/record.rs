@@ -228,6 +228,12 @@ records! {
         /// Number of the range.
         range: u32,
     }
+    /// Ranges that are not recorded, because [`OPEN_RANGES`] were open. The counts of all such
+    /// records are added.
+    18 LostRanges {
+        /// Number of ranges.
+        count: u64,
+    }
     /// Copies of one kind and site since the start. A later record of the same kind and site
     /// replaces an earlier one.
     17 Copies {

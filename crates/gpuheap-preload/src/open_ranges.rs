@@ -14,6 +14,9 @@ pub(crate) struct OpenRanges {
     last: u32,
     /// Number of the last range when the ranges were recorded.
     recorded: u32,
+    /// Ranges that were not opened because too many were open, and the ones in the capture.
+    lost: u64,
+    recorded_lost: u64,
 }
 
 struct OpenRange {
@@ -30,6 +33,7 @@ impl OpenRanges {
     /// Opens a range, and returns its number. Returns 0 if too many are open.
     pub(crate) fn start(&mut self, start: Time, thread: u32, name: String) -> u32 {
         if self.open.len() == OPEN_RANGES || self.last == u32::MAX {
+            self.lost += 1;
             return 0;
         }
         self.last += 1;
@@ -44,6 +48,10 @@ impl OpenRanges {
         capture: &mut ProcessCapture,
         mut thread: impl FnMut(&mut ProcessCapture, u32, Time) -> u32,
     ) {
+        // A program that lost many ranges gets few records.
+        if self.lost >= 2 * self.recorded_lost {
+            self.write_lost(capture);
+        }
         if self.recorded == self.last {
             return;
         }
@@ -53,6 +61,15 @@ impl OpenRanges {
             *number = capture.range(*start, of, &mem::take(name));
         }
         self.recorded = self.last;
+    }
+
+    /// Records the number of the ranges that were not opened.
+    pub(crate) fn write_lost(&mut self, capture: &mut ProcessCapture) {
+        let count = self.lost - self.recorded_lost;
+        if count > 0 {
+            capture.write(&Record::LostRanges { count });
+            self.recorded_lost = self.lost;
+        }
     }
 
     /// Ends a range.

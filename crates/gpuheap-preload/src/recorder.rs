@@ -344,7 +344,8 @@ impl Recorder {
     fn exit(&self) {
         let Some(mut state) = lock_at_exit(&self.state) else { return };
         let time = self.time();
-        let State { capture: Some(capture), copies, .. } = &mut *state else { return };
+        let State { capture: Some(capture), copies, ranges, .. } = &mut *state else { return };
+        ranges.write_lost(capture);
         copies.unwritten(time).iter().for_each(|sum| capture.write(sum));
         capture.exit(time);
     }

@@ -3,15 +3,13 @@
  * it opens many ranges and does not end them. */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <wchar.h>
 
-typedef uint64_t ptr;
+#include "driver.h"
+
 typedef void (*function)(void);
 typedef struct {
   uint16_t version, size;
@@ -28,23 +26,9 @@ typedef struct {
   int (*functions)(int module, function ***table, unsigned *count);
 } callbacks;
 
-int cuInit(unsigned);
-int cuDevicePrimaryCtxRetain(void **, int);
-int cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(ptr *, size_t);
-int cuMemFree_v2(ptr);
-
-enum { MIB = 1 << 20, CORE = 1, CORE2 = 5, COUNT = 15 };
+enum { CORE = 1, CORE2 = 5, COUNT = 15 };
 static function core[COUNT + 1], core2[COUNT + 1];
 static function *core_table[COUNT + 2], *core2_table[COUNT + 2];
-
-#define CHECK(call)                 \
-  do {                              \
-    if ((call) != 0) {              \
-      printf("%s failed\n", #call); \
-      exit(1);                      \
-    }                               \
-  } while (0)
 
 static int functions_of(int module, function ***table, unsigned *count) {
   if (module != CORE && module != CORE2) return 0;
@@ -95,6 +79,7 @@ static void many(void) {
   for (int i = 0; i < 5000; i++) push("without an end");
   use();
   allocate(MIB);
+  for (int i = 0; i < 10; i++) push("after the last event");
 }
 
 int main(int count, char **words) {

@@ -366,6 +366,9 @@ impl Capture {
                     range.end = range.end.min(self.events.len());
                 }
             }
+            Record::LostRanges { count } => {
+                self.lost_ranges.add(count, || Place::Byte(offset));
+            }
             Record::Copies {
                 time,
                 direction,

@@ -98,8 +98,12 @@ pub(crate) struct Odd {
 
 impl Odd {
     pub(crate) fn count(&mut self, place: impl FnOnce() -> Place) {
+        self.add(1, place);
+    }
+
+    pub(crate) fn add(&mut self, count: u64, place: impl FnOnce() -> Place) {
         self.first.get_or_insert_with(place);
-        self.count += 1;
+        self.count = self.count.saturating_add(count);
     }
 
     /// Returns the warning, if the oddity occurred.
