@@ -1,22 +1,92 @@
-//! Calls that copy between host and device.
+//! Calls that copy between host and device, or between devices.
 
+use std::ffi::c_void;
 use std::time::Instant;
 
 use gpuheap_capture::{CopyDirection, CopyMemory};
-use gpuheap_driver::CUresult;
+use gpuheap_driver::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult};
 
-use crate::allocate::stack;
+use crate::allocate::{Number as _, stack};
 use crate::copy_sums::{self, Copy};
+use crate::layouts::{Volume, VolumeEnd};
 use crate::threads::Guard;
 use crate::{real, recorder};
 
-/// Passes on a copy, and records it. `direction` is `None` if the driver finds it by the addresses.
+/// End of a copy.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    /// Host memory at an address.
+    Host(u64),
+    /// Memory of a device.
+    Device,
+    /// Memory at an address that decides whether it is of the host.
+    Either(u64),
+}
+
+impl End {
+    /// Returns the address, if the memory is of the host.
+    fn host(self) -> Option<u64> {
+        match self {
+            End::Host(address) => Some(address),
+            End::Either(address) if !is_on_device(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    /// Returns an end that a structure describes. `offset` is the first copied byte.
+    fn of(kind: CUmemorytype, host: *const c_void, device: CUdeviceptr, offset: usize) -> End {
+        let offset = offset as u64;
+        match kind {
+            CUmemorytype::HOST => End::Host(host.cast_mut().number().wrapping_add(offset)),
+            CUmemorytype::UNIFIED => End::Either(device.wrapping_add(offset)),
+            _ => End::Device,
+        }
+    }
+}
+
+/// Ends and size of a copy.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) to: End,
+    pub(crate) from: End,
+    pub(crate) bytes: usize,
+    /// `true` if the copied memory has no gaps.
+    pub(crate) is_plain: bool,
+}
+
+impl From<CUDA_MEMCPY2D> for Extent {
+    fn from(copy: CUDA_MEMCPY2D) -> Extent {
+        let offset = |x: usize, y: usize, pitch| x.wrapping_add(y.wrapping_mul(pitch));
+        let to = offset(copy.dstXInBytes, copy.dstY, copy.dstPitch);
+        let from = offset(copy.srcXInBytes, copy.srcY, copy.srcPitch);
+        Extent {
+            to: End::of(copy.dstMemoryType, copy.dstHost, copy.dstDevice, to),
+            from: End::of(copy.srcMemoryType, copy.srcHost, copy.srcDevice, from),
+            bytes: copy.WidthInBytes.saturating_mul(copy.Height),
+            is_plain: false,
+        }
+    }
+}
+
+impl From<Volume> for Extent {
+    fn from(copy: Volume) -> Extent {
+        let end = |end: VolumeEnd| {
+            let rows = end.y.wrapping_add(end.z.wrapping_mul(end.height));
+            let offset = end.x_bytes.wrapping_add(rows.wrapping_mul(end.pitch));
+            End::of(end.kind, end.host, end.device, offset)
+        };
+        let bytes = copy.width_bytes.saturating_mul(copy.height).saturating_mul(copy.depth);
+        Extent { to: end(copy.to), from: end(copy.from), bytes, is_plain: false }
+    }
+}
+
+/// Passes on a copy, and records it.
 pub(crate) fn copied(
-    direction: Option<CopyDirection>,
     is_async: bool,
-    (to, from, bytes): (u64, u64, usize),
+    extent: impl Into<Extent>,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
+    let Extent { to, from, bytes, is_plain } = extent.into();
     if bytes == 0 {
         return call();
     }
@@ -26,17 +96,18 @@ pub(crate) fn copied(
     let began = Instant::now();
     let code = call();
     let call_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let direction = direction.or_else(|| direction_of(to, from));
-    if let Some(direction) = direction.filter(|_| code.is_success()) {
-        let host = match direction {
-            CopyDirection::ToDevice => Some(from),
-            CopyDirection::ToHost => Some(to),
-            _ => None,
-        };
+    let direction = match (to.host(), from.host()) {
+        (None, None) => Some((CopyDirection::InDevice, None)),
+        (None, Some(from)) => Some((CopyDirection::ToDevice, Some(from))),
+        (Some(to), None) => Some((CopyDirection::ToHost, Some(to))),
+        // A copy within the host.
+        (Some(_), Some(_)) => None,
+    };
+    if let Some((direction, host)) = direction.filter(|_| code.is_success()) {
         let (memory, is_readable) = host.map_or((CopyMemory::None, false), |address| {
             memory_at(address, recorder.memory_of_copy(address))
         });
-        let is_hashed = is_readable && direction == CopyDirection::ToDevice;
+        let is_hashed = is_readable && is_plain && direction == CopyDirection::ToDevice;
         // SAFETY: the driver has just accepted this memory of the host for the copy, and the
         // program keeps it until this call returns.
         let hash = |address| unsafe { copy_sums::hash(address, bytes) };
@@ -62,16 +133,6 @@ fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
         // The memory may be mapped for devices alone.
         Ok(_) if is_on_device(address) => (CopyMemory::None, false),
         Ok(_) => (CopyMemory::Pinned, false),
-    }
-}
-
-/// Returns the direction of a copy by its addresses. `None` for a copy within the host.
-fn direction_of(to: u64, from: u64) -> Option<CopyDirection> {
-    match (is_on_device(to), is_on_device(from)) {
-        (true, true) => Some(CopyDirection::InDevice),
-        (true, false) => Some(CopyDirection::ToDevice),
-        (false, true) => Some(CopyDirection::ToHost),
-        (false, false) => None,
     }
 }
 

@@ -2,16 +2,26 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use gpuheap_capture::{CopyDirection, MemoryKind};
+use gpuheap_capture::MemoryKind;
 use gpuheap_driver::abi::PerThread as _;
 use gpuheap_driver::*;
 
 use crate::allocate::{Freed, Number as _, Request, freed};
-use crate::copies::copied;
-use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};
+use crate::copies::{End, Extent, copied};
+use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle, Volume};
 use crate::table::{In, Out, Text};
 use crate::threads::Uncancelled;
 use crate::{allocate, arrays, contexts, memory_info, real, settings, virtual_memory};
+
+/// Makes an end of a copy from its kind and its argument.
+macro_rules! end {
+    (Device) => {
+        End::Device
+    };
+    (($end:ident $place:ident)) => {
+        End::$end($place.number())
+    };
+}
 
 macro_rules! exports {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
@@ -47,16 +57,23 @@ macro_rules! exports {
     (@call [ends_primary] $symbol:ident ($device:ident)) => {
         contexts::ends_primary($device, || real::$symbol($device))
     };
-    (@call [copies $direction:ident $waits:ident] $symbol:ident ($to:ident, $from:ident, $bytes:ident $(, $stream:ident)?)) => {
+    (@call [copies $waits:ident $bytes:ident from $from:tt to $to:tt] $symbol:ident $arguments:tt) => {
         copied(
-            exports!(@direction $direction),
             stringify!($waits) == "returns",
-            ($to.number(), $from.number(), $bytes),
-            || real::$symbol($to, $from, $bytes $(, $stream)?),
+            Extent { to: end!($to), from: end!($from), bytes: $bytes, is_plain: true },
+            || real::$symbol $arguments,
         )
     };
-    (@direction Any) => { None };
-    (@direction $direction:ident) => { Some(CopyDirection::$direction) };
+    (@call [copies $waits:ident $copy:ident] $symbol:ident $arguments:tt) => {
+        match $copy.get() {
+            Ok(copy) => copied(
+                stringify!($waits) == "returns",
+                copy,
+                || real::$symbol $arguments,
+            ),
+            Err(_) => real::$symbol $arguments,
+        }
+    };
     (@call [searches] $symbol:ident ($name:ident, $function:ident, $version:ident, $flags:ident $(, $status:ident)?)) => {{
         let code = real::$symbol($name, $function, $version, $flags $(, $status)?);
         if code.is_success() {

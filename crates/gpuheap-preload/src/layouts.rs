@@ -1,8 +1,8 @@
 //! Arguments that `cuda.h` defines and crate gpuheap-driver does not.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 
-use gpuheap_driver::CUdeviceptr;
+use gpuheap_driver::{CUdeviceptr, CUmemorytype};
 
 /// Handle for memory of another process. C passes it by value.
 #[derive(Clone, Copy)]
@@ -40,4 +40,33 @@ pub(crate) struct Array3DDescription {
     pub(crate) format: c_int,
     pub(crate) channels: c_uint,
     pub(crate) flags: c_uint,
+}
+
+/// End of a copy of a volume, as one half of `CUDA_MEMCPY3D` of `cuda.h`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct VolumeEnd {
+    pub(crate) x_bytes: usize,
+    pub(crate) y: usize,
+    pub(crate) z: usize,
+    level: usize,
+    pub(crate) kind: CUmemorytype,
+    pub(crate) host: *mut c_void,
+    pub(crate) device: CUdeviceptr,
+    array: *mut c_void,
+    /// Context of the memory in `CUDA_MEMCPY3D_PEER`, else unused.
+    context: *mut c_void,
+    pub(crate) pitch: usize,
+    pub(crate) height: usize,
+}
+
+/// Copy of a volume, as `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER` of `cuda.h`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Volume {
+    pub(crate) from: VolumeEnd,
+    pub(crate) to: VolumeEnd,
+    pub(crate) width_bytes: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use gpuheap_catch::{Catcher, real_functions};
 use gpuheap_driver::*;
 
-use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle};
+use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle, Volume};
 use crate::table::{In, Out, Text};
 
 /// The functions of this library that replace the driver's.

@@ -20,8 +20,9 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `frees SPACE STREAM`: a free that is ordered on a stream.
 /// * `by MODULE`: a function of the module with the name of the symbol.
 /// * `ends_primary`: the primary context of the device may end.
-/// * `copies DIRECTION waits`: a copy that waits for its end, or `returns` before it. `Any` is a
-///   direction by the addresses.
+/// * `copies waits BYTES from END to END`: a copy that waits for its end, or `returns` before it.
+///   Its ends are on the `Device`, at a `Host` address, or at `Either` one.
+/// * `copies waits COPY`: a copy of a rectangle or a volume, by a structure that describes it.
 /// * `searches`: the found function is replaced with the one of this library.
 macro_rules! recorded_functions {
     ($callback:path) => {
@@ -87,22 +88,54 @@ macro_rules! recorded_functions {
 
         // ---- copies ----
 
-        driver_api [copies ToDevice waits] cuMemcpyHtoD_v2 (to: CUdeviceptr, from: *mut c_void, bytes: usize);
-        driver_api [copies ToDevice waits] cuMemcpyHtoD_v2_ptds (to: CUdeviceptr, from: *mut c_void, bytes: usize);
-        driver_api [copies ToDevice returns] cuMemcpyHtoDAsync_v2 (to: CUdeviceptr, from: *mut c_void, bytes: usize, stream: CUstream);
-        driver_api [copies ToDevice returns] cuMemcpyHtoDAsync_v2_ptsz (to: CUdeviceptr, from: *mut c_void, bytes: usize, stream: CUstream);
-        driver_api [copies ToHost waits] cuMemcpyDtoH_v2 (to: *mut c_void, from: CUdeviceptr, bytes: usize);
-        driver_api [copies ToHost waits] cuMemcpyDtoH_v2_ptds (to: *mut c_void, from: CUdeviceptr, bytes: usize);
-        driver_api [copies ToHost returns] cuMemcpyDtoHAsync_v2 (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
-        driver_api [copies ToHost returns] cuMemcpyDtoHAsync_v2_ptsz (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
-        driver_api [copies InDevice waits] cuMemcpyDtoD_v2 (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
-        driver_api [copies InDevice waits] cuMemcpyDtoD_v2_ptds (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
-        driver_api [copies InDevice returns] cuMemcpyDtoDAsync_v2 (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
-        driver_api [copies InDevice returns] cuMemcpyDtoDAsync_v2_ptsz (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
-        driver_api [copies Any waits] cuMemcpy (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
-        driver_api [copies Any waits] cuMemcpy_ptds (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
-        driver_api [copies Any returns] cuMemcpyAsync (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
-        driver_api [copies Any returns] cuMemcpyAsync_ptsz (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from (Host from) to Device] cuMemcpyHtoD_v2 (to: CUdeviceptr, from: *mut c_void, bytes: usize);
+        driver_api [copies waits bytes from (Host from) to Device] cuMemcpyHtoD_v2_ptds (to: CUdeviceptr, from: *mut c_void, bytes: usize);
+        driver_api [copies returns bytes from (Host from) to Device] cuMemcpyHtoDAsync_v2 (to: CUdeviceptr, from: *mut c_void, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from (Host from) to Device] cuMemcpyHtoDAsync_v2_ptsz (to: CUdeviceptr, from: *mut c_void, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from Device to (Host to)] cuMemcpyDtoH_v2 (to: *mut c_void, from: CUdeviceptr, bytes: usize);
+        driver_api [copies waits bytes from Device to (Host to)] cuMemcpyDtoH_v2_ptds (to: *mut c_void, from: CUdeviceptr, bytes: usize);
+        driver_api [copies returns bytes from Device to (Host to)] cuMemcpyDtoHAsync_v2 (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from Device to (Host to)] cuMemcpyDtoHAsync_v2_ptsz (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyDtoD_v2 (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyDtoD_v2_ptds (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies returns bytes from Device to Device] cuMemcpyDtoDAsync_v2 (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from Device to Device] cuMemcpyDtoDAsync_v2_ptsz (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from (Either from) to (Either to)] cuMemcpy (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies waits bytes from (Either from) to (Either to)] cuMemcpy_ptds (to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
+        driver_api [copies returns bytes from (Either from) to (Either to)] cuMemcpyAsync (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from (Either from) to (Either to)] cuMemcpyAsync_ptsz (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyPeer (to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyPeer_ptds (to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize);
+        driver_api [copies returns bytes from Device to Device] cuMemcpyPeerAsync (to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from Device to Device] cuMemcpyPeerAsync_ptsz (to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from (Host from) to Device] cuMemcpyHtoA_v2 (array: *mut c_void, offset: usize, from: *mut c_void, bytes: usize);
+        driver_api [copies waits bytes from (Host from) to Device] cuMemcpyHtoA_v2_ptds (array: *mut c_void, offset: usize, from: *mut c_void, bytes: usize);
+        driver_api [copies waits bytes from Device to (Host to)] cuMemcpyAtoH_v2 (to: *mut c_void, array: *mut c_void, offset: usize, bytes: usize);
+        driver_api [copies waits bytes from Device to (Host to)] cuMemcpyAtoH_v2_ptds (to: *mut c_void, array: *mut c_void, offset: usize, bytes: usize);
+        driver_api [copies returns bytes from (Host from) to Device] cuMemcpyHtoAAsync_v2 (array: *mut c_void, offset: usize, from: *mut c_void, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from (Host from) to Device] cuMemcpyHtoAAsync_v2_ptsz (array: *mut c_void, offset: usize, from: *mut c_void, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from Device to (Host to)] cuMemcpyAtoHAsync_v2 (to: *mut c_void, array: *mut c_void, offset: usize, bytes: usize, stream: CUstream);
+        driver_api [copies returns bytes from Device to (Host to)] cuMemcpyAtoHAsync_v2_ptsz (to: *mut c_void, array: *mut c_void, offset: usize, bytes: usize, stream: CUstream);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyDtoA_v2 (array: *mut c_void, offset: usize, from: CUdeviceptr, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyDtoA_v2_ptds (array: *mut c_void, offset: usize, from: CUdeviceptr, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyAtoD_v2 (to: CUdeviceptr, array: *mut c_void, offset: usize, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyAtoD_v2_ptds (to: CUdeviceptr, array: *mut c_void, offset: usize, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyAtoA_v2 (to: *mut c_void, to_offset: usize, from: *mut c_void, offset: usize, bytes: usize);
+        driver_api [copies waits bytes from Device to Device] cuMemcpyAtoA_v2_ptds (to: *mut c_void, to_offset: usize, from: *mut c_void, offset: usize, bytes: usize);
+        driver_api [copies waits copy] cuMemcpy2D_v2 (copy: In<CUDA_MEMCPY2D>);
+        driver_api [copies waits copy] cuMemcpy2D_v2_ptds (copy: In<CUDA_MEMCPY2D>);
+        driver_api [copies waits copy] cuMemcpy2DUnaligned_v2 (copy: In<CUDA_MEMCPY2D>);
+        driver_api [copies waits copy] cuMemcpy2DUnaligned_v2_ptds (copy: In<CUDA_MEMCPY2D>);
+        driver_api [copies returns copy] cuMemcpy2DAsync_v2 (copy: In<CUDA_MEMCPY2D>, stream: CUstream);
+        driver_api [copies returns copy] cuMemcpy2DAsync_v2_ptsz (copy: In<CUDA_MEMCPY2D>, stream: CUstream);
+        driver_api [copies waits copy] cuMemcpy3D_v2 (copy: In<Volume>);
+        driver_api [copies waits copy] cuMemcpy3D_v2_ptds (copy: In<Volume>);
+        driver_api [copies returns copy] cuMemcpy3DAsync_v2 (copy: In<Volume>, stream: CUstream);
+        driver_api [copies returns copy] cuMemcpy3DAsync_v2_ptsz (copy: In<Volume>, stream: CUstream);
+        driver_api [copies waits copy] cuMemcpy3DPeer (copy: In<Volume>);
+        driver_api [copies waits copy] cuMemcpy3DPeer_ptds (copy: In<Volume>);
+        driver_api [copies returns copy] cuMemcpy3DPeerAsync (copy: In<Volume>, stream: CUstream);
+        driver_api [copies returns copy] cuMemcpy3DPeerAsync_ptsz (copy: In<Volume>, stream: CUstream);
 
         // ---- searches ----
 

@@ -1,13 +1,11 @@
 /* A program that copies between the host and a device. With an argument, it ends by SIGKILL some
  * time after its last copy. */
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-typedef uint64_t ptr;
+#include "driver.h"
+
 typedef struct {
   int kind, handles, location, id;
   void *security;
@@ -15,33 +13,36 @@ typedef struct {
   unsigned char rest[56];
 } pool_properties;
 
-int cuInit(unsigned);
-int cuDevicePrimaryCtxRetain(void **, int);
-int cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(ptr *, size_t);
-int cuMemFree_v2(ptr);
 int cuMemHostAlloc(void **, size_t, unsigned);
 int cuMemHostRegister_v2(void *, size_t, unsigned);
+/* An end of a rectangle, as one half of CUDA_MEMCPY2D. */
+typedef struct {
+  size_t x, y;
+  int kind;
+  const void *host;
+  ptr device;
+  void *array;
+  size_t pitch;
+} side;
+typedef struct {
+  side from, to;
+  size_t width, height;
+} rectangle;
+
 int cuMemcpyHtoD_v2(ptr, const void *, size_t);
 int cuMemcpyHtoDAsync_v2(ptr, const void *, size_t, void *);
 int cuMemcpyDtoH_v2(void *, ptr, size_t);
 int cuMemcpyDtoD_v2(ptr, ptr, size_t);
 int cuMemcpy(ptr, ptr, size_t);
 int cuMemcpyAsync(ptr, ptr, size_t, void *);
+int cuMemcpy2D_v2(const rectangle *), cuMemcpy2DUnaligned_v2(const rectangle *);
+int cuMemcpy2DAsync_v2(const rectangle *, void *);
+int cuMemcpyPeer(ptr, void *, ptr, void *, size_t);
+int cuMemcpyPeerAsync(ptr, void *, ptr, void *, size_t, void *);
 int cuStreamSynchronize(void *);
 int cuMemPoolCreate(void **, const pool_properties *);
 int cuMemAllocFromPoolAsync(ptr *, size_t, void *, void *);
 int cuMemAllocManaged(ptr *, size_t, unsigned);
-
-enum { MIB = 1 << 20 };
-
-#define CHECK(call)                 \
-  do {                              \
-    if ((call) != 0) {              \
-      printf("%s failed\n", #call); \
-      exit(1);                      \
-    }                               \
-  } while (0)
 
 static void upload(ptr to, const void *from, size_t bytes) {
   CHECK(cuMemcpyHtoD_v2(to, from, bytes));
@@ -57,6 +58,22 @@ static void ends_early(ptr device, const char *from) {
 
 static void upload_managed(ptr to, const void *from) {
   for (int step = 0; step < 2; step++) upload(to, from, 1000);
+}
+
+/* Rectangles of ten rows with 100 bytes each, and copies between contexts. */
+static void shapes(void *context, ptr device, ptr other, const void *pageable, const void *pinned) {
+  enum { HOST = 1, DEVICE = 2, UNIFIED = 4 };
+  const side on_device = {0, 1, DEVICE, NULL, device, NULL, 512};
+  const side on_other = {0, 0, DEVICE, NULL, other, NULL, 512};
+  const side on_host = {5, 2, HOST, pageable, 0, NULL, 128};
+  const side unified = {5, 2, UNIFIED, NULL, (ptr)(uintptr_t)pinned, NULL, 128};
+  const rectangle up = {on_host, on_device, 100, 10}, down = {on_device, unified, 100, 10};
+  const rectangle within = {on_device, on_other, 100, 10};
+  for (int step = 0; step < 2; step++) CHECK(cuMemcpy2D_v2(&up));
+  CHECK(cuMemcpy2DUnaligned_v2(&down));
+  CHECK(cuMemcpy2DAsync_v2(&within, NULL));
+  CHECK(cuMemcpyPeer(other, context, device, context, 50));
+  CHECK(cuMemcpyPeerAsync(other, context, device, context, 60, NULL));
 }
 
 int main(int count, char **arguments) {
@@ -86,6 +103,7 @@ int main(int count, char **arguments) {
   CHECK(cuMemcpyDtoH_v2(registered + 4096, device, 4096));
   CHECK(cuMemcpyDtoD_v2(other, device, 3 * MIB));
   CHECK(cuMemcpy(other, device, 7));
+  shapes(context, device, other, pageable, pinned);
   /* Managed memory is not read, be its allocation recorded or not. */
   CHECK(cuMemAllocManaged(&whole, MIB, 1));
   CHECK(cuMemPoolCreate(&pool, &managed));

@@ -2,14 +2,11 @@
  * calls them. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-typedef uint64_t ptr;
+#include "driver.h"
+
 typedef struct {
   size_t width, height;
   int format;
@@ -30,7 +27,20 @@ typedef struct {
   ptr pointer;
 } node;
 
-int cuInit(unsigned), cuCtxGetCurrent(void **), cuCtxGetDevice(int *);
+typedef struct {
+  size_t x, y, z, level;
+  int kind;
+  const void *host;
+  ptr device;
+  void *array, *context;
+  size_t pitch, height;
+} side;
+typedef struct {
+  side from, to;
+  size_t width, height, depth;
+} volume;
+
+int cuCtxGetCurrent(void **), cuCtxGetDevice(int *);
 int cuDeviceGetName(char *, int, int), cuDeviceTotalMem_v2(size_t *, int);
 int cuMemGetInfo_v2(size_t *, size_t *), cuMemGetAddressRange_v2(ptr *, size_t *, ptr);
 int cuArrayCreate_v2(void **, const flat *), cuArray3DCreate_v2(void **, const deep *);
@@ -39,7 +49,14 @@ int cuArrayDestroy(void *), cuMipmappedArrayDestroy(void *);
 int cuIpcOpenMemHandle_v2(ptr *, ipc, unsigned), cuIpcCloseMemHandle(ptr);
 int cuGraphAddMemAllocNode(void **, void *, const void *, size_t, node *);
 int cuGraphAddMemFreeNode(void **, void *, const void *, size_t, ptr);
-int cuMemAlloc_v2(ptr *, size_t);
+int cuMemcpy3D_v2(const volume *), cuMemcpy3DAsync_v2(const volume *, void *);
+int cuMemcpy3DPeer(const volume *), cuMemcpy3DPeerAsync(const volume *, void *);
+int cuMemcpyHtoA_v2(void *, size_t, const void *, size_t);
+int cuMemcpyAtoH_v2(void *, void *, size_t, size_t);
+int cuMemcpyHtoAAsync_v2(void *, size_t, const void *, size_t, void *);
+int cuMemcpyAtoHAsync_v2(void *, void *, size_t, size_t, void *);
+int cuMemcpyDtoA_v2(void *, size_t, ptr, size_t), cuMemcpyAtoD_v2(ptr, void *, size_t, size_t);
+int cuMemcpyAtoA_v2(void *, size_t, void *, size_t, size_t);
 
 /* 1 while the driver lets a request of 95 bytes wait. The request then fails. */
 extern atomic_int waits;
@@ -90,6 +107,31 @@ int cuGraphAddMemAllocNode(void **made, void *graph, const void *before, size_t 
 int cuGraphAddMemFreeNode(void **made, void *graph, const void *before, size_t count, ptr address) {
   return (void)graph, (void)before, (void)count, (void)address, make(made);
 }
+int cuMemcpy3D_v2(const volume *copy) { return copy->width != 16; }
+int cuMemcpy3DAsync_v2(const volume *copy, void *stream) { return (void)stream, copy->depth != 2; }
+int cuMemcpy3DPeer(const volume *copy) { return copy->depth != 2; }
+int cuMemcpy3DPeerAsync(const volume *copy, void *stream) { return (void)stream, copy->depth != 2; }
+int cuMemcpyHtoA_v2(void *array, size_t offset, const void *from, size_t bytes) {
+  return array == 0 || offset != 1 || from == 0 || bytes == 0;
+}
+int cuMemcpyAtoH_v2(void *to, void *array, size_t offset, size_t bytes) {
+  return to == 0 || array == 0 || offset != 1 || bytes == 0;
+}
+int cuMemcpyHtoAAsync_v2(void *array, size_t offset, const void *from, size_t bytes, void *stream) {
+  return cuMemcpyHtoA_v2(array, offset, from, bytes) | (stream != 0);
+}
+int cuMemcpyAtoHAsync_v2(void *to, void *array, size_t offset, size_t bytes, void *stream) {
+  return cuMemcpyAtoH_v2(to, array, offset, bytes) | (stream != 0);
+}
+int cuMemcpyDtoA_v2(void *array, size_t offset, ptr from, size_t bytes) {
+  return array == 0 || offset != 1 || from == 0 || bytes == 0;
+}
+int cuMemcpyAtoD_v2(ptr to, void *array, size_t offset, size_t bytes) {
+  return to == 0 || array == 0 || offset != 1 || bytes == 0;
+}
+int cuMemcpyAtoA_v2(void *to, size_t to_offset, void *from, size_t offset, size_t bytes) {
+  return to == 0 || to_offset != 1 || from == 0 || offset != 1 || bytes == 0;
+}
 
 #else
 
@@ -113,9 +155,33 @@ static int waits_for_other(void) {
   return printf("%d %d; %d %d %d\n", code, own, small, large, is_early) < 0;
 }
 
-int main(int count, char **unused) {
-  (void)unused;
-  if (count > 1) return cuInit(0) | waits_for_other();
+/* Volumes of 2 layers of 4 rows of 16 bytes, and arrays. */
+static int copies(void) {
+  enum { HOST = 1, DEVICE, ARRAY };
+  static char data[4096];
+  const side host = {1, 1, 1, 0, HOST, data, 0, 0, 0, 64, 8};
+  side device = {0, 0, 0, 0, DEVICE, 0, 0, 0, 0, 64, 8};
+  side array = {0, 0, 0, 0, ARRAY, 0, 0, 0, 0, 0, 0};
+  const flat plane = {100, 20, 0x20, 4};
+  int failed = cuMemAlloc_v2(&device.device, 4096) | cuArrayCreate_v2(&array.array, &plane);
+  volume up = {host, array, 16, 4, 2}, down = {device, host, 16, 4, 2};
+  volume within = {array, device, 16, 4, 2};
+  failed |= cuMemcpy3D_v2(&up);
+  failed |= cuMemcpy3DAsync_v2(&down, 0);
+  failed |= cuMemcpy3DPeer(&within);
+  failed |= cuMemcpy3DPeerAsync(&within, 0);
+  failed |= cuMemcpyHtoA_v2(array.array, 1, data, 11);
+  failed |= cuMemcpyAtoH_v2(data, array.array, 1, 12);
+  failed |= cuMemcpyHtoAAsync_v2(array.array, 1, data, 13, 0);
+  failed |= cuMemcpyAtoHAsync_v2(data, array.array, 1, 14, 0);
+  failed |= cuMemcpyDtoA_v2(array.array, 1, device.device, 15);
+  failed |= cuMemcpyAtoD_v2(device.device, array.array, 1, 16);
+  failed |= cuMemcpyAtoA_v2(array.array, 1, array.array, 1, 17);
+  return failed;
+}
+
+int main(int count, char **words) {
+  if (count > 1) return cuInit(0) | (*words[1] == 'c' ? copies() : waits_for_other());
   void *array, *volume, *levels, *made;
   ptr opened;
   flat plane = {100, 20, 0x20, 4};

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef uint64_t ptr;
-typedef struct {
-  int kind, handles, location, device;
-  void *none;
-  unsigned char flags[8];
-} properties;
+#include "driver.h"
 
 #define FUNCTIONS(each)                                                                            \
   each(cuInit, (unsigned)) each(cuDevicePrimaryCtxRetain, (void **, int)) each(                    \
@@ -53,19 +47,9 @@ static struct {
   FUNCTIONS(POINTER)
 } api;
 
-enum { MIB = 1 << 20, OUT_OF_MEMORY = 2 };
-#define CHECK(call) check(call, #call)
-
 static void *library;
 static int by_address;
 static atomic_size_t taken, held;
-
-static void check(int code, const char *what) {
-  if (code != 0) {
-    printf("%s: %d\n", what, code);
-    exit(1);
-  }
-}
 
 /* Searches with dlsym, or with a cuGetProcAddress that dlsym found, as CUDA runtimes do. */
 static void *search(const char *symbol) {

@@ -17,6 +17,31 @@ fn copies_of_killed_program_are_recorded() {
     assert_eq!(rows, [(1, 10), (3, 3000)], "{}", run.ran.stderr);
 }
 
+/// The emulated driver refuses these functions, so the program has a small driver in C.
+#[test]
+fn volumes_and_arrays_are_copied() {
+    let run = with_other_driver(&["--copies"], &["copies"]);
+    assert_eq!(run.ran.code, 0, "{}", run.ran.stderr);
+    let report = Report::new(&run.traces()[0], At::Peak).unwrap();
+    let row = |row: &CopySite| (row.direction.as_str(), row.bytes);
+    let mut rows: Vec<_> = report.copies.iter().map(row).collect();
+    rows.sort();
+    let expected = [
+        ("in device", 15),
+        ("in device", 16),
+        ("in device", 17),
+        ("in device", 128),
+        ("in device", 128),
+        ("to device", 11),
+        ("to device", 13),
+        ("to device", 128),
+        ("to host", 12),
+        ("to host", 14),
+        ("to host", 128),
+    ];
+    assert_eq!(rows, expected);
+}
+
 #[test]
 fn copies_are_recorded_by_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -36,10 +61,15 @@ fn copies_are_recorded_by_line() {
     let expected = [
         ("in device", "none", "main", 1, 7, 0),
         ("in device", "none", "main", 1, 3 * MIB, 0),
+        ("in device", "none", "shapes", 1, 50, 0),
+        ("in device", "none", "shapes", 1, 60, 0),
+        ("in device", "none", "shapes", 1, 1000, 0),
         ("to device", "managed", "upload", 4, 4000, 0),
         ("to device", "pageable", "main", 1, 100, 0),
+        ("to device", "pageable", "shapes", 2, 2000, 0),
         ("to device", "pageable", "upload", 6, 12 * MIB, 4 * MIB),
         ("to device", "pinned", "main", 1, 1000, 0),
+        ("to host", "pinned", "shapes", 1, 1000, 0),
         ("to host", "registered", "main", 1, 4096, 0),
     ];
     let expected = expected.map(|(direction, memory, site, count, bytes, again)| {
@@ -47,7 +77,7 @@ fn copies_are_recorded_by_line() {
     });
     assert_eq!(rows, expected);
     let stderr = &run.ran.stderr;
-    assert!(stderr.contains("12 MiB to device, 12 MiB pageable, 4 MiB again"), "{stderr}");
+    assert!(stderr.contains("12.01 MiB to device, 12 MiB pageable, 4 MiB again"), "{stderr}");
     let text = gpuheap_report::text::render(&report);
     assert!(text.contains("4 MiB were uploaded again by a line"), "{text}");
     let without = Run::of(&["linked", "leak"]);
