@@ -84,11 +84,18 @@ pub(super) fn run<const N: usize>(
     plan: impl FnOnce([u64; N]) -> Vec<Launch>,
 ) -> Result<(), Error> {
     let mut addresses = [0; N];
+    find(&arrays, &mut addresses)?;
+    launch(&arrays, if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() })
+}
+
+/// Writes the addresses of arrays on one device. Apart from [`run`], which is compiled anew for
+/// each closure.
+fn find(arrays: &[&Window<'_>], addresses: &mut [u64]) -> Result<(), Error> {
     for (address, array) in addresses.iter_mut().zip(arrays) {
         check_device(arrays[0], array)?;
         *address = array.address()?;
     }
-    launch(&arrays, if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() })
+    Ok(())
 }
 
 fn launch(arrays: &[&Window<'_>], launches: Vec<Launch>) -> Result<(), Error> {
