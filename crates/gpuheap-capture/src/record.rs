@@ -259,7 +259,7 @@ records! {
         repeated_bytes: u64,
     }
     /// Limit of a device's memory, for the process or for all processes of its run.
-    18 Limit {
+    19 Limit {
         /// Ordinal of the device.
         device: u32,
         /// Limit, bytes.
