@@ -230,7 +230,7 @@ records! {
     }
     /// Ranges that are not recorded, because [`OPEN_RANGES`] were open. The counts of all such
     /// records are added.
-    19 LostRanges {
+    18 LostRanges {
         /// Number of ranges.
         count: u64,
     }
