@@ -1,0 +1,51 @@
+//! Programs that publish their GPU memory.
+//!
+//! A process [joins](join) with its heaps, and gets a Unix socket in the user's runtime folder. A
+//! thread answers questions there: a line of JSON for each question, and a line for its answer.
+//!
+//! * [`Question`] and [`Answer`]: the protocol.
+//! * [`join`] and [`Member`]: the answering side.
+//! * [`survey`] and [`ask`]: the side that sends questions.
+//! * `folder`: the folder of the sockets, its checks, and the removal of stale sockets.
+//!
+//! Only on Linux: other systems do not name the process at the other end of a socket alike.
+#![forbid(unsafe_code)]
+
+#[cfg(target_os = "linux")]
+mod client;
+#[cfg(target_os = "linux")]
+mod folder;
+mod member;
+mod protocol;
+#[cfg(target_os = "linux")]
+mod publisher;
+#[cfg(target_os = "linux")]
+mod server;
+#[cfg(target_os = "linux")]
+mod wire;
+
+#[cfg(target_os = "linux")]
+pub use client::{Published, ask, survey};
+#[cfg(target_os = "linux")]
+pub use folder::{Socket, sockets, sockets_in};
+pub use member::Member;
+pub use protocol::{
+    Access, Answer, HeapStatus, Held, Leaks, MOST_ENTRIES, Question, Refusal, RefusalKind, Site,
+    Status, parse_answer, parse_question,
+};
+#[cfg(target_os = "linux")]
+pub use publisher::{Membership, join};
+
+/// Membership of a heap. No value exists on this system.
+#[cfg(not(target_os = "linux"))]
+pub enum Membership {}
+
+/// Returns an error: this system has no such sockets.
+///
+/// # Errors
+///
+/// Always.
+#[cfg(not(target_os = "linux"))]
+pub fn join(_: std::sync::Arc<dyn Member>, _: Access) -> std::io::Result<Membership> {
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "programs publish on Linux only"))
+}

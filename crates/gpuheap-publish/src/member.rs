@@ -1,0 +1,86 @@
+//! Members: heaps of this process that questions are about.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::protocol::{Access, HeapStatus, Held, Leaks};
+
+/// A member of this process that knows memory: a heap, or a recorder. Its methods are called on a
+/// thread that only answers questions, one call at a time. They may wait for locks of the program.
+pub trait Member: Send + Sync {
+    /// Returns the member's heaps.
+    fn heaps(&self) -> Vec<HeapStatus> {
+        Vec::new()
+    }
+
+    /// Returns outstanding allocations by line; `None` if the member does not record lines.
+    fn leaks(&self) -> Option<Leaks> {
+        None
+    }
+
+    /// Returns outstanding allocations with their holders.
+    fn held(&self) -> Vec<Held> {
+        Vec::new()
+    }
+
+    /// Returns cached memory to the driver, and returns the number of bytes.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which memory was not returned.
+    fn flush(&self) -> Result<u64, String> {
+        Ok(0)
+    }
+
+    /// Sets the hard limit of a device's heaps. Returns the bytes that the driver got back; `None`
+    /// if the member has no heap on the device.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the limit was not set.
+    fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {
+        let _ = (device, bytes);
+        Ok(None)
+    }
+}
+
+/// Members of a process.
+#[derive(Default)]
+pub(crate) struct Members {
+    list: Mutex<Vec<Entry>>,
+    pub(crate) has_ended: AtomicBool,
+}
+
+struct Entry {
+    number: u64,
+    access: Access,
+    member: Weak<dyn Member>,
+}
+
+impl Members {
+    /// Returns the access of the program: the most that a member allows.
+    pub(crate) fn access(&self) -> Access {
+        self.lock().iter().map(|entry| entry.access).max().unwrap_or_default()
+    }
+
+    /// Returns the members that allow `access`, in the order in which they joined.
+    pub(crate) fn with(&self, access: Access) -> Vec<Arc<dyn Member>> {
+        let allowed = |entry: &&Entry| entry.access >= access;
+        self.lock().iter().filter(allowed).filter_map(|entry| entry.member.upgrade()).collect()
+    }
+
+    pub(crate) fn add(&self, number: u64, access: Access, member: Weak<dyn Member>) {
+        self.lock().push(Entry { number, access, member });
+    }
+
+    /// Removes a member. Returns `true` if none is left.
+    pub(crate) fn remove(&self, number: u64) -> bool {
+        let mut list = self.lock();
+        list.retain(|entry| entry.number != number);
+        list.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,363 @@
+//! Questions and answers, and their lines of JSON.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the protocol, in each question and each answer.
+const VERSION: u32 = 1;
+
+/// Longest line of a question, bytes.
+pub(crate) const MOST_QUESTION: usize = 4096;
+
+/// Longest line of an answer, bytes. [`MOST_ENTRIES`] entries with texts of [`MOST_TEXT`]
+/// characters need at most half of it.
+pub(crate) const MOST_ANSWER: usize = 1 << 20;
+
+/// Most entries of a list in an answer.
+pub const MOST_ENTRIES: usize = 100;
+
+/// Most characters of a text in an answer.
+pub(crate) const MOST_TEXT: usize = 200;
+
+/// A question about a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "question", rename_all = "snake_case")]
+pub enum Question {
+    /// The heaps with their bytes and limits.
+    Status,
+    /// Outstanding allocations by line, most bytes first.
+    Leaks,
+    /// Outstanding allocations with the names that hold them, most bytes first.
+    Held,
+    /// Returns cached memory of all heaps to the driver.
+    Flush,
+    /// Sets the hard limit of a device's heaps.
+    Limit {
+        /// Name of the device, as in [`HeapStatus::device`].
+        device: String,
+        /// The limit in bytes; `None` for no limit.
+        bytes: Option<u64>,
+    },
+}
+
+impl Question {
+    /// Returns `true` for a question that changes the program.
+    pub fn is_change(&self) -> bool {
+        matches!(self, Question::Flush | Question::Limit { .. })
+    }
+
+    /// Returns the most seconds that the program takes for the answer. A flush waits for frees in
+    /// flight, and the search of holders for Python's collector.
+    pub(crate) fn limit(&self) -> Duration {
+        let is_slow = self.is_change() || *self == Question::Held;
+        Duration::from_secs(if is_slow { 10 } else { 1 })
+    }
+
+    /// Returns the question as a line.
+    pub(crate) fn to_line(&self) -> String {
+        to_line(self)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Answer to [`Question::Status`].
+    Status(Status),
+    /// Answer to [`Question::Leaks`].
+    Leaks(Leaks),
+    /// Answer to [`Question::Held`], most bytes first.
+    Held(Vec<Held>),
+    /// Answer to [`Question::Flush`] and [`Question::Limit`]: bytes that the driver got back.
+    GivenBack(u64),
+    /// The question was not answered.
+    Refused(Refusal),
+}
+
+impl Answer {
+    /// Returns the answer as a line. Cuts lists and texts that are too long.
+    pub(crate) fn to_line(&self) -> String {
+        to_line(&self.clone().bounded())
+    }
+
+    fn bounded(mut self) -> Answer {
+        match &mut self {
+            Answer::Status(status) => {
+                status.program = cut(&status.program);
+                status.left_out += truncate(&mut status.heaps);
+                for heap in &mut status.heaps {
+                    cut_all([&mut heap.device, &mut heap.uuid, &mut heap.pool]);
+                }
+            }
+            Answer::Leaks(leaks) => {
+                leaks.left_out += truncate(&mut leaks.sites);
+                for site in &mut leaks.sites {
+                    cut_all([&mut site.line, &mut site.function, &mut site.device, &mut site.kind]);
+                }
+            }
+            Answer::Held(all) => {
+                truncate(all);
+                for held in all {
+                    cut_all([&mut held.line, &mut held.device]);
+                    // A holder is a name of some 20 to 80 characters.
+                    held.holders.truncate(8);
+                    cut_all(&mut held.holders);
+                }
+            }
+            Answer::GivenBack(_) => {}
+            Answer::Refused(refusal) => refusal.text = cut(&refusal.text),
+        }
+        self
+    }
+}
+
+/// The heaps of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Command line of the program, without the folder of its file.
+    pub program: String,
+    /// Questions that the program answers.
+    pub access: Access,
+    /// The heaps, and recorded memory of other allocators.
+    pub heaps: Vec<HeapStatus>,
+    /// Number of heaps that the list leaves out.
+    pub left_out: u64,
+}
+
+/// A heap, in bytes unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeapStatus {
+    /// Name of the device in the program: `cuda:0`, `emulated:16GiB`.
+    pub device: String,
+    /// UUID of the device, `GPU-...`.
+    pub uuid: String,
+    /// Name of the pool; `recorded` for memory that a recorder counts.
+    pub pool: String,
+    /// Live bytes, as requested.
+    pub live: u64,
+    /// High-water mark of the live bytes.
+    pub live_peak: u64,
+    /// Free bytes that the heap keeps.
+    pub cached: u64,
+    /// Bytes taken from the driver: live, cached and rounding.
+    pub reserved: u64,
+    /// Number of allocations so far.
+    pub allocations: u64,
+    /// Number of frees so far.
+    pub frees: u64,
+    /// Soft limit.
+    pub soft_limit: Option<u64>,
+    /// Hard limit.
+    pub hard_limit: Option<u64>,
+}
+
+/// Outstanding allocations by line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaks {
+    /// `true` if at least one heap records lines.
+    pub is_tracked: bool,
+    /// The lines, most bytes first.
+    pub sites: Vec<Site>,
+    /// Number of lines that the list leaves out.
+    pub left_out: u64,
+}
+
+/// Outstanding allocations of one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// File and line: `train.py:41`.
+    pub line: String,
+    /// Function that contains the line; empty if unknown.
+    pub function: String,
+    /// Name of the device in the program.
+    pub device: String,
+    /// Kind of the memory: `device`, `unified`, `pinned` or `registered`.
+    pub kind: String,
+    /// Number of the allocations.
+    pub allocations: u64,
+    /// Bytes of the allocations, as requested.
+    pub bytes: u64,
+}
+
+/// An outstanding allocation with its holders.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    /// File and line of the allocation.
+    pub line: String,
+    /// Name of the device in the program.
+    pub device: String,
+    /// Bytes of the allocation, as requested.
+    pub bytes: u64,
+    /// Seconds since the allocation.
+    pub age_seconds: f64,
+    /// Names that hold the memory: `global cache of train`.
+    pub holders: Vec<String>,
+}
+
+/// Questions that a program answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Questions that change nothing.
+    #[default]
+    Read,
+    /// All questions, flush and limit included.
+    Control,
+}
+
+/// Reason why a question was not answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Kind of reason.
+    pub kind: RefusalKind,
+    /// The reason in words.
+    pub text: String,
+}
+
+/// Kind of reason why a question was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The program did not answer in time: a lock is held, or its work takes longer.
+    Busy,
+    /// The program does not allow the question.
+    NotAllowed,
+    /// The line is not a question of this version.
+    Malformed,
+    /// The program tried, and failed.
+    Failed,
+}
+
+impl Refusal {
+    pub(crate) fn new(kind: RefusalKind, text: impl Into<String>) -> Refusal {
+        Refusal { kind, text: text.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Parses the line of a question.
+///
+/// # Errors
+///
+/// The line is no question of this version.
+pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
+    parse(line).map_err(|reason| {
+        let text = format!("not a question of version {VERSION}: {reason}");
+        Refusal::new(RefusalKind::Malformed, text)
+    })
+}
+
+/// Parses the line of an answer. Texts of the answer are of another process: they may contain
+/// control characters.
+///
+/// # Errors
+///
+/// The line is no answer of this version. The text is the reason.
+pub fn parse_answer(line: &[u8]) -> Result<Answer, String> {
+    let answer: Answer = parse(line)?;
+    // A program that ignores the bounds is read within them.
+    Ok(answer.bounded())
+}
+
+/// A question or an answer with its version.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u32,
+    #[serde(flatten)]
+    body: T,
+}
+
+fn to_line(body: &impl Serialize) -> String {
+    // Serialization of numbers, texts and lists never fails.
+    serde_json::to_string(&Versioned { version: VERSION, body }).unwrap_or_default() + "\n"
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    // Read first, because another version may have other fields.
+    let head: Head = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    if head.version != VERSION {
+        return Err(format!("its version is {}", head.version));
+    }
+    let read: Versioned<T> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    Ok(read.body)
+}
+
+/// Cuts a list to [`MOST_ENTRIES`]. Returns the number of entries that were cut off.
+fn truncate<T>(list: &mut Vec<T>) -> u64 {
+    let over = list.len().saturating_sub(MOST_ENTRIES);
+    list.truncate(MOST_ENTRIES);
+    over as u64
+}
+
+fn cut_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
+    texts.into_iter().for_each(|text| *text = cut(text));
+}
+
+/// Cuts a text to [`MOST_TEXT`] characters. Keeps the end, because a path ends with its name.
+fn cut(text: &str) -> String {
+    let over = text.chars().count().saturating_sub(MOST_TEXT);
+    match over {
+        0 => text.to_owned(),
+        over => text.chars().skip(over).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_survive_their_line() {
+        let limit = |bytes| Question::Limit { device: "cuda:0".to_owned(), bytes };
+        for (question, line) in [
+            (Question::Status, r#"{"version":1,"question":"status"}"#),
+            (Question::Flush, r#"{"version":1,"question":"flush"}"#),
+            (limit(None), r#"{"version":1,"question":"limit","device":"cuda:0","bytes":null}"#),
+            (limit(Some(7)), r#"{"version":1,"question":"limit","device":"cuda:0","bytes":7}"#),
+        ] {
+            assert_eq!(question.to_line().trim_end(), line);
+            assert_eq!(parse_question(line.as_bytes()).unwrap(), question);
+        }
+    }
+
+    #[test]
+    fn malformed_question_names_reason() {
+        for (line, reason) in [
+            ("", "EOF"),
+            ("{}", "missing field `version`"),
+            (r#"{"version":2,"question":"status"}"#, "its version is 2"),
+            (r#"{"version":1,"question":"reset"}"#, "unknown variant `reset`"),
+            (r#"{"version":1,"question":"limit"}"#, "missing field `device`"),
+            (r#"{"version":1}"#, "missing field `question`"),
+        ] {
+            let refusal = parse_question(line.as_bytes()).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::Malformed);
+            assert!(refusal.text.contains(reason), "{line}: {refusal}");
+        }
+        let deep = format!("{{\"version\":{}", "[".repeat(4000));
+        assert!(parse_question(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn long_answer_is_cut() {
+        let site = Site { line: "é".repeat(5000) + "/end.py:1", ..Site::default() };
+        let leaks = Leaks { is_tracked: true, sites: vec![site; 1000], left_out: 0 };
+        let line = Answer::Leaks(leaks).to_line();
+        assert!(line.len() < MOST_ANSWER / 2, "{}", line.len());
+        let Answer::Leaks(read) = parse_answer(line.as_bytes()).unwrap() else { panic!("{line}") };
+        assert_eq!((read.sites.len(), read.left_out), (MOST_ENTRIES, 900));
+        assert!(read.sites[0].line.ends_with("/end.py:1"));
+    }
+}

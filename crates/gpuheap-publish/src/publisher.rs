@@ -1,0 +1,118 @@
+//! The process's socket, which its members share.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use crate::member::{Member, Members};
+use crate::protocol::Access;
+use crate::server::{self, Stop};
+
+/// Makes a member's memory readable through the process's socket; with [`Access::Control`] also
+/// changeable. The first member binds the socket and starts the thread that answers.
+///
+/// A forked child does not answer for its parent. A member that joins in the child gives the child
+/// a socket.
+///
+/// # Errors
+///
+/// No folder can be used for the socket; the thread cannot be started.
+pub fn join(member: Arc<dyn Member>, access: Access) -> io::Result<Membership> {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    let mut current = lock_publisher()?;
+    let pid = std::process::id();
+    // The socket and the thread of a forked child's publisher are the parent's.
+    if let Some(of_parent) = current.take_if(|publisher| publisher.pid != pid) {
+        std::mem::forget(of_parent);
+    }
+    let publisher = match &*current {
+        Some(publisher) => publisher,
+        None => current.insert(Publisher::start(pid)?),
+    };
+    publisher.members.add(number, access, Arc::downgrade(&member));
+    let path = publisher.path.clone();
+    Ok(Membership { pid, number, path, _member: member })
+}
+
+/// Membership of a heap. Dropping it ends the membership. The socket ends with the last one.
+#[must_use = "the membership ends when this is dropped"]
+pub struct Membership {
+    pid: u32,
+    number: u64,
+    path: PathBuf,
+    /// Kept alive here. The list of members does not keep it alive.
+    _member: Arc<dyn Member>,
+}
+
+impl Membership {
+    /// Returns the path of the process's socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // In a forked child, another thread of the parent may have held a lock.
+        if self.pid != std::process::id() {
+            return;
+        }
+        let Ok(mut current) = lock_publisher() else { return };
+        let Some(publisher) = &*current else { return };
+        if publisher.members.remove(self.number)
+            && let Some(publisher) = current.take()
+        {
+            publisher.end();
+        }
+    }
+}
+
+/// The socket of a process and its members.
+struct Publisher {
+    /// Process that bound the socket. A forked child has a copy of the value.
+    pid: u32,
+    path: PathBuf,
+    stop: Stop,
+    members: Arc<Members>,
+}
+
+/// Publisher of this process.
+static PUBLISHER: Mutex<Option<Publisher>> = Mutex::new(None);
+
+impl Publisher {
+    fn start(pid: u32) -> io::Result<Publisher> {
+        let members = Arc::<Members>::default();
+        let (path, stop) = server::start(members.clone())?;
+        Ok(Publisher { pid, path, stop, members })
+    }
+
+    fn end(self) {
+        self.members.has_ended.store(true, Ordering::Release);
+        // Another process may have swept the socket.
+        let _ = std::fs::remove_file(&self.path);
+        self.stop.stop();
+    }
+}
+
+/// Locks the publisher. Gives up after a second: in a forked child, a thread of the parent may have
+/// held the lock.
+fn lock_publisher() -> io::Result<MutexGuard<'static, Option<Publisher>>> {
+    let start = Instant::now();
+    loop {
+        match PUBLISHER.try_lock() {
+            Ok(locked) => return Ok(locked),
+            Err(TryLockError::Poisoned(locked)) => return Ok(locked.into_inner()),
+            Err(TryLockError::WouldBlock) if start.elapsed() < Duration::from_secs(1) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other(
+                    "the parent of this forked process held the lock of its socket",
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The threads that answer: one reads questions, and one calls the members.
+//!
+//! A member may wait for a lock of the program. The first thread waits for the second with a limit,
+//! so a question is answered in time even if a member hangs.
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
+
+use crate::folder::{self, own_uid};
+use crate::member::{Member, Members};
+use crate::protocol::{
+    Access, Answer, Leaks, MOST_QUESTION, MOST_TEXT, Question, Refusal, RefusalKind, Status,
+    parse_question,
+};
+use crate::wire::{read_line, write_line};
+
+/// Time for a client to send its question, and to read the answer.
+const CLIENT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Wait after a failed accept. It fails while the process has too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Stack of a thread, bytes. Names of frames are resolved on it.
+const STACK: usize = 1 << 20;
+
+/// Ends the thread that waits for clients.
+pub(crate) struct Stop(UnixListener);
+
+impl Stop {
+    pub(crate) fn stop(self) {
+        // Wakes the thread from its wait.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// Binds the socket and starts the thread that answers questions about `members`.
+///
+/// # Errors
+///
+/// The errors of [`folder::bind`]; the thread cannot be started.
+pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
+    let (listener, path) = folder::bind()?;
+    let stop = Stop(listener.try_clone()?);
+    let name = "gpuheap-publish".to_owned();
+    let spawned = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+        // A panic would be a bug of this crate. It ends the answers, and not the program.
+        let _ = catch_unwind(AssertUnwindSafe(|| serve(&listener, &members)));
+    });
+    match spawned {
+        Ok(_) => Ok((path, stop)),
+        Err(error) => {
+            let _ = std::fs::remove_file(&path);
+            Err(error)
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, members: &Arc<Members>) {
+    let mut worker: Option<Worker> = None;
+    loop {
+        let accepted = listener.accept();
+        if members.has_ended.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok((client, _)) = accepted else {
+            thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let end = Instant::now() + CLIENT_LIMIT;
+        let answer = match question(&client, end) {
+            Asked::Question(question) => answer(&mut worker, members, question),
+            Asked::Refused(refusal) => Answer::Refused(refusal),
+            Asked::Nothing => continue,
+        };
+        // A client that does not read gets no answer.
+        let _ = write_line(&client, &answer.to_line(), Instant::now() + CLIENT_LIMIT);
+    }
+}
+
+/// Question of a client.
+enum Asked {
+    Question(Question),
+    Refused(Refusal),
+    /// The client sent no question in time, or ended.
+    Nothing,
+}
+
+/// Reads a question, and checks the client's right to an answer.
+fn question(client: &UnixStream, end: Instant) -> Asked {
+    let refused = |text: &str| Asked::Refused(Refusal::new(RefusalKind::NotAllowed, text));
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(client) else { return Asked::Nothing };
+    let (uid, own) = (peer.uid.as_raw(), own_uid());
+    if uid != own && uid != 0 {
+        return refused("the program belongs to another user");
+    }
+    let line = match read_line(client, MOST_QUESTION, end) {
+        Ok(line) if line.is_empty() => return Asked::Nothing,
+        Ok(line) => line,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Asked::Refused(Refusal::new(RefusalKind::Malformed, error.to_string()));
+        }
+        Err(_) => return Asked::Nothing,
+    };
+    match parse_question(&line) {
+        Ok(question) if question.is_change() && uid != own => {
+            refused("only the program's own user may change it, and root may not")
+        }
+        Ok(question) => Asked::Question(question),
+        Err(refusal) => Asked::Refused(refusal),
+    }
+}
+
+/// Returns the answer of the worker, which is started at the first question.
+fn answer(worker: &mut Option<Worker>, members: &Arc<Members>, question: Question) -> Answer {
+    if worker.is_none() {
+        match Worker::start(members.clone()) {
+            Ok(started) => *worker = Some(started),
+            Err(error) => return failed(format!("no thread for the answer: {error}")),
+        }
+    }
+    match worker {
+        Some(worker) => worker.ask(question),
+        None => failed("no thread for the answer".to_owned()),
+    }
+}
+
+/// The thread that calls the members. It ends when this is dropped and its call returns.
+struct Worker {
+    questions: Sender<Question>,
+    answers: Receiver<Answer>,
+    /// `true` while the thread works on a question whose answer came too late.
+    is_late: bool,
+}
+
+impl Worker {
+    fn start(members: Arc<Members>) -> io::Result<Worker> {
+        let (questions, asked) = channel::<Question>();
+        let (answered, answers) = channel();
+        let name = "gpuheap-answer".to_owned();
+        thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+            for question in asked {
+                let work = || members.answer(&question);
+                let answer = catch_unwind(AssertUnwindSafe(work));
+                let answer = answer.unwrap_or_else(|_| failed("the answer panicked".to_owned()));
+                if answered.send(answer).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Worker { questions, answers, is_late: false })
+    }
+
+    /// Waits for the answer, within the question's time limit.
+    fn ask(&mut self, question: Question) -> Answer {
+        let limit = question.limit();
+        let end = Instant::now() + limit;
+        let left = || end.saturating_duration_since(Instant::now());
+        let busy = || {
+            let text = format!(
+                "no answer within {} s: a lock of the heap is held, or its work takes longer",
+                limit.as_secs()
+            );
+            Answer::Refused(Refusal::new(RefusalKind::Busy, text))
+        };
+        if self.is_late {
+            match self.answers.recv_timeout(left()) {
+                Err(RecvTimeoutError::Timeout) => return busy(),
+                _ => self.is_late = false,
+            }
+        }
+        if self.questions.send(question).is_err() {
+            return failed("the thread of the answers has ended".to_owned());
+        }
+        match self.answers.recv_timeout(left()) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => {
+                self.is_late = true;
+                busy()
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                failed("the thread of the answers has ended".to_owned())
+            }
+        }
+    }
+}
+
+impl Members {
+    /// Answers a question. May wait for locks of the program.
+    fn answer(&self, question: &Question) -> Answer {
+        let readable = self.with(Access::Read);
+        match question {
+            Question::Status => Answer::Status(Status {
+                program: program(),
+                access: self.access(),
+                heaps: readable.iter().flat_map(|member| member.heaps()).collect(),
+                left_out: 0,
+            }),
+            Question::Leaks => {
+                let mut all = Leaks::default();
+                for leaks in readable.iter().filter_map(|member| member.leaks()) {
+                    all.is_tracked |= leaks.is_tracked;
+                    all.left_out += leaks.left_out;
+                    all.sites.extend(leaks.sites);
+                }
+                all.sites.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
+                Answer::Leaks(all)
+            }
+            Question::Held => {
+                let mut all: Vec<_> = readable.iter().flat_map(|member| member.held()).collect();
+                all.sort_by_key(|held| std::cmp::Reverse(held.bytes));
+                Answer::Held(all)
+            }
+            Question::Flush => self.change(|member| member.flush().map(Some)),
+            Question::Limit { device, bytes } => {
+                self.change(|member| member.set_limit(device, *bytes))
+            }
+        }
+    }
+
+    /// Changes the members that allow it. Sums the bytes that the driver got back.
+    fn change(&self, change: impl Fn(&dyn Member) -> Result<Option<u64>, String>) -> Answer {
+        let members = self.with(Access::Control);
+        if members.is_empty() {
+            let text = "the program allows no changes; start it with GPUHEAP_PUBLISH=control";
+            return Answer::Refused(Refusal::new(RefusalKind::NotAllowed, text));
+        }
+        let (mut sum, mut is_any, mut reasons) = (0, false, Vec::new());
+        for member in &members {
+            match change(&**member) {
+                Ok(Some(bytes)) => (sum, is_any) = (sum + bytes, true),
+                Ok(None) => {}
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        match reasons.first() {
+            Some(reason) => failed(reason.clone()),
+            None if is_any => Answer::GivenBack(sum),
+            None => failed("the program has no heap on that device".to_owned()),
+        }
+    }
+}
+
+fn failed(text: String) -> Answer {
+    Answer::Refused(Refusal::new(RefusalKind::Failed, text))
+}
+
+/// Returns the beginning of the command line, without the folder of the program's file.
+fn program() -> String {
+    let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let line = String::from_utf8_lossy(&line);
+    let words = line.trim_end_matches('\0').replace('\0', " ");
+    let (file, arguments) = words.split_once(' ').unwrap_or((&words, ""));
+    let name = file.rsplit('/').next().unwrap_or_default();
+    format!("{name} {arguments}").trim_end().chars().take(MOST_TEXT).collect()
+}

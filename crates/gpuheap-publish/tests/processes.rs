@@ -1,0 +1,375 @@
+//! Questions between processes. A test starts this file's test `program` as the other process.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpuheap_publish::{
+    Access, Answer, HeapStatus, Leaks, Member, Published, Question, RefusalKind, Site, Socket, ask,
+    join, sockets_in, survey,
+};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Heap with fixed figures.
+struct Fixed;
+
+impl Member for Fixed {
+    fn heaps(&self) -> Vec<HeapStatus> {
+        let (device, uuid) = ("cuda:0".to_owned(), "GPU-1".to_owned());
+        vec![HeapStatus { device, uuid, live: 7, cached: 5, ..HeapStatus::default() }]
+    }
+
+    fn leaks(&self) -> Option<Leaks> {
+        // Characters of four bytes: the answer is larger than a socket's buffer.
+        let text = || "𝄞".repeat(200);
+        let site = || Site { line: text(), function: text(), kind: text(), ..Site::default() };
+        Some(Leaks { is_tracked: true, sites: (0..200).map(|_| site()).collect(), left_out: 0 })
+    }
+
+    fn flush(&self) -> Result<u64, String> {
+        Ok(5)
+    }
+
+    fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {
+        match device {
+            "cuda:0" => bytes.map(Some).ok_or_else(|| "a limit is needed".to_owned()),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Heap whose lock is held forever.
+struct Hanging;
+
+impl Member for Hanging {
+    fn heaps(&self) -> Vec<HeapStatus> {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Heap that panics.
+struct Panicking;
+
+impl Member for Panicking {
+    fn heaps(&self) -> Vec<HeapStatus> {
+        panic!("a bug of the heap")
+    }
+}
+
+/// The other process, in the way that its environment names. Ends with its stdin.
+#[test]
+#[ignore = "the other tests start it"]
+fn program() {
+    let member: Arc<dyn Member> = match std::env::var("PUBLISH_TEST_MEMBER").unwrap().as_str() {
+        "hanging" => Arc::new(Hanging),
+        "panicking" => Arc::new(Panicking),
+        _ => Arc::new(Fixed),
+    };
+    let access = match std::env::var_os("PUBLISH_TEST_CONTROL") {
+        Some(_) => Access::Control,
+        None => Access::Read,
+    };
+    // SAFETY: a program in C has this default, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let membership = join(member, access).unwrap();
+    let mut ready = format!("{}\n", membership.path().display());
+    if std::env::var_os("PUBLISH_TEST_FORK").is_some() {
+        // SAFETY: the child takes no lock that another thread of the parent may hold, except the
+        // lock for which `join` gives up.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(membership);
+            let own = join(Arc::new(Fixed), Access::Read);
+            let path = own.as_ref().map(|own| own.path().display().to_string());
+            println!("{}", path.unwrap_or_else(|error| error.to_string()));
+            std::thread::sleep(Duration::from_secs(60));
+            // SAFETY: the call skips handlers of the parent.
+            unsafe { libc::_exit(0) };
+        }
+        ready = format!("child {child}\n{ready}");
+    }
+    print!("{ready}");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(membership);
+}
+
+/// Another process that publishes into a folder. Dropping this ends it.
+struct Program {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    socket: PathBuf,
+}
+
+impl Program {
+    fn start(folder: &Path, variables: &[(&str, &str)]) -> Program {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "program", "--ignored", "--nocapture"])
+            .env("XDG_RUNTIME_DIR", folder)
+            .env("PUBLISH_TEST_MEMBER", "fixed")
+            .env("RUST_BACKTRACE", "0")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut program = Program { child, output, socket: PathBuf::new() };
+        program.socket = PathBuf::from(program.line("/"));
+        program
+    }
+
+    /// Returns the next line that begins with `start`.
+    fn line(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the program ended");
+            if line.starts_with(start) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        signal_pid(self.child.id(), signal);
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal_pid(pid: u32, signal: i32) {
+    // SAFETY: the process was started by this test and is not yet waited for.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+fn sockets(base: &Path) -> Vec<Socket> {
+    // SAFETY: the call only returns a number.
+    sockets_in(&base.join("gpuheap"), unsafe { libc::geteuid() }).unwrap()
+}
+
+fn only(base: &Path) -> Socket {
+    let all = sockets(base);
+    assert_eq!(all.len(), 1, "{all:?}");
+    all[0].clone()
+}
+
+fn surveyed(base: &Path) -> Vec<Published> {
+    survey(&sockets(base))
+}
+
+fn refusal(answer: Answer) -> (RefusalKind, String) {
+    match answer {
+        Answer::Refused(refusal) => (refusal.kind, refusal.text),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Connects to a stopped program until no further client can wait.
+fn fill_queue(path: &Path) -> Vec<OwnedFd> {
+    let connect = |_| {
+        let (flags, kind) = (SocketFlags::NONBLOCK, SocketType::STREAM);
+        let client = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+        rustix::net::connect(&client, &SocketAddrUnix::new(path).unwrap()).ok()?;
+        Some(client)
+    };
+    let waiting: Vec<OwnedFd> = (0..10_000).map_while(connect).collect();
+    assert!(waiting.len() < 10_000);
+    waiting
+}
+
+#[test]
+fn survey_returns_heaps_and_lines() {
+    let base = tempfile::tempdir().unwrap();
+    let programs = [(); 3].map(|()| Program::start(base.path(), &[]));
+    let found = surveyed(base.path());
+    let mut pids = programs.each_ref().map(|program| Some(program.child.id()));
+    pids.sort_unstable();
+    assert_eq!(found.iter().map(|one| one.pid).collect::<Vec<_>>(), pids);
+    for one in &found {
+        let status = one.status.as_ref().unwrap();
+        assert_eq!((status.heaps[0].live, status.access), (7, Access::Read));
+        assert!(status.program.starts_with("processes-"), "{status:?}");
+        assert_eq!((one.leaks.sites.len(), one.leaks.left_out), (100, 100));
+        assert_eq!(one.failure, None);
+    }
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&programs[0].socket), mode(&base.path().join("gpuheap"))), (0o600, 0o700));
+    programs.into_iter().for_each(Program::end);
+    assert_eq!(sockets(base.path()), []);
+}
+
+#[test]
+fn killed_programs_sockets_are_swept() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Program::start(base.path(), &[]);
+    let folder = program.socket.parent().unwrap().to_owned();
+    drop(program);
+    for number in 1..200 {
+        let path = folder.join(format!("{}-1.sock", 4_194_304 + number));
+        drop(UnixListener::bind(path).unwrap());
+    }
+    fs::write(folder.join("notes.txt"), "not a socket").unwrap();
+    assert_eq!(sockets(base.path()).len(), 200);
+    assert_eq!(surveyed(base.path()), []);
+    assert_eq!(sockets(base.path()), []);
+    assert!(folder.join("notes.txt").exists());
+}
+
+#[test]
+fn hanging_heap_is_answered_busy() {
+    let base = tempfile::tempdir().unwrap();
+    let _program = Program::start(base.path(), &[("PUBLISH_TEST_MEMBER", "hanging")]);
+    for question in [Question::Status, Question::Leaks] {
+        let (kind, text) = refusal(ask(&only(base.path()), &question).unwrap().1);
+        assert_eq!(kind, RefusalKind::Busy);
+        assert!(text.starts_with("no answer within 1 s: a lock of the heap"), "{text}");
+    }
+    let found = surveyed(base.path());
+    assert!(found[0].failure.as_ref().unwrap().contains("within 1 s"), "{found:?}");
+}
+
+#[test]
+fn panicking_heap_is_answered() {
+    let base = tempfile::tempdir().unwrap();
+    let _program = Program::start(base.path(), &[("PUBLISH_TEST_MEMBER", "panicking")]);
+    for _ in 0..2 {
+        let (kind, text) = refusal(ask(&only(base.path()), &Question::Status).unwrap().1);
+        assert_eq!((kind, text.as_str()), (RefusalKind::Failed, "the answer panicked"));
+    }
+}
+
+#[test]
+fn stopped_program_is_reported() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Program::start(base.path(), &[]);
+    program.signal(libc::SIGSTOP);
+    let found = surveyed(base.path());
+    let text = found[0].failure.as_ref().unwrap();
+    assert!(text.contains("the program may be stopped"), "{text}");
+    let waiting = fill_queue(&program.socket);
+    let error = ask(&only(base.path()), &Question::Status).unwrap_err();
+    assert!(error.to_string().contains("its queue of questions is full"), "{error}");
+    drop(waiting);
+    program.signal(libc::SIGCONT);
+    // The program first reads the questions of the clients that waited.
+    let answers = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        ask(&only(base.path()), &Question::Status).is_ok()
+    });
+    assert!(answers);
+}
+
+#[test]
+fn hostile_clients_do_not_stop_answers() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Program::start(base.path(), &[]);
+    let connect = || UnixStream::connect(&program.socket).unwrap();
+    let silent = connect();
+    let mut deaf = connect();
+    deaf.write_all(b"{\"version\":1,\"question\":\"leaks\"}\n").unwrap();
+    let mut gone = connect();
+    gone.write_all(b"{\"version\":1,\"question\":\"leaks\"}\n").unwrap();
+    drop(gone);
+    let mut half = connect();
+    half.write_all(b"{\"version\":1,").unwrap();
+    // The four clients take a second each at most.
+    let answer = (0..10).find_map(|_| ask(&only(base.path()), &Question::Status).ok());
+    assert!(matches!(answer, Some((_, Answer::Status(_)))), "{answer:?}");
+    drop((silent, deaf, half));
+}
+
+#[test]
+fn malformed_questions_are_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Program::start(base.path(), &[]);
+    let long = [b'['; 5000];
+    for (line, reason) in [
+        (&b"hello\n"[..], "expected value"),
+        (&b"\xff\xfe\n"[..], "expected value"),
+        (&b"{\"version\":9,\"question\":\"status\"}\n"[..], "its version is 9"),
+        (&long[..], "longer than 4096 bytes"),
+    ] {
+        let mut client = UnixStream::connect(&program.socket).unwrap();
+        client.write_all(line).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("malformed") && answer.contains(reason), "{answer}");
+    }
+    assert!(ask(&only(base.path()), &Question::Status).is_ok());
+}
+
+#[test]
+fn changes_need_control() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Program::start(base.path(), &[]);
+    let (kind, text) = refusal(ask(&only(base.path()), &Question::Flush).unwrap().1);
+    assert_eq!(kind, RefusalKind::NotAllowed);
+    assert!(text.contains("GPUHEAP_PUBLISH=control"), "{text}");
+    program.end();
+    let _program = Program::start(base.path(), &[("PUBLISH_TEST_CONTROL", "1")]);
+    let socket = only(base.path());
+    let answer = |question| ask(&socket, &question).unwrap().1;
+    assert_eq!(answer(Question::Flush), Answer::GivenBack(5));
+    let limit = |device: &str, bytes| Question::Limit { device: device.to_owned(), bytes };
+    assert_eq!(answer(limit("cuda:0", Some(9))), Answer::GivenBack(9));
+    let reason = |question| refusal(answer(question)).1;
+    assert_eq!(reason(limit("cuda:0", None)), "a limit is needed");
+    assert_eq!(reason(limit("cuda:1", None)), "the program has no heap on that device");
+}
+
+#[test]
+fn forked_child_answers_for_itself() {
+    let base = tempfile::tempdir().unwrap();
+    let mut program = Program::start(base.path(), &[("PUBLISH_TEST_FORK", "1")]);
+    let other = PathBuf::from(program.line("/"));
+    let mut pids: Vec<_> = surveyed(base.path()).iter().map(|one| one.pid).collect();
+    pids.sort_unstable();
+    let parent = Some(program.child.id());
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    assert!(pids.contains(&parent));
+    let child = pids.iter().copied().find(|pid| *pid != parent).unwrap().unwrap();
+    // The child has a copy of the parent's socket, and does not answer there.
+    drop(program);
+    let left: Vec<_> = surveyed(base.path()).iter().map(|one| one.pid).collect();
+    signal_pid(child, libc::SIGKILL);
+    assert_eq!(left, [Some(child)]);
+    assert!(sockets(base.path()).len() == 1 && other.parent().unwrap().exists());
+}
+
+#[test]
+fn folder_open_to_others_is_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let folder = base.path().join("gpuheap");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    // SAFETY: the call only returns a number.
+    let own = unsafe { libc::geteuid() };
+    assert!(sockets_in(&folder, own).unwrap_err().to_string().contains("open to other users"));
+    assert!(sockets_in(&folder, own + 1).is_err());
+    // The program takes the other folder.
+    let program = Program::start(base.path(), &[]);
+    let shared = PathBuf::from(format!("/tmp/gpuheap-{own}"));
+    assert_eq!(program.socket.parent(), Some(&*shared));
+    assert!(sockets_in(&shared, own).unwrap().iter().any(|one| one.path == program.socket));
+    program.end();
+}
