@@ -202,6 +202,8 @@ use gpuheap_driver::fork;
 pub use gpuheap_emu as emu;
 #[doc(inline)]
 pub use gpuheap_pool::{AllocStats, Limits, PoolKind, UnknownPool};
+#[doc(inline)]
+pub use gpuheap_publish::Access;
 pub use heap::Heap;
 pub use heap::block::Block;
 pub use heap::builder::HeapBuilder;

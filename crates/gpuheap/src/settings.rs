@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuheap_pool::PoolKind;
+use gpuheap_publish::Access;
 
 use crate::device::{self, Device};
 use crate::error::{Error, ErrorKind};
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) track: Option<Tracking>,
     /// File into which allocations are recorded.
     pub(crate) record: Option<PathBuf>,
+    /// Questions that other processes may ask; `None` to answer none.
+    pub(crate) publish: Option<Access>,
     /// `true` if freed memory is zeroed before it is cached.
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
@@ -191,7 +194,7 @@ struct Setting {
 /// Variable whose value is a path.
 const RECORD: &str = "GPUHEAP_RECORD";
 
-const TABLE: [Setting; 11] = [
+const TABLE: [Setting; 12] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
         takes: device::names,
@@ -237,6 +240,17 @@ const TABLE: [Setting; 11] = [
         },
     },
     Setting {
+        variable: "GPUHEAP_PUBLISH",
+        takes: || format!("{}, control for on with changes", switches()),
+        read: |settings, text| {
+            settings.publish = match text {
+                CONTROL => Some(Access::Control),
+                text => switch(text)?.then_some(Access::Read),
+            };
+            Ok(())
+        },
+    },
+    Setting {
         variable: "GPUHEAP_ZERO_ON_FREE",
         takes: switches,
         read: |settings, text| switch(text).map(|is_on| settings.zero_on_free = Some(is_on)),
@@ -271,6 +285,9 @@ const TABLE: [Setting; 11] = [
         },
     },
 ];
+
+/// Value of `GPUHEAP_PUBLISH` that allows changes.
+const CONTROL: &str = "control";
 
 /// Parses a percentage as a fraction.
 fn share(text: &str) -> Result<f64, String> {
@@ -363,6 +380,11 @@ mod tests {
             set("GPUHEAP_RECORD", " /tmp/Run.gph ")?,
             Settings { record: Some("/tmp/Run.gph".into()), ..none.clone() }
         );
+        for (text, publish) in
+            [("1", Some(Access::Read)), ("Control", Some(Access::Control)), ("off", None)]
+        {
+            assert_eq!(set("GPUHEAP_PUBLISH", text)?, Settings { publish, ..none.clone() });
+        }
         assert_eq!(
             set("GPUHEAP_ZERO_ON_FREE", "1")?,
             Settings { zero_on_free: Some(true), ..none.clone() }

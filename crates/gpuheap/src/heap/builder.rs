@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use gpuheap_pool::{Direct, Limits, MemorySource, PoolKind, Tuning};
+use gpuheap_publish::Access;
 
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
@@ -49,6 +50,8 @@ struct Choices {
     zero_on_alloc: Option<bool>,
     track: Option<Tracking>,
     record: Option<PathBuf>,
+    /// `Some(None)` if the heap is not published, even if the environment says so.
+    publish: Option<Option<Access>>,
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
     slack: Option<f64>,
@@ -197,6 +200,18 @@ impl HeapBuilder {
         self
     }
 
+    /// Publishes the heap: other processes of this user can read its bytes, limits and lines
+    /// through a socket. `gpuheap status` and `gpuheap doctor` do. With [`Access::Control`], they
+    /// can also flush the heap and set its limit. With `None`, the heap is not published, even if
+    /// `GPUHEAP_PUBLISH` is set.
+    ///
+    /// The process's first published heap starts a thread that only answers questions. Allocations
+    /// never wait for it longer than for another thread of the program.
+    pub fn publish(mut self, access: impl Into<Option<Access>>) -> HeapBuilder {
+        self.choices.publish = Some(access.into());
+        self
+    }
+
     /// Sets the way in which large copies of pageable memory are staged.
     #[doc(hidden)]
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
@@ -219,7 +234,7 @@ impl HeapBuilder {
     /// the hard limit; the hard limit or the pinned limit is below the memory that the pool takes
     /// at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool
     /// is `driver` and the device has no stream-ordered pools; the file of the recording cannot be
-    /// created; a driver error.
+    /// created; the heap cannot be published; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();
@@ -262,10 +277,13 @@ impl HeapBuilder {
             pool => policy_and_source(&context, MemoryKind::Device, pool, self.tuning()),
         };
         let idle_trim = self.choices.idle_trim;
-        let record = self.choices.record.take();
+        let (record, publish) = (self.choices.record.take(), self.choices.publish.flatten());
         let heap = self.build_over(pool, parts);
         if let Some(path) = record {
             heap.inner().start_recording(&path, true)?;
+        }
+        if let Some(access) = publish {
+            heap.inner().publish(access)?;
         }
         if let Some(after) = idle_trim {
             let idle = IdleTrim::start(Arc::downgrade(heap.inner()), after).map_err(|error| {
@@ -300,6 +318,7 @@ impl HeapBuilder {
         chosen.limits.soft = chosen.limits.soft.or(bytes(settings.soft_limit));
         chosen.track = chosen.track.or(settings.track);
         chosen.record = chosen.record.take().or_else(|| settings.record.clone());
+        chosen.publish = chosen.publish.or(Some(settings.publish));
         chosen.zero_on_free = chosen.zero_on_free.or(settings.zero_on_free);
         chosen.zero_on_alloc = chosen.zero_on_alloc.or(settings.zero_on_alloc);
         chosen.slack = chosen.slack.or(settings.slack);
@@ -344,6 +363,7 @@ impl HeapBuilder {
             zero_on_alloc: self.choices.zero_on_alloc.unwrap_or(false),
             tracker: Tracker::new(self.choices.track.unwrap_or_default()),
             idle: OnceLock::new(),
+            publication: OnceLock::new(),
             visits: Arc::default(),
         });
         let holder: Weak<dyn Holder> = Arc::<HeapInner>::downgrade(&inner);

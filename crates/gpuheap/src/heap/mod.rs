@@ -14,6 +14,7 @@ pub(crate) mod limits;
 pub(crate) mod meter;
 mod notes;
 pub(crate) mod page_lock;
+mod publication;
 pub(crate) mod reclaimers;
 pub(crate) mod recording;
 pub(crate) mod recovery;
@@ -33,6 +34,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{BlockEvent, BlockNote, CUstream};
 use gpuheap_pool::{Gone, Limits, PoolKind, StreamHandle, Tuning};
+use gpuheap_publish::{Access, Membership};
 
 use crate::Caller;
 use crate::device::Context;
@@ -122,6 +124,8 @@ pub(crate) struct HeapInner {
     /// Thread that gives back cached memory while the heap is idle; unset unless the builder
     /// requested it.
     idle: OnceLock<IdleTrim>,
+    /// The heap's part in the process's socket; unset unless the heap is published.
+    publication: OnceLock<(Access, Membership)>,
     /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
     pub(crate) visits: Arc<RwLock<()>>,
 }

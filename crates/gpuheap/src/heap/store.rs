@@ -357,6 +357,15 @@ impl StoreState {
         *self.stats
     }
 
+    /// Returns the statistics with threads' own counts added. Leaves threads' caches as they are,
+    /// so their next requests cost no more. The counts are exact while no thread allocates or
+    /// frees.
+    pub(crate) fn observed_stats(&self) -> AllocStats {
+        let mut stats = self.stats;
+        self.caches.iter().for_each(|cache| cache.add_own_counts(&mut stats));
+        *stats
+    }
+
     #[inline(always)]
     pub(crate) fn with_policy<R>(
         &mut self,

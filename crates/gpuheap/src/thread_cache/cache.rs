@@ -344,6 +344,12 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
+    /// Adds this cache's own counts to `stats`, and does not keep the owner out. Counts that caches
+    /// share are the own counts of one of them.
+    pub(crate) fn add_own_counts(&self, stats: &mut RunningStats) {
+        self.own.add_counts(stats);
+    }
+
     /// Waits until the owner has left, and keeps it out.
     pub(crate) fn stop(&self) {
         self.word.close();

@@ -38,6 +38,22 @@ impl Snapshot {
         self.sites.iter().map(|(_, _, bytes)| bytes).sum()
     }
 
+    /// Returns the sites with the most bytes, at most `most` of them, as changes since an empty
+    /// heap. Also returns the number of the other sites. Resolves no stack.
+    pub(crate) fn largest(mut self, most: usize) -> (Vec<Change>, usize) {
+        self.sites.sort_by_key(|(_, _, bytes)| Reverse(*bytes));
+        let left_out = self.sites.len().saturating_sub(most);
+        let largest = self.sites.into_iter().take(most);
+        let show = |(site, allocations, bytes): (Arc<Site>, u64, u64)| Change {
+            at: site.at,
+            kind: site.kind,
+            allocations: allocations as i64,
+            bytes: bytes as i64,
+            stack: site.stack.clone(),
+        };
+        (largest.map(show).collect(), left_out)
+    }
+
     /// Returns the change since `earlier`, by site: growth and decrease.
     ///
     /// Both snapshots have to be of the same heap, because sites of two heaps are always different.

@@ -1,0 +1,147 @@
+//! Publication: a heap answers questions of other processes.
+//!
+//! Figures are read without a flush of threads' caches, and lines by site. An answer therefore
+//! costs the program's threads one short wait for the heap's lock at most.
+
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use gpuheap_pool::Limits;
+use gpuheap_publish::{Access, HeapStatus, Leaks, MOST_ENTRIES, Member, Site, join};
+
+use crate::error::{Error, ErrorKind};
+use crate::heap::{Heap, HeapInner, limits};
+use crate::track::Tracking;
+
+/// The heap as a member of the process's socket.
+struct PublishedHeap {
+    heap: Weak<HeapInner>,
+    /// Read-locked while an answer holds the heap. [`Heap::close`] waits for it.
+    visits: Arc<RwLock<()>>,
+}
+
+impl Heap {
+    /// Returns the questions that other processes may ask; `None` if the heap is not published. For
+    /// libraries that publish their own part of the program.
+    #[doc(hidden)]
+    pub fn published(&self) -> Option<Access> {
+        self.inner().publication.get().map(|(access, _)| *access)
+    }
+}
+
+impl HeapInner {
+    /// Makes other processes' questions about the heap answered.
+    pub(super) fn publish(self: &Arc<Self>, access: Access) -> Result<(), Error> {
+        let (heap, visits) = (Arc::downgrade(self), self.visits.clone());
+        let joined = join(Arc::new(PublishedHeap { heap, visits }), access);
+        let membership = joined.map_err(|error| {
+            ErrorKind::HostResources.error(format!(
+                "the heap cannot be published: {error}; set XDG_RUNTIME_DIR to a folder of this \
+                 user, or leave GPUHEAP_PUBLISH and HeapBuilder::publish out"
+            ))
+        })?;
+        self.publication.get_or_init(|| (access, membership));
+        Ok(())
+    }
+
+    fn status_of_device(&self) -> HeapStatus {
+        let (stats, limits, reserved) = {
+            let mut state = self.device.lock();
+            let stats = state.observed_stats();
+            let reserved = match state.source.is_stream_ordered() {
+                true => state.source.reserved().unwrap_or(stats.taken),
+                false => stats.taken,
+            };
+            (stats, state.limits, reserved)
+        };
+        let (info, Limits { soft, hard }) = (self.context.info(), limits);
+        HeapStatus {
+            device: info.name.clone(),
+            uuid: info.uuid.clone(),
+            pool: self.pool.name().to_owned(),
+            live: stats.live,
+            live_peak: stats.live_peak.max(stats.live),
+            cached: reserved.saturating_sub(stats.live_blocks),
+            reserved,
+            allocations: stats.allocations,
+            frees: stats.frees,
+            soft_limit: soft,
+            hard_limit: hard,
+        }
+    }
+
+    fn lines(&self) -> Option<Leaks> {
+        if self.tracker.tracking() == Tracking::Off {
+            return None;
+        }
+        let (changes, left_out) = self.tracker.snapshot().largest(MOST_ENTRIES);
+        let mut lines: Vec<Site> = Vec::new();
+        for change in changes {
+            let (allocations, bytes) = (change.allocations as u64, change.bytes as u64);
+            // Resolves a stack at its first answer, with no lock held. It takes milliseconds.
+            let first = change.stack.frames().first();
+            let function = first.and_then(|frame| frame.name.clone()).unwrap_or_default();
+            let line = match first.and_then(|frame| Some((frame.file.as_ref()?, frame.line?))) {
+                Some((file, line)) => format!("{file}:{line}"),
+                None => format!("{}:{}", change.at.file(), change.at.line()),
+            };
+            let kind = change.kind.to_string();
+            let is_same = |known: &&mut Site| {
+                (&known.line, &known.function, &known.kind) == (&line, &function, &kind)
+            };
+            match lines.iter_mut().find(is_same) {
+                Some(known) => {
+                    known.allocations += allocations;
+                    known.bytes += bytes;
+                }
+                None => {
+                    let device = self.context.info().name.clone();
+                    lines.push(Site { line, function, device, kind, allocations, bytes });
+                }
+            }
+        }
+        Some(Leaks { is_tracked: true, sites: lines, left_out: left_out as u64 })
+    }
+
+    fn set_published_limit(&self, bytes: Option<u64>) -> Result<u64, Error> {
+        let limits = Limits { hard: bytes, soft: self.device.lock().limits.soft };
+        limits::check(limits)?;
+        limits::check_usable(limits, self.pool)?;
+        self.device.set_limits(limits)
+    }
+}
+
+impl PublishedHeap {
+    /// Calls `work` with the heap; `None` if the heap or its context has ended.
+    fn with_heap<R>(&self, work: impl FnOnce(&Arc<HeapInner>) -> R) -> Option<R> {
+        let _visit = self.visits.read().unwrap_or_else(PoisonError::into_inner);
+        let heap = self.heap.upgrade()?;
+        heap.context.check_alive().ok()?;
+        Some(work(&heap))
+    }
+}
+
+impl Member for PublishedHeap {
+    fn heaps(&self) -> Vec<HeapStatus> {
+        self.with_heap(|heap| heap.status_of_device()).into_iter().collect()
+    }
+
+    fn leaks(&self) -> Option<Leaks> {
+        self.with_heap(|heap| heap.lines())?
+    }
+
+    fn flush(&self) -> Result<u64, String> {
+        let flushed = self.with_heap(|heap| {
+            let given_back = heap.stores().map(|store| store.reclaim(u64::MAX));
+            given_back.sum::<Result<u64, Error>>()
+        });
+        flushed.unwrap_or(Ok(0)).map_err(|error| error.to_string())
+    }
+
+    fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {
+        let set = self.with_heap(|heap| {
+            let is_its = heap.context.info().name == device;
+            is_its.then(|| heap.set_published_limit(bytes))
+        });
+        set.flatten().transpose().map_err(|error| error.to_string())
+    }
+}

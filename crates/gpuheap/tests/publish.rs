@@ -1,0 +1,153 @@
+//! Heaps that publish, read by another process. A test starts this file's test `program` as that
+//! process's subject.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use gpuheap::{Access, Device, Heap, PoolKind, Tracking};
+use gpuheap_publish::{Answer, Published, Question, RefusalKind, Socket, ask, sockets_in, survey};
+
+const MIB: u64 = 1 << 20;
+
+/// Holds 3 MiB, caches 5 MiB in its thread, and waits. Then sets a soft limit in use, and ends.
+#[test]
+#[ignore = "the other tests start it"]
+fn program() {
+    let device = Device::open("emulated:1GiB").unwrap();
+    let builder = Heap::builder(&device).pool(PoolKind::Binned).hard_limit(64 * MIB);
+    let builder = builder.track(Tracking::Counts);
+    // Without the variable, the builder publishes the heap.
+    let builder = match std::env::var_os("GPUHEAP_PUBLISH") {
+        Some(_) => builder,
+        None => builder.publish(Access::Read),
+    };
+    let heap = builder.build().unwrap();
+    let other = Heap::builder(&device).build().unwrap();
+    let stream = device.stream().unwrap();
+    let live = heap.allocate(3 * MIB, &stream).unwrap();
+    heap.allocate(5 * MIB, &stream).unwrap().free().unwrap();
+    let say = |text: &str| {
+        println!("{text}");
+        std::io::stdout().flush().unwrap();
+    };
+    let wait = || assert_eq!(std::io::stdin().read(&mut [0]).unwrap(), 1);
+    say("ready");
+    wait();
+    say(&format!("limit {:?}", heap.limits().hard));
+    drop((live, other));
+    // No question keeps the heap.
+    heap.close();
+    say("closed");
+    wait();
+}
+
+struct Program {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Program {
+    fn start(folder: &Path, publish: Option<&str>) -> Program {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "program", "--ignored", "--nocapture"]);
+        command.env("XDG_RUNTIME_DIR", folder).env_remove("GPUHEAP_PUBLISH");
+        command.envs(publish.map(|publish| ("GPUHEAP_PUBLISH", publish)));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut program = Program { child, output };
+        program.line("ready");
+        program
+    }
+
+    fn go_on(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    }
+
+    /// Returns the next line that begins with `start`.
+    fn line(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the program ended");
+            if line.starts_with(start) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn sockets(base: &Path) -> Vec<Socket> {
+    // SAFETY: the call only returns a number.
+    sockets_in(&base.join("gpuheap"), unsafe { libc::geteuid() }).unwrap()
+}
+
+fn only(base: &Path) -> Published {
+    let mut found = survey(&sockets(base));
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+#[test]
+fn published_heap_shows_bytes_and_lines() {
+    let base = tempfile::tempdir().unwrap();
+    let mut program = Program::start(base.path(), None);
+    let found = only(base.path());
+    assert_eq!(found.pid, Some(program.child.id()));
+    let status = found.status.unwrap();
+    // The other heap is not published.
+    let [heap] = status.heaps.as_slice() else { panic!("{status:?}") };
+    assert_eq!((heap.device.as_str(), heap.pool.as_str()), ("emulated:1GiB", "binned"));
+    assert!(heap.uuid.starts_with("GPU-"), "{heap:?}");
+    assert_eq!((heap.live, heap.live_peak), (3 * MIB, 8 * MIB));
+    // A block has the next power of two.
+    assert_eq!((heap.cached, heap.reserved), (8 * MIB, 12 * MIB));
+    assert_eq!((heap.allocations, heap.frees), (2, 1));
+    assert_eq!((heap.hard_limit, heap.soft_limit), (Some(64 * MIB), None));
+    let [site] = found.leaks.sites.as_slice() else { panic!("{:?}", found.leaks) };
+    assert!(site.line.contains("tests/publish.rs:"), "{site:?}");
+    assert_eq!((site.bytes, site.allocations, site.kind.as_str()), (3 * MIB, 1, "device"));
+    let refused = ask(&sockets(base.path())[0], &Question::Flush).unwrap().1;
+    let Answer::Refused(refusal) = refused else { panic!("{refused:?}") };
+    assert_eq!(refusal.kind, RefusalKind::NotAllowed);
+    program.go_on();
+    program.line("closed");
+    assert_eq!(sockets(base.path()), []);
+    program.go_on();
+    assert!(program.child.wait().unwrap().success());
+}
+
+#[test]
+fn control_flushes_and_sets_limit() {
+    let base = tempfile::tempdir().unwrap();
+    let mut program = Program::start(base.path(), Some("control"));
+    let before = only(base.path()).status.unwrap();
+    assert_eq!((before.heaps.len(), before.access), (2, Access::Control));
+    let socket = sockets(base.path()).remove(0);
+    let answer = |question| ask(&socket, &question).unwrap().1;
+    let flushed = answer(Question::Flush);
+    assert_eq!(flushed, Answer::GivenBack(before.heaps[0].cached), "{before:?}");
+    assert_eq!(only(base.path()).status.unwrap().heaps[0].cached, 0);
+    let limit =
+        |bytes| answer(Question::Limit { device: "emulated:1GiB".to_owned(), bytes: Some(bytes) });
+    assert_eq!(limit(32 * MIB), Answer::GivenBack(0));
+    let Answer::Refused(refusal) = limit(1) else { panic!("accepted") };
+    assert!(refusal.text.contains("limit of 1 byte"), "{refusal}");
+    program.go_on();
+    assert_eq!(program.line("limit"), "limit Some(33554432)");
+}
+
+#[test]
+fn variable_zero_publishes_nothing() {
+    let base = tempfile::tempdir().unwrap();
+    let _program = Program::start(base.path(), Some("0"));
+    assert!(!base.path().join("gpuheap").exists());
+}
