@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use gpuheap::Size;
+use gpuheap_doctor::free::Cache;
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
-use gpuheap_text::mib;
+use gpuheap_publish::{Answer, Question, RefusalKind};
+use gpuheap_text::{cut, mib, printable};
 
 use crate::exit::{Failure, Verdict};
 use crate::values::size;
@@ -16,7 +18,8 @@ use crate::{machine, output};
 /// Arguments of `gpuheap free`.
 #[derive(Args, Debug)]
 pub(crate) struct FreeArguments {
-    /// End the processes that are proven to be orphans; everything else stays a command to type
+    /// Flush programs that allow it, then end the processes that are proven to be orphans;
+    /// everything else stays a command to type
     #[arg(long, conflicts_with = "machine")]
     yes: bool,
 
@@ -29,8 +32,9 @@ pub(crate) struct FreeArguments {
     json: bool,
 }
 
-/// Prints the holders of memory, and steps that would free the memory. With `--yes`, ends proven
-/// orphans, and prints the memory that became free. If no memory became free, that is a finding.
+/// Prints the holders of memory, and steps that would free the memory. With `--yes`, flushes the
+/// programs that allow it, ends proven orphans, and prints the memory that became free. If no
+/// memory became free, that is a finding.
 ///
 /// # Errors
 ///
@@ -38,12 +42,19 @@ pub(crate) struct FreeArguments {
 /// ended.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
-    machine::devices(&machine, None)?;
+    let devices = machine::devices(&machine, None);
+    if machine.programs.is_empty() {
+        devices?;
+    }
     machine.examine();
     let mut plan = free::plan(&machine);
     if !arguments.yes {
         let text = if arguments.json { plan.to_json() } else { plan.render(machine::width()) };
         return output::print(&text).map(|()| Verdict::Fine);
+    }
+    let flushed = flush(&plan.caches)?;
+    if plan.orphans.is_empty() && flushed > 0 {
+        return Ok(Verdict::Fine);
     }
     if plan.orphans.is_empty() {
         let reason =
@@ -66,6 +77,38 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     }
     let wanted: u64 = plan.orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::max);
     print_returned(before.devices(), wanted)
+}
+
+/// Makes programs give back cached memory. Prints the result of each, and returns the sum of bytes.
+///
+/// # Errors
+///
+/// Returns a failure if stdout cannot be written.
+fn flush(caches: &[Cache]) -> Result<u64, Failure> {
+    let mut sum = 0;
+    let sockets = gpuheap_publish::sockets();
+    for Cache { pid, program, .. } in caches {
+        let name = format!("pid {pid} ({})", cut(program, 40));
+        // In another PID namespace, the name of a socket has another pid than the one listed here.
+        for socket in sockets.iter().filter(|socket| socket.pid == *pid) {
+            let text = match gpuheap_publish::ask(socket, &Question::Flush) {
+                Ok((_, Answer::GivenBack(bytes))) => {
+                    sum += bytes;
+                    format!("{name} gave back {}\n", mib(bytes))
+                }
+                Ok((_, Answer::Refused(refusal))) if refusal.kind == RefusalKind::NotAllowed => {
+                    continue;
+                }
+                Ok((_, Answer::Refused(refusal))) => {
+                    format!("{name} gave nothing back: {}\n", printable(&refusal.text))
+                }
+                Ok(_) => format!("{name} gave nothing back: its answer is to another question\n"),
+                Err(error) => format!("{name} gave nothing back: {error}\n"),
+            };
+            output::print(&text)?;
+        }
+    }
+    Ok(sum)
 }
 
 /// Prints the memory that became free. If no memory became free, that is a finding.

@@ -6,6 +6,7 @@ use clap::Args;
 use gpuheap::{Device, Heap};
 use gpuheap_doctor::Machine;
 use gpuheap_doctor::status::{self, Account, Place, Row};
+use gpuheap_publish::{HeapStatus, Published};
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output};
@@ -41,8 +42,20 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     };
     let wanted = name.map(index).transpose()?;
     let mut machine = machine::read(arguments.machine.as_ref())?;
-    let devices = machine::devices(&machine, wanted)?.into_iter();
+    let devices = match machine::devices(&machine, wanted) {
+        // Programs on emulated devices publish too.
+        Err(_) if wanted.is_none() && !machine.programs.is_empty() => Vec::new(),
+        devices => devices?,
+    };
+    let devices = devices.into_iter();
     let accounts: Vec<Account> = devices.map(|gpu| Account::new(&machine, gpu)).collect();
+    if wanted.is_some() {
+        let is_shown = |heap: &HeapStatus| accounts.iter().any(|one| one.uuid == heap.uuid);
+        let has_heap = |one: &Published| {
+            one.status.as_ref().is_some_and(|status| status.heaps.iter().any(is_shown))
+        };
+        machine.programs.retain(has_heap);
+    }
     let driver = machine.nvml.as_ref().map_or_else(|_| String::new(), |nvml| nvml.driver.clone());
     print(arguments, &accounts, &driver, Some(&mut machine))
 }
@@ -55,16 +68,20 @@ fn print(
     driver: &str,
     mut machine: Option<&mut Machine>,
 ) -> Result<Verdict, Failure> {
+    let programs = machine.as_ref().map(|machine| machine.programs.clone()).unwrap_or_default();
     let mut ask = || {
         let machine = machine.take()?;
         machine.read_windows();
         machine.windows.clone()
     };
     if arguments.json {
-        let text = status::json(accounts, driver, ask().as_ref());
+        let text = status::json(accounts, driver, ask().as_ref(), &programs);
         return output::print(&text).map(|()| Verdict::Fine);
     }
-    output::print(&status::render(accounts, driver, machine::width()))?;
+    let devices = status::render(accounts, driver, machine::width());
+    let published = status::render_programs(&programs, machine::width());
+    let sections = [devices, published].into_iter().filter(|section| !section.is_empty());
+    output::print(&sections.collect::<Vec<_>>().join("\n"))?;
     if let Some(windows) = ask() {
         output::print(&format!("\n{}", status::render_windows(&windows, machine::width())))?;
     }

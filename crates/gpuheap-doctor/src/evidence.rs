@@ -1,5 +1,6 @@
 //! Facts about a machine that several rules need.
 
+use gpuheap_publish::Status;
 use gpuheap_text::age;
 
 use crate::machine::{Gpu, Machine, Process};
@@ -38,6 +39,11 @@ pub(crate) fn listed_bytes(machine: &Machine, pid: u32) -> Option<u64> {
 /// Returns `true` if the driver lists a process, on any device.
 pub(crate) fn is_listed(machine: &Machine, pid: u32) -> bool {
     machine.devices().iter().flat_map(|gpu| &gpu.processes).any(|listed| listed.pid == pid)
+}
+
+/// Returns a process's heaps, if the process publishes them.
+pub(crate) fn heaps(machine: &Machine, pid: u32) -> Option<&Status> {
+    machine.programs.iter().find(|program| program.pid == Some(pid))?.status.as_ref()
 }
 
 /// Returns the processes that are listed or have a device open.

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use gpuheap_text::{hanging, mib};
+use gpuheap_publish::Access;
+use gpuheap_text::{cut, hanging, mib};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
@@ -39,6 +40,17 @@ pub struct Orphan {
     pub bytes: u64,
 }
 
+/// Cached memory of a program that allows other processes to flush it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cache {
+    /// Pid of the program.
+    pub pid: u32,
+    /// Command line of the program.
+    pub program: String,
+    /// Cached memory, bytes.
+    pub bytes: u64,
+}
+
 /// Memory in use, its holders, and steps that would give memory back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
@@ -51,6 +63,8 @@ pub struct Plan {
     pub orphans: Vec<Orphan>,
     /// Reason why no orphan is proven, if the proof failed.
     pub unproven: Option<String>,
+    /// Programs that can give back cached memory on request, without an end.
+    pub caches: Vec<Cache>,
     /// Further steps, each a command.
     pub steps: Vec<Step>,
 }
@@ -66,10 +80,16 @@ pub fn plan(machine: &Machine) -> Plan {
     };
     let (servers, mut steps): (Vec<u32>, Vec<Step>) =
         requests::requests(machine).into_iter().unzip();
+    let caches = caches(machine);
     let findings = diagnose(machine).findings.into_iter();
     let findings = findings
         .filter(|finding| {
-            finding.severity != Severity::Info || ["P07", "P08", "P10"].contains(&finding.rule)
+            finding.severity != Severity::Info
+                || ["P07", "P08", "P10", "P25"].contains(&finding.rule)
+        })
+        .filter(|finding| {
+            let is_flushed = caches.iter().any(|cache| finding.pids == [cache.pid]);
+            !(is_flushed && finding.rule == "P25")
         })
         .filter(|finding| !is_taken(&finding.pids))
         .filter(|finding| {
@@ -87,7 +107,19 @@ pub fn plan(machine: &Machine) -> Plan {
     named.extend(orphans.iter().flat_map(|orphan| [orphan.pid, orphan.listed_pid]));
     steps.extend(holders::steps(machine, &named));
     let (devices, windows) = (holders::held_memory(machine), holders::windows_holders(machine));
-    Plan { devices, windows, orphans, unproven, steps }
+    Plan { devices, windows, orphans, unproven, caches, steps }
+}
+
+/// Returns this user's programs that keep freed memory and allow other processes to flush it.
+fn caches(machine: &Machine) -> Vec<Cache> {
+    let programs = machine.programs.iter().filter(|one| Some(one.uid) == machine.host.uid);
+    let caches = programs.filter_map(|program| {
+        let (pid, status) = (program.pid?, program.status.as_ref()?);
+        let cached = status.heaps.iter().map(|heap| heap.cached).fold(0, u64::saturating_add);
+        let is_open = status.access == Access::Control && cached > 0;
+        is_open.then(|| Cache { pid, program: status.program.clone(), bytes: cached })
+    });
+    caches.collect()
 }
 
 /// Returns the step of a finding.
@@ -182,6 +214,16 @@ impl Plan {
     pub fn render(&self, width: usize) -> String {
         let mut text = holders::render(&self.devices, &self.windows, width);
         let held = text.len();
+        for cache in &self.caches {
+            let words = format!(
+                "pid {} ({}) gives back {} that it keeps for later, and runs on",
+                cache.pid,
+                cut(&cache.program, 40),
+                mib(cache.bytes)
+            );
+            hanging(&mut text, "- ", "  ", &words, width);
+            text.push_str("  $ gpuheap free --yes\n");
+        }
         for orphan in &self.orphans {
             let words = format!(
                 "ending pid {} ({}) gives back {} of GPU {}, listed under pid {}, which has ended",

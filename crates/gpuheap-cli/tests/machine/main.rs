@@ -13,6 +13,8 @@ mod explain;
 #[cfg(target_os = "linux")]
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
+#[cfg(target_os = "linux")]
+mod publish;
 #[path = "../schema/mod.rs"]
 mod schema;
 mod status;

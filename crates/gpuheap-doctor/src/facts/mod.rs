@@ -70,6 +70,16 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if Windows cannot be reached, or does not answer in time.
     fn windows(&self) -> Result<String, Skipped>;
 
+    /// Returns the processes that publish their memory, a line of JSON for each. By default, none
+    /// is known.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the processes are not known.
+    fn programs(&self) -> Result<String, Skipped> {
+        Err(Skipped::new(Why::Missing, "programs that publish: not known"))
+    }
+
     /// Runs `command`, a program that probes CUDA. Returns the program's lines, and a last line
     /// about its end. If `command` is empty, runs nothing. A recording returns its recorded lines
     /// for any command.

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpuheap_publish::Published;
+
 pub use self::examine::Message;
 pub use self::host::Host;
 pub use self::process::Process;
@@ -40,6 +42,8 @@ pub struct Machine {
     /// Number of visible processes whose descriptors could not be read; `None` if no process was
     /// read.
     pub unreadable: Option<usize>,
+    /// Processes that publish their memory, by pid.
+    pub programs: Vec<Published>,
     /// The kernel's log. This field and those below are empty before [`examine`](Machine::examine).
     pub log: Vec<Message>,
     /// Paths of `libcuda.so.1`, in the order in which programs find them.
@@ -84,7 +88,7 @@ impl Host {
 }
 
 impl Machine {
-    /// Reads the facts that [`status`](crate::status) needs. Blocks for 15 seconds at most, and
+    /// Reads the facts that [`status`](crate::status) needs. Blocks for 25 seconds at most, and
     /// usually for some 50 ms.
     pub fn read(source: impl Source) -> Machine {
         let source: Arc<dyn Source> = Arc::new(source);
@@ -102,12 +106,23 @@ impl Machine {
             skipped.push(("processes", reason));
             process::Scan::default()
         });
+        let programs = probe::limited(&source, Duration::from_secs(10), |source| source.programs());
+        let programs = match programs.and_then(|programs| programs) {
+            Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
+            // A recording of an earlier version has none.
+            Err(reason) if reason.why == Why::Missing => Vec::new(),
+            Err(reason) => {
+                skipped.push(("programs", reason));
+                Vec::new()
+            }
+        };
         Machine {
             nvml,
             host,
             processes: scan.processes,
             visible: scan.visible,
             unreadable: scan.unreadable,
+            programs,
             log: Vec::new(),
             libcuda: Vec::new(),
             running_containers: None,

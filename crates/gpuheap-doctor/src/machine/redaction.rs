@@ -38,6 +38,10 @@ impl Machine {
             process.user.clone_from(number);
             process.hides_arguments = true;
         }
+        // Lines and names of a program are private.
+        for program in &mut machine.programs {
+            program.leaks.sites.clear();
+        }
         for line in text("/etc/passwd").lines() {
             let mut fields = line.split(':');
             let (name, uid, home) = (fields.next(), fields.nth(1), fields.nth(2));

@@ -1,6 +1,7 @@
 //! Figures of memory that add up to more or less than expected.
 
-use gpuheap_text::{count, mib};
+use gpuheap_publish::{Access, HeapStatus};
+use gpuheap_text::{count, cut, mib};
 
 use crate::evidence::{self, accounts, with_memory};
 use crate::machine::{Gpu, Kind, Machine, Process};
@@ -105,7 +106,9 @@ pub(super) const P08: Rule =
 
 /// Returns a finding for each process of PyTorch with much memory.
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
-    if !process.has_loaded("libtorch_cuda") && !process.has_loaded("libc10_cuda") {
+    let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
+    // P25 has the exact figure of a program that publishes.
+    if !has_pytorch || evidence::heaps(machine, process.pid).is_some() {
         return None;
     }
     let bytes = evidence::listed_bytes(machine, process.pid).filter(|bytes| *bytes > 2 << 30)?;
@@ -114,6 +117,48 @@ fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
         "A part of it may be PyTorch's cache, which torch.cuda.empty_cache() gives back.",
         format!("ps -fp {}", process.pid),
     ))
+}
+
+pub(super) const P25: Rule =
+    Rule::new("P25", Severity::Info, "memory that a program's heap keeps", Machines(kept_caches));
+
+/// Smallest cache that is reported, bytes. A heap keeps some memory for its next requests.
+const NOTED_CACHE: u64 = 512 << 20;
+
+/// Returns a finding for each program that publishes and whose heaps keep much freed memory.
+fn kept_caches(machine: &Machine) -> Vec<Finding> {
+    let findings = machine.programs.iter().filter_map(|program| {
+        let (pid, status) = (program.pid?, program.status.as_ref()?);
+        let sum = |bytes: fn(&HeapStatus) -> u64| {
+            status.heaps.iter().map(bytes).fold(0, u64::saturating_add)
+        };
+        let (cached, live) = (sum(|heap| heap.cached), sum(|heap| heap.live));
+        if cached < NOTED_CACHE {
+            return None;
+        }
+        let name = cut(&status.program, 40);
+        let fact = format!(
+            "pid {pid} ({name}) keeps {} of freed memory; {} are live",
+            mib(cached),
+            mib(live)
+        );
+        let (cause, command) = match status.access {
+            Access::Control => (
+                "Its heap keeps it for later requests, and gives it back on request.",
+                "gpuheap free --yes".to_owned(),
+            ),
+            Access::Read => (
+                "Its heap keeps it for later requests. Started with GPUHEAP_PUBLISH=control, it \
+                 gives it back on request.",
+                format!("ps -fp {pid}"),
+            ),
+        };
+        let is_most = cached > live;
+        let severity = if is_most { Severity::Warning } else { P25.severity };
+        let finding = P25.finding(fact, cause, command).with_severity(severity);
+        Some(finding.with_pids([pid]).with_bytes(cached))
+    });
+    findings.collect()
 }
 
 pub(super) const P11: Rule =

@@ -68,6 +68,13 @@ impl Source for Here {
         windows::query(run)
     }
 
+    fn programs(&self) -> Result<String, Skipped> {
+        let found = gpuheap_publish::survey(&gpuheap_publish::sockets());
+        // Serialization of numbers, texts and lists never fails.
+        let line = |one| serde_json::to_string(one).unwrap_or_default() + "\n";
+        Ok(found.iter().map(line).collect())
+    }
+
     fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let (text, ended) = run_partly(&command, LIMIT_OF_CUDA)?;

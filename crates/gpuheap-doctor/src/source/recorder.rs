@@ -119,6 +119,12 @@ impl Source for Recorder {
         windows
     }
 
+    fn programs(&self) -> Result<String, Skipped> {
+        let programs = Here.programs();
+        self.note("programs", &programs, String::clone);
+        programs
+    }
+
     fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
         let asked = Here.cuda(command);
         self.note("cuda", &asked, String::clone);

@@ -19,6 +19,7 @@ use crate::facts::{Nvml, Skipped, Source, Why};
 /// == environment                   NAME=value lines
 /// == kernel log                    [seconds] text
 /// == windows                       fields with | between them, as Source::windows has them
+/// == programs                      a line of JSON for each process, as Source::programs has them
 /// == cuda                          a line of JSON for each probe, as Source::cuda has them
 /// == run ldconfig -p               the output of a command
 /// == same 4188:5 4189:5            two descriptors of one open file
@@ -201,6 +202,10 @@ impl Source for Recording {
 
     fn windows(&self) -> Result<String, Skipped> {
         self.find("windows").map(str::to_owned)
+    }
+
+    fn programs(&self) -> Result<String, Skipped> {
+        self.find("programs").map(str::to_owned)
     }
 
     fn cuda(&self, _command: &[String]) -> Result<String, Skipped> {

@@ -2,9 +2,10 @@
 
 mod text;
 
+use gpuheap_publish::Published;
 use serde::Serialize;
 
-pub use self::text::{render, render_windows};
+pub use self::text::{render, render_programs, render_windows};
 use crate::machine::{Gpu, Kind, Machine, NvmlFailure, Windows};
 
 /// Account of one device. `reserved_bytes`, the rows and `unaccounted_bytes` add up to the memory
@@ -92,6 +93,7 @@ struct Document<'a> {
     driver: &'a str,
     devices: &'a [Account],
     windows: Option<WindowsFigures>,
+    programs: &'a [Published],
 }
 
 /// Figures of Windows, as `gpuheap status --json` prints them, bytes.
@@ -104,8 +106,14 @@ struct WindowsFigures {
 }
 
 /// Renders accounts as JSON, by `docs/status.schema.json`. `driver` is the driver's version, empty
-/// if unknown. `windows` contains the figures of Windows under WSL2, if known.
-pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> String {
+/// if unknown. `windows` contains the figures of Windows under WSL2, if known. `programs` are the
+/// processes that publish their memory.
+pub fn json(
+    accounts: &[Account],
+    driver: &str,
+    windows: Option<&Windows>,
+    programs: &[Published],
+) -> String {
     let windows = windows.map(|windows| {
         let (wsl_dedicated_bytes, wsl_shared_bytes) = windows.wsl_memory();
         WindowsFigures {
@@ -115,7 +123,7 @@ pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> St
             wsl_shared_bytes,
         }
     });
-    crate::json(&Document { driver, devices: accounts, windows })
+    crate::json(&Document { driver, devices: accounts, windows, programs })
 }
 
 /// Returns the accounts of all devices of the machine.

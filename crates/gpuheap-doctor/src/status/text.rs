@@ -1,6 +1,7 @@
 //! Text of accounts.
 
-use gpuheap_text::{age, cut, hanging, line, mib};
+use gpuheap_publish::{Leaks, Published};
+use gpuheap_text::{Amount, age, count, cut, hanging, line, mib, printable};
 
 use super::{Account, Place, Row};
 use crate::machine::Windows;
@@ -27,6 +28,54 @@ pub fn render_windows(windows: &Windows, width: usize) -> String {
                  gpuheap explain dedicated.";
     hanging(&mut text, "  ", "  ", words, width);
     text
+}
+
+/// Most lines of a program in the text. JSON has up to 100.
+const SHOWN_LINES: usize = 5;
+
+/// Renders the processes that publish their memory, for `width` columns.
+pub fn render_programs(programs: &[Published], width: usize) -> String {
+    if programs.is_empty() {
+        return String::new();
+    }
+    let mut text = "Programs that publish\n".to_owned();
+    for program in programs {
+        let pid = program.pid.map_or("of another PID namespace".to_owned(), |pid| pid.to_string());
+        let name =
+            program.status.as_ref().map(|status| status.program.as_str()).unwrap_or_default();
+        line(&mut text, cut(&format!("  pid {pid}  {name}"), width));
+        if let Some(failure) = &program.failure {
+            hanging(&mut text, "    ", "    ", failure, width);
+        }
+        for heap in program.status.iter().flat_map(|status| &status.heaps) {
+            let mut figures = vec![
+                format!("{} live", Amount(heap.live)),
+                format!("{} cached", Amount(heap.cached)),
+                format!("peak {}", Amount(heap.live_peak)),
+            ];
+            figures.extend(heap.hard_limit.map(|limit| format!("limit {}", Amount(limit))));
+            let device = printable(&heap.device);
+            hanging(&mut text, &format!("    {device}  "), "      ", &figures.join(", "), width);
+        }
+        lines(&mut text, &program.leaks, width);
+    }
+    text
+}
+
+/// Adds the lines with the most bytes.
+fn lines(text: &mut String, leaks: &Leaks, width: usize) {
+    for site in leaks.sites.iter().take(SHOWN_LINES) {
+        let function = match site.function.as_str() {
+            "" => String::new(),
+            function => format!(" ({function})"),
+        };
+        let (size, line_) = (Amount(site.bytes).to_string(), &site.line);
+        line(text, cut(&format!("    {size:>12}  {line_}{function}"), width));
+    }
+    let more = leaks.sites.len().saturating_sub(SHOWN_LINES) as u64 + leaks.left_out;
+    if more > 0 {
+        line(text, format_args!("    {:>12}  {}", "", count(more, "more line")));
+    }
 }
 
 fn section(account: &Account, driver: &str, width: usize) -> String {

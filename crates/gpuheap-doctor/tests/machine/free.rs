@@ -3,7 +3,7 @@
 use gpuheap_doctor::free::{self, Plan};
 use gpuheap_doctor::{Machine, Recording, Why};
 
-use crate::support::named;
+use crate::support::{machines, named, recording};
 
 fn plan(recording: Recording) -> Plan {
     let mut machine = Machine::read(recording);
@@ -227,4 +227,20 @@ fn uncompared_files_prevent_proof() {
     let plan = plan(shared);
     assert!(plan.orphans.is_empty(), "{plan:?}");
     assert!(plan.unproven.as_ref().unwrap().contains("256 of 301 processes"), "{plan:?}");
+}
+
+#[test]
+fn published_cache_is_flushed_on_request() {
+    let fixture = |name: &str| recording(&machines().join("../rules/p25").join(name));
+    let mine = |name| fixture(name).with("/proc/self/status", "Uid:\t1000\t1000\t1000\t1000\n");
+    let own = plan(mine("fires.machine"));
+    assert_eq!((own.caches[0].pid, own.caches[0].bytes), (4000, 12 << 30));
+    insta::assert_snapshot!(own.render(80));
+    // The program does not allow it, so it is a step to type.
+    let read = plan(mine("fires_info.machine"));
+    assert!(read.caches.is_empty());
+    let step = read.steps.iter().find(|step| step.reason.starts_with("P25")).unwrap();
+    assert_eq!(step.bytes, 2 << 30);
+    let others = fixture("fires.machine").with("/proc/self/status", "Uid:\t1\t1\t1\t1\n");
+    assert!(plan(others).caches.is_empty());
 }

@@ -8,7 +8,7 @@ use gpuheap_doctor::machine::Nvml;
 use gpuheap_doctor::status::{self, Account, Place};
 use gpuheap_doctor::{Machine, Recording, Skipped, Source, Why, diagnose};
 
-use crate::support::named;
+use crate::support::{machines, named, recording};
 
 fn account(recording: Recording) -> Account {
     status::accounts(&Machine::read(recording)).remove(0)
@@ -91,6 +91,28 @@ fn wsl2_status_shows_figures_of_windows() {
     let text = status::render_windows(&windows, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn published_programs_follow_the_devices() {
+    let text = |name: &str| {
+        let machine = Machine::read(recording(&machines().join("../rules/p25").join(name)));
+        let text = status::render_programs(&machine.programs, 80);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        text
+    };
+    insta::assert_snapshot!(text("fires.machine") + &text("quiet.machine"));
+    assert_eq!(status::render_programs(&[], 80), "");
+}
+
+#[test]
+fn hostile_program_steers_no_terminal() {
+    let quiet = recording(&machines().join("../rules/p25/fires.machine"));
+    let hostile = quiet.text("programs").unwrap().replace("train.py", "\\u001b[2Jtrain.py");
+    let hostile = hostile.replace("python3 ", "\\u001b]0;x\\u0007 ").replace("cuda:0", "\\n\\n");
+    let machine = Machine::read(quiet.with("programs", &hostile));
+    let text = status::render_programs(&machine.programs, 80);
+    assert!(!text.contains(['\u{1b}', '\u{7}']) && text.lines().count() == 5, "{text:?}");
 }
 
 #[test]

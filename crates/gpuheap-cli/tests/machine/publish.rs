@@ -1,0 +1,110 @@
+//! Commands on a program that publishes its heap. The tests start this file's test `program` for
+//! it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use gpuheap::{Access, Device, Heap, PoolKind, Tracking};
+
+use crate::command::{Ran, ran};
+use crate::schema::differences;
+use crate::schema_of;
+
+const MIB: u64 = 1 << 20;
+
+/// Holds 4 MiB and caches 8 MiB until its stdin ends.
+#[test]
+#[ignore = "the other tests start it"]
+fn program() {
+    let device = Device::open("emulated:1GiB").unwrap();
+    let builder = Heap::builder(&device).pool(PoolKind::Binned).hard_limit(64 * MIB);
+    let heap = builder.track(Tracking::Counts);
+    let heap = heap.publish(Access::Control).build().unwrap();
+    let stream = device.stream().unwrap();
+    let live = heap.allocate(4 * MIB, &stream).unwrap();
+    heap.allocate(8 * MIB, &stream).unwrap().free().unwrap();
+    println!("ready");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(live);
+}
+
+struct Program(Child);
+
+impl Program {
+    fn start(folder: &Path) -> Program {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "publish::program", "--ignored", "--nocapture"]);
+        command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = Program(command.spawn().unwrap());
+        let output = BufReader::new(program.0.stdout.take().unwrap());
+        assert!(output.lines().any(|line| line.unwrap().contains("ready")));
+        program
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn gpuheap(folder: &Path, arguments: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
+    ran(command.env("XDG_RUNTIME_DIR", folder).args(arguments))
+}
+
+#[test]
+fn status_shows_published_heap() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path());
+    let ran = gpuheap(folder.path(), &["status"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let pid = program.0.id().to_string();
+    let from = ran.stdout.find(&format!("  pid {pid}")).unwrap();
+    let lines: Vec<&str> = ran.stdout[from..].lines().take(3).collect();
+    assert!(lines[0].starts_with(&format!("  pid {pid}  machine-")), "{}", ran.stdout);
+    assert_eq!(lines[1], "    emulated:1GiB  4 MiB live, 8 MiB cached, peak 12 MiB, limit 64 MiB");
+    assert!(lines[2].starts_with("           4 MiB  "), "{}", ran.stdout);
+    assert!(lines[2].contains("tests/machine/publish.rs:"), "{}", ran.stdout);
+    let ran = gpuheap(folder.path(), &["status", "--json"]);
+    assert_eq!(differences(&schema_of("status"), &ran.json(), "$"), [""; 0]);
+}
+
+#[test]
+fn free_flushes_before_it_ends_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = Program::start(folder.path());
+    let pid = program.0.id();
+    let ran = gpuheap(folder.path(), &["free"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(&format!("- pid {pid} (machine-")), "{text}");
+    assert!(text.contains("gives back 8 MiB that it keeps for later, and"), "{text}");
+    let ran = gpuheap(folder.path(), &["free", "--json"]);
+    let json = ran.json();
+    assert_eq!(differences(&schema_of("free"), &json, "$"), [""; 0]);
+    let caches = json["caches"].as_array().unwrap();
+    assert!(caches.iter().any(|cache| cache["pid"] == pid && cache["bytes"] == 8 * MIB), "{json}");
+    let ran = gpuheap(folder.path(), &["free", "--yes"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains(" gave back 8 MiB\n"), "{}", ran.stdout);
+    assert_eq!(program.0.try_wait().unwrap(), None);
+}
+
+#[test]
+fn stopped_program_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path());
+    // SAFETY: the process was started by this test and is not yet waited for.
+    assert_eq!(unsafe { libc::kill(program.0.id() as i32, libc::SIGSTOP) }, 0);
+    let ran = gpuheap(folder.path(), &["status"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(
+        ran.stdout.contains("no answer within 2 s; the program may be stopped"),
+        "{}",
+        ran.stdout
+    );
+}
