@@ -28,6 +28,7 @@ mod mappings;
 mod memory_info;
 mod open_ranges;
 mod pools;
+mod publication;
 mod python;
 mod ranges;
 mod real;

@@ -23,9 +23,10 @@ use crate::copy_sums::{Copies, Copy};
 use crate::limit::{self, Charge};
 use crate::mappings::{Mappings, Reference};
 use crate::open_ranges::OpenRanges;
+use crate::publication::{Bytes, DeviceBytes};
 use crate::stacks::CallStack;
 use crate::threads::{Guard, ThreadEnds, Threads, without_panic};
-use crate::{closes, forks, real, settings};
+use crate::{closes, forks, publication, real, settings};
 
 /// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
 /// and an eighth. Reading takes 20 to 100 µs on a GPU.
@@ -72,8 +73,8 @@ struct State {
     /// `true` once the recording ended. Live memory is still counted, for the limit.
     is_ended: bool,
     live: FxHashMap<(u32, u64), Block>,
-    /// Live bytes of each device, and the bytes at which the driver's figure is read next.
-    devices: FxHashMap<u32, [u64; 2]>,
+    /// Bytes of each device, and the live bytes at which the driver's figure is read next.
+    devices: FxHashMap<u32, (DeviceBytes, u64)>,
     /// Key of the last stack, by [`State::set_key`].
     key: Vec<u64>,
     /// [`closes::count`] when the recorded files were compared with the loaded ones.
@@ -123,7 +124,11 @@ fn create() -> Option<&'static Recorder> {
         // SAFETY: another thread was faster, so the box is not shared.
         drop(unsafe { Box::from_raw(made) });
     }
-    existing()
+    let recorder = existing();
+    if is_stored && let Some(recorder) = recorder {
+        publication::begin(recorder);
+    }
+    recorder
 }
 
 impl Recorder {
@@ -393,6 +398,16 @@ impl Recorder {
     }
 }
 
+impl Bytes for Recorder {
+    fn devices(&self) -> Vec<(u32, DeviceBytes)> {
+        let state = self.locked();
+        let mut devices: Vec<_> =
+            state.devices.iter().map(|(device, (bytes, _))| (*device, *bytes)).collect();
+        devices.sort_unstable_by_key(|(device, _)| *device);
+        devices
+    }
+}
+
 impl ThreadEnds for Recorder {
     fn is_current(&self) -> bool {
         self.forks == forks::count()
@@ -434,11 +449,13 @@ impl State {
     /// Adds the bytes of an allocation to the device. Returns `true` if the driver's figure is to
     /// be read.
     fn count(&mut self, device: u32, bytes: u64) -> bool {
-        let [live, next] = self.devices.entry(device).or_insert([0, SAMPLE_BYTES]);
-        *live = live.saturating_add(bytes);
-        let is_due = *live >= *next && !self.is_ended;
+        let first = (DeviceBytes::default(), SAMPLE_BYTES);
+        let (device, next) = self.devices.entry(device).or_insert(first);
+        device.live = device.live.saturating_add(bytes);
+        device.peak = device.peak.max(device.live);
+        let is_due = device.live >= *next && !self.is_ended;
         if is_due {
-            *next = *live + *live / 8 + SAMPLE_BYTES;
+            *next = device.live + device.live / 8 + SAMPLE_BYTES;
         }
         is_due
     }
@@ -446,9 +463,9 @@ impl State {
     fn write_free(&mut self, recorder: &'static Recorder, block: &Block, stream: u64) {
         self.copies.freed(block.kind, block.address);
         if block.kind.counts_on_device()
-            && let Some([live, _]) = self.devices.get_mut(&block.device)
+            && let Some((device, _)) = self.devices.get_mut(&block.device)
         {
-            *live = live.saturating_sub(block.bytes);
+            device.live = device.live.saturating_sub(block.bytes);
         }
         let time = recorder.time();
         let thread = self.thread_of_event(recorder, time);
@@ -582,6 +599,7 @@ extern "C" fn at_exit() {
         // A signal handler that called `exit` may have interrupted this thread within a record.
         let guard = Guard::enter();
         if let (Some(recorder), Some(_guard)) = (own, guard) {
+            publication::end();
             recorder.exit();
         }
     });

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) copies: bool,
     /// `true` to record the blocks of frameworks' pools.
     pub(crate) frameworks: bool,
+    /// `true` to publish the live memory to other processes of the user.
+    pub(crate) publish: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
     /// File by which the processes of a run share the limit; `None` for a limit of each process.
@@ -51,12 +53,19 @@ pub(crate) fn get() -> &'static Settings {
         python: env::var("GPUHEAP_RUN_PYTHON").as_deref() != Ok("0"),
         copies: env::var("GPUHEAP_RUN_COPIES").as_deref() == Ok("1"),
         frameworks: env::var("GPUHEAP_RUN_FRAMEWORKS").as_deref() == Ok("1"),
+        publish: env::var("GPUHEAP_PUBLISH").is_ok_and(|text| is_on(text.trim())),
         limit: env::var("GPUHEAP_RUN_LIMIT").ok().and_then(|text| limit(&text)),
         ledger: env::var_os("GPUHEAP_RUN_LEDGER").map(PathBuf::from),
         fail_nth: number("GPUHEAP_RUN_FAIL_NTH").unwrap_or(0),
         fail_after: number("GPUHEAP_RUN_FAIL_AFTER").unwrap_or(0),
         max_size: number("GPUHEAP_RUN_MAX_SIZE").unwrap_or(u64::MAX),
     })
+}
+
+/// Returns `true` for a value that switches publishing on. `control` allows changes of a heap, and
+/// the recorder has no heap.
+fn is_on(text: &str) -> bool {
+    ["1", "true", "on", "yes", "control"].iter().any(|on| text.eq_ignore_ascii_case(on))
 }
 
 fn limit(text: &str) -> Option<Limit> {

@@ -114,7 +114,7 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     }
     // Zero for a process without a pid in this namespace.
     let pid = u32::try_from(peer.pid.as_raw_pid()).ok().filter(|pid| *pid != 0);
-    if pid == Some(socket.pid) && start_ticks(&socket.pid.to_string()) != Some(socket.start_ticks) {
+    if pid == Some(socket.pid) && !is_running(socket) {
         // A forked child of the ended process holds the socket, and does not answer for it.
         return Err(io::Error::new(ErrorKind::ConnectionRefused, "it has ended"));
     }
@@ -131,7 +131,10 @@ fn published(socket: &Socket) -> Option<Published> {
         }
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
-            socket.remove();
+            // A socket that was just bound refuses clients for a moment too.
+            if !is_running(socket) {
+                socket.remove();
+            }
             return None;
         }
         Err(error) => found.failure = Some(error.to_string()),
@@ -142,6 +145,11 @@ fn published(socket: &Socket) -> Option<Published> {
         found.leaks = leaks;
     }
     Some(found)
+}
+
+/// Returns `true` while the process that the socket is named after lives.
+fn is_running(socket: &Socket) -> bool {
+    start_ticks(&socket.pid.to_string()) == Some(socket.start_ticks)
 }
 
 fn has_ended(error: &io::Error) -> bool {

@@ -30,8 +30,8 @@ pub use client::{Published, ask, survey};
 pub use folder::{Socket, sockets, sockets_in};
 pub use member::Member;
 pub use protocol::{
-    Access, Answer, HeapStatus, Held, Leaks, MOST_ENTRIES, Question, Refusal, RefusalKind, Site,
-    Status, parse_answer, parse_question,
+    Access, Answer, HeapStatus, Held, Leaks, MOST_ENTRIES, Question, RECORDED, Refusal,
+    RefusalKind, Site, Status, parse_answer, parse_question,
 };
 #[cfg(target_os = "linux")]
 pub use publisher::{Membership, join};

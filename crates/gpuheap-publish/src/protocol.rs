@@ -21,6 +21,9 @@ pub const MOST_ENTRIES: usize = 100;
 /// Most characters of a text in an answer.
 pub(crate) const MOST_TEXT: usize = 200;
 
+/// Name of the pool of memory that a recorder counts. The memory may be a heap's too.
+pub const RECORDED: &str = "recorded";
+
 /// A question about a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "question", rename_all = "snake_case")]
@@ -134,7 +137,7 @@ pub struct HeapStatus {
     pub device: String,
     /// UUID of the device, `GPU-...`.
     pub uuid: String,
-    /// Name of the pool; `recorded` for memory that a recorder counts.
+    /// Name of the pool; [`RECORDED`] for memory that a recorder counts.
     pub pool: String,
     /// Live bytes, as requested.
     pub live: u64,

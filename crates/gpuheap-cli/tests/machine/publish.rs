@@ -66,7 +66,10 @@ fn status_shows_published_heap() {
     let from = ran.stdout.find(&format!("  pid {pid}")).unwrap();
     let lines: Vec<&str> = ran.stdout[from..].lines().take(3).collect();
     assert!(lines[0].starts_with(&format!("  pid {pid}  machine-")), "{}", ran.stdout);
-    assert_eq!(lines[1], "    emulated:1GiB  4 MiB live, 8 MiB cached, peak 12 MiB, limit 64 MiB");
+    assert_eq!(
+        lines[1],
+        "    emulated:1GiB  binned  4 MiB live, 8 MiB cached, peak 12 MiB, limit 64 MiB"
+    );
     assert!(lines[2].starts_with("           4 MiB  "), "{}", ran.stdout);
     assert!(lines[2].contains("tests/machine/publish.rs:"), "{}", ran.stdout);
     let ran = gpuheap(folder.path(), &["status", "--json"]);

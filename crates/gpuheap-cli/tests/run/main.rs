@@ -9,6 +9,7 @@ mod copies;
 mod hostile;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
+mod publish;
 mod ranges;
 #[path = "../schema/mod.rs"]
 mod schema;

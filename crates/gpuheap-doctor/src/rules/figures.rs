@@ -1,6 +1,6 @@
 //! Figures of memory that add up to more or less than expected.
 
-use gpuheap_publish::{Access, HeapStatus};
+use gpuheap_publish::{Access, HeapStatus, RECORDED};
 use gpuheap_text::{count, cut, mib};
 
 use crate::evidence::{self, accounts, with_memory};
@@ -130,7 +130,8 @@ fn kept_caches(machine: &Machine) -> Vec<Finding> {
     let findings = machine.programs.iter().filter_map(|program| {
         let (pid, status) = (program.pid?, program.status.as_ref()?);
         let sum = |bytes: fn(&HeapStatus) -> u64| {
-            status.heaps.iter().map(bytes).fold(0, u64::saturating_add)
+            let heaps = status.heaps.iter().filter(|heap| heap.pool != RECORDED);
+            heaps.map(bytes).fold(0, u64::saturating_add)
         };
         let (cached, live) = (sum(|heap| heap.cached), sum(|heap| heap.live));
         if cached < NOTED_CACHE {

@@ -1,6 +1,6 @@
 //! Text of accounts.
 
-use gpuheap_publish::{Leaks, Published};
+use gpuheap_publish::{Leaks, Published, RECORDED};
 use gpuheap_text::{Amount, age, count, cut, hanging, line, mib, printable};
 
 use super::{Account, Place, Row};
@@ -48,14 +48,14 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
             hanging(&mut text, "    ", "    ", failure, width);
         }
         for heap in program.status.iter().flat_map(|status| &status.heaps) {
-            let mut figures = vec![
-                format!("{} live", Amount(heap.live)),
-                format!("{} cached", Amount(heap.cached)),
-                format!("peak {}", Amount(heap.live_peak)),
-            ];
+            let mut figures = vec![format!("{} live", Amount(heap.live))];
+            if heap.pool != RECORDED {
+                figures.push(format!("{} cached", Amount(heap.cached)));
+            }
+            figures.push(format!("peak {}", Amount(heap.live_peak)));
             figures.extend(heap.hard_limit.map(|limit| format!("limit {}", Amount(limit))));
-            let device = printable(&heap.device);
-            hanging(&mut text, &format!("    {device}  "), "      ", &figures.join(", "), width);
+            let name = format!("    {}  {}  ", printable(&heap.device), printable(&heap.pool));
+            hanging(&mut text, &name, "      ", &figures.join(", "), width);
         }
         lines(&mut text, &program.leaks, width);
     }
