@@ -56,8 +56,8 @@ fn records_cross_parts_of_file() {
         let block = allocate(time, MemoryKind::Device, 0x1000 * (time + 7 * (time % 3)), 500);
         block.encode(&mut deltas, &mut file);
     }
-    let packed = GzEncoder::new(&file[..], Compression::fast()).bytes().collect::<Result<_, _>>();
-    let packed: Vec<u8> = packed.unwrap();
+    let mut packed = Vec::new();
+    GzEncoder::new(&file[..], Compression::fast()).read_to_end(&mut packed).unwrap();
     for bytes in [&file, &packed] {
         let traces = read(bytes, false).unwrap();
         assert_eq!((traces[0].allocations(), traces[0].warnings().len()), (100_000, 0));
