@@ -288,12 +288,16 @@ impl Stream {
             return Stream::thread_default(context);
         }
         let mut of = CUcontext::NULL;
-        {
+        let code = {
             let _current = context.enter()?;
             // SAFETY: `of` is a local, and the caller guarantees that the stream is alive.
-            let code = unsafe { context.driver().cuStreamGetCtx(raw, &mut of) };
-            check("cuStreamGetCtx", code)?;
+            unsafe { context.driver().cuStreamGetCtx(raw, &mut of) }
+        };
+        if code == CUresult::ERROR_STREAM_CAPTURE_INVALIDATED {
+            // The error of `wrap` says how to go on.
+            Stream::wrap(context.clone(), raw, origin)?;
         }
+        check("cuStreamGetCtx", code)?;
         if of != context.raw() {
             return Err(ErrorKind::WrongDevice.error(format!(
                 "the stream {:#x} is of another context than the primary one of {context}; use a \

@@ -52,6 +52,7 @@ struct DeviceSummary {
     live_count: u64,
     allocations: u64,
     frees: u64,
+    /// Failed requests, also those that succeeded when the program tried again.
     failures: u64,
     /// Limit by `--limit`; `None` without one.
     limit: Option<u64>,
@@ -205,7 +206,7 @@ impl DeviceSummary {
             live_count: summary.left_live,
             allocations: summary.allocations,
             frees: summary.frees,
-            failures: summary.failures,
+            failures: summary.failures + summary.retries,
             limit: device.and_then(|device| device.limit),
             left: report.left_by_ended_threads.unwrap_or_default(),
             sites: report.held,

@@ -259,6 +259,8 @@ fn recording_stops_at_its_size() {
 fn requests_fail_on_purpose() {
     let run = Run::with(&["--fail-nth", "2"], &["linked", "fails"]);
     assert!(run.ran.stdout.starts_with("0 2 0 \n"), "{}", run.ran.stdout);
+    // The third request is of the same size.
+    assert!(run.ran.stderr.contains(", 1 failed\n"), "{}", run.ran.stderr);
     let run = Run::with(&["--fail-after", "2MiB"], &["linked", "fails"]);
     assert!(run.ran.stdout.starts_with("0 0 2 \n"), "{}", run.ran.stdout);
 }

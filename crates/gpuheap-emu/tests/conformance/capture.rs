@@ -84,7 +84,9 @@ fn capturing_stream_hides_its_id() {
             ok!(gpu, cuStreamGetCtx(stream, &mut context));
             assert_eq!(status(gpu, stream), Status::ACTIVE);
             assert_eq!(code!(gpu, cuStreamGetId(stream, &mut id)), UNSUPPORTED);
+            assert_eq!(code!(gpu, cuStreamGetCtx(stream, &mut context)), INVALIDATED);
             assert_eq!(end(gpu, stream), Err(INVALIDATED));
+            ok!(gpu, cuStreamGetCtx(stream, &mut context));
             ok!(gpu, cuStreamGetId(stream, &mut id));
         }
     });

@@ -94,7 +94,11 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
         // A failed test may have left memory allocated, so the context is reset.
         // SAFETY: no other test runs.
         assert!(unsafe { real.cuDevicePrimaryCtxReset_v2(ordinal.parse().unwrap()) }.is_success());
-        return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), &test);
+        return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), |gpu| {
+            // If the process has several devices, the first stream of a context takes memory.
+            ok!(gpu, cuStreamDestroy_v2(gpu.stream()));
+            test(gpu);
+        });
     }
     let lag = Schedule::Lag(Duration::from_micros(50));
     let mut schedules = vec![Schedule::Immediate, Schedule::OnDemand, lag];
