@@ -1,7 +1,7 @@
 //! Text of accounts.
 
-use gpuheap_publish::{Leaks, Published, RECORDED};
-use gpuheap_text::{Amount, age, count, cut, hanging, line, mib, printable};
+use gpuheap_publish::{Leaks, Published, RECORDED, Site};
+use gpuheap_text::{Amount, age, count, cut, cut_name, hanging, line, mib, printable};
 
 use super::{Account, Place, Row};
 use crate::machine::Windows;
@@ -65,17 +65,25 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
 /// Adds the lines with the most bytes.
 fn lines(text: &mut String, leaks: &Leaks, width: usize) {
     for site in leaks.sites.iter().take(SHOWN_LINES) {
-        let function = match site.function.as_str() {
-            "" => String::new(),
-            function => format!(" ({function})"),
-        };
-        let (size, line_) = (Amount(site.bytes).to_string(), &site.line);
-        line(text, cut(&format!("    {size:>12}  {line_}{function}"), width));
+        let size = Amount(site.bytes).to_string();
+        let place = place(site, width.saturating_sub(18));
+        line(text, format_args!("    {size:>12}  {place}"));
     }
     let more = leaks.sites.len().saturating_sub(SHOWN_LINES) as u64 + leaks.left_out;
     if more > 0 {
         line(text, format_args!("    {:>12}  {}", "", count(more, "more line")));
     }
+}
+
+/// Names a line and its function in `width` columns. Of a long path keeps the start and the file
+/// name.
+fn place(site: &Site, width: usize) -> String {
+    if site.function.is_empty() {
+        return cut_name(&site.line, width);
+    }
+    let function = format!(" in {}", site.function);
+    let room = width.saturating_sub(function.chars().count()).max(width / 2);
+    cut_name(&(cut_name(&site.line, room) + &function), width)
 }
 
 fn section(account: &Account, driver: &str, width: usize) -> String {

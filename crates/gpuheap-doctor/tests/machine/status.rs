@@ -106,6 +106,20 @@ fn published_programs_follow_the_devices() {
 }
 
 #[test]
+fn long_paths_keep_file_and_function() {
+    let source = recording(&machines().join("../rules/p25/fires.machine"));
+    let folder = "/home/someone/projects/segmentation/experiments/2026-11/src/";
+    let programs = source.text("programs").unwrap();
+    let programs = programs.replace("train.py:41", &format!("{folder}train.py:41"));
+    let programs = programs.replace("model.py:7", &format!("{folder}model.py:7"));
+    let programs = programs.replace("__init__", "TransformerDecoderLayer.forward_with_cached_keys");
+    let machine = Machine::read(source.with("programs", &programs));
+    let text = status::render_programs(&machine.programs, 80);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
 fn hostile_program_steers_no_terminal() {
     let quiet = recording(&machines().join("../rules/p25/fires.machine"));
     let hostile = quiet.text("programs").unwrap().replace("train.py", "\\u001b[2Jtrain.py");
