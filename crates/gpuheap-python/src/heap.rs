@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpuheap::{Bytes, Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
+use gpuheap::{Access, Bytes, Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -31,6 +31,8 @@ const TRACKS: [&str; 2] = ["counts", "backtraces"];
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, or `"80%"` of the device's memory.
 /// `pool` is `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`.
+/// With `publish=True`, other processes of the user can read the heap's figures and lines;
+/// with `publish="control"` they can also flush it and set its limit.
 /// With `track="lines"` the heap records the Python line that made each allocation. Without
 /// `track`, setting `GPUHEAP_TRACK` to `counts` or `backtraces` does the same.
 ///
@@ -64,7 +66,7 @@ impl Heap {
     }
 
     #[new]
-    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None, _beside=None))]
+    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None, publish=None, _beside=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -76,6 +78,7 @@ impl Heap {
         track: Option<&str>,
         zero_on_alloc: Option<bool>,
         zero_on_free: Option<bool>,
+        publish: Option<&Bound<'_, PyAny>>,
         _beside: Option<PyRef<'_, Heap>>,
     ) -> PyResult<Heap> {
         reserve::check(py)?;
@@ -104,6 +107,7 @@ impl Heap {
         let builder = with(builder, pool, HeapBuilder::pool);
         let builder = with(builder, zero_on_alloc, HeapBuilder::zero_on_alloc);
         let builder = with(builder, zero_on_free, HeapBuilder::zero_on_free);
+        let builder = with(builder, publish.map(parse_access).transpose()?, HeapBuilder::publish);
         let (heap, default) =
             call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
         let addresses = Arc::new(Addresses::new(heap.clone()));
@@ -468,6 +472,20 @@ fn with<T>(
     match option {
         Some(value) => set(builder, value),
         None => builder,
+    }
+}
+
+/// Parses the argument `publish`: a switch, or `"control"`.
+fn parse_access(given: &Bound<'_, PyAny>) -> PyResult<Option<Access>> {
+    if let Ok(is_on) = given.extract::<bool>() {
+        return Ok(is_on.then_some(Access::Read));
+    }
+    match given.cast::<PyString>() {
+        Ok(text) if *text == "control" => Ok(Some(Access::Control)),
+        _ => Err(PyValueError::new_err(format!(
+            "publish={} is unknown; pass True, False or \"control\"",
+            given.repr()?
+        ))),
     }
 }
 

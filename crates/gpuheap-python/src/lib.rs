@@ -16,6 +16,7 @@
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the `gpuheap` command, its explanations and replays.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
+//! * `publication`: lines and holders, for other processes that read a published heap.
 //! * `reserve`: host memory that is held back for a shortage.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
@@ -51,6 +52,7 @@ mod lines;
 mod locked;
 mod memory;
 mod owner;
+mod publication;
 mod reserve;
 mod scope;
 mod scope_memory;

@@ -84,6 +84,9 @@ struct Record {
 /// Memory of a line: file, line, function, allocations, bytes, thread names.
 pub(crate) type LineMemory<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
+/// Memory of a line without its threads: file, line, function, allocations, bytes.
+pub(crate) type Largest = (String, i32, String, u64, u64);
+
 impl Lines {
     pub(crate) fn new(heap: gpuheap::Heap) -> Lines {
         Lines { heap, state: Mutex::default() }
@@ -204,6 +207,28 @@ impl Lines {
                 Ok((file, line, function, allocations, bytes, PyTuple::new(py, threads)?))
             })
             .collect()
+    }
+
+    /// Returns the lines with the most bytes, at most `most` of them: file, line, function,
+    /// allocations, bytes. Also returns the number of the other lines. Takes one step for each
+    /// line, however many allocations the line has.
+    pub(crate) fn largest(&self, py: Python<'_>, most: usize) -> PyResult<(Vec<Largest>, usize)> {
+        let mut lines: Vec<_> = {
+            let state = call(py, || self.lock())?;
+            let held = state.lines.iter().flatten().filter(|line| line.allocations > 0);
+            let coded = held.filter_map(|line| {
+                let code = state.codes.get(&line.code)?.object.clone_ref(py);
+                Some((code, line.number, line.allocations, line.bytes))
+            });
+            coded.collect()
+        };
+        lines.sort_by_key(|(_, _, _, bytes)| std::cmp::Reverse(*bytes));
+        let left_out = lines.len().saturating_sub(most);
+        let named = lines.iter().take(most).map(|(code, line, allocations, bytes)| {
+            let (file, function) = names(code.bind(py))?;
+            Ok((file, *line, function, *allocations, *bytes))
+        });
+        Ok((named.collect::<PyResult<_>>()?, left_out))
     }
 
     /// Returns every outstanding allocation, the oldest first, as dictionaries.

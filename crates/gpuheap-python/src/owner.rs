@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use gpuheap::{Block, Error, Reclaimer};
+use gpuheap_publish::Membership;
 use pyo3::prelude::*;
 
 use crate::collector::{MayAttach, collect};
 use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
+use crate::publication;
 use crate::reserve;
 use crate::scope::{Budget, OpenScopes};
 use crate::streams::Streams;
@@ -22,10 +24,12 @@ pub(crate) struct Owner {
     /// The legacy default stream. It orders memory for which no stream is named.
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
-    pub(crate) lines: Lines,
+    pub(crate) lines: Arc<Lines>,
     pub(crate) place: Place,
     pub(crate) scopes: Arc<OpenScopes>,
     tracks: bool,
+    /// The heap's lines in the process's socket, if the heap is published and records lines.
+    _publication: Option<Membership>,
     /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,
 }
@@ -42,7 +46,11 @@ impl Owner {
         let collector = heap.register_reclaimer(|_| collect());
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
-        let (streams, lines) = (Streams::default(), Lines::new(heap.clone()));
+        let (streams, lines) = (Streams::default(), Arc::new(Lines::new(heap.clone())));
+        let access = heap.published().filter(|_| tracks);
+        // The heap has the socket already, so only the lines would be missing.
+        let publication =
+            access.and_then(|access| publication::join(&lines, device.name(), access).ok());
         Arc::new(Owner {
             heap,
             device,
@@ -52,6 +60,7 @@ impl Owner {
             place,
             scopes,
             tracks,
+            _publication: publication,
             _collector: collector,
         })
     }

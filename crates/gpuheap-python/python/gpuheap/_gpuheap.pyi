@@ -265,6 +265,7 @@ class Heap:
         track: Literal["off", "lines"] | None = None,
         zero_on_alloc: bool | None = None,
         zero_on_free: bool | None = None,
+        publish: bool | Literal["control"] | None = None,
         _beside: Heap | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: int, stream: _HasCudaStream | int | None = None) -> Buffer: ...

@@ -131,6 +131,25 @@ def held(heap: Heap) -> list[Held]:
     return sorted(shown, key=lambda one: -one.bytes)
 
 
+def held_of(
+    records: list[dict[str, Any]], most: int
+) -> list[tuple[int, str, int, float, list[str]]]:
+    """Returns the `most` largest of the records with the names of their holders, for other
+    processes: bytes, file, line, age in seconds, names."""
+    largest = sorted(records, key=lambda record: -record["bytes"])[:most]
+    holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in largest])
+    return [
+        (
+            record["bytes"],
+            record["file"],
+            record["line"],
+            record["age"],
+            [str(one) for one in found],
+        )
+        for record, found in zip(largest, holders)
+    ]
+
+
 def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
     """Returns the holders of the objects whose memory is in a range of addresses."""
     return _holders_of_ranges([(address, nbytes)])[0]

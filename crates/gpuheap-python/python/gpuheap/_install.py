@@ -103,6 +103,9 @@ def install(
     is a dict with the limit of each. `gpuheap.status()`, `flush()`, `meter()` and `scope()` count
     all of these heaps. It opens a CUDA context on each device.
 
+    With `publish=True`, other processes of this user can read the figures and lines of the heaps:
+    `gpuheap status` shows them. With `publish="control"`, `gpuheap free --yes` can also flush them.
+
     `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
     `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
     be served, the others still are: print the result to see each outcome. A second call with the

@@ -1,0 +1,109 @@
+"""Heaps that publish, read by the command and over the socket."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpuheap
+
+PROGRAM = """
+import sys
+
+import gpuheap
+
+class Model: pass
+
+heap = gpuheap.Heap("emulated:1GiB", track="lines", publish=PUBLISH)
+
+def step():
+    return heap.alloc(3 << 20)
+
+Model.cache = step()
+heap.alloc(5 << 20).free()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Starts the program with a value of `publish`."""
+    started = []
+
+    def start(publish, **variables):
+        path = tmp_path / "program.py"
+        path.write_text(PROGRAM.replace("PUBLISH", repr(publish)))
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), **variables}
+        one = subprocess.Popen(
+            [sys.executable, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        started.append(one)
+        assert one.stdout.readline() == "ready\n"
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def command(folder, *arguments):
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    command = [sys.executable, "-m", "gpuheap", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def ask(folder, question):
+    [path] = Path(folder, "gpuheap").iterdir()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(json.dumps({"version": 1, "question": question}).encode() + b"\n")
+        return json.loads(client.makefile().readline())
+
+
+def test_status_shows_lines_of_python(tmp_path, program):
+    started = program(True)
+    shown = json.loads(command(tmp_path, "status", "--json").stdout)
+    [found] = [one for one in shown["programs"] if one["pid"] == started.pid]
+    [heap] = found["status"]["heaps"]
+    assert (heap["live"], heap["device"]) == (3 << 20, "emulated:1GiB")
+    assert found["status"]["program"].endswith("program.py")
+    [site] = found["leaks"]["sites"]
+    assert site["line"] == f"{tmp_path / 'program.py'}:11"
+    assert (site["function"], site["bytes"], site["allocations"]) == ("step", 3 << 20, 1)
+    text = command(tmp_path, "status").stdout
+    assert "Programs that publish" in text and "program.py:11 in step" in text
+
+
+def test_held_has_names(tmp_path, program):
+    program(True)
+    [held] = ask(tmp_path, "held")["held"]
+    assert held["bytes"] == 3 << 20
+    assert held["holders"] == ["__main__.Model.cache"]
+
+
+def test_flush_needs_control(tmp_path, program):
+    started = program(True)
+    assert ask(tmp_path, "flush")["refused"]["kind"] == "not_allowed"
+    started.communicate()
+    program("control")
+    assert ask(tmp_path, "flush")["given_back"] > 0
+
+
+def test_argument_overrides_variable(tmp_path, program):
+    program(False, GPUHEAP_PUBLISH="1")
+    assert not (tmp_path / "gpuheap").exists()
+
+
+def test_unknown_value_is_refused():
+    with pytest.raises(ValueError, match="pass True, False or"):
+        gpuheap.Heap("emulated:1GiB", publish="all")
