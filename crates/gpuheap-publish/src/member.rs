@@ -69,6 +69,17 @@ impl Members {
         self.lock().iter().filter(allowed).filter_map(|entry| entry.member.upgrade()).collect()
     }
 
+    /// Returns the heaps of all members, with the access that each allows.
+    pub(crate) fn heaps(&self) -> Vec<HeapStatus> {
+        let entry = |entry: &Entry| Some((entry.access, entry.member.upgrade()?));
+        // The lock is released before a member is called.
+        let members: Vec<_> = self.lock().iter().filter_map(entry).collect();
+        let heaps = |(access, member): (Access, Arc<dyn Member>)| {
+            member.heaps().into_iter().map(move |heap| HeapStatus { access, ..heap })
+        };
+        members.into_iter().flat_map(heaps).collect()
+    }
+
     pub(crate) fn add(&self, number: u64, access: Access, member: Weak<dyn Member>) {
         self.lock().push(Entry { number, access, member });
     }

@@ -155,6 +155,9 @@ pub struct HeapStatus {
     pub soft_limit: Option<u64>,
     /// Hard limit.
     pub hard_limit: Option<u64>,
+    /// Questions that the heap's member answers. The answering thread fills this in.
+    #[serde(default)]
+    pub access: Access,
 }
 
 /// Outstanding allocations by line.

@@ -201,7 +201,7 @@ impl Members {
             Question::Status => Answer::Status(Status {
                 program: program(),
                 access: self.access(),
-                heaps: readable.iter().flat_map(|member| member.heaps()).collect(),
+                heaps: self.heaps(),
                 left_out: 0,
             }),
             Question::Leaks => {

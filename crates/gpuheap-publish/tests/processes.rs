@@ -329,6 +329,8 @@ fn changes_need_control() {
     let _program = Program::start(base.path(), &[("PUBLISH_TEST_CONTROL", "1")]);
     let socket = only(base.path());
     let answer = |question| ask(&socket, &question).unwrap().1;
+    let Answer::Status(status) = answer(Question::Status) else { panic!("no status") };
+    assert_eq!(status.heaps[0].access, Access::Control);
     assert_eq!(answer(Question::Flush), Answer::GivenBack(5));
     let limit = |device: &str, bytes| Question::Limit { device: device.to_owned(), bytes };
     assert_eq!(answer(limit("cuda:0", Some(9))), Answer::GivenBack(9));

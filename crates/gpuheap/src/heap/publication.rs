@@ -66,6 +66,7 @@ impl HeapInner {
             frees: stats.frees,
             soft_limit: soft,
             hard_limit: hard,
+            ..HeapStatus::default()
         }
     }
 
