@@ -85,15 +85,15 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
 ///
 /// Returns a failure if stdout cannot be written.
 fn flush(caches: &[Cache]) -> Result<u64, Failure> {
-    let mut sum = 0;
+    let mut sum: u64 = 0;
     let sockets = gpuheap_publish::sockets();
-    for Cache { pid, program, .. } in caches {
+    for Cache { pid, uid, program, .. } in caches {
         let name = format!("pid {pid} ({})", cut(program, 40));
         // In another PID namespace, the name of a socket has another pid than the one listed here.
-        for socket in sockets.iter().filter(|socket| socket.pid == *pid) {
+        for socket in sockets.iter().filter(|one| (one.pid, one.uid) == (*pid, *uid)) {
             let text = match gpuheap_publish::ask(socket, &Question::Flush) {
                 Ok((_, Answer::GivenBack(bytes))) => {
-                    sum += bytes;
+                    sum = sum.saturating_add(bytes);
                     format!("{name} gave back {}\n", mib(bytes))
                 }
                 Ok((_, Answer::Refused(refusal))) if refusal.kind == RefusalKind::NotAllowed => {
@@ -103,7 +103,10 @@ fn flush(caches: &[Cache]) -> Result<u64, Failure> {
                     format!("{name} gave nothing back: {}\n", printable(&refusal.text))
                 }
                 Ok(_) => format!("{name} gave nothing back: its answer is to another question\n"),
-                Err(error) => format!("{name} gave nothing back: {error}\n"),
+                Err(error) => {
+                    let reason = error.to_string();
+                    format!("{name} gave nothing back: {}\n", printable(&reason))
+                }
             };
             output::print(&text)?;
         }

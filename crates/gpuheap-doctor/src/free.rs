@@ -45,6 +45,8 @@ pub struct Orphan {
 pub struct Cache {
     /// Pid of the program.
     pub pid: u32,
+    /// User of the program.
+    pub uid: u32,
     /// Command line of the program.
     pub program: String,
     /// Cached memory, bytes.
@@ -117,7 +119,8 @@ fn caches(machine: &Machine) -> Vec<Cache> {
         let (pid, status) = (program.pid?, program.status.as_ref()?);
         let cached = status.heaps.iter().map(|heap| heap.cached).fold(0, u64::saturating_add);
         let is_open = status.access == Access::Control && cached > 0;
-        is_open.then(|| Cache { pid, program: status.program.clone(), bytes: cached })
+        let (uid, name) = (program.uid, status.program.clone());
+        is_open.then_some(Cache { pid, uid, program: name, bytes: cached })
     });
     caches.collect()
 }

@@ -38,9 +38,14 @@ impl Machine {
             process.user.clone_from(number);
             process.hides_arguments = true;
         }
-        // Lines and names of a program are private.
+        // Lines, arguments and reasons of a program are private.
         for program in &mut machine.programs {
             program.leaks.sites.clear();
+            program.failure = None;
+            if let Some(status) = &mut program.status {
+                let name = status.program.split_whitespace().next().unwrap_or_default();
+                status.program = name.to_owned();
+            }
         }
         for line in text("/etc/passwd").lines() {
             let mut fields = line.split(':');

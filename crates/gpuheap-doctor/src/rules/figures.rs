@@ -107,8 +107,10 @@ pub(super) const P08: Rule =
 /// Returns a finding for each process of PyTorch with much memory.
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
     let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
-    // P25 has the exact figure of a program that publishes.
-    if !has_pytorch || evidence::heaps(machine, process.pid).is_some() {
+    // P25 has the exact figure of a heap that is published. A recorder does not know the cache.
+    let is_heap = |heap: &HeapStatus| heap.pool != RECORDED;
+    let published = evidence::heaps(machine, process.pid);
+    if !has_pytorch || published.is_some_and(|status| status.heaps.iter().any(is_heap)) {
         return None;
     }
     let bytes = evidence::listed_bytes(machine, process.pid).filter(|bytes| *bytes > 2 << 30)?;
@@ -143,10 +145,16 @@ fn kept_caches(machine: &Machine) -> Vec<Finding> {
             mib(cached),
             mib(live)
         );
+        let is_own = Some(program.uid) == machine.host.uid;
         let (cause, command) = match status.access {
-            Access::Control => (
+            Access::Control if is_own => (
                 "Its heap keeps it for later requests, and gives it back on request.",
                 "gpuheap free --yes".to_owned(),
+            ),
+            Access::Control => (
+                "Its heap keeps it for later requests. Its user can make it give it back, with \
+                 gpuheap free --yes.",
+                format!("ps -fp {pid}"),
             ),
             Access::Read => (
                 "Its heap keeps it for later requests. Started with GPUHEAP_PUBLISH=control, it \

@@ -45,7 +45,7 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
             program.status.as_ref().map(|status| status.program.as_str()).unwrap_or_default();
         line(&mut text, cut(&format!("  pid {pid}  {name}"), width));
         if let Some(failure) = &program.failure {
-            hanging(&mut text, "    ", "    ", failure, width);
+            hanging(&mut text, "    ", "    ", &printable(failure), width);
         }
         for heap in program.status.iter().flat_map(|status| &status.heaps) {
             let mut figures = vec![format!("{} live", Amount(heap.live))];
@@ -69,7 +69,8 @@ fn lines(text: &mut String, leaks: &Leaks, width: usize) {
         let place = place(site, width.saturating_sub(18));
         line(text, format_args!("    {size:>12}  {place}"));
     }
-    let more = leaks.sites.len().saturating_sub(SHOWN_LINES) as u64 + leaks.left_out;
+    let more = leaks.sites.len().saturating_sub(SHOWN_LINES) as u64;
+    let more = more.saturating_add(leaks.left_out);
     if more > 0 {
         line(text, format_args!("    {:>12}  {}", "", count(more, "more line")));
     }

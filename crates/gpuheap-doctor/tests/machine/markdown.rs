@@ -2,7 +2,7 @@
 
 use gpuheap_doctor::{Machine, Recording, markdown};
 
-use crate::support::named;
+use crate::support::{machines, named, recording};
 
 fn report(recording: Recording) -> String {
     let mut machine = Machine::read(recording);
@@ -31,6 +31,16 @@ fn report_omits_names_and_paths() {
         assert!(text.contains(word), "{word}: {text}");
     }
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn published_program_shows_no_arguments() {
+    let source = recording(&machines().join("../rules/p25/fires.machine"));
+    let programs = source.text("programs").unwrap();
+    let programs = programs.replace("train.py\", \"access", "train.py --token hunter2\", \"access");
+    let text = report(source.with("programs", &programs));
+    assert!(text.contains("pid 4000 (python3) keeps 12288 MiB"), "{text}");
+    assert!(!text.contains("train.py") && !text.contains("hunter2"), "{text}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpuheap_doctor::{Machine, RULES, Recording, Report, Severity, diagnose};
 
-use crate::support::{named, recording};
+use crate::support::{machines, named, recording};
 
 /// Reads a recorded machine and runs all rules.
 pub(crate) fn report(recording: Recording) -> Report {
@@ -70,6 +70,22 @@ fn rules_fire_on_their_fixtures_only() {
             }
         }
     }
+}
+
+#[test]
+fn recorded_pytorch_keeps_its_finding() {
+    let source = recording(&machines().join("../rules/p08/quiet_published.machine"));
+    let recorded = source.text("programs").unwrap().replace("stitched", "recorded");
+    let report = report(source.with("programs", &recorded));
+    assert!(report.findings.iter().any(|finding| finding.rule == "P08"), "{report:#?}");
+}
+
+#[test]
+fn cache_of_other_user_is_no_command() {
+    let source = recording(&machines().join("../rules/p25/fires.machine"));
+    let report = report(source.with("/proc/self/status", "Uid:\t1\t1\t1\t1\n"));
+    let finding = report.findings.iter().find(|finding| finding.rule == "P25").unwrap();
+    assert_eq!(finding.command, "ps -fp 4000");
 }
 
 #[test]

@@ -124,9 +124,14 @@ fn hostile_program_steers_no_terminal() {
     let quiet = recording(&machines().join("../rules/p25/fires.machine"));
     let hostile = quiet.text("programs").unwrap().replace("train.py", "\\u001b[2Jtrain.py");
     let hostile = hostile.replace("python3 ", "\\u001b]0;x\\u0007 ").replace("cuda:0", "\\n\\n");
-    let machine = Machine::read(quiet.with("programs", &hostile));
+    let machine = Machine::read(quiet.clone().with("programs", &hostile));
     let text = status::render_programs(&machine.programs, 80);
     assert!(!text.contains(['\u{1b}', '\u{7}']) && text.lines().count() == 5, "{text:?}");
+    let failed = r#"{"pid": 1, "uid": 1, "status": null, "leaks": {"is_tracked": false,
+        "sites": [], "left_out": 0}, "failure": "\u001b[2Jbusy"}"#;
+    let machine = Machine::read(quiet.with("programs", &failed.replace('\n', "")));
+    let text = status::render_programs(&machine.programs, 80);
+    assert!(text.contains("    [2Jbusy\n"), "{text:?}");
 }
 
 #[test]
