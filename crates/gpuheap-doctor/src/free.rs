@@ -117,10 +117,10 @@ fn caches(machine: &Machine) -> Vec<Cache> {
     let programs = machine.programs.iter().filter(|one| Some(one.uid) == machine.host.uid);
     let caches = programs.filter_map(|program| {
         let (pid, status) = (program.pid?, program.status.as_ref()?);
-        let cached = status.heaps.iter().map(|heap| heap.cached).fold(0, u64::saturating_add);
-        let is_open = status.access == Access::Control && cached > 0;
+        let open = status.heaps.iter().filter(|heap| heap.access == Access::Control);
+        let cached = open.map(|heap| heap.cached).fold(0, u64::saturating_add);
         let (uid, name) = (program.uid, status.program.clone());
-        is_open.then_some(Cache { pid, uid, program: name, bytes: cached })
+        (cached > 0).then_some(Cache { pid, uid, program: name, bytes: cached })
     });
     caches.collect()
 }

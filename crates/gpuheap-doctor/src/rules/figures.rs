@@ -146,17 +146,18 @@ fn kept_caches(machine: &Machine) -> Vec<Finding> {
             mib(live)
         );
         let is_own = Some(program.uid) == machine.host.uid;
-        let (cause, command) = match status.access {
-            Access::Control if is_own => (
+        let is_open = |heap: &HeapStatus| heap.cached > 0 && heap.access == Access::Control;
+        let (cause, command) = match (status.heaps.iter().any(is_open), is_own) {
+            (true, true) => (
                 "Its heap keeps it for later requests, and gives it back on request.",
                 "gpuheap free --yes".to_owned(),
             ),
-            Access::Control => (
+            (true, false) => (
                 "Its heap keeps it for later requests. Its user can make it give it back, with \
                  gpuheap free --yes.",
                 format!("ps -fp {pid}"),
             ),
-            Access::Read => (
+            (false, _) => (
                 "Its heap keeps it for later requests. Started with GPUHEAP_PUBLISH=control, it \
                  gives it back on request.",
                 format!("ps -fp {pid}"),

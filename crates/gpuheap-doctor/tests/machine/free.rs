@@ -241,6 +241,13 @@ fn published_cache_is_flushed_on_request() {
     assert!(read.caches.is_empty());
     let step = read.steps.iter().find(|step| step.reason.starts_with("P25")).unwrap();
     assert_eq!(step.bytes, 2 << 30);
+    // A heap that does not allow it is not counted.
+    let programs = mine("fires.machine").text("programs").unwrap().to_owned();
+    let (heap, rest) = programs.split_once("\"heaps\": [").unwrap().1.split_once('}').unwrap();
+    let closed = heap.replace("control", "read");
+    let both = programs.replace(&format!("{heap}}}{rest}"), &format!("{heap}}}, {closed}}}{rest}"));
+    let mixed = plan(mine("fires.machine").with("programs", &both));
+    assert_eq!(mixed.caches[0].bytes, 12 << 30, "{both}");
     let others = fixture("fires.machine").with("/proc/self/status", "Uid:\t1\t1\t1\t1\n");
     assert!(plan(others).caches.is_empty());
 }
