@@ -234,7 +234,8 @@ impl HeapBuilder {
     /// the hard limit; the hard limit or the pinned limit is below the memory that the pool takes
     /// at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool
     /// is `driver` and the device has no stream-ordered pools; the file of the recording cannot be
-    /// created; the heap cannot be published; a driver error.
+    /// created; the heap cannot be published, after [`publish`](HeapBuilder::publish); a driver
+    /// error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();
@@ -248,6 +249,7 @@ impl HeapBuilder {
     pub(crate) fn build_silently(mut self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
         context.check_alive()?;
+        let is_publish_chosen = self.choices.publish.is_some();
         if self.environment {
             self.complete(&context, Settings::get()?);
         }
@@ -283,7 +285,11 @@ impl HeapBuilder {
             heap.inner().start_recording(&path, true)?;
         }
         if let Some(access) = publish {
-            heap.inner().publish(access)?;
+            let published = heap.inner().publish(access);
+            // The variable is for observers. A failure does not stop the program.
+            if is_publish_chosen {
+                published?;
+            }
         }
         if let Some(after) = idle_trim {
             let idle = IdleTrim::start(Arc::downgrade(heap.inner()), after).map_err(|error| {

@@ -124,8 +124,9 @@ pub(crate) struct HeapInner {
     /// Thread that gives back cached memory while the heap is idle; unset unless the builder
     /// requested it.
     idle: OnceLock<IdleTrim>,
-    /// The heap's part in the process's socket; unset unless the heap is published.
-    publication: OnceLock<(Access, Membership)>,
+    /// The heap's part in the process's socket, or the reason for which it is not published; unset
+    /// unless the builder or the environment requested it.
+    publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
     pub(crate) visits: Arc<RwLock<()>>,
 }
@@ -341,6 +342,7 @@ impl Heap {
 
     /// Logs the opened heap and its settings.
     pub(crate) fn log_opened(&self) {
+        self.inner().warn_unpublished();
         if !logging::is_wanted() {
             return;
         }

@@ -3,6 +3,7 @@
 //! Figures are read without a flush of threads' caches, and lines by site. An answer therefore
 //! costs the program's threads one short wait for the heap's lock at most.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use gpuheap_pool::Limits;
@@ -10,6 +11,7 @@ use gpuheap_publish::{Access, HeapStatus, Leaks, MOST_ENTRIES, Member, Site, joi
 
 use crate::error::{Error, ErrorKind};
 use crate::heap::{Heap, HeapInner, limits};
+use crate::logging;
 use crate::track::Tracking;
 
 /// The heap as a member of the process's socket.
@@ -24,7 +26,7 @@ impl Heap {
     /// libraries that publish their own part of the program.
     #[doc(hidden)]
     pub fn published(&self) -> Option<Access> {
-        self.inner().publication.get().map(|(access, _)| *access)
+        self.inner().publication.get()?.as_ref().ok().map(|(access, _)| *access)
     }
 }
 
@@ -33,14 +35,24 @@ impl HeapInner {
     pub(super) fn publish(self: &Arc<Self>, access: Access) -> Result<(), Error> {
         let (heap, visits) = (Arc::downgrade(self), self.visits.clone());
         let joined = join(Arc::new(PublishedHeap { heap, visits }), access);
-        let membership = joined.map_err(|error| {
+        let published = joined.map(|membership| (access, membership)).map_err(|error| {
             ErrorKind::HostResources.error(format!(
                 "the heap cannot be published: {error}; set XDG_RUNTIME_DIR to a folder of this \
                  user, or leave GPUHEAP_PUBLISH and HeapBuilder::publish out"
             ))
-        })?;
-        self.publication.get_or_init(|| (access, membership));
-        Ok(())
+        });
+        self.publication.get_or_init(|| published).as_ref().map(drop).map_err(Error::clone)
+    }
+
+    /// Warns, once in a process, that a heap is not published although `GPUHEAP_PUBLISH` is set.
+    /// Call it with no lock held.
+    pub(super) fn warn_unpublished(&self) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if let Some(Err(error)) = self.publication.get()
+            && !WARNED.swap(true, Ordering::Relaxed)
+        {
+            logging::warn(logging::ENVIRONMENT, format_args!("{error}"));
+        }
     }
 
     fn status_of_device(&self) -> HeapStatus {
@@ -132,10 +144,17 @@ impl Member for PublishedHeap {
 
     fn flush(&self) -> Result<u64, String> {
         let flushed = self.with_heap(|heap| {
-            let given_back = heap.stores().map(|store| store.reclaim(u64::MAX));
-            given_back.sum::<Result<u64, Error>>()
+            let (mut sum, mut failure) = (0, Ok(()));
+            for store in heap.stores() {
+                match store.reclaim(u64::MAX) {
+                    Ok(bytes) => sum += bytes,
+                    Err(error) => failure = failure.and(Err(error)),
+                }
+            }
+            // Bytes that one store gave back count, even if another store failed.
+            if sum > 0 { Ok(sum) } else { failure.map(|()| 0) }
         });
-        flushed.unwrap_or(Ok(0)).map_err(|error| error.to_string())
+        flushed.unwrap_or(Ok(0)).map_err(|error: Error| error.to_string())
     }
 
     fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {

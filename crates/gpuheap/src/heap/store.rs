@@ -359,11 +359,15 @@ impl StoreState {
 
     /// Returns the statistics with threads' own counts added. Leaves threads' caches as they are,
     /// so their next requests cost no more. The counts are exact while no thread allocates or
-    /// frees.
+    /// frees; meanwhile a sum below zero counts as zero.
     pub(crate) fn observed_stats(&self) -> AllocStats {
         let mut stats = self.stats;
         self.caches.iter().for_each(|cache| cache.add_own_counts(&mut stats));
-        *stats
+        let mut stats = *stats;
+        for sum in [&mut stats.live, &mut stats.live_blocks, &mut stats.live_allocations] {
+            *sum = u64::try_from(*sum as i64).unwrap_or(0);
+        }
+        stats
     }
 
     #[inline(always)]
