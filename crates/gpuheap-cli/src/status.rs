@@ -6,7 +6,7 @@ use clap::Args;
 use gpuheap::{Device, Heap};
 use gpuheap_doctor::Machine;
 use gpuheap_doctor::status::{self, Account, Place, Row};
-use gpuheap_publish::{HeapStatus, Published};
+use gpuheap_publish::Published;
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output};
@@ -50,11 +50,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     let devices = devices.into_iter();
     let accounts: Vec<Account> = devices.map(|gpu| Account::new(&machine, gpu)).collect();
     if wanted.is_some() {
-        let is_shown = |heap: &HeapStatus| accounts.iter().any(|one| one.uuid == heap.uuid);
-        let has_heap = |one: &Published| {
-            one.status.as_ref().is_some_and(|status| status.heaps.iter().any(is_shown))
-        };
-        machine.programs.retain(has_heap);
+        machine.programs.retain_mut(|program| keep_devices(program, &accounts));
     }
     let driver = machine.nvml.as_ref().map_or_else(|_| String::new(), |nvml| nvml.driver.clone());
     print(arguments, &accounts, &driver, Some(&mut machine))
@@ -86,6 +82,15 @@ fn print(
         output::print(&format!("\n{}", status::render_windows(&windows, machine::width())))?;
     }
     Ok(Verdict::Fine)
+}
+
+/// Drops the heaps and lines of other devices. Returns `true` if a heap is left.
+fn keep_devices(program: &mut Published, accounts: &[Account]) -> bool {
+    let Some(status) = &mut program.status else { return false };
+    status.heaps.retain(|heap| accounts.iter().any(|one| one.uuid == heap.uuid));
+    let is_shown = |device: &str| status.heaps.iter().any(|heap| heap.device == device);
+    program.leaks.sites.retain(|site| is_shown(&site.device));
+    !status.heaps.is_empty()
 }
 
 fn index(name: &str) -> Result<u32, Failure> {

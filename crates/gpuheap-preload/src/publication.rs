@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, TryLockError};
 
 use gpuheap_catch::messages;
+use gpuheap_driver::{CUdevice, CUuuid};
 use gpuheap_publish::{Access, HeapStatus, Member, Membership, RECORDED, join};
 
-use crate::settings;
+use crate::{real, settings};
 
 /// Bytes of a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,6 +62,7 @@ impl Member for RecordedBytes {
     fn heaps(&self) -> Vec<HeapStatus> {
         let status = |(device, bytes): (u32, DeviceBytes)| HeapStatus {
             device: format!("cuda:{device}"),
+            uuid: uuid(device).unwrap_or_default(),
             pool: RECORDED.to_owned(),
             live: bytes.live,
             live_peak: bytes.peak,
@@ -69,4 +71,15 @@ impl Member for RecordedBytes {
         };
         self.0.devices().into_iter().map(status).collect()
     }
+}
+
+/// Returns the UUID of a device in NVML's format; `None` if the driver does not answer.
+fn uuid(device: u32) -> Option<String> {
+    let (device, mut uuid) = (CUdevice::try_from(device).ok()?, CUuuid::default());
+    // Without `_v2`, the UUID of the whole device, by which `gpuheap status` finds it.
+    let is_known = real::cuDeviceGetUuid(&mut uuid, device).is_success()
+        || real::cuDeviceGetUuid_v2(&mut uuid, device).is_success();
+    let hex = format!("{:032x}", u128::from_be_bytes(uuid.bytes));
+    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+    is_known.then(|| format!("GPU-{a}-{b}-{c}-{d}-{e}"))
 }

@@ -25,6 +25,7 @@ fn recorded_program_publishes_live_bytes() {
     let status = one.status.as_ref().unwrap();
     let [heap] = status.heaps.as_slice() else { panic!("{one:?}") };
     assert_eq!((status.program.as_str(), heap.pool.as_str()), ("compiled", "recorded"));
+    assert_eq!(heap.uuid, "GPU-67707568-6561-702d-656d-750000000000");
     assert_eq!((heap.live, heap.live_peak), (3 * MIB, 4 * MIB));
     // The socket ends with the program.
     assert_eq!(sockets(), []);
