@@ -10,7 +10,8 @@ use crate::*;
 fn recorded_program_publishes_live_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(&folder, "holds.c");
-    let mut command = gpuheap(&folder, &["--", program.to_str().unwrap()]);
+    let words = ["--emulate", "16GiB", "--", program.to_str().unwrap()];
+    let mut command = gpuheap(&folder, &words);
     command.env("GPUHEAP_PUBLISH", "1").env("XDG_RUNTIME_DIR", folder.path());
     let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
