@@ -40,7 +40,8 @@ pub enum Question {
     Limit {
         /// Name of the device, as in [`HeapStatus::device`].
         device: String,
-        /// The limit in bytes; `None` for no limit.
+        /// The limit in bytes; `None` for no limit. In JSON, `null` and not a missing field.
+        #[serde(deserialize_with = "Option::deserialize")]
         bytes: Option<u64>,
     },
 }
@@ -90,19 +91,19 @@ impl Answer {
         match &mut self {
             Answer::Status(status) => {
                 status.program = cut(&status.program);
-                status.left_out += truncate(&mut status.heaps);
+                truncate(&mut status.heaps, &mut status.left_out);
                 for heap in &mut status.heaps {
                     cut_all([&mut heap.device, &mut heap.uuid, &mut heap.pool]);
                 }
             }
             Answer::Leaks(leaks) => {
-                leaks.left_out += truncate(&mut leaks.sites);
+                truncate(&mut leaks.sites, &mut leaks.left_out);
                 for site in &mut leaks.sites {
                     cut_all([&mut site.line, &mut site.function, &mut site.device, &mut site.kind]);
                 }
             }
             Answer::Held(all) => {
-                truncate(all);
+                all.truncate(MOST_ENTRIES);
                 for held in all {
                     cut_all([&mut held.line, &mut held.device]);
                     // A holder is a name of some 20 to 80 characters.
@@ -300,11 +301,11 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
     Ok(read.body)
 }
 
-/// Cuts a list to [`MOST_ENTRIES`]. Returns the number of entries that were cut off.
-fn truncate<T>(list: &mut Vec<T>) -> u64 {
+/// Cuts a list to [`MOST_ENTRIES`]. Adds the number of entries that were cut off to `left_out`.
+pub(crate) fn truncate<T>(list: &mut Vec<T>, left_out: &mut u64) {
     let over = list.len().saturating_sub(MOST_ENTRIES);
     list.truncate(MOST_ENTRIES);
-    over as u64
+    *left_out = left_out.saturating_add(over as u64);
 }
 
 fn cut_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
@@ -346,6 +347,7 @@ mod tests {
             (r#"{"version":2,"question":"status"}"#, "its version is 2"),
             (r#"{"version":1,"question":"reset"}"#, "unknown variant `reset`"),
             (r#"{"version":1,"question":"limit"}"#, "missing field `device`"),
+            (r#"{"version":1,"question":"limit","device":"cuda:0"}"#, "missing field `bytes`"),
             (r#"{"version":1}"#, "missing field `question`"),
         ] {
             let refusal = parse_question(line.as_bytes()).unwrap_err();
