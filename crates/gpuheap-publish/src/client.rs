@@ -1,10 +1,11 @@
 //! Questions to other processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,22 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Socket, start_ticks};
-use crate::protocol::{Answer, Leaks, MOST_ANSWER, Question, Site, Status, parse_answer};
+use crate::kernel;
+use crate::protocol::{Answer, Leaks, MOST_ANSWER, Question, Site, Status, parse_answer, truncate};
 use crate::wire::{read_line, write_line};
 
 /// Time for an answer, in addition to the time that the program takes at most.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Most threads of a survey. Programs that hang then delay it by some seconds at most.
+/// Most threads of a survey.
 const MOST_THREADS: usize = 64;
+
+/// Answers of a user's sockets after which a survey asks no more of them. An answer takes 0.6 MB of
+/// memory at most.
+const MOST_OF_USER: usize = 64;
+
+/// Time of a survey for its questions. The last answers come within two seconds more.
+const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
 /// A process that publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,30 +47,75 @@ pub struct Published {
 }
 
 /// Returns the processes of these sockets, with their heaps and lines, by pid. Removes the sockets
-/// of ended processes. Leaves out this process. A process that does not answer takes two seconds;
-/// 64 processes are queried at a time.
+/// of ended processes. Leaves out this process. Takes some five seconds at most. If sockets of a
+/// user are left over, the first of them has their number as its failure.
 pub fn survey(sockets: &[Socket]) -> Vec<Published> {
     let is_other = |socket: &&Socket| socket.pid != std::process::id();
-    let sockets: Vec<&Socket> = sockets.iter().filter(is_other).collect();
-    let found = Mutex::new(Vec::new());
+    let sockets = in_turns(sockets.iter().filter(is_other));
+    let end = Instant::now() + SURVEY_LIMIT;
+    let surveyed = Mutex::new(Surveyed::default());
     let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(socket) = sockets.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if Instant::now() >= end || !lock(&surveyed).has_room(socket.uid) {
+                lock(&surveyed).skipped.entry(socket.uid).or_default().push(socket.pid);
+            } else if let Some(published) = published(socket, end) {
+                lock(&surveyed).found.push((&socket.path, published));
+            }
+        }
+    };
     thread::scope(|scope| {
-        for _ in 0..sockets.len().min(MOST_THREADS) {
-            let work = || {
-                while let Some(socket) = sockets.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(published) = published(socket) {
-                        let mut found = found.lock().unwrap_or_else(|error| error.into_inner());
-                        found.push((socket.path.clone(), published));
-                    }
-                }
-            };
+        for _ in 1..sockets.len().min(MOST_THREADS) {
             // Without a thread, the others do its part.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
+        work();
     });
-    let mut found = found.into_inner().unwrap_or_else(|error| error.into_inner());
-    found.sort_by(|one, other| one.0.cmp(&other.0));
-    merged(found.into_iter().map(|(_, published)| published))
+    let Surveyed { mut found, skipped } = std::mem::take(&mut *lock(&surveyed));
+    found.sort_by_key(|(path, _)| *path);
+    let skipped = skipped.into_iter().map(|(uid, pids)| {
+        let (count, seconds) = (pids.len(), SURVEY_LIMIT.as_secs());
+        let text = format!(
+            "not asked: user {uid} has {count} more sockets after {seconds} s or {MOST_OF_USER} \
+             answers"
+        );
+        Published { pid: pids.first().copied(), uid, failure: Some(text), ..Published::default() }
+    });
+    merged(found.into_iter().map(|(_, published)| published).chain(skipped))
+}
+
+/// Result of a survey.
+#[derive(Default)]
+struct Surveyed<'a> {
+    /// Processes that were asked, by socket.
+    found: Vec<(&'a PathBuf, Published)>,
+    /// Pids of the sockets that were not asked, by user.
+    skipped: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Surveyed<'_> {
+    /// Returns `true` if a further socket of the user is asked.
+    fn has_room(&self, uid: u32) -> bool {
+        self.found.iter().filter(|(_, one)| one.uid == uid).count() < MOST_OF_USER
+    }
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(|error| error.into_inner())
+}
+
+/// Returns the first socket of each user, then each one's second, and so on: a user with many
+/// silent sockets does not delay the other users' answers.
+fn in_turns<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<&'a Socket> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    let turn = |socket: &'a Socket| {
+        let count = counts.entry(socket.uid).or_default();
+        *count += 1;
+        (*count, socket)
+    };
+    let mut turns: Vec<(usize, &Socket)> = sockets.map(turn).collect();
+    turns.sort_by_key(|(turn, _)| *turn);
+    turns.into_iter().map(|(_, socket)| socket).collect()
 }
 
 /// Asks a process one question. Returns the answer, and the pid of the process as this process sees
@@ -107,13 +161,11 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     )?;
     let stream = UnixStream::from(end);
     stream.set_nonblocking(false)?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-    if peer.uid.as_raw() != socket.uid {
-        let text = format!("its socket was bound by user {}", peer.uid.as_raw());
+    let kernel::Peer { pid, uid } = kernel::peer(&stream)?;
+    if uid != socket.uid {
+        let text = format!("its socket was bound by user {uid}");
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
-    // Zero for a process without a pid in this namespace.
-    let pid = u32::try_from(peer.pid.as_raw_pid()).ok().filter(|pid| *pid != 0);
     if pid == Some(socket.pid) && !is_running(socket) {
         // A forked child of the ended process holds the socket, and does not answer for it.
         return Err(io::Error::new(ErrorKind::ConnectionRefused, "it has ended"));
@@ -121,8 +173,9 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     Ok((stream, pid))
 }
 
-/// Returns a process with its heaps and lines; `None` if it has ended.
-fn published(socket: &Socket) -> Option<Published> {
+/// Returns a process with its heaps, and its lines if the heaps are known by `end`; `None` if it
+/// has ended.
+fn published(socket: &Socket, end: Instant) -> Option<Published> {
     let mut found = Published { pid: Some(socket.pid), uid: socket.uid, ..Published::default() };
     match ask(socket, &Question::Status) {
         Ok((pid, Answer::Status(status))) => (found.pid, found.status) = (pid, Some(status)),
@@ -140,6 +193,7 @@ fn published(socket: &Socket) -> Option<Published> {
         Err(error) => found.failure = Some(error.to_string()),
     }
     if found.status.is_some()
+        && Instant::now() < end
         && let Ok((_, Answer::Leaks(leaks))) = ask(socket, &Question::Leaks)
     {
         found.leaks = leaks;
@@ -177,15 +231,30 @@ impl Published {
         match (&mut self.status, other.status) {
             (Some(own), Some(other)) => {
                 own.access = own.access.max(other.access);
-                own.left_out += other.left_out;
+                own.left_out = own.left_out.saturating_add(other.left_out);
                 own.heaps.extend(other.heaps);
+                truncate(&mut own.heaps, &mut own.left_out);
             }
             (own, other) => *own = own.take().or(other),
         }
         self.leaks.is_tracked |= other.leaks.is_tracked;
-        self.leaks.left_out += other.leaks.left_out;
+        self.leaks.left_out = self.leaks.left_out.saturating_add(other.leaks.left_out);
         self.leaks.sites.extend(other.leaks.sites);
         self.leaks.sites.sort_by_key(|site: &Site| std::cmp::Reverse(site.bytes));
+        truncate(&mut self.leaks.sites, &mut self.leaks.left_out);
         self.failure = self.failure.take().or(other.failure);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_sockets_take_turns() {
+        let socket = |(pid, uid)| Socket { path: PathBuf::new(), pid, start_ticks: 0, uid };
+        let all = [(1, 7), (2, 7), (3, 7), (4, 8), (5, 9), (6, 8)].map(socket);
+        let order: Vec<u32> = in_turns(all.iter()).iter().map(|socket| socket.pid).collect();
+        assert_eq!(order, [1, 4, 5, 2, 6, 3]);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Error, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -74,8 +74,8 @@ pub fn sockets_in(folder: &Path, uid: u32) -> io::Result<Vec<Socket>> {
     Ok(parsed.collect())
 }
 
-/// Binds this process's socket, in the first folder that can be used. Only this user can connect
-/// to it.
+/// Binds this process's socket, in the first folder that can be used. Only this user can enter the
+/// folder.
 ///
 /// # Errors
 ///
@@ -106,7 +106,14 @@ pub(crate) fn own_uid() -> u32 {
 /// Returns the folders that this user's processes may use, the preferred one first.
 fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|path| path.is_absolute()).map(|path| path.join("gpuheap"));
+    // Another user, for root under `sudo -E`, could swap a folder in it during a call.
+    let is_own = |path: &PathBuf| {
+        fs::symlink_metadata(path).is_ok_and(|found| {
+            found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0
+        })
+    };
+    let runtime = runtime.filter(|path| path.is_absolute()).filter(is_own);
+    let runtime = runtime.map(|path| path.join("gpuheap"));
     let shared = PathBuf::from(format!("/tmp/gpuheap-{}", own_uid()));
     runtime.into_iter().chain([shared]).collect()
 }
@@ -166,9 +173,7 @@ fn bind_in(folder: &Path, start: u64) -> io::Result<(UnixListener, PathBuf)> {
             }
             bound => bound,
         };
-        let listener = bound?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        return Ok((listener, path));
+        return Ok((bound?, path));
     }
     Err(Error::other(format!("this process has {MOST_COPIES} sockets already")))
 }
@@ -186,6 +191,8 @@ fn parse_name(name: &str) -> Option<(u32, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -9,12 +9,14 @@
 //! * `folder`: the folder of the sockets, its checks, and the removal of stale sockets.
 //!
 //! Only on Linux: other systems do not name the process at the other end of a socket alike.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(target_os = "linux")]
 mod client;
 #[cfg(target_os = "linux")]
 mod folder;
+#[cfg(target_os = "linux")]
+mod kernel;
 mod member;
 mod protocol;
 #[cfg(target_os = "linux")]

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::net::Shutdown;
 
 use crate::folder::{self, own_uid};
-use crate::member::{Member, Members};
+use crate::kernel;
+use crate::member::Members;
 use crate::protocol::{
     Access, Answer, Leaks, MOST_QUESTION, MOST_TEXT, Question, Refusal, RefusalKind, Status,
     parse_question,
@@ -25,6 +26,10 @@ use crate::wire::{read_line, write_line};
 
 /// Time for a client to send its question, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Interval at which waiting clients are answered while a question is worked on, and the time for
+/// one of them. A silent client delays the answer by as much.
+const BUSY_STEP: Duration = Duration::from_millis(50);
 
 /// Wait after a failed accept. It fails while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -51,11 +56,13 @@ pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
     let (listener, path) = folder::bind()?;
     let stop = Stop(listener.try_clone()?);
     let name = "gpuheap-publish".to_owned();
-    let spawned = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+    let serve = move || {
         // A panic would be a bug of this crate. It ends the answers, and not the program.
         let _ = catch_unwind(AssertUnwindSafe(|| serve(&listener, &members)));
-    });
-    match spawned {
+    };
+    let thread = thread::Builder::new().name(name).stack_size(STACK);
+    // The thread of the answers, which this one starts, blocks the signals too.
+    match kernel::with_signals_blocked(|| thread.spawn(serve)) {
         Ok(_) => Ok((path, stop)),
         Err(error) => {
             let _ = std::fs::remove_file(&path);
@@ -77,13 +84,34 @@ fn serve(listener: &UnixListener, members: &Arc<Members>) {
         };
         let end = Instant::now() + CLIENT_LIMIT;
         let answer = match question(&client, end) {
-            Asked::Question(question) => answer(&mut worker, members, question),
+            Asked::Question(question) => answer(&mut worker, members, question, listener),
             Asked::Refused(refusal) => Answer::Refused(refusal),
             Asked::Nothing => continue,
         };
         // A client that does not read gets no answer.
         let _ = write_line(&client, &answer.to_line(), Instant::now() + CLIENT_LIMIT);
     }
+}
+
+/// Answers a waiting client, if there is one, that another question is worked on.
+fn refuse_waiting(listener: &UnixListener) {
+    if listener.set_nonblocking(true).is_err() {
+        return;
+    }
+    let accepted = listener.accept();
+    // On failure, the thread pauses at its next wait for a client.
+    let _ = listener.set_nonblocking(false);
+    let Ok((client, _)) = accepted else { return };
+    let answer = match question(&client, Instant::now() + BUSY_STEP) {
+        Asked::Question(_) => {
+            let text = "the program works on the question of another client; ask again";
+            Refusal::new(RefusalKind::Busy, text)
+        }
+        Asked::Refused(refusal) => refusal,
+        Asked::Nothing => return,
+    };
+    let line = Answer::Refused(answer).to_line();
+    let _ = write_line(&client, &line, Instant::now() + BUSY_STEP);
 }
 
 /// Question of a client.
@@ -97,8 +125,8 @@ enum Asked {
 /// Reads a question, and checks the client's right to an answer.
 fn question(client: &UnixStream, end: Instant) -> Asked {
     let refused = |text: &str| Asked::Refused(Refusal::new(RefusalKind::NotAllowed, text));
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(client) else { return Asked::Nothing };
-    let (uid, own) = (peer.uid.as_raw(), own_uid());
+    let Ok(kernel::Peer { uid, .. }) = kernel::peer(client) else { return Asked::Nothing };
+    let own = own_uid();
     if uid != own && uid != 0 {
         return refused("the program belongs to another user");
     }
@@ -120,7 +148,12 @@ fn question(client: &UnixStream, end: Instant) -> Asked {
 }
 
 /// Returns the answer of the worker, which is started at the first question.
-fn answer(worker: &mut Option<Worker>, members: &Arc<Members>, question: Question) -> Answer {
+fn answer(
+    worker: &mut Option<Worker>,
+    members: &Arc<Members>,
+    question: Question,
+    listener: &UnixListener,
+) -> Answer {
     if worker.is_none() {
         match Worker::start(members.clone()) {
             Ok(started) => *worker = Some(started),
@@ -128,7 +161,7 @@ fn answer(worker: &mut Option<Worker>, members: &Arc<Members>, question: Questio
         }
     }
     match worker {
-        Some(worker) => worker.ask(question),
+        Some(worker) => worker.ask(question, listener),
         None => failed("no thread for the answer".to_owned()),
     }
 }
@@ -160,10 +193,9 @@ impl Worker {
     }
 
     /// Waits for the answer, within the question's time limit.
-    fn ask(&mut self, question: Question) -> Answer {
+    fn ask(&mut self, question: Question, listener: &UnixListener) -> Answer {
         let limit = question.limit();
         let end = Instant::now() + limit;
-        let left = || end.saturating_duration_since(Instant::now());
         let busy = || {
             let text = format!(
                 "no answer within {} s: a lock of the heap is held, or its work takes longer",
@@ -172,7 +204,7 @@ impl Worker {
             Answer::Refused(Refusal::new(RefusalKind::Busy, text))
         };
         if self.is_late {
-            match self.answers.recv_timeout(left()) {
+            match self.receive(end, listener) {
                 Err(RecvTimeoutError::Timeout) => return busy(),
                 _ => self.is_late = false,
             }
@@ -180,7 +212,7 @@ impl Worker {
         if self.questions.send(question).is_err() {
             return failed("the thread of the answers has ended".to_owned());
         }
-        match self.answers.recv_timeout(left()) {
+        match self.receive(end, listener) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
                 self.is_late = true;
@@ -189,6 +221,20 @@ impl Worker {
             Err(RecvTimeoutError::Disconnected) => {
                 failed("the thread of the answers has ended".to_owned())
             }
+        }
+    }
+
+    /// Receives an answer until `end`. After a second, answers waiting clients in the meantime: a
+    /// client gives up after two seconds.
+    fn receive(&self, end: Instant, listener: &UnixListener) -> Result<Answer, RecvTimeoutError> {
+        let mut step = CLIENT_LIMIT;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.answers.recv_timeout(left.min(step)) {
+                Err(RecvTimeoutError::Timeout) if left > step => refuse_waiting(listener),
+                received => return received,
+            }
+            step = BUSY_STEP;
         }
     }
 }
@@ -208,7 +254,7 @@ impl Members {
                 let mut all = Leaks::default();
                 for leaks in readable.iter().filter_map(|member| member.leaks()) {
                     all.is_tracked |= leaks.is_tracked;
-                    all.left_out += leaks.left_out;
+                    all.left_out = all.left_out.saturating_add(leaks.left_out);
                     all.sites.extend(leaks.sites);
                 }
                 all.sites.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
@@ -219,32 +265,35 @@ impl Members {
                 all.sort_by_key(|held| std::cmp::Reverse(held.bytes));
                 Answer::Held(all)
             }
-            Question::Flush => self.change(|member| member.flush().map(Some)),
-            Question::Limit { device, bytes } => {
-                self.change(|member| member.set_limit(device, *bytes))
-            }
+            Question::Flush | Question::Limit { .. } => self.change(question),
         }
     }
 
     /// Changes the members that allow it. Sums the bytes that the driver got back.
-    fn change(&self, change: impl Fn(&dyn Member) -> Result<Option<u64>, String>) -> Answer {
+    fn change(&self, question: &Question) -> Answer {
         let members = self.with(Access::Control);
         if members.is_empty() {
             let text = "the program allows no changes; start it with GPUHEAP_PUBLISH=control";
             return Answer::Refused(Refusal::new(RefusalKind::NotAllowed, text));
         }
-        let (mut sum, mut is_any, mut reasons) = (0, false, Vec::new());
+        let (mut sum, mut is_any, mut reasons) = (0_u64, false, Vec::new());
         for member in &members {
-            match change(&**member) {
-                Ok(Some(bytes)) => (sum, is_any) = (sum + bytes, true),
+            let changed = match question {
+                Question::Limit { device, bytes } => member.set_limit(device, *bytes),
+                _ => member.flush().map(Some),
+            };
+            match changed {
+                Ok(Some(bytes)) => (sum, is_any) = (sum.saturating_add(bytes), true),
                 Ok(None) => {}
                 Err(reason) => reasons.push(reason),
             }
         }
+        // Bytes that a flush returned count, even if a member failed.
+        let is_flushed = *question == Question::Flush && sum > 0;
         match reasons.first() {
-            Some(reason) => failed(reason.clone()),
-            None if is_any => Answer::GivenBack(sum),
-            None => failed("the program has no heap on that device".to_owned()),
+            Some(reason) if !is_flushed => failed(reason.clone()),
+            _ if is_any => Answer::GivenBack(sum),
+            _ => failed("the program has no heap on that device".to_owned()),
         }
     }
 }

@@ -57,6 +57,28 @@ impl Member for Hanging {
     }
 }
 
+/// Heap whose flush ends when the folder of the sockets has a file `done`.
+struct Slow;
+
+impl Member for Slow {
+    fn flush(&self) -> Result<u64, String> {
+        let folder = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR").unwrap());
+        while !folder.join("done").exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(5)
+    }
+}
+
+/// Heap that cannot be flushed.
+struct Failing;
+
+impl Member for Failing {
+    fn flush(&self) -> Result<u64, String> {
+        Err("the device is lost".to_owned())
+    }
+}
+
 /// Heap that panics.
 struct Panicking;
 
@@ -72,6 +94,7 @@ impl Member for Panicking {
 fn program() {
     let member: Arc<dyn Member> = match std::env::var("PUBLISH_TEST_MEMBER").unwrap().as_str() {
         "hanging" => Arc::new(Hanging),
+        "slow" => Arc::new(Slow),
         "panicking" => Arc::new(Panicking),
         _ => Arc::new(Fixed),
     };
@@ -82,6 +105,8 @@ fn program() {
     // SAFETY: a program in C has this default, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let membership = join(member, access).unwrap();
+    let is_slow = std::env::var("PUBLISH_TEST_MEMBER").unwrap() == "slow";
+    let _failing = is_slow.then(|| join(Arc::new(Failing), access).unwrap());
     let mut ready = format!("{}\n", membership.path().display());
     if std::env::var_os("PUBLISH_TEST_FORK").is_some() {
         // SAFETY: the child takes no lock that another thread of the parent may hold, except the
@@ -102,6 +127,21 @@ fn program() {
     std::io::stdout().flush().unwrap();
     let _ = std::io::stdin().read(&mut [0]);
     drop(membership);
+}
+
+/// Prints the processes of a folder's sockets, in the PID namespace that a test gives it.
+#[test]
+#[ignore = "another test starts it"]
+fn client() {
+    let base = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR").unwrap());
+    for one in surveyed(&base) {
+        println!(
+            "{:?} {:?} {:?}",
+            one.pid,
+            one.status.map(|status| status.heaps[0].live),
+            one.failure
+        );
+    }
 }
 
 /// Another process that publishes into a folder. Dropping this ends it.
@@ -212,8 +252,8 @@ fn survey_returns_heaps_and_lines() {
         assert_eq!((one.leaks.sites.len(), one.leaks.left_out), (100, 100));
         assert_eq!(one.failure, None);
     }
-    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-    assert_eq!((mode(&programs[0].socket), mode(&base.path().join("gpuheap"))), (0o600, 0o700));
+    let mode = fs::metadata(base.path().join("gpuheap")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o700);
     programs.into_iter().for_each(Program::end);
     assert_eq!(sockets(base.path()), []);
 }
@@ -246,6 +286,95 @@ fn hanging_heap_is_answered_busy() {
     }
     let found = surveyed(base.path());
     assert!(found[0].failure.as_ref().unwrap().contains("within 1 s"), "{found:?}");
+}
+
+#[test]
+fn clients_during_flush_are_answered() {
+    let base = tempfile::tempdir().unwrap();
+    let variables = [("PUBLISH_TEST_MEMBER", "slow"), ("PUBLISH_TEST_CONTROL", "1")];
+    let _program = Program::start(base.path(), &variables);
+    let socket = only(base.path());
+    let flushed = std::thread::scope(|scope| {
+        let flush = scope.spawn(|| ask(&socket, &Question::Flush).unwrap().1);
+        // The first questions may be before the flush.
+        let busy = (0..100).find_map(|_| match ask(&socket, &Question::Status).unwrap().1 {
+            Answer::Refused(refusal) => Some(refusal),
+            _ => {
+                std::thread::sleep(Duration::from_millis(10));
+                None
+            }
+        });
+        fs::write(base.path().join("done"), "").unwrap();
+        let busy = busy.unwrap();
+        assert_eq!(busy.kind, RefusalKind::Busy);
+        assert!(busy.text.contains("the question of another client"), "{busy}");
+        flush.join().unwrap()
+    });
+    // The second heap failed.
+    assert_eq!(flushed, Answer::GivenBack(5));
+}
+
+#[test]
+fn answering_threads_take_no_signals() {
+    let base = tempfile::tempdir().unwrap();
+    let program = Program::start(base.path(), &[]);
+    assert!(ask(&only(base.path()), &Question::Status).is_ok());
+    let tasks = fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap();
+    let mut found = 0;
+    for status in tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap())
+    {
+        if status.starts_with("Name:\tgpuheap-publish")
+            || status.starts_with("Name:\tgpuheap-answer")
+        {
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+            let blocked = u64::from_str_radix(blocked, 16).unwrap();
+            let is_blocked = |signal: i32| blocked & (1 << (signal - 1)) != 0;
+            assert!([libc::SIGINT, libc::SIGTERM, libc::SIGUSR1].map(is_blocked) == [true; 3]);
+            assert!(!is_blocked(libc::SIGSEGV), "{status}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 2);
+}
+
+#[test]
+fn other_pid_namespace_is_answered() {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["-rp", "--fork"]);
+        command
+    };
+    if !unshare().arg("true").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this system allows no user namespaces");
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let _program = Program::start(base.path(), &[]);
+    let output = unshare()
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "client", "--ignored", "--nocapture"])
+        .env("XDG_RUNTIME_DIR", base.path())
+        .output()
+        .unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains("None Some(7) None\n"), "{output}");
+}
+
+#[test]
+fn survey_of_silent_sockets_is_bounded() {
+    let base = tempfile::tempdir().unwrap();
+    drop(Program::start(base.path(), &[]));
+    let folder = base.path().join("gpuheap");
+    let name = |number: u32| folder.join(format!("{}-1.sock", 4_194_304 + number));
+    let silent: Vec<_> = (0..300).map(|number| UnixListener::bind(name(number)).unwrap()).collect();
+    let found = surveyed(base.path());
+    // 64 threads, each of which starts two questions at most.
+    assert!(found.len() <= 129, "{}", found.len());
+    let left_over = found.iter().filter_map(|one| one.failure.as_ref());
+    let left_over: Vec<_> = left_over.filter(|text| text.starts_with("not asked")).collect();
+    assert_eq!(left_over.len(), 1, "{left_over:?}");
+    drop(silent);
+    assert_eq!(surveyed(base.path()), []);
 }
 
 #[test]
