@@ -23,8 +23,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Most threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Answers of a user's sockets after which a survey asks no more of them. An answer takes 0.6 MB of
-/// memory at most.
+/// Most answers of a user's sockets in a survey. An answer takes 0.6 MB of memory at most.
 const MOST_OF_USER: usize = 64;
 
 /// Time of a survey for its questions. The last answers come within two seconds more.
@@ -87,14 +86,14 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
 /// Result of a survey.
 #[derive(Default)]
 struct Surveyed<'a> {
-    /// Processes that were asked, by socket.
+    /// Answers of processes, by socket.
     found: Vec<(&'a PathBuf, Published)>,
-    /// Pids of the sockets that were not asked, by user.
+    /// Pids of the sockets that got no question, by user.
     skipped: BTreeMap<u32, Vec<u32>>,
 }
 
 impl Surveyed<'_> {
-    /// Returns `true` if a further socket of the user is asked.
+    /// Returns `true` if a further socket of the user gets a question.
     fn has_room(&self, uid: u32) -> bool {
         self.found.iter().filter(|(_, one)| one.uid == uid).count() < MOST_OF_USER
     }

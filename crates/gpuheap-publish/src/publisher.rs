@@ -1,4 +1,4 @@
-//! The process's socket, which its members share.
+//! The socket of the process. All its members use it.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -61,7 +61,7 @@ pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
         let _ = catch_unwind(AssertUnwindSafe(|| serve(&listener, &members)));
     };
     let thread = thread::Builder::new().name(name).stack_size(STACK);
-    // The thread of the answers, which this one starts, blocks the signals too.
+    // This thread starts the thread of the answers, so both block the signals.
     match kernel::with_signals_blocked(|| thread.spawn(serve)) {
         Ok(_) => Ok((path, stop)),
         Err(error) => {
@@ -147,7 +147,7 @@ fn question(client: &UnixStream, end: Instant) -> Asked {
     }
 }
 
-/// Returns the answer of the worker, which is started at the first question.
+/// Returns the answer of the worker. The first question starts the worker.
 fn answer(
     worker: &mut Option<Worker>,
     members: &Arc<Members>,
