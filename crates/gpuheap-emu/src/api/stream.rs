@@ -3,8 +3,7 @@
 use super::prelude::*;
 use crate::api::context::PRIORITIES;
 use crate::emulator::null_is_per_thread;
-use crate::state::context::{Context, this_thread};
-use crate::state::device::Owner;
+use crate::state::context::this_thread;
 use crate::state::stream::{Stream, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
 
@@ -20,30 +19,12 @@ impl Call<'_> {
         let context = self.current()?;
         stream.require()?;
         fail_if(flags & !CU_STREAM_NON_BLOCKING != 0, INVALID_VALUE)?;
-        self.charge_first_stream(context)?;
         let id = self.state.fresh_id();
         // A priority outside the range is moved to its nearest end.
         let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
         let made = Stream::new(context, StreamKind::Created, flags, priority, id);
         let handle = self.state.streams.insert(made);
         stream.write(CUstream(handle))
-    }
-
-    /// Charges the memory that a context takes for its first stream if the process has several
-    /// devices: measured on two H200, driver 580.159. If a profile gives contexts no memory, the
-    /// stream takes none.
-    fn charge_first_stream(&mut self, context: u32) -> Outcome {
-        const BYTES: u64 = 2 << 20;
-        let has_several = self.state.devices.len() > 1;
-        let first = |found: &&Context| has_several && found.bytes > 0 && !found.has_streams;
-        let Some(found) = self.state.contexts.at(context).filter(first) else { return Ok(()) };
-        let device = found.device;
-        fail_if(!self.charge(device, Owner::Context, BYTES), CUresult::ERROR_OUT_OF_MEMORY)?;
-        if let Some(found) = self.state.contexts.at_mut(context) {
-            found.has_streams = true;
-            found.bytes += BYTES;
-        }
-        Ok(())
     }
 
     pub(crate) fn cuStreamDestroy_v2(&mut self, stream: CUstream) -> Outcome {

@@ -24,8 +24,6 @@ pub(crate) struct Context {
     pub(crate) limits: FxHashMap<i32, usize>,
     /// Device memory that the context took, bytes.
     pub(crate) bytes: u64,
-    /// Set once the context has had a stream of the program.
-    pub(crate) has_streams: bool,
 }
 
 /// Each thread's stack of current contexts, keyed by thread number.
