@@ -106,14 +106,7 @@ pub fn uuid(driver: &dyn Driver, ordinal: i32) -> Result<String, DriverError> {
     call!(driver, cuDeviceGet(&mut device, ordinal))?;
     let mut uuid = CUuuid::default();
     call!(driver, cuDeviceGetUuid(&mut uuid, device))?;
-    let mut text = String::from("GPU-");
-    for (index, byte) in uuid.bytes.iter().enumerate() {
-        if [4, 6, 8, 10].contains(&index) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    Ok(text)
+    Ok(uuid.to_string())
 }
 
 impl<'d> Probe<'d> {

@@ -6,6 +6,7 @@
 #![allow(non_camel_case_types, non_snake_case)]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::fmt;
 
 /// Ordinal of a device, in the driver's order.
 pub type CUdevice = c_int;
@@ -398,6 +399,18 @@ pub struct CUcheckpointLockArgs {
 pub struct CUuuid {
     /// Bytes of the UUID.
     pub bytes: [u8; 16],
+}
+
+/// NVML's format: `GPU-67707568-6561-702d-656d-750000000000`.
+impl fmt::Display for CUuuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (index, byte) in self.bytes.iter().enumerate() {
+            let dash = if [0, 4, 6, 8, 10].contains(&index) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
 }
 
 /// A location of memory.

@@ -1,6 +1,6 @@
 //! The emulated machine: its devices, and the processes on them at the time of a call.
 
-use gpuheap_driver::EmulatedDevice;
+use gpuheap_driver::{CUuuid, EmulatedDevice};
 use gpuheap_emu::{Account, Profile};
 
 use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
@@ -185,9 +185,7 @@ fn complete(index: usize, mut device: Device) -> Result<Device, String> {
 
 /// Formats a UUID like NVML: `GPU-67707568-6561-702d-656d-750000000000`.
 fn uuid_text(bytes: [u8; 16]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
-    format!("GPU-{}", parts.join("-"))
+    CUuuid { bytes }.to_string()
 }
 
 /// Parses an address on the PCI bus to domain, bus and device. The function at the end of the text
