@@ -16,25 +16,20 @@ pub(crate) struct DeviceBytes {
     pub(crate) peak: u64,
 }
 
-/// Source of the bytes of each device.
-pub(crate) trait Bytes: Sync {
-    /// Returns the bytes of each device, by device.
-    fn devices(&self) -> Vec<(u32, DeviceBytes)>;
-}
-
 /// Membership of the recorder of this process.
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 
-/// The recorder as a member of the process's socket.
-struct RecordedBytes(&'static dyn Bytes);
+/// The recorder as a member of the process's socket: a function that returns the bytes of each
+/// device.
+struct RecordedBytes<F>(F);
 
-/// Publishes the recorder's memory, if the settings say so. A failure is written to stderr, and the
-/// recording goes on.
-pub(crate) fn begin(recorder: &'static dyn Bytes) {
+/// Publishes the bytes of the devices that `devices` returns, if the settings say so. A failure is
+/// written to stderr, and the recording goes on.
+pub(crate) fn begin(devices: impl Fn() -> Vec<(u32, DeviceBytes)> + Send + Sync + 'static) {
     if !settings::get().publish {
         return;
     }
-    match join(Arc::new(RecordedBytes(recorder)), Access::Read) {
+    match join(Arc::new(RecordedBytes(devices)), Access::Read) {
         Ok(membership) => replace(Some(membership)),
         Err(error) => messages::write(&format!("the process is not published: {error}")),
     }
@@ -58,7 +53,7 @@ fn replace(membership: Option<Membership>) {
     drop(before);
 }
 
-impl Member for RecordedBytes {
+impl<F: Fn() -> Vec<(u32, DeviceBytes)> + Send + Sync> Member for RecordedBytes<F> {
     fn heaps(&self) -> Vec<HeapStatus> {
         let status = |(device, bytes): (u32, DeviceBytes)| HeapStatus {
             device: format!("cuda:{device}"),
@@ -69,7 +64,7 @@ impl Member for RecordedBytes {
             reserved: bytes.live,
             ..HeapStatus::default()
         };
-        self.0.devices().into_iter().map(status).collect()
+        (self.0)().into_iter().map(status).collect()
     }
 }
 
@@ -79,7 +74,5 @@ fn uuid(device: u32) -> Option<String> {
     // Without `_v2`, the UUID of the whole device, by which `gpuheap status` finds it.
     let is_known = real::cuDeviceGetUuid(&mut uuid, device).is_success()
         || real::cuDeviceGetUuid_v2(&mut uuid, device).is_success();
-    let hex = format!("{:032x}", u128::from_be_bytes(uuid.bytes));
-    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
-    is_known.then(|| format!("GPU-{a}-{b}-{c}-{d}-{e}"))
+    is_known.then(|| uuid.to_string())
 }

@@ -23,7 +23,7 @@ use crate::copy_sums::{Copies, Copy};
 use crate::limit::{self, Charge};
 use crate::mappings::{Mappings, Reference};
 use crate::open_ranges::OpenRanges;
-use crate::publication::{Bytes, DeviceBytes};
+use crate::publication::DeviceBytes;
 use crate::stacks::CallStack;
 use crate::threads::{Guard, ThreadEnds, Threads, without_panic};
 use crate::{closes, forks, publication, real, settings};
@@ -126,7 +126,7 @@ fn create() -> Option<&'static Recorder> {
     }
     let recorder = existing();
     if is_stored && let Some(recorder) = recorder {
-        publication::begin(recorder);
+        publication::begin(|| recorder.devices());
     }
     recorder
 }
@@ -396,9 +396,8 @@ impl Recorder {
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Bytes for Recorder {
+    /// Returns the bytes of each device, by device.
     fn devices(&self) -> Vec<(u32, DeviceBytes)> {
         let state = self.locked();
         let mut devices: Vec<_> =
