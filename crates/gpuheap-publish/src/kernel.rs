@@ -14,8 +14,8 @@ pub(crate) struct Peer {
     pub(crate) uid: u32,
 }
 
-/// Returns the process that connected or bound the other end of `stream`. The kernel
-/// writes pid 0 for a process of another PID namespace, and rustix's type has none.
+/// Returns the process that connected or bound the other end of `stream`. The kernel writes pid 0
+/// for a process of another PID namespace, and rustix's type has none.
 ///
 /// # Errors
 ///

@@ -154,16 +154,14 @@ fn answer(
     question: Question,
     listener: &UnixListener,
 ) -> Answer {
-    if worker.is_none() {
-        match Worker::start(members.clone()) {
-            Ok(started) => *worker = Some(started),
+    let worker = match worker {
+        Some(worker) => worker,
+        None => match Worker::start(members.clone()) {
+            Ok(started) => worker.insert(started),
             Err(error) => return failed(format!("no thread for the answer: {error}")),
-        }
-    }
-    match worker {
-        Some(worker) => worker.ask(question, listener),
-        None => failed("no thread for the answer".to_owned()),
-    }
+        },
+    };
+    worker.ask(question, listener)
 }
 
 /// The thread that calls the members. It ends when this is dropped and its call returns.
