@@ -9,32 +9,19 @@ use std::ptr;
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
 
+mod calls;
+
+use calls::{call, ok, start};
+
 const GIB: u64 = 1 << 30;
 const MIB: usize = 1 << 20;
-
-/// Calls a function of the driver and returns its code.
-macro_rules! code {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers.
-        unsafe { $gpu.$function($($arg),*) }
-    };
-}
-
-/// Calls a function of the driver that must succeed.
-macro_rules! ok {
-    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        assert_eq!(code!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
-    };
-}
 
 /// Returns an initialised emulator with `profiles`. The first device's context is current on this
 /// thread.
 fn emulator(profiles: Vec<Profile>) -> (Emulator, CUcontext) {
-    let gpu = Emulator::new(Options { devices: profiles, ..Options::default() });
+    let gpu = start(Options { devices: profiles, ..Options::default() });
     let mut context = CUcontext::NULL;
-    ok!(gpu, cuInit(0));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(gpu, cuCtxSetCurrent(context));
+    ok!(gpu, cuCtxGetCurrent(&mut context));
     (gpu, context)
 }
 
@@ -59,7 +46,7 @@ fn physical_host_memory_is_refused() {
     for kind in [L::HOST, L::HOST_NUMA] {
         let location = CUmemLocation { kind, id: 0 };
         let properties = CUmemAllocationProp { location, ..CUmemAllocationProp::device(0) };
-        let code = code!(gpu, cuMemCreate(&mut 0, 2 * MIB, &properties, 0));
+        let code = call!(gpu, cuMemCreate(&mut 0, 2 * MIB, &properties, 0));
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
     }
 }
@@ -76,7 +63,7 @@ fn shareable_pool_is_refused() {
         (host, 1, CUresult::ERROR_INVALID_VALUE),
     ] {
         let properties = CUmemPoolProps { location, handle_types, ..CUmemPoolProps::device(0) };
-        assert_eq!(code!(gpu, cuMemPoolCreate(&mut pool, &properties)), expected);
+        assert_eq!(call!(gpu, cuMemPoolCreate(&mut pool, &properties)), expected);
     }
 }
 
@@ -88,7 +75,7 @@ fn wsl2_has_no_host_pools() {
     ok!(gpu, cuDeviceGetAttribute(&mut value, attribute, 0));
     let mut host = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
     for kind in [CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOCATION_TYPE_MANAGED] {
-        let code = code!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut host, kind));
+        let code = call!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut host, kind));
         assert_eq!((value, code), (0, CUresult::ERROR_NOT_SUPPORTED));
     }
 }
@@ -138,7 +125,7 @@ fn descriptor_memory_is_allocated() {
     ok!(gpu, cuMemGetAllocationPropertiesFromHandle(&mut made, handle));
     assert_eq!(made.requested_handle_types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     ok!(gpu, cuMemRelease(handle));
-    let fabric = code!(gpu, cuMemCreate(&mut handle, 2 * MIB, &by(8), 0));
+    let fabric = call!(gpu, cuMemCreate(&mut handle, 2 * MIB, &by(8), 0));
     assert_eq!(fabric, CUresult::ERROR_NOT_PERMITTED);
 }
 
@@ -155,7 +142,7 @@ fn each_code_has_name_and_text() {
     assert_eq!(read(101), (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"));
     assert_eq!(read(205), (c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed"));
     assert_eq!(read(916).0, c"CUDA_ERROR_KEY_ROTATION");
-    let known = |code: &c_int| code!(gpu, cuGetErrorName(CUresult(*code), &mut ptr::null()));
+    let known = |code: &c_int| call!(gpu, cuGetErrorName(CUresult(*code), &mut ptr::null()));
     assert_eq!((0..1000).filter(|code| known(code).is_success()).count(), 101);
 }
 
@@ -200,7 +187,7 @@ fn capture_info_has_state_and_graph() {
     );
     assert_eq!(status, CUstreamCaptureStatus::ACTIVE);
     // The capture keeps its graph until the capture ends.
-    assert_eq!(code!(gpu, cuGraphDestroy(graph)), CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(call!(gpu, cuGraphDestroy(graph)), CUresult::ERROR_INVALID_VALUE);
     ok!(gpu, cuStreamEndCapture(stream, &mut ended));
     assert_eq!((ended, info().0), (graph, CUstreamCaptureStatus::NONE));
     ok!(gpu, cuGraphDestroy(ended));
@@ -219,10 +206,10 @@ fn graph_memory_figures_are_zero() {
     assert_eq!(bytes, 0);
     ok!(gpu, cuDeviceSetGraphMemAttribute(0, A::USED_MEM_HIGH, value));
     ok!(gpu, cuDeviceGraphMemTrim(0));
-    let code = code!(gpu, cuDeviceSetGraphMemAttribute(0, A::USED_MEM_CURRENT, value));
+    let code = call!(gpu, cuDeviceSetGraphMemAttribute(0, A::USED_MEM_CURRENT, value));
     assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
     ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
-    assert_eq!(code!(gpu, cuProfilerStart()), CUresult::ERROR_INVALID_CONTEXT);
+    assert_eq!(call!(gpu, cuProfilerStart()), CUresult::ERROR_INVALID_CONTEXT);
 }
 
 #[test]
@@ -235,7 +222,7 @@ fn context_goes_with_its_last_reference() {
     ok!(gpu, cuCtxDetach(made));
     ok!(gpu, cuCtxSynchronize());
     ok!(gpu, cuCtxDetach(made));
-    let gone = code!(gpu, cuCtxPushCurrent_v2(made));
+    let gone = call!(gpu, cuCtxPushCurrent_v2(made));
     assert_eq!(gone, CUresult::ERROR_CONTEXT_IS_DESTROYED);
 }
 
@@ -256,7 +243,7 @@ fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
     let three = [1, 2, 3].map(|gib| Profile::with_memory(gib * GIB)).to_vec();
     let options = Options { devices: three, ..Options::default() }.with_visible_devices(list);
     let gpu = Emulator::new(options);
-    let code = code!(gpu, cuInit(0));
+    let code = call!(gpu, cuInit(0));
     if !code.is_success() {
         return Err(code);
     }
