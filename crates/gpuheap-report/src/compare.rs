@@ -7,7 +7,7 @@ use gpuheap_trace::Holder;
 use serde::Serialize;
 
 use crate::report::Report;
-use crate::text::WIDTH;
+use crate::text::{WIDTH, others};
 
 /// Rows of a table. Further rows are summed up.
 const ROWS: usize = 12;
@@ -133,7 +133,7 @@ fn add_changes(text: &mut String, question: &str, changes: &[Change]) {
     let rest = &changes[shown..];
     if !rest.is_empty() {
         let sum = rest.iter().map(Change::bytes).sum();
-        let others = gpuheap_text::count(rest.len() as u64, "other");
+        let others = others(rest.len());
         add_line!(text, "{:>13}  {:>12}  {:>12}  {others}", signed(sum), "", "");
     }
 }

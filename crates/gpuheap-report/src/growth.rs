@@ -45,90 +45,105 @@ impl Growth {
     /// Returns the floor at the end, bytes. A program may free everything at its end, so the larger
     /// floor of the last two parts counts.
     pub fn last(&self) -> u64 {
-        self.floors[PARTS - 1].max(self.floors[PARTS - 2])
+        last(&self.floors)
     }
 
     /// Returns the bytes that the site gained after the warm-up.
     pub fn bytes(&self) -> u64 {
-        self.last().saturating_sub(self.first())
+        gained(&self.floors)
     }
 
     /// Returns the number of parts after the warm-up whose floor is above the part before.
     pub fn rises(&self) -> usize {
-        self.floors[WARM_UP - 1..].windows(2).filter(|pair| pair[1] > pair[0]).count()
+        rises(&self.floors)
     }
 }
 
-fn is_steady(growth: &Growth) -> bool {
-    let before_the_end = &growth.floors[WARM_UP - 1..PARTS - 1];
-    growth.rises() >= STEADY && before_the_end.is_sorted()
+/// Floor in each part, bytes.
+type Floors = [u64; PARTS];
+
+fn last(floors: &Floors) -> u64 {
+    floors[PARTS - 1].max(floors[PARTS - 2])
+}
+
+fn gained(floors: &Floors) -> u64 {
+    last(floors).saturating_sub(floors[WARM_UP - 1])
+}
+
+fn rises(floors: &Floors) -> usize {
+    floors[WARM_UP - 1..].windows(2).filter(|pair| pair[1] > pair[0]).count()
+}
+
+fn is_steady(floors: &Floors) -> bool {
+    rises(floors) >= STEADY && floors[WARM_UP - 1..PARTS - 1].is_sorted()
 }
 
 /// Returns the sites that grew after the warm-up: steady ones first, then by bytes. Threads may run
 /// one after another, so that a site of one thread grows in few parts of all events. If such a
 /// thread gained at least half of a site's bytes, steadily by its own events, its floors count.
-pub(crate) fn growing(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Growth> {
-    let growth = |series: &Series| {
-        let site = ledger.sites.get(series.key as usize).cloned().unwrap_or_default();
-        let (frames, floors) = (Vec::new(), series.floors);
-        let mut growth = Growth { site, thread: None, frames, floors, is_steady: false };
-        growth.is_steady = is_steady(&growth);
-        growth
-    };
+/// No site is steady if the recording has segments of a pool in place of its blocks
+/// (`has_blocks`).
+pub(crate) fn growing(
+    trace: &Trace,
+    ledger: &Ledger,
+    calls: &Calls<'_>,
+    has_blocks: bool,
+) -> Vec<Growth> {
     let of_site = |block: &Block| Some(block.site);
-    let mut found: FxHashMap<u32, (Option<u32>, Growth)> = series(trace, ledger, false, of_site)
-        .iter()
-        .map(|series| (series.key, (None, growth(series))))
-        .filter(|(_, (_, growth))| growth.bytes() > 0)
+    // Floors of each site, and the thread whose blocks they count.
+    let mut found: FxHashMap<u32, (Option<u32>, Floors)> = series(trace, ledger, false, of_site)
+        .into_iter()
+        .map(|series| (series.key, (None, series.floors)))
+        .filter(|(_, (_, floors))| gained(floors) > 0)
         .collect();
-    let has_threads = !found.is_empty() && trace.threads().is_some_and(|all| all.len() > 1);
-    if has_threads {
-        for series in series(trace, ledger, true, of_site) {
-            let of_thread = growth(&series);
-            let Some((thread, before)) = found.get_mut(&series.key) else { continue };
-            let is_most = match thread {
-                Some(_) => of_thread.bytes() > before.bytes(),
-                None => of_thread.bytes() >= before.bytes() / 2,
+    if found.is_empty() {
+        return Vec::new();
+    }
+    if trace.threads().is_some_and(|all| all.len() > 1) {
+        for Series { key, thread, floors } in series(trace, ledger, true, of_site) {
+            let Some(known) = found.get_mut(&key) else { continue };
+            let is_most = match known.0 {
+                Some(_) => gained(&floors) > gained(&known.1),
+                None => gained(&floors) >= gained(&known.1) / 2,
             };
-            if of_thread.is_steady && is_most {
-                *thread = Some(series.thread);
-                let name = Some(thread_name(trace, series.thread, 0));
-                *before = Growth { thread: name, ..of_thread };
+            if is_steady(&floors) && is_most {
+                *known = (Some(thread), floors);
             }
         }
     }
-    // The call that gained the most of each site.
-    let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
     let mut site_of = vec![0; calls.len()];
-    for block in ledger.blocks.iter().filter(|_| !found.is_empty()) {
+    for block in &ledger.blocks {
         if let Some(call) = calls.of(block) {
             site_of[call as usize] = block.site;
         }
     }
+    // The call that gained the most of each site, with its bytes.
+    let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
     for by_thread in [false, true] {
         if found.values().any(|(thread, _)| thread.is_some() == by_thread) {
-            for series in series(trace, ledger, by_thread, |block| calls.of(block)) {
-                let site = site_of[series.key as usize];
-                let thread = by_thread.then_some(series.thread);
-                let bytes = growth(&series).bytes();
+            for Series { key: call, thread, floors } in
+                series(trace, ledger, by_thread, |block| calls.of(block))
+            {
+                let site = site_of[call as usize];
+                let thread = by_thread.then_some(thread);
                 if found.get(&site).is_some_and(|(of, _)| *of == thread) {
                     let most = best.entry(site).or_default();
-                    *most = (*most).max((bytes, series.key));
+                    *most = (*most).max((gained(&floors), call));
                 }
             }
         }
     }
-    let mut found: Vec<Growth> = found
-        .into_iter()
-        .map(|(site, (_, growth))| {
-            let call = best.get(&site).filter(|(bytes, _)| *bytes > 0);
-            let frames = call.map_or_else(Vec::new, |(_, call)| calls.frames(*call));
-            Growth { frames, ..growth }
-        })
-        .collect();
-    if !trace.unrecorded_pools().is_empty() {
-        found.iter_mut().for_each(|growth| growth.is_steady = false);
-    }
+    let growth = |(site, (thread, floors)): (u32, (Option<u32>, Floors))| {
+        let call = best.get(&site).filter(|(bytes, _)| *bytes > 0);
+        Growth {
+            site: ledger.sites[site as usize].clone(),
+            thread: thread.map(|thread| thread_name(trace, thread, 0)),
+            frames: call.map_or_else(Vec::new, |(_, call)| calls.frames(*call)),
+            floors,
+            is_steady: has_blocks && is_steady(&floors),
+        }
+    };
+    let mut found: Vec<Growth> = found.into_iter().map(growth).collect();
     found.sort_by(|one, other| {
         let key = |growth: &Growth| (growth.is_steady, growth.bytes());
         key(other).cmp(&key(one)).then_with(|| one.site.cmp(&other.site))
@@ -141,7 +156,7 @@ struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.
     thread: u32,
-    floors: [u64; PARTS],
+    floors: Floors,
 }
 
 /// Progress of a thread, or of all threads, through the events.

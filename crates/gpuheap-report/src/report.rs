@@ -47,8 +47,8 @@ pub struct Report {
     pub pools: Option<Pools>,
     /// Frameworks whose pools took memory, although their blocks were not recorded.
     pub unrecorded_pools: Vec<&'static str>,
-    /// Sites of the blocks that are live at the end, most bytes first, without those of NVIDIA's
-    /// libraries.
+    /// Sites of the blocks that are live at the end, most bytes first. Blocks of NVIDIA's libraries
+    /// are left out.
     pub left: Vec<Holder>,
     /// NVIDIA's libraries with blocks that are live at the end, by the lines that called them.
     pub left_by_library: Vec<Holder>,
@@ -96,6 +96,8 @@ impl Report {
         let ledger = Ledger::new(trace);
         let calls = Calls::new(trace);
         let last = trace.events()[..events as usize].last();
+        let unrecorded_pools = trace.unrecorded_pools();
+        let has_blocks = unrecorded_pools.is_empty();
         let (left, left_by_library) = holders::left(trace, &ledger, end(trace));
         Self {
             name: trace.name().to_owned(),
@@ -111,7 +113,7 @@ impl Report {
             held_by_thread: holders::by_thread(trace, &ledger, events),
             held_by_kind: holders::by_kind(trace, &ledger, events),
             pools: Pools::new(trace, &ledger, events),
-            unrecorded_pools: trace.unrecorded_pools(),
+            unrecorded_pools,
             left,
             left_by_library,
             left_by_thread: holders::by_thread(trace, &ledger, end(trace)),
@@ -120,7 +122,7 @@ impl Report {
             recording: trace.recording().cloned(),
             ranges: ranges::by_range(trace, &ledger),
             copies: copies::by_site(trace),
-            growing: growth::growing(trace, &ledger, &calls),
+            growing: growth::growing(trace, &ledger, &calls, has_blocks),
             temporary: temporary::temporary(trace, &ledger, &calls),
             summary,
         }

@@ -483,7 +483,7 @@ fn rows(all: usize) -> usize {
 }
 
 /// Returns the name of the row that sums up further rows.
-fn others(rows: usize) -> String {
+pub(crate) fn others(rows: usize) -> String {
     count(rows as u64, "other")
 }
 

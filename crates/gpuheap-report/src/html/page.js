@@ -283,7 +283,7 @@ const TABS = {
   },
 };
 
-// Returns the rows of blocks at the end: those of NVIDIA's libraries, or all others.
+// Returns the rows of blocks at the end: of NVIDIA's libraries, or of all other code.
 function left(trace, ofLibrary, empty) {
   const at = (trace) => ({ ...atEnd(trace), is: (block) => trace.of_library[trace.blocks.stack[block]] === ofLibrary });
   const other = state.before?.trace;
