@@ -14,7 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::folder::{Socket, start_ticks};
 use crate::kernel;
-use crate::protocol::{Answer, Leaks, MOST_ANSWER, Question, Site, Status, parse_answer, truncate};
+use crate::protocol::{
+    Answer, Leaks, MOST_ANSWER, MOST_TEXT, Question, Site, Status, parse_answer, truncate,
+};
+use crate::text::Texts;
 use crate::wire::{read_line, write_line};
 
 /// Time for an answer, in addition to the time that the program takes at most.
@@ -42,6 +45,7 @@ pub struct Published {
     /// Outstanding allocations by line.
     pub leaks: Leaks,
     /// Reason for a missing answer.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub failure: Option<String>,
 }
 

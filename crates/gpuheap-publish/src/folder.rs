@@ -92,6 +92,14 @@ pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
     Err(Error::other(reasons.join("; ")))
 }
 
+/// Returns paths for a recording of this process, the preferred one first: in its working folder,
+/// else in a folder of sockets. Clients choose no path, so none can name a file of the user.
+pub(crate) fn recordings() -> Vec<PathBuf> {
+    let private = candidates().into_iter().filter(|folder| check(folder, own_uid()).is_ok());
+    let folders = std::env::current_dir().into_iter().chain(private);
+    folders.map(|folder| folder.join(format!("gpuheap-{}.gph", std::process::id()))).collect()
+}
+
 /// Returns the start of a process after boot, in ticks of 10 ms; `None` if it has ended.
 pub(crate) fn start_ticks(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

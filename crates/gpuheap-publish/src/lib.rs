@@ -23,6 +23,7 @@ mod protocol;
 mod publisher;
 #[cfg(target_os = "linux")]
 mod server;
+mod text;
 #[cfg(target_os = "linux")]
 mod wire;
 
@@ -32,8 +33,8 @@ pub use client::{Published, ask, survey};
 pub use folder::{Socket, sockets, sockets_in};
 pub use member::Member;
 pub use protocol::{
-    Access, Answer, HeapStatus, Held, Leaks, MOST_ENTRIES, Question, RECORDED, Refusal,
-    RefusalKind, Site, Status, parse_answer, parse_question,
+    Access, Answer, HeapStatus, Held, Leaks, MOST_ENTRIES, OpenScope, Question, RECORDED, Recorded,
+    Refusal, RefusalKind, Site, Status, parse_answer, parse_question,
 };
 #[cfg(target_os = "linux")]
 pub use publisher::{Membership, join};

@@ -1,9 +1,10 @@
 //! Members: heaps of this process that questions are about.
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::protocol::{Access, HeapStatus, Held, Leaks};
+use crate::protocol::{Access, HeapStatus, Held, Leaks, OpenScope, Recorded};
 
 /// A member of this process that knows memory: a heap, or a recorder. Its methods are called on a
 /// thread that only answers questions, one call at a time. They may wait for locks of the program.
@@ -20,6 +21,11 @@ pub trait Member: Send + Sync {
 
     /// Returns outstanding allocations with their holders.
     fn held(&self) -> Vec<Held> {
+        Vec::new()
+    }
+
+    /// Returns the scopes that have not ended.
+    fn scopes(&self) -> Vec<OpenScope> {
         Vec::new()
     }
 
@@ -41,6 +47,22 @@ pub trait Member: Send + Sync {
     fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {
         let _ = (device, bytes);
         Ok(None)
+    }
+
+    /// Records the member's allocations into `file`. If the file exists, chooses another name in
+    /// the same folder. Returns `None` if the member has no allocations to record.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the recording did not start.
+    fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
+        let _ = file;
+        Ok(None)
+    }
+
+    /// Ends the recording that `start_recording` started; returns `None` if it did not start one.
+    fn stop_recording(&self) -> Option<Recorded> {
+        None
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::{Bounded, Texts};
+
 /// Version of the protocol, in each question and each answer.
 const VERSION: u32 = 1;
 
@@ -21,6 +23,9 @@ pub const MOST_ENTRIES: usize = 100;
 /// Most characters of a text in an answer.
 pub(crate) const MOST_TEXT: usize = 200;
 
+/// Most characters of the path of a recording. Linux allows paths of 4,096 bytes.
+const MOST_PATH: usize = 4096;
+
 /// Name of the pool of memory that a recorder counts. The memory may be a heap's too.
 pub const RECORDED: &str = "recorded";
 
@@ -34,6 +39,8 @@ pub enum Question {
     Leaks,
     /// Outstanding allocations with the names that hold them, most bytes first.
     Held,
+    /// Scopes that have not ended, most bytes first.
+    Scopes,
     /// Returns cached memory of all heaps to the driver.
     Flush,
     /// Sets the hard limit of a device's heaps.
@@ -44,12 +51,16 @@ pub enum Question {
         #[serde(deserialize_with = "Option::deserialize")]
         bytes: Option<u64>,
     },
+    /// Records the allocations of all heaps into files. The program chooses their paths.
+    StartRecording,
+    /// Ends the recordings that [`Question::StartRecording`] started.
+    StopRecording,
 }
 
 impl Question {
     /// Returns `true` for a question that changes the program.
     pub fn is_change(&self) -> bool {
-        matches!(self, Question::Flush | Question::Limit { .. })
+        !matches!(self, Question::Status | Question::Leaks | Question::Held | Question::Scopes)
     }
 
     /// Returns the most seconds that the program takes for the answer. A flush waits for frees in
@@ -75,6 +86,10 @@ pub enum Answer {
     Leaks(Leaks),
     /// Answer to [`Question::Held`], most bytes first.
     Held(Vec<Held>),
+    /// Answer to [`Question::Scopes`], most bytes first.
+    Scopes(Vec<OpenScope>),
+    /// Answer to [`Question::StartRecording`] and [`Question::StopRecording`].
+    Recordings(Vec<Recorded>),
     /// Answer to [`Question::Flush`] and [`Question::Limit`]: bytes that the driver got back.
     GivenBack(u64),
     /// The question was not answered.
@@ -87,32 +102,15 @@ impl Answer {
         to_line(&self.clone().bounded())
     }
 
+    /// Cuts lists. Texts are cut where they are written and read.
     fn bounded(mut self) -> Answer {
         match &mut self {
-            Answer::Status(status) => {
-                status.program = cut(&status.program);
-                truncate(&mut status.heaps, &mut status.left_out);
-                for heap in &mut status.heaps {
-                    cut_all([&mut heap.device, &mut heap.uuid, &mut heap.pool]);
-                }
-            }
-            Answer::Leaks(leaks) => {
-                truncate(&mut leaks.sites, &mut leaks.left_out);
-                for site in &mut leaks.sites {
-                    cut_all([&mut site.line, &mut site.function, &mut site.device, &mut site.kind]);
-                }
-            }
-            Answer::Held(all) => {
-                all.truncate(MOST_ENTRIES);
-                for held in all {
-                    cut_all([&mut held.line, &mut held.device]);
-                    // A holder is a name of some 20 to 80 characters.
-                    held.holders.truncate(8);
-                    cut_all(&mut held.holders);
-                }
-            }
-            Answer::GivenBack(_) => {}
-            Answer::Refused(refusal) => refusal.text = cut(&refusal.text),
+            Answer::Status(status) => truncate(&mut status.heaps, &mut status.left_out),
+            Answer::Leaks(leaks) => truncate(&mut leaks.sites, &mut leaks.left_out),
+            Answer::Held(held) => held.truncate(MOST_ENTRIES),
+            Answer::Scopes(scopes) => scopes.truncate(MOST_ENTRIES),
+            Answer::Recordings(recordings) => recordings.truncate(MOST_ENTRIES),
+            Answer::GivenBack(_) | Answer::Refused(_) => {}
         }
         self
     }
@@ -122,6 +120,7 @@ impl Answer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Command line of the program, without the folder of its file.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub program: String,
     /// Questions that the program answers.
     pub access: Access,
@@ -135,10 +134,13 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapStatus {
     /// Name of the device in the program: `cuda:0`, `emulated:16GiB`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub device: String,
     /// UUID of the device, `GPU-...`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub uuid: String,
     /// Name of the pool; [`RECORDED`] for memory that a recorder counts.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub pool: String,
     /// Live bytes, as requested.
     pub live: u64,
@@ -176,12 +178,16 @@ pub struct Leaks {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     /// File and line: `train.py:41`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub line: String,
     /// Function that contains the line; empty if unknown.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub function: String,
     /// Name of the device in the program.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub device: String,
     /// Kind of the memory: `device`, `unified`, `pinned` or `registered`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub kind: String,
     /// Number of the allocations.
     pub allocations: u64,
@@ -193,15 +199,44 @@ pub struct Site {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     /// File and line of the allocation.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub line: String,
     /// Name of the device in the program.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub device: String,
     /// Bytes of the allocation, as requested.
     pub bytes: u64,
     /// Seconds since the allocation.
     pub age_seconds: f64,
     /// Names that hold the memory: `global cache of train`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub holders: Vec<String>,
+}
+
+/// A scope that has not ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenScope {
+    /// Name in Python. In Rust, file and line of the scope's beginning: `src/train.rs:41`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
+    pub name: String,
+    /// Name of the device in the program.
+    #[serde(with = "Texts::<MOST_TEXT>")]
+    pub device: String,
+    /// Live bytes that the scope's end frees or reports.
+    pub live: u64,
+    /// Limit of the live bytes.
+    pub limit: Option<u64>,
+}
+
+/// A recording of a heap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// Path of the file.
+    #[serde(with = "Texts::<MOST_PATH>")]
+    pub path: String,
+    /// Reason for which the recording ended early, for example a full disk.
+    #[serde(with = "Texts::<MOST_TEXT>")]
+    pub stopped: Option<String>,
 }
 
 /// Questions that a program answers.
@@ -211,7 +246,7 @@ pub enum Access {
     /// Questions that change nothing.
     #[default]
     Read,
-    /// All questions, flush and limit included.
+    /// All questions, those that change the program included.
     Control,
 }
 
@@ -221,6 +256,7 @@ pub struct Refusal {
     /// Kind of reason.
     pub kind: RefusalKind,
     /// The reason in words.
+    #[serde(with = "Texts::<MOST_TEXT>")]
     pub text: String,
 }
 
@@ -262,8 +298,8 @@ pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
     })
 }
 
-/// Parses the line of an answer. Texts of the answer are of another process: they may contain
-/// control characters.
+/// Parses the line of an answer. Its texts are safe for a terminal: control characters of the other
+/// process are replaced by blanks.
 ///
 /// # Errors
 ///
@@ -293,11 +329,13 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
         version: u32,
     }
     // Read first, because another version may have other fields.
-    let head: Head = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    // The text of an error may quote the line.
+    let reason = |error: serde_json::Error| error.to_string().bounded(MOST_TEXT);
+    let head: Head = serde_json::from_slice(line).map_err(reason)?;
     if head.version != VERSION {
         return Err(format!("its version is {}", head.version));
     }
-    let read: Versioned<T> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let read: Versioned<T> = serde_json::from_slice(line).map_err(reason)?;
     Ok(read.body)
 }
 
@@ -306,19 +344,6 @@ pub(crate) fn truncate<T>(list: &mut Vec<T>, left_out: &mut u64) {
     let over = list.len().saturating_sub(MOST_ENTRIES);
     list.truncate(MOST_ENTRIES);
     *left_out = left_out.saturating_add(over as u64);
-}
-
-fn cut_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
-    texts.into_iter().for_each(|text| *text = cut(text));
-}
-
-/// Cuts a text to [`MOST_TEXT`] characters. Keeps the end, because a path ends with its name.
-fn cut(text: &str) -> String {
-    let over = text.chars().count().saturating_sub(MOST_TEXT);
-    match over {
-        0 => text.to_owned(),
-        over => text.chars().skip(over).collect(),
-    }
 }
 
 #[cfg(test)]
@@ -356,6 +381,31 @@ mod tests {
         }
         let deep = format!("{{\"version\":{}", "[".repeat(4000));
         assert!(parse_question(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn texts_have_no_control_characters() {
+        let text = || "a\u{1b}[31m\n".to_owned();
+        let held = Held { line: text(), holders: vec![text()], ..Held::default() };
+        let recorded = Recorded { path: text(), stopped: Some(text()) };
+        let refusal = Refusal { kind: RefusalKind::Failed, text: text() };
+        for answer in [
+            Answer::Status(Status { program: text(), ..Status::default() }),
+            Answer::Held(vec![held]),
+            Answer::Recordings(vec![recorded]),
+            Answer::Refused(refusal),
+        ] {
+            // A hostile program writes its texts unchanged.
+            let line =
+                serde_json::to_string(&answer).unwrap().replace("a [31m ", "a\\u001b[31m\\n");
+            assert!(line.contains("u001b"), "{line}");
+            let line = format!("{{\"version\":1,{}", &line[1..]);
+            let read = parse_answer(line.as_bytes()).unwrap();
+            assert_eq!(read, parse_answer(answer.to_line().as_bytes()).unwrap());
+            assert!(!format!("{read:?}").contains("u{1b}"), "{read:?}");
+        }
+        let unknown = parse_answer(b"{\"version\":1,\"\\u001bc\":1}").unwrap_err();
+        assert!(!unknown.contains('\u{1b}'), "{unknown:?}");
     }
 
     #[test]

@@ -17,10 +17,10 @@ use rustix::net::Shutdown;
 
 use crate::folder::{self, own_uid};
 use crate::kernel;
-use crate::member::Members;
+use crate::member::{Member, Members};
 use crate::protocol::{
-    Access, Answer, Leaks, MOST_QUESTION, MOST_TEXT, Question, Refusal, RefusalKind, Status,
-    parse_question,
+    Access, Answer, Leaks, MOST_QUESTION, MOST_TEXT, Question, Recorded, Refusal, RefusalKind,
+    Status, parse_question,
 };
 use crate::wire::{read_line, write_line};
 
@@ -263,37 +263,89 @@ impl Members {
                 all.sort_by_key(|held| std::cmp::Reverse(held.bytes));
                 Answer::Held(all)
             }
-            Question::Flush | Question::Limit { .. } => self.change(question),
+            Question::Scopes => {
+                let mut all: Vec<_> = readable.iter().flat_map(|member| member.scopes()).collect();
+                all.sort_by_key(|scope| std::cmp::Reverse(scope.live));
+                Answer::Scopes(all)
+            }
+            Question::Flush
+            | Question::Limit { .. }
+            | Question::StartRecording
+            | Question::StopRecording => self.change(question),
         }
     }
 
-    /// Changes the members that allow it. Sums the bytes that the driver got back.
+    /// Changes the members that allow it.
     fn change(&self, question: &Question) -> Answer {
         let members = self.with(Access::Control);
         if members.is_empty() {
-            let text = "the program allows no changes; start it with GPUHEAP_PUBLISH=control";
+            let text =
+                "no heap of the program allows changes; start it with GPUHEAP_PUBLISH=control";
             return Answer::Refused(Refusal::new(RefusalKind::NotAllowed, text));
         }
-        let (mut sum, mut is_any, mut reasons) = (0_u64, false, Vec::new());
-        for member in &members {
-            let changed = match question {
-                Question::Limit { device, bytes } => member.set_limit(device, *bytes),
-                _ => member.flush().map(Some),
-            };
-            match changed {
-                Ok(Some(bytes)) => (sum, is_any) = (sum.saturating_add(bytes), true),
-                Ok(None) => {}
-                Err(reason) => reasons.push(reason),
+        let members = members.iter();
+        match question {
+            Question::Limit { device, bytes } => {
+                let (set, reason) = split(members.map(|member| member.set_limit(device, *bytes)));
+                match reason {
+                    Some(reason) => failed(reason),
+                    None if set.is_empty() => {
+                        failed("the program has no heap on that device".to_owned())
+                    }
+                    None => Answer::GivenBack(sum(&set)),
+                }
             }
-        }
-        // Bytes that a flush returned count, even if a member failed.
-        let is_flushed = *question == Question::Flush && sum > 0;
-        match reasons.first() {
-            Some(reason) if !is_flushed => failed(reason.clone()),
-            _ if is_any => Answer::GivenBack(sum),
-            _ => failed("the program has no heap on that device".to_owned()),
+            Question::StartRecording => {
+                match split(members.map(|member| start_recording(&**member))) {
+                    (started, reason) if started.is_empty() => failed(
+                        reason.unwrap_or_else(|| "the program has no heap to record".to_owned()),
+                    ),
+                    (started, _) => Answer::Recordings(started),
+                }
+            }
+            Question::StopRecording => {
+                let stopped: Vec<_> =
+                    members.filter_map(|member| member.stop_recording()).collect();
+                match stopped.is_empty() {
+                    true => failed("no recording was started from outside".to_owned()),
+                    false => Answer::Recordings(stopped),
+                }
+            }
+            _ => match split(members.map(|member| member.flush().map(Some))) {
+                (flushed, Some(reason)) if sum(&flushed) == 0 => failed(reason),
+                // Bytes that a flush returned count, even if a member failed.
+                (flushed, _) => Answer::GivenBack(sum(&flushed)),
+            },
         }
     }
+}
+
+/// Returns the values, and the first reason of a failure.
+fn split<T>(results: impl Iterator<Item = Result<Option<T>, String>>) -> (Vec<T>, Option<String>) {
+    let (mut values, mut reason) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(value) => values.extend(value),
+            Err(failure) => reason = reason.or(Some(failure)),
+        }
+    }
+    (values, reason)
+}
+
+fn sum(bytes: &[u64]) -> u64 {
+    bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+/// Records a member into the first folder that can be used.
+fn start_recording(member: &dyn Member) -> Result<Option<Recorded>, String> {
+    let mut failure = "no folder can be used for a recording".to_owned();
+    for file in folder::recordings() {
+        match member.start_recording(&file) {
+            Err(reason) => failure = reason,
+            started => return started,
+        }
+    }
+    Err(failure)
 }
 
 fn failed(text: String) -> Answer {

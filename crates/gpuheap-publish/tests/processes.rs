@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuheap_publish::{
-    Access, Answer, HeapStatus, Leaks, Member, Published, Question, RefusalKind, Site, Socket, ask,
-    join, sockets_in, survey,
+    Access, Answer, HeapStatus, Leaks, Member, OpenScope, Published, Question, Recorded,
+    RefusalKind, Site, Socket, ask, join, sockets_in, survey,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -36,6 +36,20 @@ impl Member for Fixed {
 
     fn flush(&self) -> Result<u64, String> {
         Ok(5)
+    }
+
+    fn scopes(&self) -> Vec<OpenScope> {
+        let scope = |live| OpenScope { name: "load".to_owned(), live, ..OpenScope::default() };
+        vec![scope(3), scope(4)]
+    }
+
+    fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
+        // The working folder of the tests is refused here, as a folder without a right to write.
+        let path = file.display().to_string();
+        match file.starts_with(std::env::current_dir().unwrap()) {
+            true => Err("the folder cannot be written".to_owned()),
+            false => Ok(Some(Recorded { path, stopped: None })),
+        }
     }
 
     fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {
@@ -454,6 +468,12 @@ fn changes_need_control() {
     let (kind, text) = refusal(ask(&only(base.path()), &Question::Flush).unwrap().1);
     assert_eq!(kind, RefusalKind::NotAllowed);
     assert!(text.contains("GPUHEAP_PUBLISH=control"), "{text}");
+    let (kind, _) = refusal(ask(&only(base.path()), &Question::StartRecording).unwrap().1);
+    assert_eq!(kind, RefusalKind::NotAllowed);
+    let Answer::Scopes(scopes) = ask(&only(base.path()), &Question::Scopes).unwrap().1 else {
+        panic!("no scopes")
+    };
+    assert_eq!(scopes.iter().map(|scope| scope.live).collect::<Vec<_>>(), [4, 3]);
     program.end();
     let _program = Program::start(base.path(), &[("PUBLISH_TEST_CONTROL", "1")]);
     let socket = only(base.path());
@@ -466,6 +486,10 @@ fn changes_need_control() {
     let reason = |question| refusal(answer(question)).1;
     assert_eq!(reason(limit("cuda:0", None)), "a limit is needed");
     assert_eq!(reason(limit("cuda:1", None)), "the program has no heap on that device");
+    let Answer::Recordings(started) = answer(Question::StartRecording) else { panic!("none") };
+    let file = format!("gpuheap-{}.gph", socket.pid);
+    assert_eq!(started[0].path, base.path().join("gpuheap").join(file).display().to_string());
+    assert_eq!(reason(Question::StopRecording), "no recording was started from outside");
 }
 
 #[test]

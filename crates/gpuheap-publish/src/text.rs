@@ -1,0 +1,57 @@
+//! Texts of an answer, within a bound of characters and without control characters.
+//!
+//! Both sides apply this: the program, so that its answer is short, and the reader, because a
+//! program can send any text.
+
+use gpuheap_text::printable;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Most texts of a list within an entry. A holder is a name of some 20 to 80 characters.
+const MOST_TEXTS: usize = 8;
+
+/// Form of a field that has texts of at most `MOST` characters.
+pub(crate) struct Texts<const MOST: usize>;
+
+impl<const MOST: usize> Texts<MOST> {
+    pub(crate) fn serialize<S: Serializer>(
+        value: &(impl Bounded + Serialize),
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.bounded(MOST).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: Bounded + Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(T::deserialize(from)?.bounded(MOST))
+    }
+}
+
+/// A text, or several.
+pub(crate) trait Bounded: Sized {
+    /// Returns the value with texts of at most `most` characters, without control characters.
+    fn bounded(&self, most: usize) -> Self;
+}
+
+impl Bounded for String {
+    /// Keeps the end, because a path ends with its name.
+    fn bounded(&self, most: usize) -> String {
+        let over = self.chars().count().saturating_sub(most);
+        let start = self.char_indices().nth(over).map_or(self.len(), |(at, _)| at);
+        printable(&self[start..]).into_owned()
+    }
+}
+
+impl Bounded for Option<String> {
+    fn bounded(&self, most: usize) -> Option<String> {
+        self.as_ref().map(|text| text.bounded(most))
+    }
+}
+
+impl Bounded for Vec<String> {
+    fn bounded(&self, most: usize) -> Vec<String> {
+        self.iter().take(MOST_TEXTS).map(|text| text.bounded(most)).collect()
+    }
+}
