@@ -44,6 +44,30 @@ fn program() {
     wait();
 }
 
+/// Holds 2 MiB in a scope, and 1 MiB that the scope's end does not free. Then allocates 5 MiB.
+#[test]
+#[ignore = "another test starts it"]
+fn scoped_program() {
+    let device = Device::open("emulated:1GiB").unwrap();
+    let heap = device.heap().unwrap();
+    let say = |text: &str| {
+        println!("{text}");
+        std::io::stdout().flush().unwrap();
+        assert_eq!(std::io::stdin().read(&mut [0]).unwrap(), 1);
+    };
+    let (kept, _) = heap.scope(|scope| {
+        let target = scope.target().unwrap();
+        let (_ends, kept) = (target.zeroed::<u8, _>(2 << 20), target.zeroed::<u8, _>(1 << 20));
+        let kept = scope.keep(kept.unwrap());
+        say("ready");
+        kept
+    });
+    let stream = device.stream().unwrap();
+    let live = heap.allocate(5 * MIB, &stream).unwrap();
+    say("allocated");
+    drop((kept, live));
+}
+
 struct Program {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -51,8 +75,12 @@ struct Program {
 
 impl Program {
     fn start(folder: &Path, publish: Option<&str>) -> Program {
+        Program::start_test("program", folder, publish)
+    }
+
+    fn start_test(test: &str, folder: &Path, publish: Option<&str>) -> Program {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "program", "--ignored", "--nocapture"]);
+        command.args(["--exact", test, "--ignored", "--nocapture"]).current_dir(folder);
         command.env("XDG_RUNTIME_DIR", folder).env_remove("GPUHEAP_PUBLISH");
         command.envs(publish.map(|publish| ("GPUHEAP_PUBLISH", publish)));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -143,6 +171,37 @@ fn control_flushes_and_sets_limit() {
     assert!(refusal.text.contains("limit of 1 byte"), "{refusal}");
     program.go_on();
     assert_eq!(program.line("limit"), "limit Some(33554432)");
+}
+
+#[test]
+fn recording_is_controlled_from_outside() {
+    let base = tempfile::tempdir().unwrap();
+    let mut program = Program::start_test("scoped_program", base.path(), Some("control"));
+    let socket = sockets(base.path()).remove(0);
+    let answer = |question| ask(&socket, &question).unwrap().1;
+    let Answer::Scopes(scopes) = answer(Question::Scopes) else { panic!("no scopes") };
+    let [scope] = scopes.as_slice() else { panic!("{scopes:?}") };
+    assert!(scope.name.contains("tests/publish.rs:"), "{scope:?}");
+    assert_eq!((scope.live, scope.device.as_str()), (2 * MIB, "emulated:1GiB"));
+    let refused =
+        |answer| matches!(answer, Answer::Refused(one) if one.kind == RefusalKind::Failed);
+    assert!(refused(answer(Question::StopRecording)));
+    // A file that is there is not written.
+    let taken = base.path().join(format!("gpuheap-{}.gph", program.child.id()));
+    std::fs::write(&taken, "mine").unwrap();
+    let Answer::Recordings(started) = answer(Question::StartRecording) else { panic!("none") };
+    assert!(refused(answer(Question::StartRecording)));
+    program.go_on();
+    program.line("allocated");
+    assert_eq!(answer(Question::StopRecording), Answer::Recordings(started.clone()));
+    assert_eq!(answer(Question::Scopes), Answer::Scopes(Vec::new()));
+    let path = base.path().join(format!("gpuheap-{}.2.gph", program.child.id()));
+    assert_eq!(Path::new(&started[0].path), path);
+    let traces = gpuheap_trace::read(&path, &gpuheap_trace::ReadOptions::default()).unwrap();
+    assert_eq!(traces[0].summary().peak_live_bytes, 5 * MIB);
+    assert_eq!(std::fs::read_to_string(taken).unwrap(), "mine");
+    program.go_on();
+    assert!(program.child.wait().unwrap().success());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use ndarray::Dimension;
 
@@ -72,7 +72,12 @@ pub struct Scope {
 
 impl Scope {
     fn new(heap: &Heap, began: Caller) -> Scope {
-        Scope::with_kind(heap, began, ScopeKind::Code, innermost(heap))
+        let scope = Scope::with_kind(heap, began, ScopeKind::Code, innermost(heap));
+        if let Some(open) = heap.inner().open_scopes() {
+            let state: Weak<ScopeState> = Arc::downgrade(&scope.state);
+            open.began(scope.state.number, state);
+        }
+        scope
     }
 
     /// Makes the scope of one batch. `began` is the line that requested the batches.
@@ -208,6 +213,9 @@ impl ScopeEnd<'_> {
     fn close(&self) {
         if self.of_thread {
             close();
+        }
+        if let Some(open) = self.scope.heap.inner().open_scopes() {
+            open.ended(self.scope.state.number);
         }
     }
 }

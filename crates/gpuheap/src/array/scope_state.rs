@@ -5,11 +5,14 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use gpuheap_publish::OpenScope;
+
 use crate::Caller;
 use crate::array::scope_report::{Kept, ScopeReport};
 use crate::array::storage::Storage;
 use crate::error::{Error, ErrorKind, Freed};
 use crate::heap::Heap;
+use crate::heap::open_scopes::PublishedScope;
 
 /// State shared by a scope, its targets and its arrays.
 pub(crate) struct ScopeState {
@@ -193,8 +196,23 @@ impl ScopeState {
         report
     }
 
+    /// Returns the bytes that the scope's end would free.
+    fn live(&self) -> u64 {
+        let members = self.members().into_iter().filter(|storage| storage.address().is_some());
+        let own: u64 = members.map(|storage| storage.bytes()).sum();
+        let batches: Vec<_> = self.lock().batches.alive().collect();
+        own + batches.iter().map(|batch| batch.live()).sum::<u64>()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PublishedScope for ScopeState {
+    fn figures(&self) -> OpenScope {
+        let name = format!("{}:{}", self.began.file(), self.began.line());
+        OpenScope { name, live: self.live(), ..OpenScope::default() }
     }
 }
 

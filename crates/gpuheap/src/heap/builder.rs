@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind};
 use crate::heap::fallback::{Fallback, available};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits;
+use crate::heap::open_scopes::OpenScopes;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
@@ -370,6 +371,7 @@ impl HeapBuilder {
             tracker: Tracker::new(self.choices.track.unwrap_or_default()),
             idle: OnceLock::new(),
             publication: OnceLock::new(),
+            scopes: OpenScopes::default(),
             visits: Arc::default(),
         });
         let holder: Weak<dyn Holder> = Arc::<HeapInner>::downgrade(&inner);

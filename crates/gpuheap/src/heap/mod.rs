@@ -13,6 +13,7 @@ pub(crate) mod leaks;
 pub(crate) mod limits;
 pub(crate) mod meter;
 mod notes;
+pub(crate) mod open_scopes;
 pub(crate) mod page_lock;
 mod publication;
 pub(crate) mod reclaimers;
@@ -42,6 +43,7 @@ use crate::error::Error;
 use crate::heap::cache_owner::detach_caches;
 use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
+use crate::heap::open_scopes::OpenScopes;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
@@ -127,6 +129,8 @@ pub(crate) struct HeapInner {
     /// The heap's part in the process's socket, or the reason for which it is not published; unset
     /// unless the builder or the environment requested it.
     publication: OnceLock<Result<(Access, Membership), Error>>,
+    /// Scopes for questions of other processes. Empty if the heap is not published.
+    scopes: OpenScopes,
     /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
     pub(crate) visits: Arc<RwLock<()>>,
 }

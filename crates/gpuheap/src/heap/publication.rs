@@ -3,13 +3,18 @@
 //! Figures are read without a flush of threads' caches, and lines by site. An answer therefore
 //! costs the program's threads one short wait for the heap's lock at most.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use gpuheap_pool::Limits;
-use gpuheap_publish::{Access, HeapStatus, Leaks, MOST_ENTRIES, Member, Site, join};
+use gpuheap_publish::{
+    Access, HeapStatus, Leaks, MOST_ENTRIES, Member, OpenScope, Recorded, Site, join,
+};
 
 use crate::error::{Error, ErrorKind};
+use crate::heap::open_scopes::OpenScopes;
+use crate::heap::recording::Recording;
 use crate::heap::{Heap, HeapInner, limits};
 use crate::logging;
 use crate::track::Tracking;
@@ -19,6 +24,8 @@ struct PublishedHeap {
     heap: Weak<HeapInner>,
     /// Read-locked while an answer holds the heap. [`Heap::close`] waits for it.
     visits: Arc<RwLock<()>>,
+    /// Recording that a question started.
+    recording: Mutex<Option<Recording>>,
 }
 
 impl Heap {
@@ -34,7 +41,8 @@ impl HeapInner {
     /// Makes other processes' questions about the heap answered.
     pub(super) fn publish(self: &Arc<Self>, access: Access) -> Result<(), Error> {
         let (heap, visits) = (Arc::downgrade(self), self.visits.clone());
-        let joined = join(Arc::new(PublishedHeap { heap, visits }), access);
+        let member = PublishedHeap { heap, visits, recording: Mutex::default() };
+        let joined = join(Arc::new(member), access);
         let published = joined.map(|membership| (access, membership)).map_err(|error| {
             ErrorKind::HostResources.error(format!(
                 "the heap cannot be published: {error}; set XDG_RUNTIME_DIR to a folder of this \
@@ -53,6 +61,13 @@ impl HeapInner {
         {
             logging::warn(logging::ENVIRONMENT, format_args!("{error}"));
         }
+    }
+
+    /// Returns the list of open scopes. Returns `None` if the heap is not published, and in a
+    /// forked child: a thread of the parent may have held the lock of the list.
+    pub(crate) fn open_scopes(&self) -> Option<&OpenScopes> {
+        let is_published = matches!(self.publication.get(), Some(Ok(_)));
+        (is_published && self.context.check_alive().is_ok()).then_some(&self.scopes)
     }
 
     fn status_of_device(&self) -> HeapStatus {
@@ -131,6 +146,14 @@ impl PublishedHeap {
         heap.context.check_alive().ok()?;
         Some(work(&heap))
     }
+
+    fn recording(&self) -> MutexGuard<'_, Option<Recording>> {
+        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn describe(recording: &Recording) -> Recorded {
+    Recorded { path: recording.path().display().to_string(), stopped: recording.stopped() }
 }
 
 impl Member for PublishedHeap {
@@ -140,6 +163,30 @@ impl Member for PublishedHeap {
 
     fn leaks(&self) -> Option<Leaks> {
         self.with_heap(|heap| heap.lines())?
+    }
+
+    fn scopes(&self) -> Vec<OpenScope> {
+        let figures =
+            |heap: &Arc<HeapInner>| Some(heap.open_scopes()?.figures(&heap.context.info().name));
+        self.with_heap(figures).flatten().unwrap_or_default()
+    }
+
+    fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
+        let started = self.with_heap(|heap| Recording::start(heap, file));
+        let Some(recording) = started.transpose().map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        let recorded = describe(&recording);
+        *self.recording() = Some(recording);
+        Ok(Some(recorded))
+    }
+
+    fn stop_recording(&self) -> Option<Recorded> {
+        let recording = self.recording().take()?;
+        let recorded = describe(&recording);
+        // Its end holds the heap.
+        self.with_heap(|_| drop(recording));
+        Some(recorded)
     }
 
     fn flush(&self) -> Result<u64, String> {

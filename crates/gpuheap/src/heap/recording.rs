@@ -54,8 +54,7 @@ impl Heap {
     pub fn record(&self, path: impl AsRef<Path>) -> Result<Recording, Error> {
         let inner = self.inner();
         inner.context.check_alive()?;
-        let recorder = inner.start_recording(path.as_ref(), false)?;
-        Ok(Recording { heap: Arc::downgrade(inner), recorder })
+        Recording::start(inner, path.as_ref())
     }
 }
 
@@ -103,6 +102,11 @@ fn recorded_already(current: &Recorder) -> Error {
 }
 
 impl Recording {
+    pub(super) fn start(heap: &Arc<HeapInner>, path: &Path) -> Result<Recording, Error> {
+        let recorder = heap.start_recording(path, false)?;
+        Ok(Recording { heap: Arc::downgrade(heap), recorder })
+    }
+
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.recorder.path()
