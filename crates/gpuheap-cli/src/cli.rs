@@ -20,6 +20,7 @@ use crate::exit::Failure;
 use crate::explain::ExplainArguments;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
+use crate::programs::RecordArguments;
 use crate::report::ReportArguments;
 use crate::run::RunArguments;
 use crate::status::StatusArguments;
@@ -52,6 +53,10 @@ pub(crate) enum Command {
     /// Run a program and record its GPU memory; hold it to a limit
     #[command(long_about = RUN, after_help = RUN_EXIT_CODES)]
     Run(Box<RunArguments>),
+
+    /// Record a program that runs already; with --stop end the recording
+    #[command(long_about = RECORD, after_help = RECORD_EXIT_CODES)]
+    Record(RecordArguments),
 
     /// Run a program on an emulated GPU, without a verdict
     #[command(long_about = EMULATE, after_help = EMULATE_EXIT_CODES)]
@@ -163,6 +168,15 @@ const PAUSE_EXIT_CODES: &str = "Exit codes: 0 shown or moved, 2 wrong use, 3 no 
                                 cannot be moved, or the driver fails";
 
 const RESUME: &str = include_str!("help/resume.txt").trim_ascii_end();
+
+const RECORD: &str = "\
+Record the GPU allocations of a program that runs already. Its heaps record, so the program must \
+use gpuheap, and allow changes: GPUHEAP_PUBLISH=control. The program chooses the file: \
+gpuheap-PID.gph in its working folder. A file that exists is kept. gpuheap run records any CUDA \
+program from its start.";
+
+const RECORD_EXIT_CODES: &str = "Exit codes: 0 started or ended, 2 wrong use, or the process does \
+                                 not publish, 3 it refuses or does not answer";
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";

@@ -9,7 +9,7 @@ use gpuheap_doctor::free::Cache;
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
 use gpuheap_publish::{Answer, Question, RefusalKind};
-use gpuheap_text::{cut, mib, printable};
+use gpuheap_text::{cut, mib};
 
 use crate::exit::{Failure, Verdict};
 use crate::values::size;
@@ -100,13 +100,10 @@ fn flush(caches: &[Cache]) -> Result<u64, Failure> {
                     continue;
                 }
                 Ok((_, Answer::Refused(refusal))) => {
-                    format!("{name} gave nothing back: {}\n", printable(&refusal.text))
+                    format!("{name} gave nothing back: {refusal}\n")
                 }
                 Ok(_) => format!("{name} gave nothing back: its answer is to another question\n"),
-                Err(error) => {
-                    let reason = error.to_string();
-                    format!("{name} gave nothing back: {}\n", printable(&reason))
-                }
+                Err(error) => format!("{name} gave nothing back: {error}\n"),
             };
             output::print(&text)?;
         }

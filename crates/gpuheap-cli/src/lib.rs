@@ -11,6 +11,7 @@ mod machine;
 mod output;
 mod pause;
 mod probe;
+mod programs;
 mod progress;
 mod replay;
 mod report;
@@ -37,6 +38,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Report(arguments)) => report::run(&arguments),
         cli::Parsed::Command(Command::DryRun(arguments)) => dry_run::run(&arguments),
         cli::Parsed::Command(Command::Run(arguments)) => run::run(&arguments),
+        cli::Parsed::Command(Command::Record(arguments)) => programs::record(&arguments),
         cli::Parsed::Command(Command::Emulate(arguments)) => emulate::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),

@@ -9,7 +9,7 @@ use gpuheap_doctor::status::{self, Account, Place, Row};
 use gpuheap_publish::Published;
 
 use crate::exit::{Failure, Verdict};
-use crate::{machine, output};
+use crate::{machine, output, programs};
 
 /// Arguments of `gpuheap status`.
 #[derive(Args, Debug)]
@@ -22,18 +22,25 @@ pub(crate) struct StatusArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
+    /// Show one program that publishes: also its open scopes, and the names that hold memory
+    #[arg(long, value_name = "PID", conflicts_with_all = ["device", "machine"])]
+    pid: Option<u32>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the account of each device's memory.
+/// Prints the account of each device's memory, or with `--pid` of one program.
 ///
 /// # Errors
 ///
 /// Returns a failure if there is no GPU, if the driver does not answer, or if the device does not
 /// exist.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
+    if let Some(pid) = arguments.pid {
+        return programs::print_status(pid, arguments.json);
+    }
     let name = match arguments.device.as_deref() {
         Some(name) if name.starts_with("emulated") => {
             return print(arguments, &[emulated(name)?], "", None);

@@ -23,10 +23,13 @@ fn program() {
     let heap = heap.publish(Access::Control).build().unwrap();
     let stream = device.stream().unwrap();
     let live = heap.allocate(4 * MIB, &stream).unwrap();
-    heap.allocate(8 * MIB, &stream).unwrap().free().unwrap();
-    println!("ready");
-    std::io::stdout().flush().unwrap();
-    let _ = std::io::stdin().read(&mut [0]);
+    // The scope has no arrays, and does not end.
+    let ((), _) = heap.scope(|_| {
+        heap.allocate(8 * MIB, &stream).unwrap().free().unwrap();
+        println!("ready");
+        std::io::stdout().flush().unwrap();
+        let _ = std::io::stdin().read(&mut [0]);
+    });
     drop(live);
 }
 
@@ -36,7 +39,11 @@ impl Program {
     fn start(folder: &Path) -> Program {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "publish::program", "--ignored", "--nocapture"]);
-        command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .env("XDG_RUNTIME_DIR", folder)
+            .current_dir(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut program = Program(command.spawn().unwrap());
         let output = BufReader::new(program.0.stdout.take().unwrap());
         assert!(output.lines().any(|line| line.unwrap().contains("ready")));
@@ -74,6 +81,47 @@ fn status_shows_published_heap() {
     assert!(lines[2].contains("tests/machine/publish.rs:"), "{}", ran.stdout);
     let ran = gpuheap(folder.path(), &["status", "--json"]);
     assert_eq!(differences(&schema_of("status"), &ran.json(), "$"), [""; 0]);
+}
+
+#[test]
+fn status_of_pid_shows_scopes() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path());
+    let pid = program.0.id().to_string();
+    let ran = gpuheap(folder.path(), &["status", "--pid", &pid]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let text = ran.stdout.replace(&pid, "PID");
+    // Without the program's name and the numbers of lines.
+    let shown: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split("  machine-").next()?.split(".rs:").next())
+        .collect();
+    insta::assert_snapshot!(shown.join("\n"));
+    let json = gpuheap(folder.path(), &["status", "--pid", &pid, "--json"]).json();
+    assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0]);
+    assert_eq!(json["programs"][0]["scopes"][0]["live"], 0, "{json}");
+    let ran = gpuheap(folder.path(), &["status", "--pid", "4194305"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("start it with GPUHEAP_PUBLISH=1"), "{}", ran.stderr);
+}
+
+#[test]
+fn record_starts_and_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path());
+    let pid = program.0.id().to_string();
+    let file = folder.path().join(format!("gpuheap-{pid}.gph"));
+    let ran = gpuheap(folder.path(), &["record", &pid]);
+    let started =
+        format!("recording into {}\ngpuheap record {pid} --stop # ends it\n", file.display());
+    assert_eq!((ran.code, ran.stdout), (0, started), "{}", ran.stderr);
+    let again = gpuheap(folder.path(), &["record", &pid]);
+    assert_eq!(again.code, 3, "{}", again.stdout);
+    assert!(again.stderr.contains("the heap is recorded already"), "{}", again.stderr);
+    let ran = gpuheap(folder.path(), &["record", &pid, "--stop"]);
+    assert_eq!((ran.code, ran.stdout), (0, format!("gpuheap report {}\n", file.display())));
+    assert!(file.metadata().unwrap().len() > 0);
+    assert_eq!(gpuheap(folder.path(), &["record", &pid, "--stop"]).code, 3);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod text;
 
-use gpuheap_publish::Published;
+use gpuheap_publish::{Held, OpenScope, Published};
 use serde::Serialize;
 
 pub use self::text::{render, render_programs, render_windows};
@@ -89,11 +89,31 @@ const LARGE_CARD: u64 = 64 << 30;
 
 /// Accounts, as `gpuheap status --json` prints them.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct Document<'a, P> {
     driver: &'a str,
     devices: &'a [Account],
     windows: Option<WindowsFigures>,
-    programs: &'a [Published],
+    programs: &'a [P],
+}
+
+/// A program that publishes, in detail.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Program {
+    /// The heaps and lines.
+    #[serde(flatten)]
+    pub published: Published,
+    /// Scopes that have not ended.
+    pub scopes: Vec<OpenScope>,
+    /// Outstanding allocations with their holders; empty if the program records no Python lines.
+    pub held: Vec<Held>,
+}
+
+impl Program {
+    /// Renders the program as JSON, by `docs/status.schema.json`: a document of one program.
+    pub fn to_json(&self) -> String {
+        let (driver, programs) = ("", std::slice::from_ref(self));
+        crate::json(&Document { driver, devices: &[], windows: None, programs })
+    }
 }
 
 /// Figures of Windows, as `gpuheap status --json` prints them, bytes.

@@ -1,9 +1,9 @@
 //! Text of accounts.
 
 use gpuheap_publish::{Leaks, Published, RECORDED, Site};
-use gpuheap_text::{Amount, age, count, cut, cut_name, hanging, line, mib, printable};
+use gpuheap_text::{Amount, age, count, cut, cut_name, hanging, line, mib};
 
-use super::{Account, Place, Row};
+use super::{Account, Place, Program, Row};
 use crate::machine::Windows;
 
 /// Least width of the column of commands.
@@ -45,7 +45,7 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
             program.status.as_ref().map(|status| status.program.as_str()).unwrap_or_default();
         line(&mut text, cut(&format!("  pid {pid}  {name}"), width));
         if let Some(failure) = &program.failure {
-            hanging(&mut text, "    ", "    ", &printable(failure), width);
+            hanging(&mut text, "    ", "    ", failure, width);
         }
         for heap in program.status.iter().flat_map(|status| &status.heaps) {
             let mut figures = vec![format!("{} live", Amount(heap.live))];
@@ -54,12 +54,57 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
             }
             figures.push(format!("peak {}", Amount(heap.live_peak)));
             figures.extend(heap.hard_limit.map(|limit| format!("limit {}", Amount(limit))));
-            let name = format!("    {}  {}  ", printable(&heap.device), printable(&heap.pool));
+            let name = format!("    {}  {}  ", heap.device, heap.pool);
             hanging(&mut text, &name, "      ", &figures.join(", "), width);
         }
         lines(&mut text, &program.leaks, width);
     }
     text
+}
+
+/// Most entries of each list of [`Program::render`].
+const SHOWN_DETAILS: usize = 20;
+
+impl Program {
+    /// Renders the program for `width` columns.
+    pub fn render(&self, width: usize) -> String {
+        let mut text = render_programs(std::slice::from_ref(&self.published), width);
+        let room = width.saturating_sub(18);
+        let scopes = self.scopes.iter().map(|scope| {
+            let limit = scope.limit.map(|limit| format!(", limit {}", Amount(limit)));
+            let room = room.saturating_sub(limit.as_deref().map_or(0, str::len));
+            (scope.live, cut_name(&scope.name, room) + &limit.unwrap_or_default())
+        });
+        entries(&mut text, "Open scopes", scopes.collect(), "more scope");
+        let held = self.held.iter().map(|held| {
+            let by = held.holders.first().map_or("no Python object", String::as_str);
+            let age = age(held.age_seconds as u64);
+            (held.bytes, cut(&format!("{by}, from {}, {age}", file_and_line(&held.line)), room))
+        });
+        entries(&mut text, "Held by", held.collect(), "more allocation");
+        text
+    }
+}
+
+/// Returns the last part of the path of a line: `train.py:41`.
+fn file_and_line(line: &str) -> &str {
+    line.rsplit('/').next().unwrap_or(line)
+}
+
+/// Adds a list of the program, most bytes first. Adds nothing if the list is empty.
+fn entries(text: &mut String, title: &str, mut list: Vec<(u64, String)>, noun: &str) {
+    if list.is_empty() {
+        return;
+    }
+    line(text, format_args!("    {title}"));
+    list.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let more = list.len().saturating_sub(SHOWN_DETAILS) as u64;
+    for (bytes, entry) in list.iter().take(SHOWN_DETAILS) {
+        line(text, format_args!("    {:>12}  {entry}", Amount(*bytes).to_string()));
+    }
+    if more > 0 {
+        line(text, format_args!("    {:>12}  {}", "", count(more, noun)));
+    }
 }
 
 /// Adds the lines with the most bytes.

@@ -1,0 +1,119 @@
+//! One program that publishes: `gpuheap status --pid` and `gpuheap record`.
+
+use clap::Args;
+use gpuheap_doctor::status;
+use gpuheap_publish::{Answer, Question, Refusal, RefusalKind, Socket};
+
+use crate::exit::{Failure, Verdict};
+use crate::{machine, output};
+
+/// Arguments of `gpuheap record`.
+#[derive(Args, Debug)]
+pub(crate) struct RecordArguments {
+    /// Process to record
+    pid: u32,
+
+    /// End the recording
+    #[arg(long)]
+    stop: bool,
+}
+
+/// Prints the heaps of a program, its heaviest lines, open scopes, and the names that hold memory.
+///
+/// # Errors
+///
+/// Returns a failure if the process does not publish or does not answer.
+pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
+    let sockets = sockets(pid, "--pid: ", "1")?;
+    let found = gpuheap_publish::survey(&sockets).pop().ok_or_else(|| ended(pid))?;
+    if found.status.is_none() {
+        let reason = found.failure.unwrap_or_else(|| "it gave no reason".to_owned());
+        return Err(Failure::environment_error(format!("pid {pid} does not answer: {reason}")));
+    }
+    let mut program = status::Program { published: found, scopes: Vec::new(), held: Vec::new() };
+    for question in [Question::Scopes, Question::Held] {
+        for answer in ask(&sockets, &question)? {
+            match answer {
+                Answer::Scopes(scopes) => program.scopes.extend(scopes),
+                Answer::Held(held) => program.held.extend(held),
+                _ => {}
+            }
+        }
+    }
+    let text = if is_json { program.to_json() } else { program.render(machine::width()) };
+    output::print(&text).map(|()| Verdict::Fine)
+}
+
+/// Starts or ends a recording of a program, and prints the files.
+///
+/// # Errors
+///
+/// Returns a failure if the process does not publish, does not allow it, or cannot record.
+pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
+    let RecordArguments { pid, stop } = *arguments;
+    let question = if stop { Question::StopRecording } else { Question::StartRecording };
+    let answers = ask(&sockets(pid, "", "control")?, &question)?;
+    let recordings = answers.into_iter().flat_map(|answer| match answer {
+        Answer::Recordings(recordings) => recordings,
+        _ => Vec::new(),
+    });
+    let mut text = String::new();
+    for recorded in recordings {
+        let path = gpuheap_text::shell_word(&recorded.path);
+        text += &match (stop, recorded.stopped) {
+            (false, _) => format!("recording into {path}\n"),
+            (true, None) => format!("gpuheap report {path}\n"),
+            (true, Some(reason)) => format!("gpuheap report {path} # stopped early: {reason}\n"),
+        };
+    }
+    if !stop {
+        text += &format!("gpuheap record {pid} --stop # ends it\n");
+    }
+    output::print(&text).map(|()| Verdict::Fine)
+}
+
+/// Returns the sockets of a process. `publish` is the setting that the caller needs.
+///
+/// # Errors
+///
+/// Returns a failure if the process has none.
+fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failure> {
+    let mut sockets = gpuheap_publish::sockets();
+    sockets.retain(|socket| socket.pid == pid);
+    match sockets.is_empty() {
+        true => Err(Failure::wrong_use(format!(
+            "{argument}process {pid} does not publish to this user; start it with \
+             GPUHEAP_PUBLISH={publish}"
+        ))),
+        false => Ok(sockets),
+    }
+}
+
+/// Asks all copies of the library in a process. Returns their answers.
+///
+/// # Errors
+///
+/// Returns a failure if no copy answers; with its reason, and not because others refuse the
+/// question to all.
+fn ask(sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> {
+    let (mut answers, mut failure, mut refusal) = (Vec::new(), None, None);
+    for socket in sockets {
+        match gpuheap_publish::ask(socket, question) {
+            Ok((_, Answer::Refused(Refusal { kind: RefusalKind::NotAllowed, text }))) => {
+                refusal = Some(text);
+            }
+            Ok((_, Answer::Refused(Refusal { text, .. }))) => failure = Some(text),
+            Ok((_, answer)) => answers.push(answer),
+            Err(error) => failure = Some(error.to_string()),
+        }
+    }
+    let pid = sockets.first().map(|socket| socket.pid).unwrap_or_default();
+    match failure.or(refusal).filter(|_| answers.is_empty()) {
+        Some(reason) => Err(Failure::environment_error(format!("pid {pid}: {reason}"))),
+        None => Ok(answers),
+    }
+}
+
+fn ended(pid: u32) -> Failure {
+    Failure::wrong_use(format!("--pid: process {pid} has ended"))
+}
