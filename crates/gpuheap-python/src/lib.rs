@@ -7,8 +7,8 @@
 //! * `array`: arrays, their arithmetic, and their sources; `foreign`: arrays over other libraries'
 //!   memory.
 //! * `owner`: a heap with its streams and lines; `memory`: a block and the order of its free.
-//! * `addresses`: tables of memory for hooks, keyed by address; `torch`: the functions that PyTorch
-//!   calls.
+//! * `addresses`: tables of memory for hooks, keyed by address; `cupy`: the allocator of CuPy;
+//!   `torch`: the functions that PyTorch calls.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by Python line; `scope`: figures and limits of scopes; `scope_memory`:
 //!   the objects that a scope frees or keeps.
@@ -41,6 +41,7 @@ mod buffer;
 mod collector;
 mod command;
 mod count;
+mod cupy;
 mod device;
 mod exchange;
 mod failure;
@@ -77,6 +78,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Array>()?;
     module.add_class::<array::SharedMemory>()?;
     module.add_class::<buffer::Buffer>()?;
+    module.add_class::<cupy::CupyAllocator>()?;
     module.add_class::<device::Device>()?;
     module.add_class::<heap::Heap>()?;
     module.add_class::<host::HostBuffer>()?;

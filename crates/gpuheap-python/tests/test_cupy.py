@@ -1,9 +1,11 @@
 """CuPy's hook, tested with fakes of the classes that it uses, because CuPy itself needs a GPU."""
 
+import ctypes
 import gc
 import pickle
 import sys
 import types
+import weakref
 
 import pytest
 
@@ -20,14 +22,30 @@ class Stream:
         return self.inner.__cuda_stream__()
 
 
-class UnownedMemory:
-    def __init__(self, ptr, size, owner, device_id=-1):
-        self.ptr, self.size, self.owner, self.device_id = ptr, size, owner, device_id
+class CFunctionAllocatorMemory:
+    """Memory of C functions, as in CuPy."""
+
+    def __init__(self, size, param, malloc_func, free_func, device_id):
+        malloc = ctypes.PYFUNCTYPE(
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        )(malloc_func)
+        free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free_func)
+        self.size, self.device_id = size, device_id
+        self.ptr = malloc(param, size, device_id) if size > 0 else 0
+        if self.ptr:
+            weakref.finalize(self, free, param, self.ptr, device_id)
 
 
 class Pointer:
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
+
+
+def c_function(signature, function):
+    """Returns a capsule of Cython's C interface. `function` has to outlive it."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p), ctypes.py_object
+    return make(ctypes.cast(function, ctypes.c_void_p), signature, None)
 
 
 class OutOfMemoryError(MemoryError):
@@ -57,18 +75,19 @@ def cupy(monkeypatch, driver_heap):
             "cupy.cuda.device",
             "cupy.cuda.memory",
             "cupy.cuda.pinned_memory",
+            "cupy.cuda.stream",
         )
     }
     cuda = fake["cupy.cuda"]
-    cuda.get_current_stream = lambda: state.stream
+    fake["cupy.cuda.stream"].get_current_stream = lambda: state.stream
     cuda.get_allocator = lambda: state.allocator
     cuda.set_allocator = lambda made: setattr(state, "allocator", made)
     cuda.set_pinned_memory_allocator = lambda made: setattr(state, "pinned", made)
     fake["cupy.cuda.device"].get_device_id = lambda: state.device
     memory = fake["cupy.cuda.memory"]
-    memory.MemoryPointer, memory.UnownedMemory, memory.OutOfMemoryError = (
+    memory.MemoryPointer, memory.CFunctionAllocatorMemory, memory.OutOfMemoryError = (
         Pointer,
-        UnownedMemory,
+        CFunctionAllocatorMemory,
         OutOfMemoryError,
     )
     fake["cupy.cuda.pinned_memory"].PinnedMemoryPointer = Pointer
@@ -91,7 +110,6 @@ def test_arrays_are_of_the_heap(cupy, driver_heap):
     pointer = cupy.allocator(1000)
     # 1000 bytes are rounded to a size of CuPy's own pool.
     assert (pointer.mem.size, pointer.mem.device_id, driver_heap.stats()["live"]) == (1024, 0, 1024)
-    assert pointer.mem.owner.stream == cupy.stream.inner.handle
     assert driver_heap.leaks()[0].function == "test_arrays_are_of_the_heap"
     pinned = cupy.pinned(4096)
     assert pinned.ptr and pinned.mem.size == 4096
@@ -101,8 +119,6 @@ def test_arrays_are_of_the_heap(cupy, driver_heap):
 
 
 def test_current_stream_lives_while_needed(cupy, driver_heap):
-    import weakref
-
     cupy.hook.install(driver_heap)
     held = weakref.ref(cupy.stream)
     pointer = cupy.allocator(1000)
@@ -112,6 +128,64 @@ def test_current_stream_lives_while_needed(cupy, driver_heap):
     del pointer
     driver_heap.flush()
     assert held() is None
+
+
+def test_c_functions_name_device_and_stream(cupy, driver_heap):
+    modules = sys.modules
+    answers = {"device": 0, "stream": 0}
+    device = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda _: answers["device"])
+    stream = ctypes.PYFUNCTYPE(ctypes.c_ssize_t)(lambda: answers["stream"])
+    modules["cupy.cuda.device"].__pyx_capi__ = {
+        "get_device_id": c_function(b"int (int __pyx_skip_dispatch)", device)
+    }
+    modules["cupy.cuda.stream"].__pyx_capi__ = {
+        "get_current_stream_ptr": c_function(b"intptr_t (void)", stream)
+    }
+    cupy.hook.install(driver_heap)
+    # The default stream needs no object of CuPy.
+    cupy.stream = None
+    kept = cupy.allocator(1000)
+    answers["stream"] = 17
+    cupy.stream = held = Stream(driver_heap.stream())
+    count = sys.getrefcount(held)
+    other = cupy.allocator(1000)
+    # The heap keeps the stream's object.
+    assert driver_heap.stats()["live"] == 2048 and sys.getrefcount(held) > count
+    answers["device"] = 1
+    with pytest.raises(gpuheap.BadInput, match="current device is 1"):
+        cupy.allocator(1000)
+    del kept, other
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_unknown_signature_is_not_called(cupy, driver_heap):
+    sys.modules["cupy.cuda.device"].__pyx_capi__ = {
+        "get_device_id": c_function(b"int (void)", ctypes.pythonapi.abort)
+    }
+    cupy.hook.install(driver_heap)
+    assert cupy.allocator(1000).mem.device_id == 0
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_failed_object_leaves_no_memory(cupy, driver_heap, monkeypatch, takes):
+    class Failing(CFunctionAllocatorMemory):
+        def __init__(self, *arguments):
+            if takes:
+                super().__init__(*arguments)
+            raise RuntimeError("no object")
+
+    monkeypatch.setattr(sys.modules["cupy.cuda.memory"], "CFunctionAllocatorMemory", Failing)
+    cupy.hook.install(driver_heap)
+    with pytest.raises(RuntimeError, match="no object") as caught:
+        cupy.allocator(1000)
+    del caught
+    gc.collect()
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_empty_arrays_take_no_memory(cupy, driver_heap):
+    cupy.hook.install(driver_heap)
+    assert cupy.allocator(0).ptr == 0 and driver_heap.stats()["allocations"] == 0
 
 
 def test_out_of_memory_has_both_classes(cupy, driver_heap):

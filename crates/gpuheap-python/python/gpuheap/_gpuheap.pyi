@@ -16,6 +16,7 @@ __all__ = [
     "HostBuffer",
     "Stream",
     "_Account",
+    "_CupyAllocator",
     "_Memory",
     "__version__",
     "_explain",
@@ -65,6 +66,11 @@ class Device:
     def _can_reach(self, other: Device) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+@disjoint_base
+class _CupyAllocator:
+    def __new__(cls, heaps: Sequence[Heap]) -> Self: ...
+    def __call__(self, nbytes: int) -> Any: ...
 
 @final
 class Stream:

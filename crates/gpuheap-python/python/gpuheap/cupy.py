@@ -17,61 +17,39 @@ from functools import cache
 
 from gpuheap import _heap
 from gpuheap._errors import BadInput, OutOfMemory
+from gpuheap._gpuheap import _CupyAllocator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-#: Unit of the sizes in CuPy's own pool, in bytes.
-_UNIT = 512
-
 #: CuPy's earlier allocator. Empty while the heap does not serve CuPy.
 _before: list[Any] = []
 
 
-class Allocator:
+class Allocator(_CupyAllocator):
     """An allocator for `cupy.cuda.set_allocator`. Takes memory from the heap of CuPy's current
     device. Memory is freed in the order of the stream that was current at the allocation."""
 
-    def __init__(self, heap: _heap.Heap, *others: _heap.Heap) -> None:
-        from cupy.cuda import get_current_stream
-        from cupy.cuda.device import get_device_id
-        from cupy.cuda.memory import MemoryPointer, UnownedMemory
+    heap: _heap.Heap
 
+    def __new__(cls, heap: _heap.Heap, *others: _heap.Heap) -> Allocator:
         for each in (heap, *others):
             if each.device.emulated:
                 raise BadInput(
                     f"{each.device.name} is emulated inside gpuheap, and CuPy cannot read its memory; CuPy needs "
                     "a real GPU"
                 )
-        #: Heap of the first device. Pinned memory is allocated from it.
-        self.heap = heap
-        self._allocs = {each.device.ordinal: each.alloc for each in (heap, *others)}
-        self._device = get_device_id
-        self._stream, self._pointer, self._unowned = (
-            get_current_stream,
-            MemoryPointer,
-            UnownedMemory,
-        )
+        made = super().__new__(cls, [heap, *others])
+        # Pinned memory is allocated from the heap of the first device.
+        made.heap = heap
+        return made
 
-    def __call__(self, nbytes: int):
-        device = self._device()
-        alloc = self._allocs.get(device)
-        if alloc is None:
-            served = self.heap.device.ordinal
-            raise BadInput(
-                f"CuPy's current device is {device}, and its heap is of device {served}; allocate under "
-                f'cupy.cuda.Device({served}), or call gpuheap.install(devices="all")'
-            )
-        # Rounds the size as CuPy's own pool does, because programs use the whole `size` of the
-        # memory.
-        nbytes = nbytes + _UNIT - 1 & -_UNIT
-        try:
-            buffer = alloc(nbytes, self._stream())
-        except OutOfMemory as error:
-            raise _error_class()._of(error, nbytes) from None
-        return self._pointer(self._unowned(buffer.ptr, nbytes, buffer, device), 0)
+    @staticmethod
+    def _error(error: Exception, nbytes: int) -> Exception:
+        """Returns the exception for a request of `nbytes` that failed with `error`."""
+        return _error_class()._of(error, nbytes) if isinstance(error, OutOfMemory) else error
 
 
 class PinnedAllocator:
