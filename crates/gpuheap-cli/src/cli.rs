@@ -191,9 +191,9 @@ const REPLAY: &str = include_str!("help/replay.txt").trim_ascii_end();
 const REPLAY_AFTER: &str = include_str!("help/replay_after.txt").trim_ascii_end();
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 12] = [
-    "replay", "report", "run", "dry-run", "emulate", "status", "doctor", "explain", "wait", "free",
-    "pause", "resume",
+const COMMANDS: [&str; 13] = [
+    "replay", "report", "run", "record", "dry-run", "emulate", "status", "doctor", "explain",
+    "wait", "free", "pause", "resume",
 ];
 
 /// Frameworks whose settings `--tune` searches.

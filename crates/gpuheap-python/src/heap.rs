@@ -111,9 +111,8 @@ impl Heap {
         let (heap, default) =
             call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
         let addresses = Arc::new(Addresses::new(heap.clone()));
-        // A scope of either heap then governs requests of both.
-        let scopes = _beside.map(|other| other.owner.scopes.clone()).unwrap_or_default();
-        Ok(Heap { owner: Owner::new(heap, device, default, tracks, scopes), addresses })
+        let beside = _beside.as_ref().map(|other| &*other.owner);
+        Ok(Heap { owner: Owner::new(heap, device, default, tracks, beside), addresses })
     }
 
     /// Allocates device memory for use on `stream`. `stream` is an object with `__cuda_stream__`

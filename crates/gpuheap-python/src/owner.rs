@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::collector::{MayAttach, collect};
 use crate::failure::{call, call_detached};
 use crate::lines::{Lines, RecordId};
-use crate::publication;
+use crate::publication::PythonPart;
 use crate::reserve;
 use crate::scope::{Budget, OpenScopes};
 use crate::streams::Streams;
@@ -28,7 +28,7 @@ pub(crate) struct Owner {
     pub(crate) place: Place,
     pub(crate) scopes: Arc<OpenScopes>,
     tracks: bool,
-    /// The heap's lines in the process's socket, if the heap is published and records lines.
+    /// The heap's lines and scopes in the process's socket, if the heap is published.
     _publication: Option<Membership>,
     /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,
@@ -40,17 +40,22 @@ impl Owner {
         device: gpuheap::Device,
         default: gpuheap::Stream,
         tracks: bool,
-        scopes: Arc<OpenScopes>,
+        beside: Option<&Owner>,
     ) -> Arc<Owner> {
         // Objects that Python's collector has not freed yet may hold device memory.
         let collector = heap.register_reclaimer(|_| collect());
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Arc::new(Lines::new(heap.clone())));
-        let access = heap.published().filter(|_| tracks);
-        // The heap has the socket already, so only the lines would be missing.
-        let publication =
-            access.and_then(|access| publication::join(&lines, device.name(), access).ok());
+        // A scope of either heap then governs requests of both.
+        let scopes = beside.map(|other| other.scopes.clone()).unwrap_or_default();
+        let part = PythonPart {
+            lines: tracks.then(|| Arc::downgrade(&lines)),
+            scopes: beside.is_none().then(|| scopes.clone()),
+            device: device.name().to_owned(),
+        };
+        // The heap has the socket already, so only the lines and scopes would be missing.
+        let publication = heap.published().and_then(|access| part.join(access).ok());
         Arc::new(Owner {
             heap,
             device,

@@ -1,43 +1,46 @@
-//! Lines and holders of a published heap, for other processes.
+//! Lines, holders and scopes of a published heap, for other processes.
 //!
 //! A thread that only answers questions takes the interpreter's lock here. If the program keeps the
-//! lock, the question is answered in time without the lines.
+//! lock, the question is answered in time, without these figures.
 
 use std::io;
 use std::sync::{Arc, Weak};
 
 use gpuheap::Access;
-use gpuheap_publish::{Held, Leaks, MOST_ENTRIES, Member, Membership, Site};
+use gpuheap_publish::{Held, Leaks, MOST_ENTRIES, Member, Membership, OpenScope, Site};
 use pyo3::prelude::*;
 
 use crate::lines::Lines;
+use crate::scope::OpenScopes;
 
-/// The lines of a heap, as a member of the process's socket.
-struct PublishedLines {
-    lines: Weak<Lines>,
+/// The part of a heap that only Python knows, as a member of the process's socket.
+pub(crate) struct PythonPart {
+    /// `None` if the heap records no lines.
+    pub(crate) lines: Option<Weak<Lines>>,
+    /// `None` if another heap, whose scopes these are too, publishes them.
+    pub(crate) scopes: Option<Arc<OpenScopes>>,
     /// Name of the heap's device.
-    device: String,
+    pub(crate) device: String,
 }
 
-/// Adds the lines of a heap to the process's socket.
-pub(crate) fn join(lines: &Arc<Lines>, device: &str, access: Access) -> io::Result<Membership> {
-    let (lines, device) = (Arc::downgrade(lines), device.to_owned());
-    gpuheap_publish::join(Arc::new(PublishedLines { lines, device }), access)
-}
+impl PythonPart {
+    /// Adds the part to the process's socket.
+    pub(crate) fn join(self, access: Access) -> io::Result<Membership> {
+        gpuheap_publish::join(Arc::new(self), access)
+    }
 
-impl PublishedLines {
-    /// Calls `work` with the lines and the interpreter's lock. Returns `None` if the heap or the
-    /// interpreter has ended.
+    /// Calls `work` with the lines and the interpreter's lock. Returns `None` if the heap records
+    /// no lines, or if the heap or the interpreter has ended.
     fn with_lines<R>(&self, work: impl FnOnce(Python<'_>, &Lines) -> PyResult<R>) -> Option<R> {
         Python::try_attach(|py| {
             // Dropped with the lock held, because it may be the last reference.
-            let lines = self.lines.upgrade()?;
+            let lines = self.lines.as_ref()?.upgrade()?;
             work(py, &lines).ok()
         })?
     }
 }
 
-impl Member for PublishedLines {
+impl Member for PythonPart {
     fn leaks(&self) -> Option<Leaks> {
         self.with_lines(|py, lines| {
             let (largest, left_out) = lines.largest(py, MOST_ENTRIES)?;
@@ -52,6 +55,13 @@ impl Member for PublishedLines {
             let sites = largest.into_iter().map(site).collect();
             Ok(Leaks { is_tracked: true, sites, left_out: left_out as u64 })
         })
+    }
+
+    fn scopes(&self) -> Vec<OpenScope> {
+        let figures = |scopes: &Arc<OpenScopes>| {
+            Python::try_attach(|_| scopes.figures(&self.device)).unwrap_or_default()
+        };
+        self.scopes.as_ref().map(figures).unwrap_or_default()
     }
 
     fn held(&self) -> Vec<Held> {

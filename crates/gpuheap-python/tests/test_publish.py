@@ -25,8 +25,11 @@ def step():
 
 Model.cache = step()
 heap.alloc(5 << 20).free()
-print("ready", flush=True)
-sys.stdin.read()
+with heap.scope("load", limit="6 MiB", on_leak="ignore"):
+    kept = heap.alloc(1 << 20)
+    kept.free()
+    print("ready", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -45,6 +48,7 @@ def program(tmp_path):
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
+            cwd=tmp_path,
         )
         started.append(one)
         assert one.stdout.readline() == "ready\n"
@@ -89,6 +93,22 @@ def test_held_has_names(tmp_path, program):
     [held] = ask(tmp_path, "held")["held"]
     assert held["bytes"] == 3 << 20
     assert held["holders"] == ["__main__.Model.cache"]
+
+
+def test_open_scopes_have_names(tmp_path, program):
+    started = program(True)
+    [scope] = ask(tmp_path, "scopes")["scopes"]
+    assert (scope["name"], scope["live"], scope["limit"]) == ("load", 0, 6 << 20)
+    shown = command(tmp_path, "status", "--pid", str(started.pid))
+    assert "0  load, limit 6 MiB" in shown.stdout, shown
+    assert "3 MiB  __main__.Model.cache, from program.py:11" in shown.stdout, shown
+
+
+def test_recording_stays_in_working_folder(tmp_path, program):
+    started = program("control")
+    [recorded] = ask(tmp_path, "start_recording")["recordings"]
+    assert recorded["path"] == str(tmp_path / f"gpuheap-{started.pid}.gph")
+    assert ask(tmp_path, "stop_recording")["recordings"] == [recorded]
 
 
 def test_flush_needs_control(tmp_path, program):

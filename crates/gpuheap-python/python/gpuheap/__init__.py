@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from gpuheap._meter import Meter, Reading, meter
     from gpuheap._record import Recording, record
     from gpuheap._scopes import Leak, Scope, current_scope, scope, thread_scope
+    from gpuheap._watch import Watch, watch
     from gpuheap import (
         cuda_core,
         cupy,
@@ -126,6 +127,7 @@ _MODULES = {
     "_meter": ("Meter", "Reading", "meter"),
     "_record": ("Recording", "record"),
     "_scopes": ("Leak", "Scope", "current_scope", "scope", "thread_scope"),
+    "_watch": ("Watch", "watch"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -164,6 +166,7 @@ __all__ = [
     "Scope",
     "Status",
     "Stream",
+    "Watch",
     "__version__",
     "batches",
     "current_scope",
@@ -184,6 +187,7 @@ __all__ = [
     "set_default_heap",
     "status",
     "thread_scope",
+    "watch",
 ]
 
 
@@ -221,8 +225,8 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers the magics `%%gpumem`, `%%gpurecord` and `%gpuflush`. IPython calls it for
-    `%load_ext gpuheap`."""
+    """Registers the magics `%%gpumem`, `%%gpurecord`, `%%gpuwatch` and `%gpuflush`. IPython calls
+    it for `%load_ext gpuheap`."""
     from gpuheap.ipython import load
 
     load(shell)

@@ -77,7 +77,7 @@ class Meter:
         return Reading(peak, max(kept, 0), _changes(earlier, _lines(heaps)), devices)
 
     def _torch_devices(self) -> list[tuple[int, Any]]:
-        return _torch_devices() if self._is_default else []
+        return torch_devices() if self._is_default else []
 
 
 def meter() -> Meter:
@@ -133,10 +133,10 @@ def _changes(
 
 
 def _torch_live() -> dict[int, int]:
-    return {device: cuda.memory_allocated(device) for device, cuda in _torch_devices()}
+    return {device: cuda.memory_allocated(device) for device, cuda in torch_devices()}
 
 
-def _torch_devices() -> list[tuple[int, Any]]:
+def torch_devices() -> list[tuple[int, Any]]:
     """Returns the devices on which PyTorch's own allocator is in use. Returns an empty list if a
     heap replaced that allocator, because the heap then counts the memory."""
     torch = sys.modules.get("torch")

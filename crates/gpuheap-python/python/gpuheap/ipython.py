@@ -3,6 +3,7 @@
 %%gpumem         peak and kept GPU memory of a cell, by line
 %%gpurecord      records the allocations of a cell into cell.gph
 %%gpurecord FILE records them into FILE
+%%gpuwatch       draws live and cached GPU memory by library while a cell runs
 %gpuflush        releases objects that an error left, and returns cached memory
 %gpuflush -o     empties Out, _ and _1, _2... too
 """
@@ -19,11 +20,12 @@ from gpuheap._flush import flush
 from gpuheap._heap import FlushReport
 from gpuheap._meter import Reading, meter
 from gpuheap._record import record
+from gpuheap._watch import watch
 
 
 @magics_class
 class GpuMagics(Magics):
-    """`%%gpumem`, `%%gpurecord` and `%gpuflush`."""
+    """`%%gpumem`, `%%gpurecord`, `%%gpuwatch` and `%gpuflush`."""
 
     @no_var_expand
     @cell_magic
@@ -50,6 +52,14 @@ class GpuMagics(Magics):
         with record(" ".join(shlex.split(line)) or "cell.gph") as recording:
             self.shell.run_cell(cell)  # type: ignore[union-attr]
         print(f"GPU memory: gpuheap report {shlex.join(recording.paths)}")
+
+    @no_var_expand
+    @cell_magic
+    def gpuwatch(self, line: str, cell: str) -> None:
+        """Runs the cell. Draws live and cached GPU memory by library meanwhile, as `gpuheap.watch`
+        does."""
+        with watch():
+            self.shell.run_cell(cell)  # type: ignore[union-attr]
 
     @magic_arguments()  # type: ignore[untyped-decorator, no-untyped-call]
     @argument(  # type: ignore[untyped-decorator, no-untyped-call]

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use gpuheap_publish::OpenScope;
 use rustc_hash::FxHashMap;
 
 use super::owned::{Kept, Owned};
@@ -10,14 +11,32 @@ use super::owned::{Kept, Owned};
 /// Number of the latest scope. 0 means no scope.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// Number of one heap's open scopes in all contexts.
+/// One heap's open scopes in all contexts.
 #[derive(Default)]
-pub(crate) struct OpenScopes(AtomicUsize);
+pub(crate) struct OpenScopes {
+    /// Number of the scopes. Each allocation reads it.
+    count: AtomicUsize,
+    /// The scopes, keyed by number.
+    list: Mutex<FxHashMap<u32, Weak<Counts>>>,
+}
 
 impl OpenScopes {
     /// Returns whether any scope of the heap is open.
     pub(super) fn exist(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns the figures of the scopes of a heap on `device`. Call it with the interpreter's
+    /// lock, because a scope may end here.
+    pub(crate) fn figures(&self, device: &str) -> Vec<OpenScope> {
+        let open: Vec<_> = lock(&self.list).values().cloned().collect();
+        let figures = |scope: Arc<Counts>| OpenScope {
+            name: scope.name.clone(),
+            device: device.to_owned(),
+            live: scope.live.load(Ordering::Relaxed),
+            limit: scope.limit,
+        };
+        open.iter().filter_map(|scope| scope.upgrade().map(figures)).collect()
     }
 }
 
@@ -61,7 +80,8 @@ impl Counts {
             owned: Mutex::default(),
             kept: Mutex::default(),
         });
-        heap.0.fetch_add(1, Ordering::Relaxed);
+        heap.count.fetch_add(1, Ordering::Relaxed);
+        lock(&heap.list).insert(counts.number, Arc::downgrade(&counts));
         if let Some(around) = counts.around() {
             lock(&around.inside).insert(counts.number, Arc::downgrade(&counts));
         }
@@ -73,7 +93,8 @@ impl Counts {
         if self.is_closed.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.heap.0.fetch_sub(1, Ordering::Relaxed);
+        self.heap.count.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.heap.list).remove(&self.number);
         if let Some(around) = self.around() {
             // Moves the open inner scopes to the outer scope: their memory does not count as a
             // leak.
