@@ -67,7 +67,7 @@ macro_rules! runtime_functions {
         /// Waits for all work of the thread's device.
         cudaDeviceSynchronize [cuCtxSynchronize] ();
         /// Destroys all objects of the process on the thread's device.
-        cudaDeviceReset [no_context = context::reset().map(kernels::forget_variables)] ();
+        cudaDeviceReset [no_context = context::reset().map(forget_objects)] ();
         /// Returns a limit of the thread's device.
         cudaDeviceGetLimit [cuCtxGetLimit] (value: Out<usize>, limit: c_int);
         /// Sets a limit of the thread's device.
@@ -207,13 +207,13 @@ macro_rules! runtime_functions {
         // ---- streams ----
 
         /// Creates a stream.
-        cudaStreamCreate [cuStreamCreate(stream, 0_u32)] (stream: Out<CUstream>);
+        cudaStreamCreate [= create_stream(stream, 0, 0)] (stream: Out<CUstream>);
         /// Creates a stream with flags.
-        cudaStreamCreateWithFlags [cuStreamCreate] (stream: Out<CUstream>, flags: c_uint);
+        cudaStreamCreateWithFlags [= create_stream(stream, flags, 0)] (stream: Out<CUstream>, flags: c_uint);
         /// Creates a stream with a priority.
-        cudaStreamCreateWithPriority [cuStreamCreateWithPriority] (stream: Out<CUstream>, flags: c_uint, priority: c_int);
+        cudaStreamCreateWithPriority [= create_stream(stream, flags, priority)] (stream: Out<CUstream>, flags: c_uint, priority: c_int);
         /// Destroys a stream once the stream's work is done.
-        cudaStreamDestroy [cuStreamDestroy_v2] (stream: CUstream);
+        cudaStreamDestroy [= destroy_stream(stream)] (stream: CUstream);
         /// Waits for a stream's work.
         cudaStreamSynchronize | cudaStreamSynchronize_ptsz [cuStreamSynchronize] (stream: CUstream);
         /// Returns whether a stream's work is done.

@@ -24,6 +24,7 @@ freed: 0 MiB
 freed twice: cudaErrorInvalidValue
 last: cudaErrorInvalidValue, then cudaSuccess
 too much: out of memory
+two streams: 2 MiB
 in order: 3, 1
 pool: 0 MiB
 captured: 5

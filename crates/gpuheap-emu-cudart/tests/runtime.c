@@ -127,6 +127,8 @@ static void order(void) {
   size_t before = in_use();
   CHECK(cudaStreamCreateWithFlags(&first, 1));
   CHECK(cudaStreamCreateWithFlags(&second, 1));
+  printf("two streams: %zu MiB\n", in_use() - before);
+  before = in_use();
   CHECK(cudaEventCreate(&begin));
   CHECK(cudaEventCreate(&end));
   CHECK(cudaEventRecord(begin, first));

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use gpuheap_driver::abi::{self, Code, In};
 use gpuheap_driver::{CUstream, export};
 
-use crate::device::{self, Loaded};
+use crate::device::{self, Loaded, Memory};
 use crate::workspaces;
 
 /// Version of cuBLAS and cuBLASLt to return: the oldest of CUDA 13.
@@ -39,6 +39,7 @@ struct CublasSession {
     pointer_mode: c_int,
     math_mode: c_int,
     stream: CUstream,
+    _memory: Memory,
 }
 
 export! {
@@ -46,11 +47,10 @@ export! {
     /// kernels takes.
     fn cublasCreate_v2(handle: Out<Handle>) -> Outcome {
         handle.require()?;
-        if !device::load(Loaded::Cublas) {
-            return Err(CublasCode::ALLOC_FAILED);
-        }
-        let session = CublasSession { pointer_mode: 0, math_mode: 0, stream: CUstream::NULL };
-        handle.write(Handle::new(session))
+        let memory = device::load(Loaded::Cublas).then(|| Memory::new(Memory::OF_CUBLAS));
+        let _memory = memory.flatten().ok_or(CublasCode::ALLOC_FAILED)?;
+        let (pointer_mode, math_mode, stream) = (0, 0, CUstream::NULL);
+        handle.write(Handle::new(CublasSession { pointer_mode, math_mode, stream, _memory }))
     }
 
     /// Writes the version of cuBLAS.

@@ -19,8 +19,8 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 /// Code that takes device memory when a program first uses it.
 ///
 /// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
-/// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS,
-/// 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT's, cuSOLVER's and
+/// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS on
+/// two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT's, cuSOLVER's and
 /// cuSPARSE's were measured at the first use of each library, on another H200 (2026-11-24), and
 /// NCCL's on two others (2026-11-28). Other cards load other kernels, so the
 /// sizes are estimates for them.
@@ -30,6 +30,10 @@ pub(crate) enum Loaded {
     Kernels,
     Cublas,
     Cudnn,
+    /// Stacks of a kernel that spills, for all threads that the device can run at once: the
+    /// context's stacks grow by 384 MiB. Benchmark mode took them for 25 of 29 convolutions that
+    /// `Convolution::spills` describes, and for none of 149 others (2026-11-28).
+    CudnnStacks,
     Cufft,
     Cusolver,
     Cusparse,
@@ -48,8 +52,8 @@ impl Loaded {
     fn bytes(self) -> usize {
         match self {
             Self::Kernels => 92 << 20,
-            Self::Cublas => 132 << 20,
-            Self::Cudnn => 20 << 20,
+            Self::Cublas | Self::Cudnn => 4 << 20,
+            Self::CudnnStacks => 384 << 20,
             Self::Cufft => 8 << 20,
             Self::Cusolver => 96 << 20,
             Self::Cusparse => 2 << 20,
@@ -144,6 +148,32 @@ pub(crate) fn allocate(bytes: usize) -> Option<CUdeviceptr> {
     // SAFETY: `address` is valid for the write.
     let code = unsafe { driver.cuMemAlloc_v2(&mut address, bytes) };
     (code != CUresult::ERROR_OUT_OF_MEMORY).then_some(address)
+}
+
+/// Device memory that is freed with its owner.
+#[derive(Debug)]
+pub(crate) struct Memory(CUdeviceptr);
+
+impl Memory {
+    /// Memory of a cuBLAS handle, bytes: measured as an H200's (2026-11-28). PyTorch has a handle
+    /// for each thread that multiplies.
+    pub(crate) const OF_CUBLAS: usize = 64 << 20;
+    /// Memory of a cuDNN handle, bytes. It was 8 to 10 MiB for each of three there.
+    pub(crate) const OF_CUDNN: usize = 8 << 20;
+
+    /// Allocates `bytes`; `None` if the device has too little memory.
+    pub(crate) fn new(bytes: usize) -> Option<Self> {
+        if bytes == 0 { Some(Self(0)) } else { allocate(bytes).map(Self) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(driver) = driver().filter(|_| self.0 != 0) {
+            // SAFETY: `new` allocated the memory, and only its owner uses it.
+            let _ = unsafe { driver.cuMemFree_v2(self.0) };
+        }
+    }
 }
 
 /// PTX of an empty kernel.

@@ -12,9 +12,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use gpuheap_driver::abi::{self, Code};
 use gpuheap_driver::{CUdeviceptr, CUresult, CUstream, Driver, export};
 
-use crate::device::{self, Loaded, driver};
+use crate::device::{self, Loaded, Memory, driver};
 use crate::report;
-use memory::Memory;
+use memory::Channels;
 
 /// Largest result that a collective writes, bytes.
 const MOST_BYTES: usize = 1 << 20;
@@ -48,8 +48,7 @@ type Handle = abi::Handle<Communicator, NcclCode>;
 struct Communicator {
     ranks: c_int,
     rank: c_int,
-    /// Memory of the channels.
-    memory: Memory,
+    channels: Channels,
     /// Buffers to and from neighbours. They are allocated at the first collective.
     buffers: Option<Memory>,
     /// Buffers for messages, keyed by peer and `true` for those from the peer. They are allocated
@@ -61,7 +60,7 @@ impl Communicator {
     /// Allocates the buffers at the first collective, if other ranks exist.
     fn connect(&mut self) -> Outcome {
         if self.ranks > 1 && self.buffers.is_none() {
-            self.buffers = Some(take(&[Loaded::NcclStacks], self.memory.route.buffers())?);
+            self.buffers = Some(take(&[Loaded::NcclStacks], self.channels.route.buffers())?);
         }
         Ok(())
     }
@@ -84,7 +83,7 @@ impl Communicator {
         }
         if peer != self.rank && !self.messages.contains_key(&(peer, is_receiver)) {
             let code = [Loaded::NcclStacks, Loaded::NcclGeneric, Loaded::NcclMessages];
-            let buffers = take(&code, self.memory.route.messages(is_receiver))?;
+            let buffers = take(&code, self.channels.route.messages(is_receiver))?;
             self.messages.insert((peer, is_receiver), buffers);
         }
         Ok(())
@@ -314,10 +313,10 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     }
     report::note("NCCL", memory::NOTE);
     let is_first = !device::is_loaded(Loaded::Nccl);
-    let memory = device::load(Loaded::Nccl).then(|| Memory::of_channels(ranks, is_first));
-    let memory = memory.flatten().ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?;
+    let channels = device::load(Loaded::Nccl).then(|| Channels::new(ranks, is_first));
+    let channels = channels.flatten().ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?;
     let (buffers, messages) = (None, BTreeMap::new());
-    made.write(Handle::new(Communicator { ranks, rank, memory, buffers, messages }))
+    made.write(Handle::new(Communicator { ranks, rank, channels, buffers, messages }))
 }
 
 /// Copies within the device, if the result has at most [`MOST_BYTES`].

@@ -5,12 +5,14 @@ mod copies;
 mod kernels;
 mod memory;
 mod properties;
+mod streams;
 mod system;
 
 pub(crate) use copies::*;
 pub(crate) use kernels::*;
 pub(crate) use memory::*;
 pub(crate) use properties::*;
+pub(crate) use streams::*;
 pub(crate) use system::*;
 
 /// Types of the arguments of each function, from the table: a tuple, unless the function has one

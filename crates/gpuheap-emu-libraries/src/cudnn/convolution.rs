@@ -10,6 +10,8 @@ pub(crate) struct Shape {
     /// `true` if the channels of a position are adjacent in memory. `false` if there is only one
     /// position.
     channels_last: bool,
+    /// `true` for numbers in half precision, other than bfloat16.
+    pub(crate) is_half: bool,
 }
 
 /// Stride, padding and dilation of a convolution, one number for each dimension.
@@ -66,7 +68,7 @@ fn alignment(number: u64) -> u64 {
 impl Shape {
     pub(crate) fn new(element: u64, mut sizes: Vec<u64>, strides: &[i64]) -> Self {
         sizes.iter_mut().for_each(|size| *size = (*size).min(LARGEST));
-        let mut shape = Self { element, sizes, channels_last: false };
+        let mut shape = Self { element, sizes, channels_last: false, is_half: false };
         shape.channels_last = strides.get(1) == Some(&1) && product(shape.positions()) > 1;
         shape
     }
@@ -96,6 +98,19 @@ impl Convolution {
         }
         let channels_last = x.channels_last || y.channels_last;
         Self { pass, x, w, y, window, channels_last }
+    }
+
+    /// Returns whether cuDNN offers a plan whose kernel spills: for the filter's gradient of
+    /// depthwise convolutions with 5 x 5 positions, in half precision.
+    pub(crate) fn spills(&self) -> bool {
+        const CHANNELS: u64 = 32;
+        self.pass == Pass::Filter
+            && self.x.is_half
+            && !self.channels_last
+            && self.x.channels() >= CHANNELS
+            && self.groups() == self.x.channels()
+            && self.w.positions() == [5, 5]
+            && product(&self.window.stride) == 1
     }
 
     pub(crate) fn groups(&self) -> u64 {

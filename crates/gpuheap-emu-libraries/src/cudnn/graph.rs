@@ -15,7 +15,8 @@ use super::convolution::{Convolution, Pass, Shape, Window};
 use super::plans::Plan;
 use super::tensor::element_bytes;
 use super::{CudnnCode, CudnnSession, Handle, In, Out, Outcome};
-use crate::{device, report, workspaces};
+use crate::device::{self, Loaded};
+use crate::{report, workspaces};
 
 /// Numbers of kinds of descriptors, from `cudnnBackendDescriptorType_t`.
 mod kind {
@@ -79,6 +80,9 @@ const LAST_ENGINE: u64 = 1 << 20;
 /// queries.
 const ATTENTION: u64 = 256;
 
+/// Number of the data type of half precision.
+const HALF: c_int = 2;
+
 /// Number of matrix products in the forward pass of attention. The backward pass has more.
 const PRODUCTS: usize = 2;
 
@@ -116,20 +120,23 @@ export! {
     ///
     /// PyTorch's benchmark mode executes each plan twice, and times the second execution. All
     /// kernels take the same time on the emulated device. So the second execution of a plan
-    /// enqueues one kernel more for each faster plan.
+    /// enqueues one kernel more for each faster plan, and takes memory that only this mode takes.
     fn cudnnBackendExecute(
         handle: Handle<CudnnSession>, plan: Handle<Descriptor>, _pack: *const c_void,
     ) -> Outcome {
         let stream = handle.read(|session| session.stream)?;
         let again = plan.read(|plan| {
             let second = plan.executions.fetch_add(1, Ordering::Relaxed) == 1;
-            let chosen = if second { plan.plan() } else { None };
+            let Some((convolution, plan)) = plan.plan().filter(|_| second) else { return Ok(0) };
             // The heuristic's choice and the fastest plan are executed without benchmark mode too.
-            if let Some(plan) = chosen.filter(|plan| plan.rank > 1) {
+            if plan.rank > 1 {
                 report::timed_workspace(plan.workspace);
+                if convolution.spills() && !device::load(Loaded::CudnnStacks) {
+                    return Err(CudnnCode::ALLOCATION_FAILED);
+                }
             }
-            chosen.map_or(0, |plan| plan.rank)
-        })?;
+            Ok(plan.rank)
+        })??;
         (0..=again).for_each(|_| device::launch(stream));
         Ok(())
     }
@@ -191,7 +198,7 @@ impl Descriptor {
                 Some(Value::Descriptors(self.engine_configs()?))
             }
             (kind::ENGINE, attribute::ENGINE_NOTES) => {
-                let uses_tensor_cores = self.plan().is_some_and(|plan| plan.rounds);
+                let uses_tensor_cores = self.plan().is_some_and(|(_, plan)| plan.rounds);
                 let bytes = TENSOR_CORE.to_ne_bytes().to_vec();
                 uses_tensor_cores.then_some(Value::Elements { count: 1, bytes })
             }
@@ -272,15 +279,15 @@ impl Descriptor {
 
     /// Returns the plan of the convolution that this descriptor's engine computes; `None` for other
     /// graphs.
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<(Convolution, Plan)> {
         let engine = self.engine()?;
         let index = *engine.numbers(attribute::ENGINE_INDEX).first()?;
         let graphs = engine.descriptors(attribute::ENGINE_GRAPH);
-        let plans = graphs.iter().find_map(Self::convolution_in)?.plans();
+        let convolution = graphs.iter().find_map(Self::convolution_in)?;
+        let plans = convolution.plans();
         let last = Plan { workspace: 0, rank: plans.len() as u32, rounds: false };
-        Some(
-            usize::try_from(index).ok().and_then(|index| plans.get(index).copied()).unwrap_or(last),
-        )
+        let plan = usize::try_from(index).ok().and_then(|index| plans.get(index).copied());
+        Some((convolution, plan.unwrap_or(last)))
     }
 
     /// Returns the size, in bytes, of the workspace of a plan or of an engine's configuration.
@@ -289,7 +296,7 @@ impl Descriptor {
             let graphs = self.engine()?.descriptors(attribute::ENGINE_GRAPH);
             Some(attention_in(&graphs.first()?.descriptors(attribute::GRAPH_OPERATIONS)))
         };
-        self.plan().map(|plan| plan.workspace).or_else(attention).unwrap_or(0)
+        self.plan().map(|(_, plan)| plan.workspace).or_else(attention).unwrap_or(0)
     }
 
     /// Returns the first convolution of a graph.
@@ -333,7 +340,9 @@ impl Descriptor {
             .collect();
         let strides = self.numbers(attribute::TENSOR_STRIDES);
         let data_type = self.integer(attribute::TENSOR_TYPE).unwrap_or(0);
-        Shape::new(element_bytes(data_type), sizes, &strides)
+        let mut shape = Shape::new(element_bytes(data_type), sizes, &strides);
+        shape.is_half = data_type == HALF;
+        shape
     }
 }
 

@@ -22,7 +22,7 @@ use std::ffi::{c_char, c_int, c_void};
 use gpuheap_driver::abi::{self, Code};
 use gpuheap_driver::{CUdevice_attribute, CUstream, Driver, export};
 
-use crate::device::{self, Loaded, driver};
+use crate::device::{self, Loaded, Memory, driver};
 use crate::report;
 
 /// Result code of a cuDNN function.
@@ -59,6 +59,7 @@ const GENERATORS: usize = 24 * 2048;
 /// State of a handle that the program created.
 struct CudnnSession {
     stream: CUstream,
+    _memory: Memory,
 }
 
 // Some functions declare fewer arguments than callers pass. That works because in every C ABI of
@@ -114,10 +115,9 @@ export! {
     fn cudnnCreate(handle: Out<Handle<CudnnSession>>) -> Outcome {
         handle.require()?;
         report::note("cuDNN", "workspaces are by rules that were measured on an H200");
-        if !device::load(Loaded::Cudnn) {
-            return Err(CudnnCode::ALLOCATION_FAILED);
-        }
-        handle.write(Handle::new(CudnnSession { stream: CUstream::NULL }))
+        let memory = device::load(Loaded::Cudnn).then(|| Memory::new(Memory::OF_CUDNN));
+        let _memory = memory.flatten().ok_or(CudnnCode::ALLOCATION_FAILED)?;
+        handle.write(Handle::new(CudnnSession { stream: CUstream::NULL, _memory }))
     }
 
     /// Destroys a handle, or does nothing for null.

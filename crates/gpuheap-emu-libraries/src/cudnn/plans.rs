@@ -334,6 +334,22 @@ mod tests {
     }
 
     #[test]
+    fn only_large_depthwise_filters_spill() {
+        let half = |pass, last, numbers| {
+            let mut convolution = convolution(pass, 2, last, numbers);
+            convolution.x.is_half = true;
+            convolution.spills()
+        };
+        let numbers = [16, 672, 14, 672, 5, 1, 2, 1, 672];
+        assert!(half(Pass::Filter, false, numbers));
+        assert!(!half(Pass::Forward, false, numbers) && !half(Pass::Filter, true, numbers));
+        assert!(!half(Pass::Filter, false, [16, 672, 14, 672, 3, 1, 1, 1, 672]));
+        assert!(!half(Pass::Filter, false, [16, 672, 14, 672, 5, 2, 2, 1, 672]));
+        assert!(!half(Pass::Filter, false, [16, 672, 14, 672, 5, 1, 2, 1, 1]));
+        assert!(!convolution(Pass::Filter, 2, false, numbers).spills());
+    }
+
+    #[test]
     fn transforms_are_only_greediest_plan() {
         let it = convolution(Pass::Forward, 4, false, [64, 256, 56, 64, 1, 1, 0, 1, 1]);
         let plans = it.plans();

@@ -8,9 +8,9 @@
 
 use std::ffi::{c_char, c_int};
 
-use gpuheap_driver::{CUdeviceptr, Driver};
+use gpuheap_driver::Driver;
 
-use crate::device::{self, driver};
+use crate::device::{Memory, driver};
 
 /// Note on NCCL's memory.
 pub(super) const NOTE: &str = "channels and buffers are by rules that were measured on two H200; \
@@ -102,36 +102,18 @@ fn device_name() -> String {
     text.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte as u8)).collect()
 }
 
-/// Device memory of a communicator. It is freed with the communicator.
+/// Device memory of a communicator's channels. It is freed with the communicator.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct Channels {
     pub(super) route: Route,
-    address: CUdeviceptr,
+    _memory: Memory,
 }
 
-impl Memory {
-    /// Allocates the memory of a communicator's channels; `None` if the device has too little
-    /// memory.
-    pub(super) fn of_channels(ranks: c_int, is_first: bool) -> Option<Self> {
+impl Channels {
+    /// Allocates the memory of the channels; `None` if the device has too little memory.
+    pub(super) fn new(ranks: c_int, is_first: bool) -> Option<Self> {
         let route = Route::new(ranks);
-        let mut memory = Self::new(route.channel_bytes(is_first))?;
-        memory.route = route;
-        Some(memory)
-    }
-
-    /// Allocates `bytes`; `None` if the device has too little memory.
-    pub(super) fn new(bytes: usize) -> Option<Self> {
-        let address = if bytes == 0 { 0 } else { device::allocate(bytes)? };
-        Some(Self { route: Route::Alone, address })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if let Some(driver) = driver().filter(|_| self.address != 0) {
-            // SAFETY: `new` allocated the memory, and only the communicator uses it.
-            let _ = unsafe { driver.cuMemFree_v2(self.address) };
-        }
+        Some(Self { route, _memory: Memory::new(route.channel_bytes(is_first))? })
     }
 }
 

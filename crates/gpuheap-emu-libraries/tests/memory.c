@@ -1,5 +1,5 @@
-/* Prints the granules of 2 MiB that each call of NCCL takes, as one of two ranks. The context is
- * not current at the first call. */
+/* Prints the granules of 2 MiB that each call of NCCL takes, as one of two ranks, and then each
+ * handle of cuBLAS and cuDNN. The context is not current at the first call. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@ int ncclBroadcast(void *, void *, size_t, int, int, void *, void *);
 int ncclBcast(void *, size_t, int, int, void *, void *);
 int ncclSend(void *, size_t, int, int, void *, void *);
 int ncclRecv(void *, size_t, int, int, void *, void *);
+int cublasCreate_v2(void **), cublasDestroy_v2(void *), cudnnCreate(void **);
 int ncclAlltoAll(void *, void *, size_t, int, void *, void *);
 
 typedef int (*call)();
@@ -37,7 +38,7 @@ static void step(const char *name, int code) {
 
 int main(void) {
   struct identity identity = {{0}};
-  void *first = NULL, *second = NULL, *each[2];
+  void *first = NULL, *second = NULL, *each[2], *handle;
   driver = dlopen("libcuda.so.1", RTLD_NOW);
   if (!driver || CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0)) return 1;
   step("start", 0);
@@ -55,5 +56,10 @@ int main(void) {
   step("exchange", ncclAlltoAll(0, 0, 0, 0, second, 0));
   step("end", ncclCommDestroy(second));
   step("one on each device", ncclCommInitAll(each, 2, NULL));
+  step("cuBLAS", cublasCreate_v2(&handle));
+  step("again", cublasCreate_v2(&handle));
+  step("destroyed", cublasDestroy_v2(handle));
+  step("cuDNN", cudnnCreate(&handle));
+  step("again", cudnnCreate(&handle));
   return 0;
 }

@@ -1,0 +1,79 @@
+//! Streams, and the device memory that the driver takes for them.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpuheap_driver::CUstream;
+
+use crate::error::{Out, Outcome, call};
+use crate::{context, kernels};
+
+/// Granule of the driver's allocations for streams, bytes.
+const GRANULE: usize = 2 << 20;
+
+/// Streams of a device.
+#[derive(Default)]
+struct Streams {
+    live: usize,
+    /// Granules that the driver took. It keeps them for later streams.
+    granules: usize,
+}
+
+/// Streams, keyed by the ordinal of their device.
+static STREAMS: Mutex<BTreeMap<c_int, Streams>> = Mutex::new(BTreeMap::new());
+
+/// Creates a stream, and allocates the memory that the driver takes for it.
+pub(crate) fn create_stream(stream: Out<CUstream>, flags: c_uint, priority: c_int) -> Outcome {
+    call!(cuStreamCreateWithPriority(stream, flags, priority))?;
+    let device = context::device()?;
+    let mut streams = lock();
+    let streams = streams.entry(device).or_default();
+    streams.live += 1;
+    let granules = granules(streams.live);
+    if granules > streams.granules {
+        let (mut address, bytes) = (0, (granules - streams.granules) * GRANULE);
+        call!(cuMemAlloc_v2(&mut address, bytes))?;
+        streams.granules = granules;
+    }
+    Ok(())
+}
+
+/// Destroys a stream once the stream's work is done.
+pub(crate) fn destroy_stream(stream: CUstream) -> Outcome {
+    let mut device = 0;
+    call!(cuStreamGetDevice(stream, &mut device))?;
+    call!(cuStreamDestroy_v2(stream))?;
+    if let Some(streams) = lock().get_mut(&device) {
+        streams.live = streams.live.saturating_sub(1);
+    }
+    Ok(())
+}
+
+/// Forgets the variables and streams of a device whose context was destroyed.
+pub(crate) fn forget_objects(device: c_int) {
+    kernels::forget_variables(device);
+    lock().remove(&device);
+}
+
+/// Returns the number of granules for the streams of a device, as an H200's driver takes them
+/// (580.159, 2026-11-28): one at the 2nd stream, the 6th, the 10th, and 35 for the 128 streams that
+/// PyTorch creates with its first one.
+fn granules(streams: usize) -> usize {
+    (3 * streams + 5) / 11
+}
+
+fn lock() -> MutexGuard<'static, BTreeMap<c_int, Streams>> {
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_take_measured_granules() {
+        let found = [1, 2, 5, 6, 10, 40, 128].map(granules);
+        assert_eq!(found, [0, 1, 1, 2, 3, 11, 35]);
+    }
+}
