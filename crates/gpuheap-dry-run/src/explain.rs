@@ -22,6 +22,9 @@ const CARDS: usize = 3;
 /// Most remedies in a report.
 const REMEDIES: usize = 3;
 
+/// Least compute capability of a card that is named by its memory alone. Older cards lack kernels
+/// of flash attention and bfloat16: a GPT whose memory on an H200 fits a T4 takes 182 GiB there.
+const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 /// A request is absurd if it is so many times as large as all others at once.
 const ABSURD: u64 = 3;
 
@@ -191,10 +194,8 @@ pub(crate) fn replay_on(recording: &Recording, device: &Device) -> Option<TraceR
 /// memory.
 pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run) -> Option<Needs> {
     let needs = report.verdict.needs?;
-    // The context's memory depends on the card. Kernels and libraries take as much as in this run.
-    let code = recording.beside.saturating_sub(run.device.context_bytes);
     let mut cards: Vec<_> = cards_like(run.device.card)
-        .filter(|card| card.usable_bytes >= needs.least + code)
+        .filter(|card| card.usable_bytes >= needs.least + code_bytes(recording.beside, run))
         .filter(|card| {
             let fit = report.verdict.fits.iter().find(|fit| fit.card == *card);
             fit.is_none_or(|fit| fit.way == Some(Way::AsIs))
@@ -207,7 +208,31 @@ pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run)
         beside: recording.beside,
         capability: run.device.card.capability,
         cards: cards.iter().take(CARDS).map(|card| card.name.to_owned()).collect(),
+        smaller: None,
     })
+}
+
+/// Returns the memory of kernels and libraries. The context's memory depends on the card.
+fn code_bytes(beside: u64, run: &Run) -> u64 {
+    beside.saturating_sub(run.device.context_bytes)
+}
+
+/// Finds the smallest card that has enough memory and [`LEAST_CAPABILITY`], other than cards on
+/// which the program did not fit. Returns `None` if a card of `needs` is of the same size, or the
+/// program ran on the card.
+pub(crate) fn find_smaller(needs: &Needs, run: &Run, tried: &[CardResult]) -> Option<String> {
+    let least = needs.least + code_bytes(needs.beside, run);
+    let result = |card: &Card| tried.iter().find(|result| result.card == card.name);
+    let cards = gpuheap_replay::cards::all().iter().filter(|card| {
+        card.class != Class::MigSlice
+            && card.capability >= LEAST_CAPABILITY
+            && card.usable_bytes >= least
+            && result(card).is_none_or(|result| result.outcome.is_fit())
+    });
+    let smallest = cards.min_by_key(|card| card.usable_bytes)?;
+    let of_run = needs.cards.first().and_then(|name| gpuheap_replay::cards::find(name).ok());
+    let is_smaller = of_run.is_none_or(|card| smallest.vendor_gb < card.vendor_gb);
+    (is_smaller && result(smallest).is_none()).then(|| smallest.name.to_owned())
 }
 
 /// Returns all whole cards with the compute capability of `card`.

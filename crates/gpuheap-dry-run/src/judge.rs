@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use gpuheap_replay::cards;
 use gpuheap_text::{Amount, shell_word};
 
 use crate::card::Device;
@@ -132,15 +133,17 @@ pub(crate) fn judge(
                 explain::find_needs(&report, recording, run)
             });
         }
-        if let Some(needs) = &mut verdict.needs
-            && (is_open || matches!(outcome, Outcome::NoVerdict(_)))
-        {
-            // The program may need more memory than the trace shows: it failed early, or results
-            // decide sizes and have no bound.
-            needs.cards.clear();
-        }
         if let Some(needs) = &mut verdict.needs {
-            explain::remove_failing_cards(needs, &results.cards);
+            if is_open || matches!(outcome, Outcome::NoVerdict(_)) {
+                // The program may need more memory than the trace shows: it failed early, or
+                // results decide sizes and have no bound.
+                needs.cards.clear();
+            } else {
+                explain::remove_failing_cards(needs, &results.cards);
+                if !verdict.is_lower_bound {
+                    needs.smaller = explain::find_smaller(needs, run, &results.cards);
+                }
+            }
         }
     }
     match (&options.trace, &recording) {
@@ -388,7 +391,8 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
         return None;
     }
     let failing = verdict.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
-    let cards = verdict.needs.as_ref().map_or(&[][..], |needs| &needs.cards);
+    let of_run = verdict.needs.as_ref().map_or(&[][..], |needs| &needs.cards);
+    let smaller = verdict.needs.as_ref().and_then(|needs| needs.smaller.as_ref());
     match (verdict.outcome(), failing) {
         (Outcome::NoVerdict(Reason::StaticRuntime), _) if !is_python => {
             Some("nvcc -cudart shared program.cu".to_owned())
@@ -396,12 +400,13 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
         (Outcome::NoVerdict(_), _) => None,
         (_, Some(failing)) => match verdict.remedies.iter().find(|remedy| remedy.makes_it_fit) {
             Some(remedy) => Some(format!("{} {}", remedy.line, on(&failing.card, options.memory))),
-            None => cards.first().map(|card| on(card, None)),
+            None => of_run.first().or(smaller).map(|card| on(card, None)),
         },
         (_, None) => {
-            let smallest = cards.first()?;
-            let is_known = verdict.cards.iter().any(|card| card.card == *smallest);
-            (!is_known && options.memory.is_none()).then(|| on(smallest, None))
+            let smallest = smaller.or(of_run.first())?;
+            let bytes = cards::find(smallest).ok()?.usable_bytes;
+            let is_smaller = verdict.cards.iter().all(|card| bytes < card.usable);
+            (is_smaller && options.memory.is_none()).then(|| on(smallest, None))
         }
     }
 }

@@ -414,6 +414,9 @@ pub struct Needs {
     /// Smallest cards of the catalogue on which the program fits unchanged. They have the run's
     /// compute capability.
     pub cards: Vec<String>,
+    /// Smallest card with enough memory, if it is smaller than all of `cards`. It has another
+    /// compute capability, so the program may take other memory there.
+    pub smaller: Option<String>,
 }
 
 /// A setting of PyTorch's allocator that reduces the memory that a program takes.

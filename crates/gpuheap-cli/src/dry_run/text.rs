@@ -656,9 +656,15 @@ fn needs(text: &mut String, verdict: &Verdict) {
             needs.cards.join(", ")
         ),
     };
+    let smaller = needs.smaller.as_ref().map_or(String::new(), |card| {
+        format!(
+            " By memory alone, {card} is enough. Libraries choose other kernels there, whose memory \
+             only a run shows."
+        )
+    });
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
     let words = format!(
-        "PyTorch needs {at_least}{:#} of a device{more}, and {} beside.{cards}",
+        "PyTorch needs {at_least}{:#} of a device{more}, and {} beside.{cards}{smaller}",
         Amount(needs.least),
         Amount(needs.beside),
     );

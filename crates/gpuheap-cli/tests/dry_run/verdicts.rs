@@ -176,7 +176,7 @@ fn caught_failure_fits() {
 }
 
 #[test]
-fn smallest_cards_run_the_same_kernels() {
+fn smallest_cards_are_of_runs_capability() {
     let bench = Bench::new();
     let torch = r#"{"torch": "2", "cuda": "13.0", "steps": 1,
         "devices": [{"device": 0, "allocated": 4684000000, "reserved": 5176000000, "step": 1}]}"#;
@@ -190,7 +190,12 @@ fn smallest_cards_run_the_same_kernels() {
             .any(|name| card.as_str().unwrap().starts_with(name))),
         "{cards:?}"
     );
-    assert!(json["next"].as_str().unwrap().contains(cards[0].as_str().unwrap()), "{}", ran.stderr);
+    assert_eq!(json["needs"]["smaller"], "RTX 5060 8GB");
+    assert!(ran.stderr.contains("By memory alone, RTX 5060 8GB is"), "{}", ran.stderr);
+    let next = "gpuheap dry-run --card 'RTX 5060 8GB' -- sh";
+    assert!(json["next"].as_str().unwrap().starts_with(next), "{}", ran.stderr);
+    let (_, json) = bench.json(&["--card", "H200,RTX 5060 8GB", "--", "sh", &script]);
+    assert!(json["needs"]["smaller"].is_null() && json["next"].is_null(), "{json}");
 }
 
 #[test]
