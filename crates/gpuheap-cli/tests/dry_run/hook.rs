@@ -49,6 +49,8 @@ compiler = types.SimpleNamespace(is_compiling=lambda: False)
 is_grad_enabled, is_autocast_enabled, float32 = lambda: True, lambda: False, "float32"
 bfloat16 = "torch.bfloat16"
 cuda.get_device_capability = lambda: (9, 0)
+class _TorchCompileInductorWrapper:
+    def apply_options(self, options): print(options)
 texts = []
 _C._cuda_setMemoryMetadata = texts.append
 class Tensor:
@@ -94,6 +96,50 @@ fn ran(program: &str, options: &[&str]) -> (Ran, Value) {
 
 fn process(json: &Value) -> Value {
     json["cards"][0]["processes"][0].clone()
+}
+
+#[test]
+fn compile_leaves_out_tuning_by_time() {
+    let program = r#"
+torch._TorchCompileInductorWrapper().apply_options({"max_autotune": True, "triton.cudagraphs": True})
+"#;
+    let (ran, _) = ran(program, &[]);
+    assert_eq!(ran.stdout, "{'triton.cudagraphs': True}\n");
+    assert!(ran.stderr.contains("choose kernels by their time"), "{}", ran.stderr);
+}
+
+#[test]
+fn killed_process_leaves_its_report() {
+    let program = r#"
+import os
+driver = '{"has_pytorch": true, "devices": [{"total": 99, "peak_in_use": 50}]}'
+with open(f"{os.environ['GPUHEAP_EMULATED_REPORT']}/driver.{os.getpid()}.json", "w") as file:
+    file.write(driver)
+os.kill(os.getpid(), 9)
+"#;
+    let (ran, json) = ran(program, &[]);
+    assert_eq!((ran.code, &process(&json)["torch"]), (3, &json!("2.11.0+cu130")));
+    assert!(!ran.stderr.contains("without the dry run's hook"), "{}", ran.stderr);
+}
+
+#[test]
+fn sigterm_reports_before_threads_end() {
+    let program = "
+import os, signal, threading, time
+ended = threading.Event()
+def kill():
+    ended.wait()
+    os.kill(os.getpid(), 9)
+threading.Thread(target=kill).start()
+torch.peak[0] = 10
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+finally:
+    ended.set()
+";
+    let (_, json) = ran(program, &[]);
+    assert_eq!(process(&json)["devices"][0]["allocated"], 10);
 }
 
 #[test]

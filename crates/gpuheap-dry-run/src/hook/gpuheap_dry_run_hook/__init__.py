@@ -22,6 +22,7 @@ from .process import state
 from .reads import stop_watching, watch_reads
 from .remedies import Remedies
 from .report import write, write_modules, write_snapshot
+from .tuning import leave_out_tuning
 
 # Most events in PyTorch's recorded history. Bounds its host memory: an event takes a few hundred
 # bytes.
@@ -60,7 +61,9 @@ def torch_imported(torch):
 
     torch._C._cuda_resetPeakMemoryStats = keep_peaks
     guarded(prepare_owners)()
+    guarded(leave_out_tuning)(torch)
     torch.cuda._lazy_call(guarded(device_opened))
+    torch.cuda._lazy_call(guarded(write_presence))
     atexit.register(end)
     # Forked workers of `multiprocessing` end without `atexit`.
     from multiprocessing import util
@@ -100,6 +103,13 @@ def device_opened():
     state.is_recording = True
     if state.owners is not None:
         guarded(state.owners.watch)()
+
+
+def write_presence():
+    """Writes a report for a process that is killed before its first step."""
+    write()
+    # The first step is reported at once.
+    state.written = 0.0
 
 
 def check_reports():
@@ -152,6 +162,10 @@ def end_program(number, frame):
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
+    # Threads of the program may hold up its end until it is killed.
+    if state.torch is not None:
+        guarded(update_peaks)()
+        guarded(write)()
     raise SystemExit(128 + number)
 
 

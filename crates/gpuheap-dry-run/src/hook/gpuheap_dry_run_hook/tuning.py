@@ -1,0 +1,35 @@
+"""Options of `torch.compile` that choose kernels by their time. A dry run has no times.
+
+With them, PyTorch compiles dozens of kernels for each product.
+"""
+
+import os
+
+from .process import state
+
+TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
+
+
+def leave_out_tuning(torch):
+    """Makes `torch.compile` leave out these options: of its modes, its callers and variables."""
+    if any([os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") == "1" for name in TIMED]):
+        note_tuning()
+    compiler = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if compiler is None:
+        return
+    apply = compiler.apply_options
+
+    def apply_others(self, options):
+        others = {name: value for name, value in (options or {}).items() if name not in TIMED}
+        if options and len(others) < len(options):
+            note_tuning()
+        return apply(self, others)
+
+    compiler.apply_options = apply_others
+
+
+def note_tuning():
+    state.note(
+        "torch.compile was to choose kernels by their time (max-autotune). A dry run has no times, "
+        "so it took the kernels of the other modes; memory for timing is not in the figures"
+    )
