@@ -19,16 +19,21 @@ from pathlib import Path
 import rows
 
 # Largest difference to the GPU, as a part of its figure: without and with a reason in the column
-# `apart`.
+# `apart`. The number of allocations is not memory: plans of cuDNN that win need a few hundred bytes
+# or none (timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200, and makes 5,047
+# by rule), and a branch makes requests of its own.
 MARKS = {
     "requested": (0.0, 0.03),
-    "allocations": (0.0, 0.05),
+    "allocations": (0.0, 0.25),
     "allocated": (0.005, 0.03),
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
-# Largest part by which memory may be above the GPU's if results decide sizes. It is never below.
+# Largest parts by which memory may be above and below the GPU's if results decide sizes. Requested
+# memory is below by some bytes at most, and reserved memory by the order of addresses.
 MOST_OF_RESULTS = 0.10
+BELOW_OF_RESULTS = {"requested": 0.0001}
+BELOW = 0.015
 # Modules beside PyTorch, of a program or of its first argument.
 NEEDS = {
     "detect.py": ("torchvision",),
@@ -157,7 +162,8 @@ def check(row, options):
 def is_within(row, key, expected, found):
     """True if the figure `key` of a program is as near to the GPU's as its mark requires."""
     if row["apart"] == "results" and key != "allocations":
-        return expected <= found <= expected * (1 + MOST_OF_RESULTS)
+        below = BELOW_OF_RESULTS.get(key, BELOW)
+        return expected * (1 - below) <= found <= expected * (1 + MOST_OF_RESULTS)
     most = expected * MARKS[key][bool(row["apart"])]
     if key == "in_use":
         most = max(most, IN_USE)
