@@ -4,7 +4,7 @@ use crate::Kernel;
 use crate::axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES, for_each_row};
 use crate::kernel::{Kind, Path, Source};
 use crate::threads::flat_each;
-use crate::{Reduction, Type};
+use crate::{Fold, Reduction, Type};
 
 /// Bytes that a launch reads or writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,21 +69,42 @@ impl Kernel {
             }
             Kind::Rows { op, of } => reduced(words, op, of, 1),
             Kind::Columns { op, of } => reduced(words, op, of, word(4)),
-            Kind::Groups { of, key, .. } => {
+            Kind::Take { unit } => {
+                let side = |writes, address, rows: u64, unit: usize| Access {
+                    writes,
+                    align: unit as u64,
+                    region: Region {
+                        address,
+                        run: rows.saturating_mul(unit as u64),
+                        axes: Vec::new(),
+                    },
+                };
+                vec![
+                    side(false, word(2), word(4), unit),
+                    side(false, word(3), word(0), Type::U32.size()),
+                    side(true, word(1), word(0), unit),
+                ]
+            }
+            Kind::Groups { fold, of, key, .. } => {
                 let (rows, inner, groups) = (word(0), word(1), word(2));
-                let sum = of.map_or(Type::U64, |of| Reduction::Sum.output(of));
-                let slots = groups.saturating_mul(inner);
-                let values = of.map(|of| block(false, word(4), rows.saturating_mul(inner), of));
-                values
-                    .into_iter()
-                    .chain([
-                        block(false, word(5), rows, key),
-                        block(false, word(3), slots, sum),
-                        block(true, word(3), slots, sum),
-                        block(false, word(6), 2, Type::U64),
-                        block(true, word(6), 2, Type::U64),
-                    ])
-                    .collect()
+                let (values, slots) = (rows.saturating_mul(inner), groups.saturating_mul(inner));
+                let out = fold.output(of.unwrap_or(Type::U64));
+                let mut all = vec![
+                    block(false, word(5), rows, key),
+                    block(false, word(3), slots, out),
+                    block(true, word(3), slots, out),
+                ];
+                all.extend(of.map(|of| block(false, word(4), values, of)));
+                if word(6) != 0 {
+                    all.extend([false, true].map(|writes| block(writes, word(6), 2, Type::U64)));
+                }
+                if word(7) != 0 {
+                    all.push(block(false, word(7), values.div_ceil(8), Type::U8));
+                }
+                if fold == Fold::Squares {
+                    all.push(block(false, word(8), slots, Type::F64));
+                }
+                all
             }
         }
     }

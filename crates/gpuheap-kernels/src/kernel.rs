@@ -3,7 +3,7 @@
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::threads::UNITS;
 use crate::types::worded;
-use crate::{Arithmetic, Comparison, Reduction, Type};
+use crate::{Arithmetic, Comparison, Fold, Reduction, Type};
 
 /// A kernel. A GPU runs the kernel's PTX, and an emulated device its Rust. Both identify the kernel
 /// by its name.
@@ -23,9 +23,11 @@ pub(crate) enum Kind {
     /// A reduction along an axis other than the last, or along a short last axis, with one thread
     /// for each piece of a column.
     Columns { op: Reduction, of: Type },
-    /// Sums of values by key, or counts of keys if there are no values. If `shared`, each block
-    /// first forms its sums in its shared memory.
-    Groups { shared: bool, of: Option<Type>, key: Type },
+    /// A copy of units of `unit` bytes, each from the row that an index names.
+    Take { unit: usize },
+    /// Aggregates of values by key, or counts of keys if there are no values. If `shared`, each
+    /// block first forms its aggregates in its shared memory.
+    Groups { shared: bool, fold: Fold, of: Option<Type>, key: Type },
 }
 
 worded! {
@@ -76,9 +78,10 @@ impl Kernel {
             Kind::Copy { unit } => return format!("{PREFIX}_copy_{unit}"),
             Kind::Rows { op, of } => vec!["rows", op.word(), of.word()],
             Kind::Columns { op, of } => vec!["columns", op.word(), of.word()],
-            Kind::Groups { shared, of, key } => {
+            Kind::Take { unit } => return format!("{PREFIX}_take_{unit}"),
+            Kind::Groups { shared, fold, of, key } => {
                 let place = if shared { "shared" } else { "global" };
-                vec!["groups", place, of.map_or(COUNT, Type::word), key.word()]
+                vec!["groups", place, fold.word(), of.map_or(ROWS, Type::word), key.word()]
             }
         };
         format!("{PREFIX}_{}", words.join("_"))
@@ -91,25 +94,30 @@ impl Kernel {
             ["cast", from, to] => {
                 Kind::Cast { from: Type::from_word(from)?, to: Type::from_word(to)? }
             }
-            ["copy", unit] => {
-                let known = |size: &usize| size.to_string() == unit;
-                Kind::Copy { unit: UNITS.into_iter().find(known)? }
-            }
+            ["copy", unit] => Kind::Copy { unit: parse_unit(unit)? },
+            ["take", unit] => Kind::Take { unit: parse_unit(unit)? },
             ["rows", op, of] => {
                 Kind::Rows { op: Reduction::from_word(op)?, of: Type::from_word(of)? }
             }
             ["columns", op, of] => {
                 Kind::Columns { op: Reduction::from_word(op)?, of: Type::from_word(of)? }
             }
-            ["groups", place, of, key] => Kind::Groups {
-                shared: match place {
-                    "shared" => true,
-                    "global" => false,
-                    _ => return None,
-                },
-                of: if of == COUNT { None } else { Some(Type::from_word(of)?) },
-                key: Type::from_word(key).filter(|key| key.is_integer())?,
-            },
+            ["groups", place, fold, of, key] => {
+                let fold = Fold::from_word(fold)?;
+                Kind::Groups {
+                    shared: match place {
+                        "shared" => true,
+                        "global" => false,
+                        _ => return None,
+                    },
+                    fold,
+                    of: match of {
+                        ROWS if fold == Fold::Count => None,
+                        of => Some(Type::from_word(of)?),
+                    },
+                    key: Type::from_word(key).filter(|key| key.is_integer())?,
+                }
+            }
             [path, does, of, left, right] => {
                 let (path, does) = (Path::from_word(path)?, Does::from_word(does)?);
                 let of = Type::from_word(of).filter(|of| does.takes(*of))?;
@@ -128,7 +136,9 @@ impl Kernel {
             Kind::Elementwise { path: Path::Flat, .. } => 4,
             Kind::Elementwise { .. } | Kind::Copy { .. } => FIRST_AXIS + AXIS_WORDS * MOST_AXES,
             Kind::Cast { .. } => 3,
-            Kind::Rows { .. } | Kind::Columns { .. } | Kind::Groups { .. } => 7,
+            Kind::Take { .. } => 5,
+            Kind::Rows { .. } | Kind::Columns { .. } => 7,
+            Kind::Groups { .. } => 11,
         }
     }
 
@@ -157,14 +167,19 @@ impl Kernel {
             }
         }
         all.extend(UNITS.map(|unit| Kind::Copy { unit }));
+        all.extend(UNITS.map(|unit| Kind::Take { unit }));
         for &of in Type::ALL {
             all.extend(Type::ALL.iter().map(|&to| Kind::Cast { from: of, to }));
             all.extend(Reduction::ALL.iter().map(|&op| Kind::Rows { op, of }));
             all.extend(Reduction::ALL.iter().map(|&op| Kind::Columns { op, of }));
         }
         for &key in Type::ALL.iter().filter(|key| key.is_integer()) {
-            for of in Type::ALL.iter().copied().map(Some).chain([None]) {
-                all.extend([true, false].map(|shared| Kind::Groups { shared, of, key }));
+            for shared in [true, false] {
+                all.push(Kind::Groups { shared, fold: Fold::Count, of: None, key });
+                for &fold in Fold::ALL {
+                    let of = |of: &Type| Kind::Groups { shared, fold, of: Some(*of), key };
+                    all.extend(Type::ALL.iter().map(of));
+                }
             }
         }
         all.into_iter().map(Kernel).collect()
@@ -172,7 +187,11 @@ impl Kernel {
 }
 
 /// Word that replaces the type of values in the names of kernels that count keys.
-const COUNT: &str = "count";
+const ROWS: &str = "rows";
+
+fn parse_unit(word: &str) -> Option<usize> {
+    UNITS.into_iter().find(|unit| unit.to_string() == word)
+}
 
 impl Path {
     /// Returns `true` if kernels with these operands exist. If both operands are scalars, there is

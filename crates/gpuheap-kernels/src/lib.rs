@@ -38,7 +38,9 @@ mod types;
 pub use access::{Access, Region};
 pub use kernel::Kernel;
 pub use launch::{Launch, Words};
-pub use plan::{Operand, arithmetic, cast, comparison, copy, group_sum, partials, reduce, unary};
+pub use plan::{
+    ByKey, Operand, arithmetic, cast, comparison, copy, group, partials, reduce, take, unary,
+};
 pub use run::Memory;
 pub use threads::BLOCK;
-pub use types::{Arithmetic, Comparison, Reduction, Type, Unary};
+pub use types::{Arithmetic, Comparison, Fold, Reduction, Type, Unary};

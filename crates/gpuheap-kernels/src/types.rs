@@ -117,6 +117,45 @@ worded! {
     }
 }
 
+worded! {
+    /// An aggregate of the values of each group.
+    pub enum Fold {
+        /// Number of values, as `U64`.
+        Count = "count",
+        /// Sum, of the type of [`Reduction::Sum`].
+        Sum = "sum",
+        /// Sum of the squared distances from the group's mean, as `F64`.
+        Squares = "squares",
+        /// Smallest value, in the type of the sum. NaN is left out; -0.0 is less than 0.0.
+        Min = "min",
+        /// Largest value, in the type of the sum. NaN is left out; -0.0 is less than 0.0.
+        Max = "max",
+    }
+}
+
+impl Fold {
+    /// Returns the type of the aggregates. Each takes 8 bytes.
+    pub const fn output(self, of: Type) -> Type {
+        match self {
+            Fold::Count => Type::U64,
+            Fold::Squares => Type::F64,
+            Fold::Sum | Fold::Min | Fold::Max => Reduction::Sum.output(of),
+        }
+    }
+
+    /// Returns the bits of the aggregate of no values, with which `out` must be filled before.
+    pub const fn identity(self, of: Type) -> u64 {
+        match (self, self.output(of)) {
+            (Fold::Min, Type::F64) => f64::INFINITY.to_bits(),
+            (Fold::Min, Type::I64) => i64::MAX as u64,
+            (Fold::Min, _) => u64::MAX,
+            (Fold::Max, Type::F64) => f64::NEG_INFINITY.to_bits(),
+            (Fold::Max, Type::I64) => i64::MIN as u64,
+            _ => 0,
+        }
+    }
+}
+
 impl Type {
     /// Returns the size of an element in bytes.
     pub const fn size(self) -> usize {

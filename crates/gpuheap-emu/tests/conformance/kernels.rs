@@ -9,8 +9,8 @@ use std::ptr::null_mut;
 
 use gpuheap_driver::*;
 use gpuheap_kernels::{
-    Arithmetic, Comparison, Kernel, Launch, Memory, Operand, Reduction, Type, Unary, arithmetic,
-    cast, comparison, copy, group_sum, partials, reduce, unary,
+    Arithmetic, ByKey, Comparison, Fold, Kernel, Launch, Memory, Operand, Reduction, Type, Unary,
+    arithmetic, cast, comparison, copy, group, partials, reduce, take, unary,
 };
 
 use crate::support::*;
@@ -47,7 +47,8 @@ const FAMILIES: &[(&str, Cases)] = &[
     ("casts", casts),
     ("copies", copies),
     ("reductions", reductions),
-    ("sums by key", groups),
+    ("aggregates by key", groups),
+    ("rows by index", takes),
 ];
 
 /// A driver with loaded kernels and memory.
@@ -647,10 +648,16 @@ fn reduce_to_the_end(
 fn groups(bench: &Bench<'_, '_>) {
     let mut random = Random(7);
     let types = Type::ALL.iter().copied();
+    // The last case of each has more aggregates than fit into a block's shared memory.
+    let of_sums: &[_] = &[(1, 1, 1), (5000, 1, 7), (999, 3, 100), (3000, 50, 120)];
     for of in types.map(Some).chain([None]) {
-        for &key in Type::ALL.iter().filter(|key| key.is_integer()) {
-            // The last case has more sums than fit into a block's shared memory.
-            for (rows, inner, groups) in [(1, 1, 1), (5000, 1, 7), (999, 3, 100), (3000, 50, 120)] {
+        let folds = if of.is_some() { Fold::ALL } else { &[Fold::Count] };
+        for (&fold, &key) in folds.iter().flat_map(|fold| {
+            Type::ALL.iter().filter(|key| key.is_integer()).map(move |key| (fold, key))
+        }) {
+            let is_plain = of.is_none() || fold == Fold::Sum;
+            let cases = if is_plain { of_sums } else { &[(600, 1, 7), (200, 50, 120)] };
+            for &(rows, inner, groups) in cases {
                 for is_bad in [false, true] {
                     let inner = if of.is_some() { inner } else { 1 };
                     // A count needs more groups to exceed the shared memory.
@@ -667,7 +674,7 @@ fn groups(bench: &Bench<'_, '_>) {
                         .flat_map(|row| key_of(row).to_le_bytes()[..key.size()].to_vec())
                         .collect();
                     let case = (rows, inner, groups);
-                    sum_groups(bench, (of, key), case, &keys, &mut random);
+                    fold_groups(bench, fold, (of, key), case, &keys, &mut random);
                 }
             }
         }
@@ -675,37 +682,83 @@ fn groups(bench: &Bench<'_, '_>) {
     }
 }
 
-fn sum_groups(
+fn fold_groups(
     bench: &Bench<'_, '_>,
+    fold: Fold,
     (of, key): (Option<Type>, Type),
     (rows, inner, groups): (usize, usize, usize),
     keys: &[u8],
     random: &mut Random,
 ) {
     let mut image = Image::new(bench);
-    let keys = image.put(0, keys);
-    let count = rows * inner;
+    let skips_nan = fold != Fold::Sum;
+    // Sums of small whole numbers are exact in any order.
+    let mut small = |count: usize| -> Vec<f64> {
+        (0..count).map(|_| (random.next() % 64) as f64 - 20.0).collect()
+    };
+    let (means, mut numbers) = (small(groups * inner), small(rows * inner));
+    numbers.iter_mut().step_by(11).filter(|_| skips_nan).for_each(|number| *number = f64::NAN);
+    let floats = |bytes: fn(f64) -> Vec<u8>| -> Vec<u8> {
+        numbers.iter().copied().flat_map(bytes).collect()
+    };
     let values = of.map(|of| {
-        // Sums of small whole numbers are exact in any order.
         let values: Vec<u8> = match of {
-            Type::F32 => {
-                (0..count).flat_map(|_| ((random.next() % 64) as f32).to_le_bytes()).collect()
+            Type::F32 => floats(|number| (number as f32).to_le_bytes().to_vec()),
+            Type::F64 => floats(|number| number.to_le_bytes().to_vec()),
+            // The squares of larger ones are not exact.
+            of if fold == Fold::Squares && of.size() > 1 => {
+                floats(|number| (number.abs() as u64).to_le_bytes().to_vec())
+                    .chunks_exact(8)
+                    .flat_map(|number| number[..of.size()].to_vec())
+                    .collect()
             }
-            Type::F64 => {
-                (0..count).flat_map(|_| ((random.next() % 64) as f64).to_le_bytes()).collect()
-            }
-            of => wild(of, count, random),
+            of => wild(of, rows * inner, random),
         };
-        let place = image.put(0, &values);
-        image.address(place)
+        image.put(0, &values)
     });
-    let sum = of.map_or(Type::U64, |of| Reduction::Sum.output(of));
-    let out = image.put(0, &vec![0; groups * inner * sum.size()]);
-    let bad = image.put(0, &[[0; 8], [0xff; 8]].concat());
-    let [keys, out, bad] = [keys, out, bad].map(|place| image.address(place));
-    let of = of.unwrap_or(Type::U8);
-    let launches = group_sum(of, key, rows, inner, groups, out, values, keys, bad);
+    let bits = wild(Type::U8, (rows * inner).div_ceil(8), random);
+    let identity = fold.identity(of.unwrap_or(Type::U64)).to_le_bytes();
+    let means: Vec<u8> = means.iter().flat_map(|mean| mean.to_le_bytes()).collect();
+    let places = [
+        image.put(0, keys),
+        image.put(0, &identity.repeat(groups * inner)),
+        image.put(0, &[[0; 8], [0xff; 8]].concat()),
+        image.put(0, &bits),
+        image.put(0, &means),
+    ];
+    let [keys, out, bad, valid, means] = places.map(|place| image.address(place));
+    let launches = group(&ByKey {
+        fold,
+        values: of.zip(values.map(|place| image.address(place))),
+        keys: (key, keys),
+        rows,
+        inner,
+        groups,
+        out,
+        bad: (fold == Fold::Sum || rows == 600).then_some(bad),
+        valid: skips_nan.then_some(valid),
+        means,
+        skips_nan,
+    });
     bench.compare(image, &[], &launches);
+}
+
+fn takes(bench: &Bench<'_, '_>) {
+    let mut random = Random(8);
+    for unit in [1, 2, 4, 8, 16] {
+        let (rows, count) = (300_usize, 1000);
+        let mut image = Image::new(bench);
+        let indices: Vec<u8> = (0..count)
+            .flat_map(|_| ((random.next() % (rows as u64 + 3)) as u32).to_le_bytes())
+            .collect();
+        let places = [
+            image.put(0, &wild(Type::U8, rows * unit, &mut random)),
+            image.put(0, &indices),
+            image.put(0, &vec![1; count * unit]),
+        ];
+        let [input, indices, out] = places.map(|place| image.address(place));
+        bench.compare(image, &[], &take(unit, count, out, input, rows, indices));
+    }
 }
 
 #[test]

@@ -1,49 +1,78 @@
-//! Sums by key.
+//! Aggregates by key.
 
 use crate::kernel::Kind;
 use crate::threads::{BLOCK, SHARED_BYTES, grid};
-use crate::{Kernel, Launch, Type, Words};
+use crate::{Fold, Kernel, Launch, Type, Words};
 
-/// Maximum number of blocks that keep their own sums. Each block adds all its sums to the result at
-/// its end, and that work must stay small.
+/// Maximum number of blocks that keep their own aggregates. Each block adds all of them to the
+/// result at its end, and that work must stay small.
 const MOST_BLOCKS: u64 = 1024;
 
-/// Plans sums by key. Each row of `values`, shape `[rows, inner]`, has a key that names a row of
-/// `out`, shape `[groups, inner]`. The row of `values` is added to that row of `out`.
-///
-/// `keys` has one key of an integer type for each row. `out` has the type of
-/// [`Reduction::Sum`](crate::Reduction) and must be zeroed before. If there are no values, each row
-/// counts 1, and `inner` is 1.
-///
-/// Rows with a key outside of `0..groups` are left out. `bad` is the address of two `u64`. The
-/// number of left-out rows is added to the first one. If the index of the first left-out row is
-/// less than the second one, the index replaces it.
-#[expect(clippy::too_many_arguments, reason = "two tables, their shape, and where the result goes")]
-pub fn group_sum(
-    of: Type,
-    key: Type,
-    rows: usize,
-    inner: usize,
-    groups: usize,
-    out: u64,
-    values: Option<u64>,
-    keys: u64,
-    bad: u64,
-) -> Vec<Launch> {
-    let inner = if values.is_some() { inner } else { 1 };
-    let count = (rows as u64).saturating_mul(inner as u64);
-    if count == 0 || !key.is_integer() {
+/// Rows to aggregate by key. Each row of `values`, shape `[rows, inner]`, has a key that names a
+/// row of `out`, shape `[groups, inner]`.
+#[derive(Clone, Copy, Debug)]
+pub struct ByKey {
+    /// The aggregate.
+    pub fold: Fold,
+    /// Type of the values, and their address. If there are none, each row counts 1, `inner` is 1,
+    /// and `fold` must be [`Fold::Count`].
+    pub values: Option<(Type, u64)>,
+    /// Type of the keys, an integer, and the address of one key for each row.
+    pub keys: (Type, u64),
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of values in a row.
+    pub inner: usize,
+    /// Number of groups.
+    pub groups: usize,
+    /// Address of the result, filled with [`Fold::identity`] before.
+    pub out: u64,
+    /// Address of two `u64`. The number of rows with a key outside of `0..groups` is added to the
+    /// first. If the index of the first such row is less than the second, the index replaces it.
+    /// These rows are left out, with or without this address.
+    pub bad: Option<u64>,
+    /// Address of a bit for each value, the lowest bit of a byte first. Values with a bit of 0 are
+    /// left out.
+    pub valid: Option<u64>,
+    /// For [`Fold::Squares`], the address of the means: an `f64` for each element of `out`.
+    pub means: u64,
+    /// `true` if values that are NaN are left out. [`Fold::Min`] and [`Fold::Max`] always do so.
+    pub skips_nan: bool,
+}
+
+/// Plans aggregates by key. Without rows, without keys of an integer type, or without values for a
+/// fold that needs them, returns no launches.
+pub fn group(by: &ByKey) -> Vec<Launch> {
+    let inner = if by.values.is_some() { by.inner } else { 1 };
+    let count = (by.rows as u64).saturating_mul(inner as u64);
+    let has_values = by.values.is_some() || by.fold == Fold::Count;
+    if count == 0 || !by.keys.0.is_integer() || !has_values {
         return Vec::new();
     }
-    let slots = groups.saturating_mul(inner);
-    let shared = slots.saturating_mul(8) <= SHARED_BYTES;
-    let kernel = Kernel(Kind::Groups { shared, of: values.map(|_| of), key });
-    let sizes = [rows as u64, inner as u64, groups as u64];
-    let words = Words::new(&[sizes[0], sizes[1], sizes[2], out, values.unwrap_or(0), keys, bad]);
+    let slots = by.groups.saturating_mul(inner).max(1);
+    let most = SHARED_BYTES / 8;
+    let shared = slots <= most;
+    // With several copies of a block's aggregates, fewer threads add to the same one at once.
+    let copies = if shared { 1_u64 << (most / slots).min(BLOCK as usize).ilog2() } else { 1 };
+    let (of, values) = by.values.unzip();
+    let kernel = Kernel(Kind::Groups { shared, fold: by.fold, of, key: by.keys.0 });
+    let words = Words::new(&[
+        by.rows as u64,
+        inner as u64,
+        by.groups as u64,
+        by.out,
+        values.unwrap_or(0),
+        by.keys.1,
+        by.bad.unwrap_or(0),
+        by.valid.unwrap_or(0),
+        by.means,
+        copies - 1,
+        u64::from(by.skips_nan),
+    ]);
     let (grid, block) = if shared {
-        // Each block works on several times as many values as the number of sums it adds at its
-        // end.
-        let each = (slots as u64 * 4).max(u64::from(BLOCK) * 8);
+        // Each block works on several times as many values as the number of aggregates it adds at
+        // its end.
+        let each = (slots as u64 * copies * 4).max(u64::from(BLOCK) * 8);
         (count.div_ceil(each).clamp(1, MOST_BLOCKS) as u32, BLOCK)
     } else {
         grid(count)

@@ -6,7 +6,7 @@ mod group;
 mod reduce;
 
 pub use elementwise::{Operand, arithmetic, cast, comparison, unary};
-pub use group::group_sum;
+pub use group::{ByKey, group};
 pub use reduce::{partials, reduce};
 
 use crate::axes::{Axis, Piece, collapse, split};
@@ -41,6 +41,25 @@ pub fn copy(
         Launch { kernel: Kernel(Kind::Copy { unit }), words, grid, block }
     };
     split(&axes).into_iter().map(launch).collect()
+}
+
+/// Plans a copy of `count` units of 1, 2, 4, 8 or 16 bytes, each from the row of `input` that an
+/// index names. The indices are `u32`. If an index is not below `rows`, the bytes written are 0.
+/// For a unit of another size, returns no launches.
+pub fn take(
+    unit: usize,
+    count: usize,
+    out: u64,
+    input: u64,
+    rows: usize,
+    indices: u64,
+) -> Vec<Launch> {
+    if count == 0 || !UNITS.contains(&unit) {
+        return Vec::new();
+    }
+    let words = Words::new(&[count as u64, out, input, indices, rows as u64]);
+    let (grid, block) = grid(count as u64);
+    vec![Launch { kernel: Kernel(Kind::Take { unit }), words, grid, block }]
 }
 
 /// Makes the units as large as the innermost axis, the strides and the addresses allow, and returns

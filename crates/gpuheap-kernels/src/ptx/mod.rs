@@ -4,6 +4,7 @@ mod elementwise;
 mod group;
 mod reduce;
 mod strided;
+mod take;
 mod value;
 mod writer;
 
@@ -28,7 +29,8 @@ impl Kernel {
             Kind::Copy { unit } => strided::copy(self, unit),
             Kind::Rows { op, of } => reduce::rows(self, op, of),
             Kind::Columns { op, of } => reduce::columns(self, op, of),
-            Kind::Groups { shared, of, key } => group::group(self, shared, of, key),
+            Kind::Take { unit } => take::take(self, unit),
+            Kind::Groups { shared, fold, of, key } => group::group(self, shared, fold, of, key),
         }
     }
 }

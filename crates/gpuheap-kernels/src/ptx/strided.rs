@@ -3,7 +3,7 @@
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::kernel::{Does, Source};
 use crate::ptx::elementwise::compute;
-use crate::ptx::value::{argument, load, load_if, load_vector, store_if, store_vector, zero};
+use crate::ptx::value::{argument, list, load, load_if, load_vector, store_if, store_vector, zero};
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::{BLOCK, STRIDED_EACH, flat_each};
 use crate::{Kernel, Type};
@@ -100,6 +100,27 @@ fn operands(w: &mut Writer, of: Type, sources: [Source; 2]) -> (Reg, [Reg; 2]) {
 pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
     let mut w = Writer::default();
     let [out, input] = [3, 4].map(|index| w.address(index));
+    body(&mut w, STRIDED_EACH, |w, places| {
+        let mut values = Vec::new();
+        for place in places {
+            let from = w.reg(Class::Bits64);
+            emit!(w, "add.s64 {from}, {input}, {};", place.offsets[1]);
+            let (shape, value) = registers(w, unit);
+            let value = list(&value);
+            emit!(w, "@{} ld.global.{shape} {value}, [{from}];", place.exists);
+            values.push((shape, value));
+        }
+        for (place, (shape, value)) in places.iter().zip(values) {
+            let to = w.reg(Class::Bits64);
+            emit!(w, "add.s64 {to}, {out}, {};", place.offsets[0]);
+            emit!(w, "@{} st.global.{shape} [{to}], {value};", place.exists);
+        }
+    });
+    w.module(kernel, MAXWELL, None)
+}
+
+/// Returns the registers that hold a unit of a copy, and the type with which it is loaded.
+pub(super) fn registers(w: &mut Writer, unit: usize) -> (&'static str, Vec<Reg>) {
     let (class, shape, count) = match unit {
         1 => (Class::Bits32, "u8", 1),
         2 => (Class::Bits32, "u16", 1),
@@ -107,26 +128,7 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
         8 => (Class::Bits64, "b64", 1),
         _ => (Class::Bits32, "v4.b32", 4),
     };
-    body(&mut w, STRIDED_EACH, |w, places| {
-        let mut values = Vec::new();
-        for place in places {
-            let from = w.reg(Class::Bits64);
-            emit!(w, "add.s64 {from}, {input}, {};", place.offsets[1]);
-            let registers: Vec<String> = (0..count).map(|_| w.reg(class).to_string()).collect();
-            let unit = match &registers[..] {
-                [one] => one.clone(),
-                many => format!("{{{}}}", many.join(", ")),
-            };
-            emit!(w, "@{} ld.global.{shape} {unit}, [{from}];", place.exists);
-            values.push(unit);
-        }
-        for (place, value) in places.iter().zip(values) {
-            let to = w.reg(Class::Bits64);
-            emit!(w, "add.s64 {to}, {out}, {};", place.offsets[0]);
-            emit!(w, "@{} st.global.{shape} [{to}], {value};", place.exists);
-        }
-    });
-    w.module(kernel, MAXWELL, None)
+    (shape, (0..count).map(|_| w.reg(class)).collect())
 }
 
 /// Writes a loop over all elements. The number of elements is below 2^31. The grid is so small that

@@ -167,7 +167,7 @@ fn shape(class: Class, group: &[Reg]) -> String {
     }
 }
 
-fn list(group: &[Reg]) -> String {
+pub(super) fn list(group: &[Reg]) -> String {
     match group {
         [one] => one.to_string(),
         many => {

@@ -49,7 +49,8 @@ impl Kernel {
                     reduce::columns::<A>(words, op, Elements::convert_from(of), memory)
                 })
             }
-            Kind::Groups { of, key, .. } => group::group(words, of, key, memory),
+            Kind::Take { unit } => strided::take(words, unit, memory),
+            Kind::Groups { fold, of, key, .. } => group::group(words, fold, of, key, memory),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Strided reads, writes and copies.
+//! Strided reads, writes and copies, and rows by index.
 
 use crate::access::axes;
 use crate::axes::for_each_row;
+use crate::run::element::Element;
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 
 /// Longest stride, in bytes, at which elements are read together with the bytes between them.
@@ -79,4 +80,24 @@ pub(super) fn copy(words: &[u64], unit: usize, memory: &mut AnyMemory<'_>) -> Re
         }
         Ok(())
     })
+}
+
+/// Copies rows that indices name.
+pub(super) fn take(words: &[u64], unit: usize, memory: &mut AnyMemory<'_>) -> Result<(), Refused> {
+    let [count, out, input, indices, rows] = std::array::from_fn(|index| word(words, index));
+    let (mut buffer, mut named) = (vec![0; CHUNK * unit], vec![0; CHUNK * u32::SIZE]);
+    for (first, count) in chunks(count) {
+        let (buffer, named) = (&mut buffer[..count * unit], &mut named[..count * u32::SIZE]);
+        memory.read(indices.wrapping_add(first * u32::SIZE as u64), named)?;
+        for (row, index) in buffer.chunks_exact_mut(unit).zip(named.chunks_exact(u32::SIZE)) {
+            match u64::from(u32::load(index)) {
+                index if index < rows => {
+                    memory.read(input.wrapping_add(index * unit as u64), row)?;
+                }
+                _ => row.fill(0),
+            }
+        }
+        memory.write(out.wrapping_add(first * unit as u64), buffer)?;
+    }
+    Ok(())
 }

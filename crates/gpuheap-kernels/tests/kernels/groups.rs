@@ -1,6 +1,6 @@
-//! Sums by key.
+//! Aggregates by key, and rows by index.
 
-use gpuheap_kernels::group_sum;
+use gpuheap_kernels::{ByKey, Fold, group, take};
 
 use crate::support::*;
 
@@ -16,7 +16,20 @@ fn summed<T: Native, S: Native, K: Native>(
     let values_at = values.map(|values| memory.put(values));
     let out = memory.put(&vec![0_u64; groups * inner]);
     let bad = memory.put(&[0, u64::MAX]);
-    memory.run(&group_sum(T::OF, K::OF, keys.len(), inner, groups, out, values_at, keys_at, bad));
+    let fold = if values.is_some() { Fold::Sum } else { Fold::Count };
+    memory.run(&group(&ByKey {
+        fold,
+        values: values_at.map(|at| (T::OF, at)),
+        keys: (K::OF, keys_at),
+        rows: keys.len(),
+        inner,
+        groups,
+        out,
+        bad: Some(bad),
+        valid: None,
+        means: 0,
+        skips_nan: false,
+    }));
     (memory.get(out, groups * inner), memory.get(bad, 2).try_into().unwrap())
 }
 
@@ -57,4 +70,72 @@ fn keys_out_of_range_are_counted() {
     assert_eq!(found, (vec![0, 2], [1, 0]));
     let found = summed::<u8, u64, u8>(None, &[3, 2], 1, 0);
     assert_eq!(found, (vec![], [2, 0]));
+}
+
+/// Returns the aggregates of the values whose bit in `valid` is 1.
+fn folded<T: Native, S: Native>(
+    fold: Fold,
+    values: &[T],
+    keys: &[u32],
+    valid: Option<&[u8]>,
+    means: &[f64],
+) -> Vec<S> {
+    let (mut memory, groups) = (Plain::default(), means.len());
+    let [keys_at, out] = [memory.put(keys), memory.put(&vec![fold.identity(T::OF); groups])];
+    let by = ByKey {
+        fold,
+        values: Some((T::OF, memory.put(values))),
+        keys: (u32::OF, keys_at),
+        rows: keys.len(),
+        inner: 1,
+        groups,
+        out,
+        bad: None,
+        valid: valid.map(|bits| memory.put(bits)),
+        means: memory.put(means),
+        skips_nan: true,
+    };
+    memory.run(&group(&by));
+    memory.get(out, groups)
+}
+
+#[test]
+fn folds_skip_missing_values() {
+    let values = [3.0_f32, f32::NAN, -0.0, 0.0, 100.0, -7.5, f32::INFINITY];
+    let keys = [0, 0, 1, 1, 2, 0, 9];
+    let (valid, means) = ([0b110_1111], [-2.25, 0.0, 1.0]);
+    let fold = |fold| folded::<f32, f64>(fold, &values, &keys, Some(&valid), &means);
+    assert_eq!(fold(Fold::Sum), [-4.5, 0.0, 0.0]);
+    assert_eq!(fold(Fold::Squares), [5.25 * 5.25 * 2.0, 0.0, 0.0]);
+    assert_eq!(bits(&fold(Fold::Min)), bits(&[-7.5, -0.0, f64::INFINITY]));
+    assert_eq!(bits(&fold(Fold::Max)), bits(&[3.0, 0.0, f64::NEG_INFINITY]));
+    let counts: Vec<u64> = folded(Fold::Count, &values, &keys, Some(&valid), &means);
+    assert_eq!(counts, [2, 2, 0]);
+    let counts: Vec<u64> = folded(Fold::Count, &values, &keys, None, &means);
+    assert_eq!(counts, [2, 2, 1]);
+}
+
+#[test]
+fn integer_extremes_keep_their_sign() {
+    let (values, keys, means) = ([-5_i8, 7, -128, 127], [0, 0, 1, 1], [0.0; 3]);
+    let least: Vec<i64> = folded(Fold::Min, &values, &keys, None, &means);
+    assert_eq!(least, [-5, -128, i64::MAX]);
+    let most: Vec<i64> = folded(Fold::Max, &values, &keys, None, &means);
+    assert_eq!(most, [7, 127, i64::MIN]);
+    let most: Vec<u64> = folded(Fold::Max, &[u64::MAX, 1, 0, 5], &keys, None, &means);
+    assert_eq!(most, [u64::MAX, 5, 0]);
+}
+
+#[test]
+fn take_copies_rows_by_index() {
+    let mut memory = Plain::default();
+    let (input, out) = (memory.put(&[10_i16, 20, 30]), memory.room::<i16>(4));
+    let indices = memory.put(&[2_u32, 0, u32::MAX, 3]);
+    memory.run(&take(2, 4, out, input, 3, indices));
+    assert_eq!(memory.get::<i16>(out, 4), [30, 10, 0, 0]);
+    let (input, out) = (memory.put(&[1_u64, 2, 3, 4]), memory.room::<u64>(4));
+    let indices = memory.put(&[1_u32, 0]);
+    memory.run(&take(16, 2, out, input, 2, indices));
+    assert_eq!(memory.get::<u64>(out, 4), [3, 4, 1, 2]);
+    assert!(take(3, 2, out, input, 2, indices).is_empty());
 }

@@ -22,7 +22,9 @@ fn names_are_unique_and_parse_back() {
         "gpuheap_cast_i8_i8_i8",
         "gpuheap_flat_add_bool_array_array",
         "gpuheap_strided_add_f32_scalar_scalar",
-        "gpuheap_groups_shared_f32_f32",
+        "gpuheap_groups_shared_sum_f32_f32",
+        "gpuheap_groups_shared_sum_rows_i8",
+        "gpuheap_take_5",
         "gpuheap_rows_sum_i128",
         "add_one",
     ] {
@@ -37,8 +39,9 @@ fn every_module_is_well_formed() {
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some(".version 7.0"));
         let target = lines.next();
-        let adds_doubles =
-            name.contains("_groups_") && (name.contains("_f32_") || name.contains("_f64_"));
+        let is_float = name.contains("_f32_") || name.contains("_f64_");
+        let adds_doubles = name.contains("_groups_")
+            && (name.contains("_sum_") && is_float || name.contains("_squares_"));
         assert_eq!(target, Some(if adds_doubles { ".target sm_60" } else { ".target sm_50" }));
         assert_eq!(lines.next(), Some(".address_size 64"));
         assert_eq!(text.matches(".entry").count(), 1);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use gpuheap_kernels::{
-    Arithmetic, Launch, Memory, Operand, Reduction, Region, Type, arithmetic, cast, copy,
-    group_sum, reduce,
+    Arithmetic, ByKey, Fold, Launch, Memory, Operand, Reduction, Region, Type, arithmetic, cast,
+    copy, group, reduce, take,
 };
 
 /// Memory that records which bytes are used. All bytes are 0.
@@ -90,8 +90,23 @@ fn accesses_match_bytes_used() {
     for (outer, n, inner) in [(3, 10, 1), (2, 9000, 1), (2, 300, 5), (2, 0, 3)] {
         check(reduce(Reduction::Sum, Type::I16, outer, n, inner, 0x100_0000, 0x9000));
     }
-    check(group_sum(Type::F32, Type::I8, 10, 3, 4, 0x1000, Some(0x9000), 0xa000, 0xb000));
-    check(group_sum(Type::F32, Type::I8, 10, 3, 4, 0x1000, None, 0xa000, 0xb000));
+    check(take(4, 5, 0x1000, 0x9000, 1, 0xa000));
+    let by = ByKey {
+        fold: Fold::Squares,
+        values: Some((Type::F32, 0x9000)),
+        keys: (Type::I8, 0xa000),
+        rows: 10,
+        inner: 3,
+        groups: 4,
+        out: 0x1000,
+        bad: Some(0xb000),
+        valid: Some(0xc000),
+        means: 0xd000,
+        skips_nan: false,
+    };
+    check(group(&by));
+    check(group(&ByKey { valid: None, bad: None, fold: Fold::Sum, ..by }));
+    check(group(&ByKey { values: None, fold: Fold::Count, ..by }));
 }
 
 #[test]

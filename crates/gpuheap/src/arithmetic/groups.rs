@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use gpuheap_kernels as kernels;
-use gpuheap_kernels::{Arithmetic, Type};
+use gpuheap_kernels::{Arithmetic, ByKey, Fold, Type};
 use ndarray::{Dimension, Ix1, RemoveAxis};
 
 use super::cast::{cast, recast};
@@ -121,8 +121,8 @@ fn counts<S: ArrayData, K: Key>(
     let bad = BadKeys::new(&target, at)?;
     let arrays = [&keys.window(), &out.window(), &bad.0.window()];
     run(arrays, |[from, out, bad]| {
-        let rows = keys.len();
-        kernels::group_sum(Type::U64, K::TYPE, rows, 1, groups, out, None, from, bad)
+        let (keys, rows) = ((K::TYPE, from), keys.len());
+        kernels::group(&plan(Fold::Count, None, keys, [rows, 1, groups], out, Some(bad)))
     })?;
     bad.check(keys, groups)?;
     Ok(out)
@@ -165,11 +165,24 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     let bad = BadKeys::new(&target, at)?;
     let arrays = [&values.window(), &keys.window(), &out.window(), &bad.0.window()];
     run(arrays, |[values, keys, out, bad]| {
-        let (of, key) = (T::TYPE, K::TYPE);
-        kernels::group_sum(of, key, rows, inner, groups, out, Some(values), keys, bad)
+        let (values, keys) = (Some((T::TYPE, values)), (K::TYPE, keys));
+        kernels::group(&plan(Fold::Sum, values, keys, [rows, inner, groups], out, Some(bad)))
     })?;
     bad.check(keys, groups)?;
     Ok(out)
+}
+
+/// Plans an aggregate of all values, NaN included.
+fn plan(
+    fold: Fold,
+    values: Option<(Type, u64)>,
+    keys: (Type, u64),
+    [rows, inner, groups]: [usize; 3],
+    out: u64,
+    bad: Option<u64>,
+) -> ByKey {
+    let (valid, means, skips_nan) = (None, 0, false);
+    ByKey { fold, values, keys, rows, inner, groups, out, bad, valid, means, skips_nan }
 }
 
 /// Moves a result to the kind of memory that the caller requested.

@@ -33,6 +33,7 @@
 //! | [`sum_axis`], [`mean_axis`], [`min_axis`], [`max_axis`] | array with one axis less | |
 //! | [`sum`], [`mean`], [`min`], [`max`], [`all`], [`any`] | value | for the value |
 //! | [`sum_by_key`], [`mean_by_key`], [`count_by_key`] | array | for the check of the keys |
+//! | counts, sums, extremes and squares of [`GroupedRows`], without missing values; [`take`] | array | |
 //! | [`copy_slice`], [`copy_permuted`], [`copy_transposed`], [`broadcast_to`] | array | |
 //! | [`write_slice`] | in place | |
 //!
@@ -125,6 +126,7 @@
 //! [`sum_by_key`]: crate::ArrayBase::sum_by_key
 //! [`mean_by_key`]: crate::ArrayBase::mean_by_key
 //! [`count_by_key`]: crate::ArrayBase::count_by_key
+//! [`take`]: crate::ArrayBase::take
 //! [`copy_slice`]: crate::ArrayBase::copy_slice
 //! [`copy_permuted`]: crate::ArrayBase::copy_permuted
 //! [`copy_transposed`]: crate::ArrayBase::copy_transposed
@@ -138,9 +140,11 @@ mod launch;
 mod number;
 mod operand;
 mod operators;
+mod present;
 mod reduce;
 mod slices;
 
 pub(crate) use cast::converted;
 pub use number::{Key, Number, Scalar, Signed};
 pub use operand::Operand;
+pub use present::GroupedRows;
