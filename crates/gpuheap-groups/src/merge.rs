@@ -1,0 +1,220 @@
+//! Merges the parts of batches.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::{Error, room};
+use crate::keys::Keys;
+use crate::plan::Plan;
+use crate::run::{Run, RunReader, SpilledRun};
+
+/// Merges the parts of the groups of batches. Each batch is a sorted run; runs of similar size are
+/// merged as they come. Above the limit of host memory, they are written to temporary files of a
+/// folder, and merged again by [`Merged::groups`].
+#[derive(Debug)]
+pub struct Merger {
+    plan: Plan,
+    runs: Vec<Run>,
+    spilled: Vec<SpilledRun>,
+    limit: usize,
+    folder: PathBuf,
+}
+
+impl Merger {
+    /// Makes a merger that keeps at most `limit` bytes of host memory. A merge of two runs holds
+    /// their result too, so half of the limit is kept between two batches.
+    pub fn new(plan: Plan, limit: usize, folder: PathBuf) -> Merger {
+        Merger { plan, runs: Vec::new(), spilled: Vec::new(), limit, folder }
+    }
+
+    /// Returns the plan of the merger.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Returns the bytes in temporary files.
+    pub fn spilled(&self) -> u64 {
+        self.spilled.iter().map(|run| run.bytes).sum()
+    }
+
+    /// Adds the parts of a batch: for each part of the plan, the bytes of one number for each key.
+    ///
+    /// # Errors
+    ///
+    /// There are other parts than the plan has, or other than 8 bytes for each key; the host has no
+    /// memory; a temporary file cannot be written. Earlier batches stay.
+    pub fn add(&mut self, keys: Keys, parts: &[&[u8]]) -> Result<(), Error> {
+        let width = self.plan.width();
+        if parts.len() != width || parts.iter().any(|part| part.len() != keys.len() * 8) {
+            return Err(Error::Invalid(format!(
+                "there are {} parts of {:?} bytes, and {} keys have {width} parts of {} bytes",
+                parts.len(),
+                parts.iter().map(|part| part.len()).max().unwrap_or_default(),
+                keys.len(),
+                keys.len() * 8
+            )));
+        }
+        let mut states = room(keys.len() * width)?;
+        for key in 0..keys.len() {
+            let part = |part: &&[u8]| {
+                let bytes = part.get(key * 8..key * 8 + 8).unwrap_or_default();
+                bytes.try_into().map_or(0, u64::from_le_bytes)
+            };
+            states.extend(parts.iter().map(part));
+        }
+        self.runs.push(Run { keys, states });
+        while let [.., before, last] = &self.runs[..]
+            && before.keys.len() < last.keys.len().saturating_mul(2)
+        {
+            self.merge_last();
+        }
+        if self.runs.iter().map(Run::memory).sum::<usize>() > self.limit / 2 {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    /// Writes all runs in memory to one file.
+    fn spill(&mut self) -> Result<(), Error> {
+        while self.runs.len() > 1 {
+            self.merge_last();
+        }
+        if let Some(run) = self.runs.last() {
+            self.spilled.push(SpilledRun::write(run, self.plan.width(), &self.folder)?);
+            self.runs.clear();
+        }
+        Ok(())
+    }
+
+    fn merge_last(&mut self) {
+        if let [.., earlier, later] = &self.runs[..] {
+            let merged = earlier.merged(later, &self.plan);
+            self.runs.truncate(self.runs.len() - 2);
+            self.runs.push(merged);
+        }
+    }
+
+    /// Ends the additions.
+    pub fn merged(mut self) -> Merged {
+        while self.runs.len() > 1 {
+            self.merge_last();
+        }
+        Merged(Arc::new(self))
+    }
+}
+
+/// The groups of all batches.
+#[derive(Clone, Debug)]
+pub struct Merged(Arc<Merger>);
+
+impl Merged {
+    /// Returns the plan of the merger.
+    pub fn plan(&self) -> &Plan {
+        &self.0.plan
+    }
+
+    /// Returns the bytes in temporary files.
+    pub fn spilled(&self) -> u64 {
+        self.0.spilled()
+    }
+
+    /// Returns the groups in the order of their keys.
+    ///
+    /// # Errors
+    ///
+    /// A temporary file cannot be read.
+    pub fn groups(&self) -> Result<Groups, Error> {
+        let width = self.0.plan.width();
+        let files = self.0.spilled.iter().map(|run| Cursor {
+            run: run.reader(),
+            key: Vec::new(),
+            state: vec![0; width],
+        });
+        let mut groups = Groups {
+            of: self.0.clone(),
+            files: files.collect(),
+            next: 0,
+            heads: BinaryHeap::new(),
+        };
+        (0..=groups.files.len()).try_for_each(|source| groups.advance(source))?;
+        Ok(groups)
+    }
+}
+
+/// An iteration over groups, in the order of their keys.
+pub struct Groups {
+    of: Arc<Merger>,
+    files: Vec<Cursor>,
+    /// Index of the next group of the run in memory.
+    next: usize,
+    /// The next key of each run, and the index of the run: of its file, or behind all files the run
+    /// in memory. Equal keys are merged in the order in which their batches were added.
+    heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+}
+
+/// The next group of a run in a file.
+struct Cursor {
+    run: RunReader,
+    key: Vec<u8>,
+    state: Vec<u64>,
+}
+
+impl Groups {
+    /// Returns the keys and the parts of the next groups, at most `most` of them. Without groups
+    /// left, there are no keys.
+    ///
+    /// # Errors
+    ///
+    /// A temporary file cannot be read.
+    pub fn next_chunk(&mut self, most: usize) -> Result<(Keys, Vec<u64>), Error> {
+        let (of, mut made) = (self.of.clone(), Run::default());
+        let width = of.plan.width();
+        while made.keys.len() < most
+            && let Some(Reverse((key, source))) = self.heads.pop()
+        {
+            made.push(&key, self.state(source));
+            self.advance(source)?;
+            while let Some(Reverse((same, _))) = self.heads.peek()
+                && *same == key
+                && let Some(Reverse((_, source))) = self.heads.pop()
+            {
+                let at = made.states.len() - width;
+                of.plan.merge(&mut made.states[at..], self.state(source));
+                self.advance(source)?;
+            }
+        }
+        Ok((made.keys, made.states))
+    }
+
+    /// Returns the parts of the group whose key is the head of a run.
+    fn state(&self, source: usize) -> &[u64] {
+        match (self.files.get(source), self.of.runs.first()) {
+            (Some(file), _) => &file.state,
+            (None, Some(run)) => run.get(self.next - 1, self.of.plan.width()).1,
+            (None, None) => &[],
+        }
+    }
+
+    /// Makes the next key of a run its head.
+    fn advance(&mut self, source: usize) -> Result<(), Error> {
+        let Some(file) = self.files.get_mut(source) else {
+            let run = self.of.runs.first().filter(|run| self.next < run.keys.len());
+            if let Some(run) = run {
+                self.heads.push(Reverse((run.keys.get(self.next).to_vec(), source)));
+                self.next += 1;
+            }
+            return Ok(());
+        };
+        match file.run.next(&mut file.key, &mut file.state) {
+            Ok(true) => self.heads.push(Reverse((file.key.clone(), source))),
+            Ok(false) => {}
+            Err(error) => {
+                let (folder, bytes) = (self.of.folder.clone(), self.of.spilled());
+                return Err(Error::Spill { folder, bytes, error });
+            }
+        }
+        Ok(())
+    }
+}
