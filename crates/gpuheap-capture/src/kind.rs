@@ -58,6 +58,8 @@ numbered! {
         PyTorch = "PyTorch",
         /// Block of CuPy's pool.
         CuPy = "CuPy",
+        /// Block of a memory resource of RMM.
+        Rmm = "RMM",
     }
 
     /// Direction of a copy.
@@ -93,7 +95,7 @@ impl MemoryKind {
 
     /// Returns `true` if the memory is a block of a framework's pool.
     pub fn is_pooled(self) -> bool {
-        matches!(self, MemoryKind::PyTorch | MemoryKind::CuPy)
+        matches!(self, MemoryKind::PyTorch | MemoryKind::CuPy | MemoryKind::Rmm)
     }
 
     /// Returns `true` if the process takes device memory for this kind. Imported memory counts for
@@ -103,7 +105,7 @@ impl MemoryKind {
     }
 
     /// Returns the space of the kind's addresses: 0 for pointers, 1 for handles of physical memory,
-    /// 2 for handles of arrays, 3 for imported pointers, 4 and 5 for blocks of pools. Within a
+    /// 2 for handles of arrays, 3 for imported pointers, 4 to 6 for blocks of pools. Within a
     /// space, addresses of live memory differ.
     pub fn space(self) -> u32 {
         match self {
@@ -112,6 +114,7 @@ impl MemoryKind {
             MemoryKind::Imported => 3,
             MemoryKind::PyTorch => 4,
             MemoryKind::CuPy => 5,
+            MemoryKind::Rmm => 6,
             _ => 0,
         }
     }

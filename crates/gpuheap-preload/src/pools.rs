@@ -60,25 +60,35 @@ fn pytorchs() -> Option<*mut c_void> {
     (found.addr() != (report as *const ()).addr()).then_some(found)
 }
 
-/// Records a block of CuPy's pool. Leaves out the innermost `skipped` frames of Python: they are of
-/// the hook.
+/// Records a block of a framework's pool. Leaves out the innermost `skipped` frames of Python: they
+/// are of the hook. `framework` is a number of [`kind_of`].
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
-extern "C" fn gpuheap_run_cupy_block_allocated(
+extern "C" fn gpuheap_run_block_allocated(
+    framework: u32,
     device: i32,
     address: u64,
     bytes: u64,
     stream: u64,
     skipped: u32,
 ) {
-    allocated_block(MemoryKind::CuPy, device, address, bytes, stream, skipped as usize);
+    if let Some(kind) = kind_of(framework) {
+        allocated_block(kind, device, address, bytes, stream, skipped as usize);
+    }
 }
 
-/// Records the free of a block that [`gpuheap_run_cupy_block_allocated`] recorded.
+/// Records the free of a block that [`gpuheap_run_block_allocated`] recorded.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
-extern "C" fn gpuheap_run_cupy_block_freed(address: u64, stream: u64) {
-    freed_block(MemoryKind::CuPy, address, stream);
+extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64) {
+    if let Some(kind) = kind_of(framework) {
+        freed_block(kind, address, stream);
+    }
+}
+
+/// Returns the kind of a framework's blocks by the hook's number of the framework.
+fn kind_of(framework: u32) -> Option<MemoryKind> {
+    [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
 }
 
 fn allocated_block(

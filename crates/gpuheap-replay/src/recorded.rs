@@ -96,7 +96,9 @@ impl Recorded {
         };
         Self {
             allocator: allocator(trace, &segments_of),
-            is_rmm: trace.format() == Format::RmmCsv || segments_of.contains(&"RMM"),
+            is_rmm: trace.format() == Format::RmmCsv
+                || segments_of.contains(&"RMM")
+                || has_blocks_of_rmm(trace),
             segments_of,
             device: RunDevice::from_trace(trace),
             is_expandable: settings.as_ref().is_some_and(|settings| settings.expandable_segments()),
@@ -137,6 +139,9 @@ impl Recorded {
                  segments, not for blocks. For rows of its blocks, {}.",
                 hints.join(", and ")
             ),
+            (None, true) if self.is_rmm => {
+                "The program used RMM. The recording does not show its resource.".to_owned()
+            }
             (None, true) => "The recording does not show the program's allocator.".to_owned(),
         })
     }
@@ -153,7 +158,7 @@ impl Recorded {
 fn allocator(trace: &Trace, segments_of: &[&str]) -> Option<&'static str> {
     match trace.format() {
         Format::PytorchSnapshot => return Some("torch"),
-        Format::Capture if !segments_of.contains(&"RMM") => {}
+        Format::Capture if !segments_of.contains(&"RMM") && !has_blocks_of_rmm(trace) => {}
         _ => return None,
     }
     let mut bytes_of = BTreeMap::new();
@@ -173,6 +178,10 @@ fn allocator(trace: &Trace, segments_of: &[&str]) -> Option<&'static str> {
     let is_of_driver =
         device.and_then(|(recording, ordinal)| recording.device(ordinal)?.used_before).is_some();
     (is_of_driver || is_pool(allocator)).then_some(allocator)
+}
+
+fn has_blocks_of_rmm(trace: &Trace) -> bool {
+    (0..trace.allocations()).any(|allocation| trace.kind(allocation) == MemoryKind::Rmm)
 }
 
 fn is_pool(allocator: &str) -> bool {

@@ -271,7 +271,7 @@ fn blocks_of_libraries_stand_apart() {
 fn every_form_notes_unrecorded_pools() {
     for (pool, way) in [
         ("c10::cuda::CUDACachingAllocator::take", "gpuheap run --frameworks"),
-        ("rmm::mr::pool::take", "rmm.reinitialize(logging=True"),
+        ("rmm::mr::pool::take", "record with gpuheap run --frameworks"),
     ] {
         let mut records = library("/opt/decode", &["step", pool]);
         records.push(Record::Stack { addresses: vec![].into(), frames: vec![1, 2].into() });

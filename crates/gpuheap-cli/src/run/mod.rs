@@ -89,7 +89,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     no_python: bool,
 
-    /// Record the blocks of PyTorch's and CuPy's pools, too: tensors and arrays
+    /// Record the blocks of PyTorch's, CuPy's and RMM's pools, too: tensors and arrays
     #[arg(long)]
     frameworks: bool,
 

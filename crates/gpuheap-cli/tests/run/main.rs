@@ -361,7 +361,7 @@ fn lines_of_python(python: &str, options: &[&str]) -> (Vec<(String, u32)>, Strin
     (lines, run.ran.stderr)
 }
 
-/// A program that reports blocks as PyTorch does, and has CuPy's hooks for memory.
+/// A program that reports blocks as PyTorch does, and has CuPy's hooks and RMM's resources.
 #[test]
 fn blocks_of_pools_are_recorded() {
     const CUPY: &str = "
@@ -373,13 +373,25 @@ def get_memory_hooks():
     return local.hooks
 class MemoryHook:
     def __enter__(self):
+";
+    const STREAM: &str = "
+class Stream:
+    def __cuda_stream__(self):
+        return 0, 7
         get_memory_hooks()[self.name] = self
 ";
     let packages = tempfile::tempdir().unwrap();
-    for (name, text) in
-        [("__init__.py", ""), ("cuda/__init__.py", ""), ("cuda/memory_hook.py", CUPY)]
-    {
-        let path = packages.path().join("cupy").join(name);
+    for (name, text) in [
+        ("cupy/__init__.py", ""),
+        ("cupy/cuda/__init__.py", ""),
+        ("cupy/cuda/memory_hook.py", CUPY),
+        ("rmm/__init__.py", "from . import mr, rmm\nfrom .pylibrmm import stream\n"),
+        ("rmm/pylibrmm/__init__.py", ""),
+        ("rmm/pylibrmm/stream.py", STREAM),
+        ("rmm/rmm.py", "from .mr import _initialize"),
+        ("rmm/mr.py", include_str!("rmm_resources.py")),
+    ] {
+        let path = packages.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
@@ -424,6 +436,12 @@ class MemoryHook:
     assert!(!replay.contains("rmm"), "{replay}");
     assert!(with.ran.stderr.contains("live at exit  7 MiB in 3"), "{}", with.ran.stderr);
     let without = recorded(&[]);
+    let of_rmm = recorded(&["--frameworks"], "rmm");
+    let buffers = ["RMM 8192 pools.py:52 in buffer", "RMM 100 pools.py:52 in buffer"];
+    assert_eq!(sites(&of_rmm)[5..], buffers);
+    let replay = of_rmm.gpuheap("replay").stdout;
+    assert!(replay.contains("The program used RMM."), "{replay}");
+    assert!(replay.contains("rmm:arena"), "{replay}");
     assert_eq!(sites(&without).len(), 3);
 }
 

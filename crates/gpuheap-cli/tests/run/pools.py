@@ -1,4 +1,4 @@
-"""Takes memory of the driver as pools do, and hands out blocks of it as PyTorch and CuPy do."""
+"""Takes memory of the driver as pools do, and hands out blocks as PyTorch, CuPy and RMM do."""
 
 import ctypes
 import os
@@ -45,6 +45,28 @@ def free_array(address):
         hook.free_preprocess(device_id=0, mem_size=1, mem_ptr=address, pmem_id=1)
 
 
+def buffer(size):
+    from rmm.mr import _resources
+    from rmm.pylibrmm.stream import Stream
+
+    return _resources[0].allocate(size, Stream())
+
+
+def buffers():
+    import rmm
+
+    third = segment(2 << 20)
+    freed = []
+    rmm.rmm._initialize()
+    resource = rmm.mr.CallbackMemoryResource(lambda *_: third, lambda *block: freed.append(block))
+    rmm.mr.set_current_device_resource(resource)
+    assert rmm.mr.get_current_device_resource() is resource
+    buffer(8192)
+    rmm.mr._resources[0].deallocate(third, 8192, rmm.stream.Stream())
+    assert freed[0][:2] == (third, 8192), freed
+    buffer(100)
+
+
 def main():
     context = ctypes.c_void_p()
     check(cuda.cuInit(0))
@@ -63,6 +85,8 @@ def main():
     thread.start()
     thread.join()
     free_array(second)
+    if sys.argv[1] == "rmm":
+        buffers()
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,22 +1,27 @@
-"""Hook of `gpuheap run --frameworks` in a Python program: records the blocks of CuPy's pool.
+"""Hook of `gpuheap run --frameworks` in a Python program: records the blocks of CuPy and RMM.
 
-Does nothing until the program imports `cupy`. Prints nothing and raises nothing. PyTorch needs no
-hook in Python: the recorder replaces the function with which PyTorch reports blocks.
+Does nothing until the program imports `cupy` or `rmm`. Prints nothing and raises nothing. PyTorch
+needs no hook in Python: the recorder replaces the function with which PyTorch reports blocks.
 """
 
+import contextlib
 import ctypes
+import functools
 import sys
 import threading
 
 from gpuheap_import_waiter import Waiter
 
+CUPY = 0
+RMM = 1
 # Frames of this file between the recorder and the framework.
 OWN_FRAMES = 1
 
 # Calls of a `PyDLL` keep the interpreter's lock. Releasing it takes longer than the call.
 recorder = ctypes.PyDLL(None)
-allocated = recorder.gpuheap_run_cupy_block_allocated
+allocated = recorder.gpuheap_run_block_allocated
 allocated.argtypes = [
+    ctypes.c_uint32,
     ctypes.c_int,
     ctypes.c_uint64,
     ctypes.c_uint64,
@@ -24,8 +29,8 @@ allocated.argtypes = [
     ctypes.c_uint32,
 ]
 allocated.restype = None
-freed = recorder.gpuheap_run_cupy_block_freed
-freed.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+freed = recorder.gpuheap_run_block_freed
+freed.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64]
 freed.restype = None
 
 
@@ -35,11 +40,11 @@ def cupy_imported(memory_hook):
 
         def malloc_postprocess(self, device_id, mem_size, mem_ptr, **_):
             if mem_ptr:
-                allocated(device_id, mem_ptr, mem_size, 0, OWN_FRAMES)
+                allocated(CUPY, device_id, mem_ptr, mem_size, 0, OWN_FRAMES)
 
         # Before the free: afterwards, another thread may get the address.
         def free_preprocess(self, mem_ptr, **_):
-            freed(mem_ptr, 0)
+            freed(CUPY, mem_ptr, 0)
 
     hook = Recorder()
     hook.__enter__()
@@ -53,4 +58,81 @@ def cupy_imported(memory_hook):
     threading.Thread._bootstrap_inner = run_with_hook
 
 
+def rmm_imported(rmm):
+    # Of a version of RMM without one of the functions, no block is recorded.
+    with contextlib.suppress(AttributeError):
+        record_rmm(rmm)
+
+
+def record_rmm(rmm):
+    mr = rmm.mr
+    initialize, handle = rmm.rmm._initialize, rmm.pylibrmm.stream.Stream.__cuda_stream__
+    resource_of, set_resource = mr.get_per_device_resource, mr.set_per_device_resource
+    devices = mr.get_log_filenames
+    # Blocks are freed at the interpreter's end, too, when a module's variables are gone.
+    note, forget, framework, skipped = allocated, freed, RMM, OWN_FRAMES
+
+    class Recorder(mr.CallbackMemoryResource):
+        """Records the blocks of a resource of the program."""
+
+        def __init__(self, device, resource):
+            def allocate(size, stream):
+                address = resource.allocate(size, stream)
+                if address:
+                    note(framework, device, address, size, handle(stream)[1], skipped)
+                return address
+
+            # Before the free: afterwards, another thread may get the address.
+            def deallocate(address, size, stream):
+                forget(framework, address, handle(stream)[1])
+                resource.deallocate(address, size, stream)
+
+            super().__init__(allocate, deallocate)
+            self.resource = resource
+
+    def own(resource):
+        return resource.resource if isinstance(resource, Recorder) else resource
+
+    def record(device):
+        set_resource(device, Recorder(device, own(resource_of(device))))
+
+    def getter(function):
+        """Lets a function return the program's resource."""
+        return functools.wraps(function)(lambda *args, **named: own(function(*args, **named)))
+
+    def setter(function):
+        """Lets a function see and set the program's resources."""
+
+        @functools.wraps(function)
+        def call(*args, **named):
+            for device in devices():
+                set_resource(device, own(resource_of(device)))
+            try:
+                return function(*args, **named)
+            finally:
+                for device in devices():
+                    record(device)
+
+        return call
+
+    getters = resource_of, mr.get_current_device_resource
+    setters = (
+        set_resource,
+        mr.set_current_device_resource,
+        mr.enable_logging,
+        mr.disable_logging,
+        mr.get_log_filenames,
+        initialize,
+    )
+    replacements = {one: getter(one) for one in getters} | {one: setter(one) for one in setters}
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "rmm"]
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if callable(value) and value in replacements:
+                setattr(module, name, replacements[value])
+    # RMM's default resource. Other devices are recorded once the program sets their resource.
+    record(0)
+
+
 sys.meta_path.insert(0, Waiter("cupy.cuda.memory_hook", cupy_imported))
+sys.meta_path.insert(0, Waiter("rmm", rmm_imported))

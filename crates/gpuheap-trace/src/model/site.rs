@@ -102,11 +102,7 @@ impl Trace {
 /// Returns the way to record the blocks of a framework's pool.
 pub fn hint(framework: &str) -> Option<&'static str> {
     match framework {
-        "PyTorch" | "CuPy" => Some("record with gpuheap run --frameworks"),
-        "RMM" => Some(
-            "let RMM write a log, and report it: \
-             rmm.reinitialize(logging=True, log_file_name=\"run.csv\")",
-        ),
+        "PyTorch" | "CuPy" | "RMM" => Some("record with gpuheap run --frameworks"),
         "JAX" => Some("let JAX use no pool: XLA_PYTHON_CLIENT_ALLOCATOR=platform"),
         _ => None,
     }
