@@ -26,6 +26,10 @@ pub struct Time(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Address(pub u64);
 
+/// Number of eight bytes, low byte first. A writer may update it in its place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count(pub u64);
+
 /// Field of a record.
 pub(crate) trait Field<'a>: Sized {
     fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>);
@@ -93,6 +97,18 @@ impl Field<'_> for Address {
         let difference = unzigzag(u64::decode(deltas, input)?);
         deltas.address = deltas.address.wrapping_add(difference);
         Ok(Address(deltas.address))
+    }
+}
+
+impl Field<'_> for Count {
+    fn encode(&self, _: &mut Deltas, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn decode(_: &mut Deltas, input: &mut &[u8]) -> Result<Count, DecodeError> {
+        let (bytes, rest) = input.split_first_chunk().ok_or(DecodeError::Cut)?;
+        *input = rest;
+        Ok(Count(u64::from_le_bytes(*bytes)))
     }
 }
 

@@ -9,10 +9,13 @@
 //! | `Process`, `Device`, `Module` | facts for all records after it |
 //! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | get the next number of their kind; events name it |
 //! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
+//! | `Folded` | counts allocations that were freed at once; the writer updates it in its place |
 //! | `Map`, `Unmap` | addresses of physical memory, if blocks of pools are recorded |
 //! | `ThreadEnd`, `RangeEnd`, `LostRanges`, `DriverMemory`, `Copies`, `End` | other events |
 
 mod field;
+#[cfg(target_os = "linux")]
+mod folding;
 mod kind;
 #[cfg(target_os = "linux")]
 mod mapped_file;
@@ -23,7 +26,7 @@ mod process;
 mod record;
 mod stream;
 
-pub use field::{Address, DecodeError, Deltas, Time};
+pub use field::{Address, Count, DecodeError, Deltas, Time};
 pub use kind::{CopyDirection, CopyMemory, MemoryKind};
 #[cfg(target_os = "linux")]
 pub use modules::{LoadedModule, loaded_modules, program};

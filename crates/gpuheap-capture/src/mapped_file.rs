@@ -117,6 +117,59 @@ impl MappedFile {
         Ok(file)
     }
 
+    /// Returns the size of the used part of the file, bytes.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.used as u64
+    }
+
+    /// Returns `true` if half of the file's largest size is used.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.end() >= self.most.max(CHUNK as u64) / 2
+    }
+
+    /// Returns the used bytes from a place of the file on. `None` if they are not all mapped.
+    pub(crate) fn tail(&self, from: u64) -> Option<&[u8]> {
+        let skipped = usize::try_from(from.checked_sub(self.start)?).ok()?;
+        let length = self.used.checked_sub(skipped)?;
+        if self.chunk.is_null() {
+            return None;
+        }
+        // SAFETY: the used bytes are within the mapping, and only this value writes to it.
+        Some(unsafe { std::slice::from_raw_parts(self.chunk.add(skipped), length) })
+    }
+
+    /// Replaces the used bytes from a place on by fewer ones. If the process ends meanwhile, a
+    /// reader finds the end of the file at that place.
+    pub(crate) fn replace(&mut self, from: u64, bytes: &[u8]) {
+        let Some(length) = self.tail(from).map(<[u8]>::len) else { return };
+        if bytes.len() > length || length == 0 {
+            return;
+        }
+        self.used -= length;
+        // SAFETY: the range is within the mapping, as `tail` found, and only this value writes to
+        // it.
+        unsafe {
+            let place = self.chunk.add(self.used);
+            AtomicU8::from_ptr(place).store(0, Ordering::Release);
+            fence(Ordering::SeqCst);
+            ptr::write_bytes(place.add(bytes.len()), 0, length - bytes.len());
+        }
+        self.store(bytes);
+    }
+
+    /// Overwrites used bytes at a place. Does nothing if they are not all mapped.
+    pub(crate) fn overwrite(&mut self, place: u64, bytes: &[u8]) {
+        let length = self.tail(place).map_or(0, <[u8]>::len);
+        if bytes.len() <= length {
+            let skipped = self.used - length;
+            // SAFETY: the range is within the used bytes of the mapping, as `tail` found.
+            unsafe {
+                ptr::copy_nonoverlapping(bytes.as_ptr(), self.chunk.add(skipped), bytes.len());
+            }
+        }
+    }
+
+    /// Stores a record, or several, after the used bytes.
     fn store(&mut self, record: &[u8]) {
         let Some((tag, rest)) = record.split_first() else { return };
         // SAFETY: `used` and the record's length are within the mapping, whose blocks the file

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustc_hash::FxHashMap;
 
+use crate::folding::{Folder, Folding};
 use crate::mapped_file::MappedFile;
 use crate::modules::{LoadedModule, program};
 use crate::{Deltas, Record, Time, header};
@@ -56,6 +57,10 @@ pub struct ProcessCapture {
     ranges: u32,
     /// `true` once the file has an event of memory.
     has_memory: bool,
+    /// `true` if the capture has blocks of pools.
+    has_pools: bool,
+    /// Folder, from the time on when half of the file's largest size is used.
+    folder: Option<Folder>,
 }
 
 impl ProcessCapture {
@@ -89,6 +94,8 @@ impl ProcessCapture {
             threads: 0,
             ranges: 0,
             has_memory: false,
+            has_pools: false,
+            folder: None,
         };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -116,9 +123,29 @@ impl ProcessCapture {
         self.stopped.as_deref()
     }
 
-    /// Appends a record.
+    /// Prepares for blocks of pools. Call it before their records.
+    pub fn expect_pools(&mut self) {
+        self.has_pools = true;
+    }
+
+    /// Appends a record. Once half of the file's largest size is used, an allocation that is freed
+    /// at once is removed again and counted.
     pub fn write(&mut self, record: &Record<'_>) {
         let Some(file) = &mut self.file else { return };
+        if self.folder.is_none() && file.is_half_full() {
+            self.folder = Some(Folder::new(self.has_pools));
+        }
+        let folder = self.folder.as_mut();
+        let replaced;
+        let record = match folder.map(|folder| folder.fold(record, file, &mut self.deltas)) {
+            None | Some(Folding::Write) => record,
+            Some(Folding::Replace(other)) => {
+                replaced = other;
+                &replaced
+            }
+            Some(Folding::Done) => return,
+        };
+        let (before, offset) = (self.deltas, file.end());
         self.bytes.clear();
         record.encode(&mut self.deltas, &mut self.bytes);
         self.has_memory |= matches!(record, Record::Allocate { .. } | Record::Fail { .. });
@@ -126,6 +153,8 @@ impl ProcessCapture {
             self.end(Time(0), &error.to_string());
             self.stopped = Some(error.to_string());
             (self.on_stop)(&error);
+        } else if let Some(folder) = &mut self.folder {
+            folder.written(record, offset, before);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::field::{Address, DecodeError, Deltas, Field, Time};
+use crate::field::{Address, Count, DecodeError, Deltas, Field, Time};
 use crate::{CopyDirection, CopyMemory, MemoryKind};
 
 /// First bytes of a capture. The high bit and the line ends show copies that changed the bytes.
@@ -291,6 +291,26 @@ records! {
         address: Address,
         /// Size in bytes.
         bytes: u64,
+    }
+    /// Allocations that were freed at once, with their frees, counted instead of recorded. They are
+    /// between the records before and after this one that start or end a range.
+    22 Folded {
+        /// Time of the first free.
+        time: Time,
+        /// Number of the thread that allocated.
+        thread: u32,
+        /// Kind of memory.
+        kind: MemoryKind,
+        /// Ordinal of the device.
+        device: u32,
+        /// Number of the stack.
+        stack: u32,
+        /// Number of allocations.
+        count: Count,
+        /// Their bytes.
+        bytes: Count,
+        /// Bytes of the largest one.
+        largest: Count,
     }
 }
 

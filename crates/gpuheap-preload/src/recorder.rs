@@ -543,7 +543,10 @@ fn open() -> Option<ProcessCapture> {
         let path = path.display();
         messages::write(&format!("{path}: {error}; the program goes on without a recording"));
     });
-    let capture = opened.ok()?;
+    let mut capture = opened.ok()?;
+    if settings.frameworks {
+        capture.expect_pools();
+    }
     if let (Some(list), Some(path)) = (&settings.list, capture.path()) {
         add_to_list(list, path);
     }

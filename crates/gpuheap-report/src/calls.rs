@@ -21,9 +21,11 @@ impl<'t> Calls<'t> {
         let mut of_stack: FxHashMap<u32, u32> = FxHashMap::default();
         let allocations =
             trace.events().iter().filter(|event| matches!(event.op, Op::Allocate { .. }));
-        for event in allocations.filter(|event| event.stack != 0) {
-            of_stack.entry(event.stack).or_insert_with(|| {
-                let own = trace.own_frames(event.stack);
+        let folded = trace.folded().iter().map(|folded| folded.stack);
+        let stacks = allocations.map(|event| event.stack).chain(folded);
+        for stack in stacks.filter(|stack| *stack != 0) {
+            of_stack.entry(stack).or_insert_with(|| {
+                let own = trace.own_frames(stack);
                 let places = own.iter().map(|frame| std::ptr::from_ref(*frame).addr());
                 *numbers.entry(places.collect()).or_insert_with(|| {
                     frames.push(own);
@@ -41,7 +43,12 @@ impl<'t> Calls<'t> {
 
     /// Returns the number of the call that allocated a block; `None` without a stack.
     pub(crate) fn of(&self, block: &Block) -> Option<u32> {
-        self.of_stack.get(&self.trace.events()[block.from as usize].stack).copied()
+        self.of_stack(self.trace.events()[block.from as usize].stack)
+    }
+
+    /// Returns the number of a stack's call; `None` without a stack.
+    pub(crate) fn of_stack(&self, stack: u32) -> Option<u32> {
+        self.of_stack.get(&stack).copied()
     }
 
     /// Returns the frames of a call, innermost first.

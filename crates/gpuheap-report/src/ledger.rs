@@ -53,6 +53,8 @@ impl Block {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) blocks: Vec<Block>,
+    /// Site of each item of [`Trace::folded`].
+    pub(crate) folded_sites: Vec<u32>,
     /// Names of the sites.
     pub(crate) sites: Vec<String>,
     pub(crate) kind: SiteKind,
@@ -63,16 +65,17 @@ impl Ledger {
         let kind = site_kind(trace);
         let mut sites = Sites::default();
         let mut blocks = Vec::with_capacity(trace.allocations() as usize);
+        let mut site = |stack: u32, bytes: u64| match kind {
+            SiteKind::Line if stack != 0 => sites.of_stack(trace, stack),
+            SiteKind::Line => sites.of_size(bytes, ", no stack"),
+            SiteKind::Size => sites.of_size(bytes, ""),
+        };
         // A trace has fewer events than 32 bits can count.
         for (index, event) in (0_u32..).zip(trace.events()) {
             match event.op {
                 Op::Allocate { bytes, .. } => blocks.push(Block {
                     bytes,
-                    site: match kind {
-                        SiteKind::Line if event.stack != 0 => sites.of_stack(trace, event.stack),
-                        SiteKind::Line => sites.of_size(bytes, ", no stack"),
-                        SiteKind::Size => sites.of_size(bytes, ""),
-                    },
+                    site: site(event.stack, bytes),
                     thread: event.thread,
                     from: index,
                     until: NEVER,
@@ -81,7 +84,9 @@ impl Ledger {
                 _ => {}
             }
         }
-        Self { blocks, sites: sites.names, kind }
+        let folded = trace.folded().iter();
+        let folded_sites = folded.map(|one| site(one.stack, one.largest_bytes)).collect();
+        Self { blocks, folded_sites, sites: sites.names, kind }
     }
 
     /// Returns the blocks that are live after the first `events` events.

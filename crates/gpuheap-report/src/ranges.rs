@@ -68,6 +68,19 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
                 row.left_bytes = row.left_bytes.saturating_add(bytes);
             }
         }
+        // The records of folded pairs follow an event of the range.
+        let until_event = |event: usize| trace.folded().partition_point(|one| one.before <= event);
+        for folded in &trace.folded()[until_event(first)..until_event(end).max(until_event(first))]
+        {
+            let is_within = match range.thread {
+                Some(thread) => thread == folded.thread,
+                None => folded.before > until(Some(folded.thread)),
+            };
+            if is_within {
+                row.allocations = row.allocations.saturating_add(folded.count);
+                row.allocated_bytes = row.allocated_bytes.saturating_add(folded.bytes);
+            }
+        }
         let counted = counted.entry((at, range.thread)).or_insert(0);
         *counted = end.max(*counted);
     }

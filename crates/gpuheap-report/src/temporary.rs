@@ -70,13 +70,19 @@ pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Ve
             _ => {}
         }
     }
+    for (folded, site) in trace.folded().iter().zip(&ledger.folded_sites) {
+        let sum = sums.entry((*site, calls.of_stack(folded.stack))).or_default();
+        sum.allocations = sum.allocations.saturating_add(folded.count);
+        sum.bytes = sum.bytes.saturating_add(folded.bytes);
+        sum.largest = sum.largest.max(folded.largest_bytes);
+    }
     let mut callers: FxHashMap<u32, BTreeSet<Option<String>>> = FxHashMap::default();
     let mut merged: BTreeMap<(u32, Option<String>), Sum> = BTreeMap::new();
     for ((site, call), sum) in sums {
         let caller = call.and_then(|call| calls.frames(call).into_iter().nth(1));
         callers.entry(site).or_default().insert(caller.clone());
         let all = merged.entry((site, caller)).or_default();
-        all.allocations += sum.allocations;
+        all.allocations = all.allocations.saturating_add(sum.allocations);
         all.bytes = all.bytes.saturating_add(sum.bytes);
         all.largest = all.largest.max(sum.largest);
         all.left += sum.left;

@@ -373,7 +373,8 @@ fn add_growth(text: &mut String, report: &Report) {
 }
 
 fn add_temporary(text: &mut String, report: &Report) {
-    let all: u64 = report.temporary.iter().map(|site| site.allocations).sum();
+    let sites = report.temporary.iter().map(|site| site.allocations);
+    let all = sites.fold(0, u64::saturating_add);
     let allocations = report.summary.allocations;
     let noun = if report.kind == SiteKind::Line { "Which line" } else { "Which size" };
     add_line!(text, "\n{noun} allocates and frees at once?");
@@ -404,7 +405,7 @@ fn add_temporary(text: &mut String, report: &Report) {
     }
     let rest = &report.temporary[shown..];
     if !rest.is_empty() {
-        let sum: u64 = rest.iter().map(|site| site.allocations).sum();
+        let sum = rest.iter().map(|site| site.allocations).fold(0, u64::saturating_add);
         let largest = rest.iter().map(|site| site.largest_bytes).max().unwrap_or_default();
         let others = others(rest.len());
         add_line!(text, "{:>12}  {:>12}  {others}", grouped(sum), Amount(largest));

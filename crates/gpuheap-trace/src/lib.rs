@@ -50,9 +50,10 @@ mod source;
 pub use error::{Error, Place};
 pub use input::{open, read, read_bytes, read_from};
 pub use model::{
-    AllocatorSettings, At, Copies, CopyDirection, CopyMemory, Coverage, Event, Format, Frame,
-    Holder, MemoryKind, Op, Range, RecordedDevice, Recording, RecordingEnd, Segment, SnapshotKeys,
-    StreamInfo, Summary, Taken, ThreadInfo, Trace, TraceBuilder, Warning, WarningKind, hint,
+    AllocatorSettings, At, Copies, CopyDirection, CopyMemory, Coverage, Event, FoldedPairs, Format,
+    Frame, Holder, MemoryKind, Op, Range, RecordedDevice, Recording, RecordingEnd, Segment,
+    SnapshotKeys, StreamInfo, Summary, Taken, ThreadInfo, Trace, TraceBuilder, Warning,
+    WarningKind, hint,
 };
 pub use options::ReadOptions;
 pub use rmm::write_rmm_csv;

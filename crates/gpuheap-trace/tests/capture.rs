@@ -7,7 +7,7 @@ use std::io::Read as _;
 
 use flate2::Compression;
 use flate2::read::GzEncoder;
-use gpuheap_trace::capture::{Address, CaptureWriter, Deltas, Record, Time, header};
+use gpuheap_trace::capture::{Address, CaptureWriter, Count, Deltas, Record, Time, header};
 use gpuheap_trace::{
     Error, MemoryKind, Op, Place, ReadOptions, RecordingEnd, Taken, Trace, WarningKind, read_bytes,
 };
@@ -320,7 +320,7 @@ proptest! {
         let mut last = 0;
         let mut expected = Vec::new();
         for mut record in records {
-            if let Record::Allocate { time, .. } | Record::Free { time, .. } | Record::Map { time, .. } | Record::End { time, .. } = &mut record {
+            if let Record::Allocate { time, .. } | Record::Free { time, .. } | Record::Map { time, .. } | Record::Folded { time, .. } | Record::End { time, .. } = &mut record {
                 last = last.max(time.0);
                 *time = Time(last);
             }
@@ -363,7 +363,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         (vec(any::<u64>(), 0..9), vec(any::<u32>(), 0..4)).prop_map(|(addresses, frames)| {
             Record::Stack { addresses: Cow::Owned(addresses), frames: Cow::Owned(frames) }
         }),
-        (any::<u64>(), kind, any::<[u32; 3]>(), any::<[u64; 3]>()).prop_map(
+        (any::<u64>(), kind.clone(), any::<[u32; 3]>(), any::<[u64; 3]>()).prop_map(
             |(time, kind, [thread, device, stack], [stream, address, bytes])| Record::Allocate {
                 time: Time(time),
                 thread,
@@ -386,6 +386,11 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         }),
         (any::<u64>(), any::<[u64; 3]>()).prop_map(|(time, [address, bytes, handle])| {
             Record::Map { time: Time(time), address: Address(address), bytes, handle }
+        }),
+        (any::<u64>(), kind, any::<[u64; 3]>()).prop_map(|(time, kind, counts)| {
+            let [count, bytes, largest] = counts.map(Count);
+            let (time, thread, device, stack) = (Time(time), 1, 0, 2);
+            Record::Folded { time, thread, kind, device, stack, count, bytes, largest }
         }),
         any::<u64>().prop_map(|time| Record::End { time: Time(time), reason: "" }),
     ]

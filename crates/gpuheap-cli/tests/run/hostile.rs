@@ -100,8 +100,17 @@ fn destructor_of_library_frees() {
 
 #[test]
 fn stopped_recording_takes_no_memory() {
-    let run = Hostile::new().with(&["--max-size", "2MiB"]).run(&["stacks"]);
+    let options = ["--max-size", "2MiB", "--max-leak", "1TiB"];
+    let run = Hostile::new().with(&options).run(&["stacks"]);
     assert_eq!(run.ran.stdout, "grows: 0\n", "{}", run.ran.stderr);
+    assert_eq!(run.ran.code, 1, "a gate is not checked to the end");
+    let size = std::fs::metadata(&run.captures()[0]).unwrap().len();
+    assert!(size <= 2 * MIB, "{size}");
+    let traces = run.traces();
+    let recording = traces[0].recording().unwrap();
+    assert_eq!(recording.end, RecordingEnd::Stopped("--max-size is reached".into()));
+    let said = "recording stopped: --max-size is reached; the program goes on";
+    assert!(run.ran.stderr.contains(said), "{}", run.ran.stderr);
 }
 
 #[test]

@@ -33,6 +33,15 @@ pub(super) enum Action {
         address: u64,
         bytes: u64,
     },
+    /// Pairs that the recorder folded into a count.
+    Folded {
+        kind: MemoryKind,
+        device: u32,
+        stack: u32,
+        count: u64,
+        bytes: u64,
+        largest: u64,
+    },
     /// Free that failed, so it is no event.
     Nothing,
 }

@@ -28,5 +28,7 @@ mod read;
 mod symbols;
 
 pub(crate) use gpuheap_capture::MAGIC;
-pub use gpuheap_capture::{Address, CaptureWriter, DecodeError, Deltas, Record, Time, header};
+pub use gpuheap_capture::{
+    Address, CaptureWriter, Count, DecodeError, Deltas, Record, Time, header,
+};
 pub(crate) use read::read;

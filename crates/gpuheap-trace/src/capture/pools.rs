@@ -93,7 +93,10 @@ impl Memory {
                     self.ranges.remove(&start);
                 }
             }
-            Action::Allocate { .. } | Action::Fail { .. } | Action::Nothing => {}
+            Action::Allocate { .. }
+            | Action::Fail { .. }
+            | Action::Folded { .. }
+            | Action::Nothing => {}
         }
     }
 }

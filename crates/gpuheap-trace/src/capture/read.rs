@@ -336,6 +336,14 @@ impl Capture {
                 if let Some(device) = devices.find(|known| known.ordinal == device) {
                     let used = total.saturating_sub(free);
                     device.used_before.get_or_insert(used);
+            Record::Folded { time, thread, kind, device, stack, count, bytes, largest } => {
+                if device >= DEVICES {
+                    return Ok(false);
+                }
+                let (count, bytes, largest) = (count.0, bytes.0, largest.0);
+                let action = Action::Folded { kind, device, stack, count, bytes, largest };
+                event = Some((time, thread, 0, stack, action));
+            }
                     device.coverage = Some(Coverage { used, recorded });
                 }
             }
@@ -473,13 +481,15 @@ impl Capture {
                     owners.insert((kind.space(), address), owner);
                     (stack, owner)
                 }
-                Action::Fail { kind, device, stack, .. } => (stack, lane(kind, device)),
+                Action::Fail { kind, device, stack, .. }
+                | Action::Folded { kind, device, stack, .. } => (stack, lane(kind, device)),
                 Action::Free { space, address, .. } => {
                     let first = builders.keys().next().copied().unwrap_or(0);
                     (0, owners.remove(&(space, address)).unwrap_or(first))
                 }
             };
             let at = At {
+                Action::Folded { kind, .. } if kind.is_pooled() && !self.with_pools => continue,
                 time_ns: event.time_ns,
                 stream: event.stream,
                 thread: u64::from(event.thread),
@@ -521,7 +531,8 @@ impl Capture {
             }
             let unknown = device.unknown_frees.warning(WarningKind::UnknownFree);
             let lost = device.lost_frees.warning(WarningKind::LostFree);
-            let warnings = [broken.clone(), lost_ranges.clone(), unknown, lost];
+            let folded = device.folded.warning(WarningKind::Folded);
+            let warnings = [broken.clone(), lost_ranges.clone(), unknown, lost, folded];
             for warning in warnings.into_iter().flatten() {
                 device.builder.warn(warning);
             }
@@ -597,6 +608,7 @@ impl Device {
             builder,
             starts: Vec::new(),
             unknown_frees: Odd::default(),
+    folded: Odd,
             lost_frees: Odd::default(),
             segments: FxHashMap::default(),
         }
@@ -612,6 +624,7 @@ impl Device {
     fn take_segment(
         &mut self,
         at: At,
+            folded: Odd::default(),
         key: (u32, u64),
         address: u64,
         bytes: u64,
@@ -661,3 +674,7 @@ fn key(space: u32, address: u64) -> u64 {
     // Blocks of pools are at pointers of the driver.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }
+            Action::Folded { kind, count, bytes, largest, .. } => {
+                self.folded.add(count, place);
+                self.builder.fold(at, kind, count, bytes, largest)?;
+            }

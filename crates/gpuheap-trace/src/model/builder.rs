@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use super::ids::{Ids, next_number};
 use super::stacks::Stacks;
 use super::{
-    AllocatorSettings, Event, Format, MemoryKind, Op, Range, Recording, Segment, SnapshotKeys,
-    StreamInfo, ThreadInfo, Trace, Warning,
+    AllocatorSettings, Event, FoldedPairs, Format, MemoryKind, Op, Range, Recording, Segment,
+    SnapshotKeys, StreamInfo, ThreadInfo, Trace, Warning,
 };
 use crate::Error;
 
@@ -91,6 +91,7 @@ impl TraceBuilder {
                 kinds: Vec::new(),
                 recording: None,
                 ranges: Vec::new(),
+                folded: Vec::new(),
                 stacks: Arc::default(),
                 allocator: None,
                 keys: None,
@@ -309,6 +310,25 @@ impl TraceBuilder {
             thread => Some(self.threads.number(thread)?),
         };
         self.trace.ranges.push(range);
+        Ok(())
+    }
+
+    /// Adds pairs that the recorder folded, at this place among the events.
+    ///
+    /// # Errors
+    /// Returns an error if threads exceed 32 bits.
+    pub(crate) fn fold(
+        &mut self,
+        at: At,
+        kind: MemoryKind,
+        count: u64,
+        bytes: u64,
+        largest_bytes: u64,
+    ) -> Result<(), Error> {
+        let (before, thread) = (self.event_count(), self.threads.number(at.thread)?);
+        let stack = at.stack;
+        let folded = FoldedPairs { before, thread, stack, kind, count, bytes, largest_bytes };
+        self.trace.folded.push(folded);
         Ok(())
     }
 

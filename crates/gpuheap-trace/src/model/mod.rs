@@ -19,7 +19,9 @@ pub use builder::{At, TraceBuilder};
 pub use gpuheap_capture::{CopyDirection, CopyMemory, MemoryKind};
 pub use holder::Holder;
 pub(crate) use ids::next_number;
-pub use process::{Copies, Coverage, Range, RecordedDevice, Recording, RecordingEnd, ThreadInfo};
+pub use process::{
+    Copies, Coverage, FoldedPairs, Range, RecordedDevice, Recording, RecordingEnd, ThreadInfo,
+};
 pub use site::hint;
 pub(crate) use site::is_runtime;
 pub use stacks::Frame;
@@ -54,6 +56,7 @@ pub struct Trace {
     kinds: Vec<MemoryKind>,
     recording: Option<Arc<Recording>>,
     ranges: Vec<Range>,
+    folded: Vec<FoldedPairs>,
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
@@ -224,6 +227,13 @@ impl Trace {
     /// Returns the ranges that the program named, in the order of their starts.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
+    }
+
+    /// Returns the allocations that the recorder counted instead of recording them, in the order of
+    /// the file. They are in the sums of [`summary`](Self::summary), and not in
+    /// [`events`](Self::events).
+    pub fn folded(&self) -> &[FoldedPairs] {
+        &self.folded
     }
 
     /// Returns facts of the recorded process; `None` if the file is not a capture.

@@ -3,7 +3,7 @@
 use std::ops;
 use std::sync::Arc;
 
-use gpuheap_capture::{CopyDirection, CopyMemory};
+use gpuheap_capture::{CopyDirection, CopyMemory, MemoryKind};
 
 /// Thread of a recorded process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,6 +91,27 @@ pub struct Copies {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RecordingEnd {
     /// The process ended, and ran its exit handlers.
+/// Allocations of one stack and thread that were freed at once, counted by the recorder instead of
+/// recorded. None of them was live at the peak of the device, or of a range of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoldedPairs {
+    /// Number of the events before the record.
+    pub before: usize,
+    /// Index into [`Trace::threads`](crate::Trace::threads).
+    pub thread: u32,
+    /// Number of the stack, for [`Trace::stack`](crate::Trace::stack).
+    pub stack: u32,
+    /// Kind of memory.
+    pub kind: MemoryKind,
+    /// Number of allocations. Each has its free.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the largest one.
+    pub largest_bytes: u64,
+}
+
     Exit,
     /// The recorder stopped before the end of the process, for this reason.
     Stopped(Arc<str>),

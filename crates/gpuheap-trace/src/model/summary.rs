@@ -12,9 +12,9 @@ pub struct Summary {
     /// Recorded allocations, frees, unknown frees, failures and retries. Reconstructed and inferred
     /// events, segments and completions do not count.
     pub events: u64,
-    /// Recorded allocations.
+    /// Recorded allocations, and the counted ones of [`Trace::folded`].
     pub allocations: u64,
-    /// Recorded frees of blocks of this trace.
+    /// Recorded frees of blocks of this trace, and the counted ones of [`Trace::folded`].
     pub frees: u64,
     /// Recorded frees of blocks that are not in this trace ([`Trace::unknown_frees`]).
     pub unknown_frees: u64,
@@ -68,8 +68,13 @@ impl Summary {
         summary.left_pending_bytes = clamp(tally.pending_bytes);
         summary.peak_live_bytes = clamp(tally.peak_bytes);
         summary.frees = summary.frees.saturating_sub(trace.inferred_frees);
+        for folded in &trace.folded {
+            summary.allocations = summary.allocations.saturating_add(folded.count);
+            summary.frees = summary.frees.saturating_add(folded.count);
+        }
         let Summary { allocations, frees, unknown_frees, failures, retries, .. } = summary;
-        summary.events = allocations + frees + unknown_frees + failures + retries;
+        let counts = [frees, unknown_frees, failures, retries];
+        summary.events = counts.into_iter().fold(allocations, u64::saturating_add);
         summary
     }
 }

@@ -45,6 +45,11 @@ pub enum WarningKind {
     /// Ranges of the program were left out: too many were open at once, or the file has too many
     /// in all. The reports have all events of memory.
     LostRange,
+    /// Allocations that were freed at once were counted by the recorder, not recorded
+    /// ([`Trace::folded`]).
+    ///
+    /// [`Trace::folded`]: crate::Trace::folded
+    Folded,
 }
 
 impl fmt::Display for Warning {
@@ -84,6 +89,12 @@ impl fmt::Display for Warning {
                 f,
                 "{count} ranges of the program (first: {first}) were left out: more than {OPEN_RANGES} \
                  were open at once, or the file has too many; end each range that the program opens"
+            ),
+            WarningKind::Folded => write!(
+                f,
+                "{count} allocations that were freed at once (first: {first}) were counted, because \
+                 the capture neared its --max-size; they are in all sums, and not in timelines and \
+                 replays"
             ),
         }
     }

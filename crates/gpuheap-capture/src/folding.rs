@@ -1,0 +1,368 @@
+//! Folding: allocations that are freed at once become a count.
+//!
+//! A pair of an allocation and its free is folded if its thread allocated once in between at most,
+//! and if the live bytes during the pair never exceeded the most that the kept records show since
+//! the last start or end of a range. So the peak of a device and of each range stays exact, with
+//! the blocks that were live then, and so do all sums of allocations. The two allocations after one
+//! that stays are kept as well: it does not look as if it was freed at once.
+//!
+//! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
+//! so the free of such a block keeps all open pairs: within a pair, the counted bytes and the true
+//! ones differ by a constant, which never decreases from pair to pair.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::field::{Count, Deltas};
+use crate::mapped_file::MappedFile;
+use crate::{Address, MemoryKind, Record, Time};
+
+/// Most allocations of the thread between an allocation and its free.
+const BETWEEN: u32 = 1;
+
+/// Most bytes of the file between an allocation and its free: some 25 pairs. They are encoded again,
+/// and a block that stays live is not known to stay before so many bytes follow.
+const TAIL: u64 = 512;
+
+/// Most records with counts that are updated. If there are more, new ones begin.
+const COUNTS: usize = 1024;
+
+/// Folded pairs whose free may still fail: one for each thread within a free.
+const RECENT: usize = 64;
+
+/// Numbers of an allocation's record.
+#[derive(Debug, Clone, Copy)]
+struct Allocation {
+    thread: u32,
+    kind: MemoryKind,
+    device: u32,
+    stream: u64,
+    address: u64,
+    bytes: u64,
+    stack: u32,
+}
+
+/// Pairs that have one count: thread, kind, device, stack, and size or power of two above it.
+type Key = (u32, MemoryKind, u32, u32, u64);
+
+/// Live bytes that have one peak: of a device's memory or of its blocks of pools. The host is a
+/// device.
+type Level = (u32, bool);
+
+impl Allocation {
+    fn from_record(record: &Record<'_>) -> Option<Allocation> {
+        let Record::Allocate { thread, kind, device, stream, address, bytes, stack, .. } = *record
+        else {
+            return None;
+        };
+        Some(Allocation { thread, kind, device, stream, address: address.0, bytes, stack })
+    }
+
+    fn record(self, time: Time) -> Record<'static> {
+        let Allocation { thread, kind, device, stream, address, bytes, stack } = self;
+        let address = Address(address);
+        Record::Allocate { time, thread, kind, device, stream, address, bytes, stack }
+    }
+
+    fn key(&self) -> Key {
+        // Without stacks, reports are by size.
+        let size = match self.stack {
+            0 => self.bytes,
+            _ => u64::from(u64::BITS - self.bytes.leading_zeros()),
+        };
+        (self.thread, self.kind, self.device, self.stack, size)
+    }
+
+    fn level(&self) -> Level {
+        let device = if self.kind.is_host() { u32::MAX } else { self.device };
+        (device, self.kind.is_pooled())
+    }
+
+    fn is_at(&self, space: u32, address: Address) -> bool {
+        (self.kind.space(), self.address) == (space, address.0)
+    }
+}
+
+/// Allocation whose pair may be folded.
+#[derive(Debug)]
+struct Open {
+    allocation: Allocation,
+    /// Place of the record in the file, and the numbers before it.
+    offset: u64,
+    before: Deltas,
+    /// `true` if the pair stays in the file.
+    is_kept: bool,
+    /// Number of its thread's later allocations, of the same memory.
+    later: u32,
+    /// Most live bytes since the allocation.
+    most: u64,
+    /// Live bytes without this allocation that the kept records show at some moment since: at
+    /// least these.
+    shown: u64,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    /// Bytes of all live allocations.
+    live: u64,
+    /// Bytes of the live allocations that are kept.
+    kept: u64,
+    /// Most live bytes that the kept records show. `None` at the start or end of a range.
+    peak: Option<u64>,
+}
+
+/// Result of [`Folder::fold`].
+pub(crate) enum Folding {
+    /// The record is to be written.
+    Write,
+    /// Another record is to be written in its place.
+    Replace(Record<'static>),
+    /// A count in the file was updated in its place.
+    Done,
+}
+
+/// Folder of the pairs of one capture.
+#[derive(Debug, Default)]
+pub(crate) struct Folder {
+    /// `true` if the capture has blocks of pools. The driver's memory may contain them then, and is
+    /// not folded.
+    has_pools: bool,
+    levels: FxHashMap<Level, Bytes>,
+    /// In the order of the records.
+    open: Vec<Open>,
+    /// Places of the records with counts.
+    counts: FxHashMap<Key, u64>,
+    /// Number of a thread's next allocations that are kept.
+    kept_next: FxHashMap<(u32, Level), u32>,
+    /// Allocations that were folded last.
+    recent: VecDeque<Allocation>,
+    /// Bytes of the file that are encoded again, before and after.
+    tail: Vec<u8>,
+    encoded: Vec<u8>,
+}
+
+impl Folder {
+    pub(crate) fn new(has_pools: bool) -> Folder {
+        Folder { has_pools, ..Folder::default() }
+    }
+
+    /// Takes a record before it is written.
+    pub(crate) fn fold(
+        &mut self,
+        record: &Record<'_>,
+        file: &mut MappedFile,
+        deltas: &mut Deltas,
+    ) -> Folding {
+        match *record {
+            Record::Free { time, space, address, .. } => {
+                let found =
+                    self.open.iter().rposition(|open| open.allocation.is_at(space, address));
+                match found {
+                    Some(at) => return self.freed(at, time, file, deltas),
+                    None => self.keep_all(),
+                }
+            }
+            Record::FreeFailed { time, space, address } => {
+                self.keep_all();
+                let found = self.recent.iter().rposition(|one| one.is_at(space, address));
+                if let Some(allocation) = found.and_then(|at| self.recent.remove(at)) {
+                    self.add(&allocation, file, -1);
+                    return Folding::Replace(allocation.record(time));
+                }
+            }
+            Record::Allocate { .. } => self.allocate(record),
+            Record::RangeStart { .. } | Record::RangeEnd { .. } => {
+                self.keep_all();
+                self.levels.values_mut().for_each(|level| level.peak = None);
+                self.counts.clear();
+            }
+            Record::Text { .. }
+            | Record::Module { .. }
+            | Record::Frame { .. }
+            | Record::Stack { .. }
+            | Record::ThreadStart { .. }
+            | Record::Copies { .. }
+            | Record::Folded { .. } => {}
+            _ => self.keep_all(),
+        }
+        Folding::Write
+    }
+
+    /// Takes a record that was written at a place, with the numbers before it.
+    pub(crate) fn written(&mut self, record: &Record<'_>, offset: u64, before: Deltas) {
+        // The first ones are the oldest.
+        while self.open.first().is_some_and(|open| offset - open.offset > TAIL) {
+            self.keep(0, false);
+        }
+        if let Record::Folded { thread, kind, device, stack, largest, .. } = *record {
+            if self.counts.len() == COUNTS {
+                self.counts.clear();
+            }
+            let bytes = largest.0;
+            let one = Allocation { thread, kind, device, stream: 0, address: 0, bytes, stack };
+            self.counts.insert(one.key(), offset);
+        }
+        let Some(allocation) = Allocation::from_record(record) else { return };
+        if self.is_unfolded(&allocation) {
+            return;
+        }
+        let of = allocation.level();
+        let level = self.levels.entry(of).or_default();
+        level.live = level.live.saturating_add(allocation.bytes);
+        for open in self.open.iter_mut().filter(|open| open.allocation.level() == of) {
+            open.most = open.most.max(level.live);
+        }
+        let (most, shown) = (level.live, level.kept);
+        let next = self.kept_next.get_mut(&(allocation.thread, of)).filter(|next| **next > 0);
+        let is_kept = next.map(|next| *next -= 1).is_some();
+        self.open.push(Open { allocation, offset, before, is_kept, later: 0, most, shown });
+    }
+
+    /// Takes an allocation before it is written.
+    fn allocate(&mut self, record: &Record<'_>) {
+        let Some(allocation) = Allocation::from_record(record) else { return };
+        let Allocation { thread, device, .. } = allocation;
+        let of = allocation.level();
+        if self.is_unfolded(&allocation) {
+            // Peaks are of blocks and the driver's other memory together.
+            self.keep_all();
+            self.levels.values_mut().for_each(|level| level.peak = None);
+            self.kept_next.insert((thread, (device, true)), BETWEEN + 1);
+        }
+        for at in (0..self.open.len()).rev() {
+            let open = &mut self.open[at];
+            if (open.allocation.thread, open.allocation.level()) == (thread, of) {
+                if open.later == BETWEEN {
+                    self.keep(at, false);
+                } else {
+                    open.later += 1;
+                }
+            }
+        }
+    }
+
+    /// Returns `true` for memory of the driver that may contain blocks of pools.
+    fn is_unfolded(&self, allocation: &Allocation) -> bool {
+        self.has_pools && allocation.kind.counts_on_device()
+    }
+
+    /// Takes the free of an open allocation. Folds the pair if the peaks stay exact.
+    fn freed(
+        &mut self,
+        at: usize,
+        time: Time,
+        file: &mut MappedFile,
+        deltas: &mut Deltas,
+    ) -> Folding {
+        let Open { allocation, is_kept, most, .. } = self.open[at];
+        let of = (allocation.thread, allocation.level());
+        let is_of = |open: &Open| (open.allocation.thread, open.allocation.level()) == of;
+        let level = self.levels.entry(allocation.level()).or_default();
+        let is_folded = !is_kept
+            && level.peak.is_some_and(|peak| most <= peak)
+            // It counts as a later one of those.
+            && !self.open[..at].iter().any(is_of)
+            && self.remove(at, file, deltas);
+        if !is_folded {
+            self.keep(at, true);
+        }
+        let level = self.levels.entry(allocation.level()).or_default();
+        level.live = level.live.saturating_sub(allocation.bytes);
+        if !is_folded {
+            return Folding::Write;
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(allocation);
+        if self.add(&allocation, file, 1) {
+            return Folding::Done;
+        }
+        let Allocation { thread, kind, device, bytes, stack, .. } = allocation;
+        let (count, bytes, largest) = (Count(1), Count(bytes), Count(bytes));
+        let record = Record::Folded { time, thread, kind, device, stack, count, bytes, largest };
+        Folding::Replace(record)
+    }
+
+    /// Removes the record of an open allocation from the file, and encodes the later ones again.
+    /// Returns `false` if the record is in a part of the file that is no longer mapped.
+    fn remove(&mut self, at: usize, file: &mut MappedFile, deltas: &mut Deltas) -> bool {
+        let Open { offset, before, .. } = self.open[at];
+        let Some(tail) = file.tail(offset) else { return false };
+        self.tail.clear();
+        self.tail.extend_from_slice(tail);
+        self.encoded.clear();
+        let mut input = &self.tail[..];
+        let (mut read, mut written) = (before, before);
+        let mut later = at + 1;
+        let mut is_first = true;
+        while !input.is_empty() {
+            let from = offset + (self.tail.len() - input.len()) as u64;
+            let Ok(Some(record)) = Record::decode(&mut read, &mut input) else { return false };
+            if std::mem::take(&mut is_first) {
+                continue;
+            }
+            let to = offset + self.encoded.len() as u64;
+            if let Some(open) = self.open.get_mut(later).filter(|open| open.offset == from) {
+                (open.offset, open.before) = (to, written);
+                later += 1;
+            }
+            if matches!(record, Record::Folded { .. }) {
+                let moved = self.counts.values_mut().find(|place| **place == from);
+                moved.into_iter().for_each(|place| *place = to);
+            }
+            record.encode(&mut written, &mut self.encoded);
+        }
+        file.replace(offset, &self.encoded);
+        *deltas = written;
+        self.open.remove(at);
+        true
+    }
+
+    /// Adds pairs of an allocation's size to their count in the file. Returns `false` if the file
+    /// has no record of theirs that can be updated.
+    fn add(&mut self, allocation: &Allocation, file: &mut MappedFile, pairs: i64) -> bool {
+        let place = self.counts.get(&allocation.key()).copied();
+        let Some((place, tail)) = place.and_then(|place| Some((place, file.tail(place)?))) else {
+            return false;
+        };
+        let mut input = tail;
+        let decoded = Record::decode(&mut Deltas::default(), &mut input);
+        let Ok(Some(Record::Folded { count, bytes, largest, .. })) = decoded else { return false };
+        let after = place + (tail.len() - input.len()) as u64;
+        let sum = allocation.bytes.wrapping_mul(pairs as u64);
+        let counts = [
+            count.0.wrapping_add(pairs as u64),
+            bytes.0.wrapping_add(sum),
+            largest.0.max(allocation.bytes),
+        ];
+        let counts = counts.map(u64::to_le_bytes);
+        file.overwrite(after - size_of_val(&counts) as u64, counts.as_flattened());
+        true
+    }
+
+    /// Keeps all open pairs, the last one first: the peaks of a pair contain the ones within.
+    fn keep_all(&mut self) {
+        for at in (0..self.open.len()).rev() {
+            self.keep(at, false);
+        }
+    }
+
+    /// Keeps the pair of an open allocation. Its free is known if `is_freed`.
+    fn keep(&mut self, at: usize, is_freed: bool) {
+        let Open { allocation, shown, later, .. } = self.open.remove(at);
+        let of = allocation.level();
+        let shown = shown.saturating_add(allocation.bytes);
+        let level = self.levels.entry(of).or_default();
+        level.peak = level.peak.max(Some(shown));
+        // The earlier ones are live with it.
+        for open in self.open[..at].iter_mut().filter(|open| open.allocation.level() == of) {
+            open.shown = open.shown.max(shown);
+        }
+        if !is_freed {
+            level.kept = level.kept.saturating_add(allocation.bytes);
+            self.kept_next.insert((allocation.thread, of), BETWEEN + 1 - later);
+        }
+    }
+}
