@@ -66,13 +66,17 @@ fn kind(trace: &Trace, block: &Block) -> MemoryKind {
 }
 
 /// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
-/// one, and whether it ended by this time.
+/// one, its start if another thread had the id, and whether it ended by this time.
 pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
     if let Some(info) = trace.thread_info(thread) {
         let name = match (info.is_main, &*info.name) {
             (true, _) => "main thread".to_owned(),
             (_, "") => format!("thread {}", info.id),
             (_, name) => format!("thread {} ({name})", info.id),
+        };
+        let name = match info.is_id_reused {
+            true => format!("{name} from {:.3} s", info.started_ns as f64 / 1e9),
+            false => name,
         };
         return if has_ended(info, time_ns) { name + ", ended" } else { name };
     }

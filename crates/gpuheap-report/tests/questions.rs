@@ -310,3 +310,21 @@ fn callers_that_leak_free_nothing() {
     assert_eq!(named, ("decode.cpp:10 in take", Some("decode.cpp:30 in work"), 40));
     insta::assert_snapshot!(text::render(&report));
 }
+
+/// The system gives the id of an ended thread to a later one.
+#[test]
+fn threads_of_one_id_have_rows() {
+    let start = |time| Record::ThreadStart { time: Time(time), id: 4711, name: "worker" };
+    let (time, name) = (Time(2_000_000), "worker");
+    let traces = read(&[
+        start(0),
+        allocate(1_000_000, 1, MemoryKind::Device, 0),
+        Record::ThreadEnd { time, thread: 1, name },
+        start(3_000_000),
+        allocate(4_000_000, 2, MemoryKind::Device, 0),
+    ]);
+    let report = Report::new(&traces[0], At::End).unwrap();
+    let names: Vec<_> = report.left_by_thread.iter().map(|holder| &*holder.name).collect();
+    let first = "thread 4711 (worker) from 0.000 s, ended";
+    assert_eq!(names, [first, "thread 4711 (worker) from 0.003 s"]);
+}

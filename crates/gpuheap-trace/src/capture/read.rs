@@ -285,7 +285,14 @@ impl Capture {
                 self.note(time);
                 let is_main = id == u64::from(self.recording.pid);
                 let name = name_of(name);
-                self.threads.push(ThreadInfo { id, name, is_main, ended_ns: None });
+                self.threads.push(ThreadInfo {
+                    id,
+                    is_id_reused: false,
+                    started_ns: time.0,
+                    name,
+                    is_main,
+                    ended_ns: None,
+                });
             }
             Record::ThreadEnd { time, thread, name } => {
                 self.note(time);
@@ -464,6 +471,13 @@ impl Capture {
             copies.stack = numbers.get(copies.stack as usize).copied().unwrap_or(0);
         }
         let recording = Arc::new(self.recording);
+        let mut of_ids: FxHashMap<u64, u32> = FxHashMap::default();
+        for thread in &self.threads {
+            *of_ids.entry(thread.id).or_default() += 1;
+        }
+        for thread in &mut self.threads {
+            thread.is_id_reused = of_ids[&thread.id] > 1;
+        }
         let threads: Arc<[ThreadInfo]> = self.threads.into();
         let mut builders: BTreeMap<u64, Device> = BTreeMap::new();
         let mut owners: FxHashMap<(u32, u64), u64> = FxHashMap::default();

@@ -10,6 +10,10 @@ use gpuheap_capture::{CopyDirection, CopyMemory, MemoryKind};
 pub struct ThreadInfo {
     /// Id that the system gave the thread.
     pub id: u64,
+    /// `true` if the system gave the id of a thread that had ended to another thread.
+    pub is_id_reused: bool,
+    /// Time of the thread's first recorded call, nanoseconds since the recording began.
+    pub started_ns: u64,
     /// Name; empty if the thread has none.
     pub name: Arc<str>,
     /// `true` for the process's first thread.
