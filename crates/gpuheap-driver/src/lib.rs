@@ -29,6 +29,7 @@ mod emulated;
 mod error;
 pub mod fork;
 mod libcuda;
+pub mod nvtx;
 pub mod probe;
 mod requests;
 mod result;

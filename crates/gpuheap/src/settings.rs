@@ -34,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) record: Option<PathBuf>,
     /// Questions that other processes may ask; `None` to answer none.
     pub(crate) publish: Option<Access>,
+    /// `true` if memory is named for profilers.
+    pub(crate) nvtx: Option<bool>,
     /// `true` if freed memory is zeroed before it is cached.
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
@@ -194,7 +196,7 @@ struct Setting {
 /// Variable whose value is a path.
 const RECORD: &str = "GPUHEAP_RECORD";
 
-const TABLE: [Setting; 12] = [
+const TABLE: [Setting; 13] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
         takes: device::names,
@@ -249,6 +251,11 @@ const TABLE: [Setting; 12] = [
             };
             Ok(())
         },
+    },
+    Setting {
+        variable: "GPUHEAP_NVTX",
+        takes: switches,
+        read: |settings, text| switch(text).map(|is_on| settings.nvtx = Some(is_on)),
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_FREE",

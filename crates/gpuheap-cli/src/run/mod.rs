@@ -93,6 +93,10 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     frameworks: bool,
 
+    /// Name the pools and blocks of gpuheap's heaps for the profiler that runs the program
+    #[arg(long)]
+    nvtx: bool,
+
     /// End the recording of a process at this size of its capture
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     max_size: Option<TypedSize>,
@@ -127,6 +131,12 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
         return Err(Failure::wrong_use(format!(
             "{RECORD} is set: a heap of the program would record the same memory again; unset it, \
              or run the program without gpuheap run"
+        )));
+    }
+    if arguments.nvtx && env::var_os(NVTX).is_none_or(|path| path.is_empty()) {
+        return Err(Failure::wrong_use(format!(
+            "--nvtx: no profiler runs this command ({NVTX} is not set); write nsys profile gpuheap \
+             run --nvtx ..."
         )));
     }
     let library = library(arguments.stand_ins.as_deref())?;
@@ -221,6 +231,7 @@ fn variables(
         ("GPUHEAP_RUN_FAIL_NTH", arguments.fail_nth.map(|number| number.to_string())),
         ("GPUHEAP_RUN_FAIL_AFTER", number(&arguments.fail_after)),
         ("GPUHEAP_RUN_MAX_SIZE", number(&arguments.max_size)),
+        ("GPUHEAP_NVTX", arguments.nvtx.then(|| "1".to_owned())),
         ("GPUHEAP_RUN_COPIES", arguments.copies.then(|| "1".to_owned())),
         ("GPUHEAP_RUN_PYTHON", arguments.no_python.then(|| "0".to_owned())),
         ("GPUHEAP_RUN_STACKS", arguments.no_stacks.then(|| "0".to_owned())),

@@ -9,6 +9,7 @@ mod copies;
 mod hostile;
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
+mod names;
 mod publish;
 mod ranges;
 #[path = "../schema/mod.rs"]
@@ -371,8 +372,8 @@ def get_memory_hooks():
     return local.hooks
 class MemoryHook:
     def __enter__(self):
-";
         get_memory_hooks()[self.name] = self
+";
     const STREAM: &str = "
 class Stream:
     def __cuda_stream__(self):

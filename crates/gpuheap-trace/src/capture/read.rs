@@ -336,13 +336,6 @@ impl Capture {
                 let action = Action::Fail { kind, device, bytes, stack };
                 event = Some((time, thread, stream, stack, action));
             }
-            Record::DriverMemory { time, device, free, total } => {
-                self.note(time);
-                let recorded = self.live_bytes.get(&device).copied().unwrap_or(0);
-                let mut devices = self.recording.devices.iter_mut();
-                if let Some(device) = devices.find(|known| known.ordinal == device) {
-                    let used = total.saturating_sub(free);
-                    device.used_before.get_or_insert(used);
             Record::Folded { time, thread, kind, device, stack, count, bytes, largest } => {
                 if device >= DEVICES {
                     return Ok(false);
@@ -351,6 +344,13 @@ impl Capture {
                 let action = Action::Folded { kind, device, stack, count, bytes, largest };
                 event = Some((time, thread, 0, stack, action));
             }
+            Record::DriverMemory { time, device, free, total } => {
+                self.note(time);
+                let recorded = self.live_bytes.get(&device).copied().unwrap_or(0);
+                let mut devices = self.recording.devices.iter_mut();
+                if let Some(device) = devices.find(|known| known.ordinal == device) {
+                    let used = total.saturating_sub(free);
+                    device.used_before.get_or_insert(used);
                     device.coverage = Some(Coverage { used, recorded });
                 }
             }
@@ -488,6 +488,7 @@ impl Capture {
             let (stack, owner) = match event.action {
                 Action::Nothing | Action::Map { .. } | Action::Unmap { .. } => continue,
                 Action::Allocate { kind, .. } if kind.is_pooled() && !self.with_pools => continue,
+                Action::Folded { kind, .. } if kind.is_pooled() && !self.with_pools => continue,
                 Action::Free { space, .. } if space > 3 && !self.with_pools => continue,
                 _ if parts.get(index) == Some(&Part::Nested) => continue,
                 Action::Allocate { kind, device, address, stack, .. } => {
@@ -503,7 +504,6 @@ impl Capture {
                 }
             };
             let at = At {
-                Action::Folded { kind, .. } if kind.is_pooled() && !self.with_pools => continue,
                 time_ns: event.time_ns,
                 stream: event.stream,
                 thread: u64::from(event.thread),
@@ -608,6 +608,7 @@ struct Device {
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
+    folded: Odd,
     /// Segments by the space and address of their allocation.
     segments: FxHashMap<(u32, u64), Segment>,
 }
@@ -622,8 +623,8 @@ impl Device {
             builder,
             starts: Vec::new(),
             unknown_frees: Odd::default(),
-    folded: Odd,
             lost_frees: Odd::default(),
+            folded: Odd::default(),
             segments: FxHashMap::default(),
         }
     }
@@ -638,7 +639,6 @@ impl Device {
     fn take_segment(
         &mut self,
         at: At,
-            folded: Odd::default(),
         key: (u32, u64),
         address: u64,
         bytes: u64,
@@ -676,6 +676,10 @@ impl Device {
                 }
             }
             Action::Fail { bytes, .. } => self.builder.fail(at, bytes)?,
+            Action::Folded { kind, count, bytes, largest, .. } => {
+                self.folded.add(count, place);
+                self.builder.fold(at, kind, count, bytes, largest)?;
+            }
             Action::Map { .. } | Action::Unmap { .. } | Action::Nothing => {}
         }
         Ok(())
@@ -688,7 +692,3 @@ fn key(space: u32, address: u64) -> u64 {
     // Blocks of pools are at pointers of the driver.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }
-            Action::Folded { kind, count, bytes, largest, .. } => {
-                self.folded.add(count, place);
-                self.builder.fold(at, kind, count, bytes, largest)?;
-            }

@@ -91,10 +91,6 @@ pub struct Copies {
     pub repeated_bytes: u64,
 }
 
-/// End of a recording.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum RecordingEnd {
-    /// The process ended, and ran its exit handlers.
 /// Allocations of one stack and thread that were freed at once, counted by the recorder instead of
 /// recorded. None of them was live at the peak of the device, or of a range of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +112,10 @@ pub struct FoldedPairs {
     pub largest_bytes: u64,
 }
 
+/// End of a recording.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum RecordingEnd {
+    /// The process ended, and ran its exit handlers.
     Exit,
     /// The recorder stopped before the end of the process, for this reason.
     Stopped(Arc<str>),

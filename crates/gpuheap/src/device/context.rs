@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use gpuheap_driver::nvtx::MemoryNames;
 use gpuheap_driver::{
     BlockChecks, CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, Driver, DriverError, check,
@@ -78,6 +79,8 @@ pub(crate) struct Context {
     attachment: OnceLock<Box<dyn Attachment>>,
     /// Progress of the context's work, as far as it is known.
     pub(crate) moments: Arc<Moments>,
+    /// Names of the heaps' memory in a profiler.
+    pub(crate) memory_names: OnceLock<&'static MemoryNames>,
 }
 
 /// State that a higher layer keeps with a context.
@@ -137,6 +140,7 @@ impl Context {
             heap: Mutex::default(),
             attachment: OnceLock::new(),
             moments: Arc::default(),
+            memory_names: OnceLock::new(),
         }))
     }
 

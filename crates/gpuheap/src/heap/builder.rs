@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use gpuheap_driver::nvtx::MemoryNames;
 use gpuheap_pool::{Direct, Limits, MemorySource, PoolKind, Tuning};
 use gpuheap_publish::Access;
 
@@ -60,6 +61,8 @@ struct Choices {
     release_threshold: Option<u64>,
     staging: Staging,
     fallback: Option<Fallback>,
+    /// `true` if memory is named for a profiler.
+    nvtx: bool,
 }
 
 impl Heap {
@@ -257,6 +260,12 @@ impl HeapBuilder {
         limits::check(self.choices.limits)?;
         let (pool, fallback) = available(&context, self.choices.pool.unwrap_or(PoolKind::Stitched));
         self.choices.fallback = fallback;
+        // After the probe of virtual memory, so that the memory of the probe gets no name.
+        if self.choices.nvtx
+            && let Some(names) = MemoryNames::get()
+        {
+            context.memory_names.get_or_init(|| names);
+        }
         limits::check_usable(self.choices.limits, pool)?;
         limits::check_pinned(self.choices.pinned_limit, pool)?;
         if self.environment && self.choices.limits.hard.is_none() && context.is_wsl2() {
@@ -331,6 +340,7 @@ impl HeapBuilder {
         chosen.slack = chosen.slack.or(settings.slack);
         chosen.search_depth = chosen.search_depth.or(settings.search_depth);
         chosen.release_threshold = chosen.release_threshold.or(bytes(settings.release_threshold));
+        chosen.nvtx = settings.nvtx.unwrap_or(false);
     }
 
     pub(crate) fn build_over(self, pool: PoolKind, parts: Parts) -> Heap {
@@ -374,6 +384,9 @@ impl HeapBuilder {
             scopes: OpenScopes::default(),
             visits: Arc::default(),
         });
+        if let Some(names) = inner.context.memory_names.get() {
+            inner.tracker.name_blocks(names);
+        }
         let holder: Weak<dyn Holder> = Arc::<HeapInner>::downgrade(&inner);
         inner.context.holders.register(holder, inner.visits.clone());
         Heap::from_inner(inner)

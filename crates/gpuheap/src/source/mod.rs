@@ -11,8 +11,10 @@ pub(crate) use plain::PlainSource;
 use gpuheap_driver::{CUresult, CUstream};
 use gpuheap_pool::{SourceError, SourceResult, StreamRef};
 
+use crate::device::Context;
 use crate::error::HostBorrowed;
 use crate::error::failure;
+use crate::kind::MemoryKind;
 use crate::thread_stream;
 
 /// Returns `Ok` for success, or else the failure of `function` as an error of a source.
@@ -30,4 +32,19 @@ impl From<HostBorrowed> for SourceError {
 pub(crate) fn raw(stream: StreamRef) -> CUstream {
     let handle = stream.raw();
     handle.thread().map_or(CUstream(handle.0), thread_stream::handle)
+}
+
+/// Names a range of a heap's addresses for a profiler.
+fn name_pool(context: &Context, kind: MemoryKind, address: u64, bytes: u64) {
+    if let Some(names) = context.memory_names.get() {
+        let device = &context.info().name;
+        names.add_pool(address, bytes, &format!("gpuheap {kind} memory, {device}"));
+    }
+}
+
+/// Ends the name of a range that begins at an address.
+fn unname_pool(context: &Context, address: u64) {
+    if let Some(names) = context.memory_names.get() {
+        names.remove_pool(address);
+    }
 }

@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::events::{Events, order_by_events};
 use super::vmm::Vmm;
+use super::{name_pool, unname_pool};
 use crate::device::Context;
 use crate::kind::MemoryKind;
 
@@ -41,6 +42,7 @@ impl MemorySource for PlainSource {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let segment = Segment { address: self.allocate(size)?, bytes };
         self.segments.insert(segment.address);
+        name_pool(&self.events.context, self.kind, segment.address, bytes);
         if !self.shares_granules(segment) {
             self.large += self.growth(bytes);
         } else {
@@ -71,6 +73,7 @@ impl MemorySource for PlainSource {
                 }
             }
         })?;
+        unname_pool(&self.events.context, segment.address);
         self.segments.remove(&segment.address);
         if !self.shares_granules(segment) {
             self.large -= self.growth(segment.bytes);
@@ -177,6 +180,8 @@ impl MemorySource for PlainSource {
 
 impl Drop for PlainSource {
     fn drop(&mut self) {
+        let context = &self.events.context;
+        self.segments.iter().for_each(|address| unname_pool(context, *address));
         for granule in self.shared_granules.keys() {
             self.events.context.granules.leave(*granule);
         }

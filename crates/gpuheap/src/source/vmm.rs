@@ -10,9 +10,10 @@ use gpuheap_driver::{
 };
 use gpuheap_pool::{Chunk, GRANULE, Gone, Pages, SourceError, SourceResult};
 
-use super::check;
+use super::{check, name_pool, unname_pool};
 use crate::device::{Context, NoVirtualMemory, VirtualMemory};
 use crate::error::driver_error;
+use crate::kind::MemoryKind;
 
 /// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. No work
 /// may use that memory at the drop, unless it was [left](Vmm::leave).
@@ -226,6 +227,7 @@ impl Pages for Vmm {
             unsafe { driver.cuMemAddressReserve(&mut address, size, 0, 0, 0) }
         })?;
         self.reserved.insert(address, bytes);
+        name_pool(&self.context, MemoryKind::Device, address, bytes);
         Ok(address)
     }
 
@@ -236,6 +238,7 @@ impl Pages for Vmm {
             // it refuses the call.
             unsafe { driver.cuMemAddressFree(address, bytes as usize) }
         })?;
+        unname_pool(&self.context, address);
         self.reserved.remove(&address);
         Ok(())
     }
@@ -355,6 +358,7 @@ impl Vmm {
                 let _: CUresult = driver.cuMemRelease(physical.handle);
             }
             for (address, bytes) in std::mem::take(&mut self.reserved) {
+                unname_pool(&self.context, address);
                 let _: CUresult = driver.cuMemAddressFree(address, bytes as usize);
             }
         }
@@ -374,7 +378,6 @@ mod tests {
     use gpuheap_pool::{MemorySource, Order, PoolKind, Stitched, StreamHandle};
 
     use super::*;
-    use crate::kind::MemoryKind;
     use crate::source::PlainSource;
     use crate::tests::failing::{fail_each_call, with_failing_call};
     use crate::{Device, Error, Heap};

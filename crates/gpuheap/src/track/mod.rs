@@ -19,9 +19,10 @@ mod thread;
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+use gpuheap_driver::nvtx::MemoryNames;
 use rustc_hash::FxHashMap;
 
 pub use diff::{Change, Diff, Snapshot};
@@ -52,6 +53,8 @@ pub(crate) struct Tracker {
     /// `true` while there is a recorder.
     is_recording: AtomicBool,
     recorder: RwLock<Option<DeviceRecorder>>,
+    /// Names of blocks in a profiler.
+    names: OnceLock<&'static MemoryNames>,
 }
 
 /// Recorder, and the ordinal of the heap's device.
@@ -96,12 +99,20 @@ impl Tracker {
             state: Mutex::default(),
             is_recording: AtomicBool::new(false),
             recorder: RwLock::new(None),
+            names: OnceLock::new(),
         })
     }
 
-    /// Returns `true` if allocations pass here: they are tracked or recorded.
+    /// Returns `true` if allocations pass here: they are tracked, recorded or named.
     pub(crate) fn is_on(&self) -> bool {
-        self.tracking != Tracking::Off || self.is_recording.load(Ordering::Relaxed)
+        self.tracking != Tracking::Off
+            || self.is_recording.load(Ordering::Relaxed)
+            || self.names.get().is_some()
+    }
+
+    /// Names blocks in a profiler from now on.
+    pub(crate) fn name_blocks(&self, names: &'static MemoryNames) {
+        self.names.get_or_init(|| names);
     }
 
     /// Starts to record, unless allocations are recorded already. Returns the recorder in use.
@@ -151,7 +162,7 @@ impl Tracker {
 
     /// Records an allocation for the line `at`. A chain of `#[track_caller]` functions passed on
     /// this line. `stream` is the driver's id of the stream; 0 for memory without a stream. Returns
-    /// `None` if allocations are neither tracked nor recorded.
+    /// `None` if allocations are not tracked, recorded or named.
     #[inline]
     pub(crate) fn allocated(
         &self,
@@ -201,6 +212,9 @@ impl Tracker {
             state.threads.freed(record.thread);
             (record, kind)
         };
+        if let Some(names) = self.names.get().filter(|_| record.bytes > 0) {
+            names.remove_block(record.address);
+        }
         if record.recorder != 0
             && let Some(DeviceRecorder { recorder, .. }) = self.recorder()
             && record.recorder == recorder.number
@@ -304,6 +318,9 @@ impl Tracker {
             let (addresses, thread) = (key.addresses(), thread.as_deref());
             let allocated = Recorded { kind, address, bytes, stream, at, addresses, thread };
             recorder.allocated(*device, &allocated);
+        }
+        if let Some(names) = self.names.get().filter(|_| bytes > 0) {
+            names.add_block(address, bytes, &recorder::line(at));
         }
         let recorder = recorder.map_or(0, |one| one.recorder.number);
         let time = Instant::now();

@@ -104,6 +104,20 @@ pub fn walk_frames_by(walk: WalkFrames) {
     let _ = WALK_FRAMES.set(walk);
 }
 
+/// Returns the line of an allocation: of the interpreter's innermost frame, else `at`.
+pub(super) fn line(at: Caller) -> String {
+    let mut line = None;
+    if let Some(walk) = WALK_FRAMES.get() {
+        walk(&mut |_, frame| {
+            line.get_or_insert_with(|| {
+                let SourceLine { function, file, line } = frame();
+                format!("{file}:{line} in {function}")
+            });
+        });
+    }
+    line.unwrap_or_else(|| format!("{}:{}", at.file(), at.line()))
+}
+
 /// Recorders of this process. Ended ones are removed at the next call.
 static RECORDERS: Mutex<Vec<Weak<Recorder>>> = Mutex::new(Vec::new());
 
