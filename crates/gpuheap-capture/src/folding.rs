@@ -21,8 +21,8 @@ use crate::{Address, MemoryKind, Record, Time};
 /// Most allocations of the thread between an allocation and its free.
 const BETWEEN: u32 = 1;
 
-/// Most bytes of the file between an allocation and its free: some 25 pairs. They are encoded again,
-/// and a block that stays live is not known to stay before so many bytes follow.
+/// Most bytes of the file between an allocation and its free: some 25 pairs. They are encoded
+/// again. A block that stays live is not known to stay before so many bytes follow.
 const TAIL: u64 = 512;
 
 /// Most records with counts that are updated. If there are more, new ones begin.
@@ -192,7 +192,7 @@ impl Folder {
     /// Takes a record that was written at a place, with the numbers before it.
     pub(crate) fn written(&mut self, record: &Record<'_>, offset: u64, before: Deltas) {
         // The first ones are the oldest.
-        while self.open.first().is_some_and(|open| offset - open.offset > TAIL) {
+        while self.open.first().is_some_and(|open| offset.saturating_sub(open.offset) > TAIL) {
             self.keep(0, false);
         }
         if let Record::Folded { thread, kind, device, stack, largest, .. } = *record {
@@ -204,6 +204,9 @@ impl Folder {
             self.counts.insert(one.key(), offset);
         }
         let Some(allocation) = Allocation::from_record(record) else { return };
+        // An earlier free of this address did not fail.
+        let (space, address) = (allocation.kind.space(), Address(allocation.address));
+        self.recent.retain(|one| !one.is_at(space, address));
         if self.is_unfolded(&allocation) {
             return;
         }

@@ -103,7 +103,7 @@ fn stopped_recording_takes_no_memory() {
     let options = ["--max-size", "2MiB", "--max-leak", "1TiB"];
     let run = Hostile::new().with(&options).run(&["stacks"]);
     assert_eq!(run.ran.stdout, "grows: 0\n", "{}", run.ran.stderr);
-    assert_eq!(run.ran.code, 1, "a gate is not checked to the end");
+    assert!(run.ran.stderr.contains("the gates were not checked to the end"), "{}", run.ran.stderr);
     let size = std::fs::metadata(&run.captures()[0]).unwrap().len();
     assert!(size <= 2 * MIB, "{size}");
     let traces = run.traces();
