@@ -12,6 +12,7 @@
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by Python line; `scope`: figures and limits of scopes; `scope_memory`:
 //!   the objects that a scope frees or keeps.
+//! * `arrow`: tables and columns of other libraries.
 //! * `kind`: element types; `count`: numbers that a caller passes.
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the `gpuheap` command, its explanations and replays.
@@ -37,6 +38,7 @@ macro_rules! set_fields {
 
 mod addresses;
 mod array;
+mod arrow;
 mod buffer;
 mod collector;
 mod command;
@@ -77,6 +79,10 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reserve::renew(module.py())?;
     module.add_class::<array::Array>()?;
     module.add_class::<array::SharedMemory>()?;
+    module.add_class::<arrow::ArrowChunk>()?;
+    module.add_class::<arrow::ArrowColumn>()?;
+    module.add_class::<arrow::ArrowField>()?;
+    module.add_class::<arrow::ArrowReader>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<cupy::CupyAllocator>()?;
     module.add_class::<device::Device>()?;
@@ -84,6 +90,8 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<host::HostBuffer>()?;
     module.add_class::<scope::Account>()?;
     module.add_class::<streams::Stream>()?;
+    module.add_function(wrap_pyfunction!(arrow::_arrow_export, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow::_arrow_upload, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
     module.add_function(wrap_pyfunction!(device::devices, module)?)?;

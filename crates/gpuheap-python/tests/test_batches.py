@@ -100,12 +100,14 @@ def test_too_large_row_raises(small):
 
 
 def test_wrong_batches_are_refused(small):
-    for wrong in (3, "text", b"bytes", None, small.zeros(3)):
+    for wrong in (3, b"bytes", None, small.zeros(3)):
         with pytest.raises(TypeError, match="no batches"):
             gpuheap.batches(wrong, heap=small)
     for fraction in (0, -1, 1.5, float("nan")):
         with pytest.raises(ValueError, match="fraction"):
             gpuheap.batches([], fraction=fraction, heap=small)
+    with pytest.raises(TypeError, match="of a file or a table"):
+        gpuheap.batches([], columns=["a"], heap=small)
     np = pytest.importorskip("numpy")
     with pytest.raises(ValueError, match="axes"):
         gpuheap.batches(np.array(1.0), heap=small)

@@ -128,6 +128,42 @@ def test_rapids_on_wsl2_fails_until_cured():
     compile(printed.partition("\n")[2].partition("-- in the shell")[0], "printed", "exec")
 
 
+def test_tables_on_wsl2_fail_until_cured():
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    done = run(EXAMPLES / "tables_on_wsl2.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    pairs = (
+        ("large_frame_at_once", "large_frame_in_batches"),
+        ("csv_through_pandas", "csv_in_batches"),
+        ("direct_read", "direct_read_of_one_column"),
+        ("groups_of_kept_chunks", "groups_in_batches"),
+        ("unlimited_growth", "growth_on_the_host"),
+    )
+    for fails, cures in pairs:
+        lines(
+            done.stdout, f"-- {fails}", "MemoryError: out of memory", f"{cures}: 523,", "as pandas"
+        )
+    lines(done.stdout, "at most 16 MiB of the card, for 24 MiB of columns")
+
+
+def test_capped_csv_fails_in_pandas_alone():
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    done = run(EXAMPLES / "csv_larger_than_memory.py", "128")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines(
+        done.stdout,
+        "MiB of text;",
+        "-- by_pandas",
+        "-- by_batches",
+        "peak of the host: ",
+        "peak of the device: ",
+        "the sum is right: True",
+    )
+    assert done.stdout.count("the sum is right") == 1
+
+
 def test_thread_memory_pycuda_as_printed():
     needs_driver("pycuda.driver")
     done = run(EXAMPLES / "thread_memory_pycuda_as_printed.py")

@@ -31,6 +31,7 @@ PAGES = [
     ROOT / name
     for name in (
         "docs/python.md",
+        "docs/tables.md",
         "docs/commands.md",
         "README.md",
         "crates/gpuheap-python/README.md",

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from gpuheap._install import Installed, Outcome, install, installed
     from gpuheap._meter import Meter, Reading, meter
     from gpuheap._record import Recording, record
+    from gpuheap._table import Column, Copies, Table
     from gpuheap._scopes import Leak, Scope, current_scope, scope, thread_scope
     from gpuheap._watch import Watch, watch
     from gpuheap import (
@@ -126,6 +127,7 @@ _MODULES = {
     "_install": ("Installed", "Outcome", "install", "installed"),
     "_meter": ("Meter", "Reading", "meter"),
     "_record": ("Recording", "record"),
+    "_table": ("Column", "Copies", "Table"),
     "_scopes": ("Leak", "Scope", "current_scope", "scope", "thread_scope"),
     "_watch": ("Watch", "watch"),
 }
@@ -137,6 +139,8 @@ __all__ = [
     "Buffer",
     "Bug",
     "CardFit",
+    "Column",
+    "Copies",
     "Device",
     "DriverError",
     "DryRun",
@@ -166,6 +170,7 @@ __all__ = [
     "Scope",
     "Status",
     "Stream",
+    "Table",
     "Watch",
     "__version__",
     "batches",

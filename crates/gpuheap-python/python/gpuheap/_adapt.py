@@ -18,28 +18,31 @@ def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
     return adapt_noting(heap, structure, narrow)[0]
 
 
-def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Array]]:
-    """Returns the adapted structure, and the arrays that were uploaded for it. Device arrays that
-    the caller's structure already contained are not included."""
-    made: list[Array] = []
-
-    def upload(leaf: Any) -> Any:
-        array = heap.array(leaf, "float32" if narrow and is_wide(leaf) else None)
-        made.append(array)
-        return array
+def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Any]]:
+    """Returns the adapted structure, and the arrays and tables that were uploaded for it. Device
+    arrays that the caller's structure already contained are not included."""
+    made: list[Any] = []
 
     def adapted(leaf: Any) -> Any:
         if is_host_array(leaf):
-            return upload(leaf)
-        refuse_table(leaf)
+            array = heap.array(leaf, "float32" if narrow and is_wide(leaf) else None)
+            made.append(array)
+            return array
+        if is_table(leaf):
+            from gpuheap._table import uploaded
+
+            table = uploaded(heap, leaf, narrow)
+            made.append(table)
+            return table
+        refuse_column(leaf)
         return leaf
 
     try:
         return walk(structure, adapted), made
     except BaseException:
         # The exception's traceback keeps frames alive, and the frames would keep the arrays.
-        for array in made:
-            array.free()
+        for one in made:
+            one.free()
         raise
 
 
@@ -47,6 +50,7 @@ def host(structure: Any) -> Any:
     """Moves a structure to the host: the inverse of `Heap.adapt`.
 
     Each `gpuheap.Array` becomes a NumPy array. If NumPy is not installed, it becomes nested lists.
+    A table or a column becomes what it was adapted from: a DataFrame, a Series, a RecordBatch.
     Everything else stays unchanged. Waits for the work on the arrays.
 
     >>> import gpuheap
@@ -61,6 +65,10 @@ def host(structure: Any) -> Any:
 
     def download(leaf: Any) -> Any:
         if not isinstance(leaf, Array):
+            if type(leaf).__module__ == "gpuheap._table":
+                from gpuheap._table import restored
+
+                return restored(leaf)
             return leaf
         try:
             return leaf.to_numpy()
@@ -245,32 +253,33 @@ def is_host_array(part: Any) -> bool:
     return True
 
 
-#: Table libraries that use host memory, each with the code that makes arrays of a table's columns.
-_TABLES = {
-    "pandas": "{name: x[name].to_numpy() for name in x}",
-    "polars": "{name: x[name].to_numpy() for name in x.columns}",
-    "pyarrow": "{name: x[name].to_numpy() for name in x.column_names}",
-}
+def is_table(part: Any) -> bool:
+    """Returns `True` for a table or a column of another library, such as a DataFrame, a Series or a
+    RecordBatch."""
+    kind = type(part)
+    if kind.__module__.startswith("gpuheap."):
+        return False
+    if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):
+        return True
+    # A Series of pandas 2 has no such interface. Its frame has it.
+    return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "Series"
 
-_COLUMNS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__", "__array__")
 
-
-def refuse_table(part: Any) -> None:
-    """Raises `TypeError` for a table or a column of pandas, Polars or pyarrow. These have no buffer
-    protocol."""
-    for base in type(part).__mro__:
-        library = base.__module__.partition(".")[0]
-        if library in _TABLES and any(hasattr(base, name) for name in _COLUMNS):
-            name = f"{library}.{type(part).__qualname__}"
-            if hasattr(base, "columns"):
-                raise TypeError(
-                    f"{name} is a table, and arrays are made of its columns; pass {_TABLES[library]}, or "
-                    f"{'x.to_numpy()' if library != 'pyarrow' else 'x.to_pandas().to_numpy()'} if all have one type"
-                )
-            to_numpy = (
-                "x.to_numpy(zero_copy_only=False)" if library == "pyarrow" else "x.to_numpy()"
-            )
-            raise TypeError(f"{name} is a column without a buffer; pass {to_numpy}")
+def refuse_column(part: Any) -> None:
+    """Raises `TypeError` for an object of a table library that has neither the buffer protocol nor
+    Arrow's interface."""
+    kind = type(part)
+    library = kind.__module__.partition(".")[0]
+    if library == "pandas" and hasattr(kind, "__array__"):
+        raise TypeError(
+            f"pandas.{kind.__qualname__} has no buffer and no Arrow interface (DataFrames have it from "
+            "pandas 2.2 on); pass x.to_numpy(), or pandas.Series(x)"
+        )
+    if library == "polars" and hasattr(kind, "collect"):
+        raise TypeError(
+            f"polars.{kind.__qualname__} is a query without rows; pass x.collect(), or for batches "
+            "x.collect_batches()"
+        )
 
 
 def is_wide(part: Any) -> bool:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuheap._adapt import adapt_noting, is_host_array, is_wide, refuse_table, walk
+from gpuheap._adapt import adapt_noting, is_host_array, is_table, is_wide, refuse_column, walk
 from gpuheap._errors import OutOfMemory
-from gpuheap._gpuheap import Array
+from gpuheap._gpuheap import Array, _ArrowChunk
+from gpuheap._sources import Ahead, chunks_of, chunks_of_files, is_file
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
+    from gpuheap._table import Column, Copies, Table
 
 
 def batches(
-    data: Any, narrow: bool = False, fraction: float = 0.5, heap: Heap | None = None
+    data: Any,
+    narrow: bool = False,
+    fraction: float = 0.5,
+    heap: Heap | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    types: Mapping[str, Any] | None = None,
 ) -> Batches:
     """Uploads data in batches. Frees each batch before the next one.
+
+    A path of a file of CSV, Parquet, IPC or Feather, a file object or a list of paths is read by
+    pyarrow, part by part. Its batches are tables (`gpuheap.Table`), and so are the batches of a
+    table or a reader of pandas, Polars, pyarrow or DuckDB. `columns` chooses columns before they
+    are read. `types` are types of a CSV file's columns, such as `{"price": "float64"}`; pyarrow
+    takes the other types from the first part of the file.
 
     An array (an object with the buffer protocol), or a tuple of arrays with equally many rows, is
     cut into ranges of rows. A batch takes at most `fraction` of the memory that the heap can still
@@ -45,11 +59,22 @@ def batches(
         return Batches(heap, _Rows(heap, (data,), False, narrow, fraction), narrow)
     if isinstance(data, tuple) and data and all(is_host_array(one) for one in data):
         return Batches(heap, _Rows(heap, data, True, narrow, fraction), narrow)
-    refuse_table(data)
-    if isinstance(data, (str, bytes, Array)) or not isinstance(data, Iterable):
-        raise TypeError(
-            f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, or an iterable"
+    if is_file(data) or is_table(data):
+        nbytes = int(room(heap) * fraction)
+        chunks = (
+            chunks_of_files(data, columns, types, nbytes)
+            if is_file(data)
+            else chunks_of(data, columns)
         )
+        return Batches(heap, _TableRows(heap, Ahead(chunks), narrow, nbytes), narrow)
+    refuse_column(data)
+    if isinstance(data, (bytes, Array)) or not isinstance(data, Iterable):
+        raise TypeError(
+            f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, a table, a "
+            "path, or an iterable"
+        )
+    if columns is not None:
+        raise TypeError("columns=... chooses columns of a file or a table; leave it out here")
     return Batches(heap, _Items(iter(data)), narrow)
 
 
@@ -58,15 +83,16 @@ class Batches(Iterator[Any]):
     range of rows. Its memory is freed when the next batch is requested, and at the end of the loop
     or of a `with` block."""
 
-    def __init__(self, heap: Heap, source: _Items | _Rows, narrow: bool) -> None:
+    def __init__(self, heap: Heap, source: _Items | _Rows | _TableRows, narrow: bool) -> None:
         self._heap = heap
         self._source = source
         self._narrow = narrow
-        self._current: list[Array] = []
+        self._current: list[Array | Table | Column] = []
 
     @property
     def chunk(self) -> int:
-        """Number of rows of a batch; 0 for items of an iterable."""
+        """Largest number of rows of a batch; 0 for items of an iterable, and before the first
+        table."""
         return self._source.chunk
 
     @property
@@ -74,11 +100,20 @@ class Batches(Iterator[Any]):
         """Range of the current batch's rows; empty for items of an iterable."""
         return self._source.rows
 
+    @property
+    def copies(self) -> Copies:
+        """Copies of all batches of tables so far."""
+        return self._source.copies
+
     def keep(self, batch: Any) -> Any:
         """Keeps the arrays of the current batch when the next one is requested. If `batch` contains
         parts of arrays, keeps the whole arrays. Returns `batch`."""
         kept = {array._memory.id for array in arrays(batch)}
-        self._current = [array for array in self._current if array._memory.id not in kept]
+        self._current = [
+            one
+            for one in self._current
+            if not any(array._memory.id in kept for array in arrays(one))
+        ]
         return batch
 
     def halve(self) -> None:
@@ -92,8 +127,8 @@ class Batches(Iterator[Any]):
         """Frees the current batch. If a program leaves the loop early, the end of the `with` block
         calls this, or the collection of the batches."""
         current, self._current = self._current, []
-        for array in current:
-            array.free()
+        for one in current:
+            one.free()
 
     def __next__(self) -> Any:
         self.close()
@@ -102,7 +137,7 @@ class Batches(Iterator[Any]):
             try:
                 # Device arrays that the program put in the structure are freed by the program
                 # alone.
-                batch, self._current = adapt_noting(self._heap, piece, self._narrow)
+                batch, self._current = self._source.upload(self._heap, piece, self._narrow)
             except OutOfMemory as error:
                 self._source.split(error)
             except BaseException:
@@ -116,19 +151,36 @@ class Batches(Iterator[Any]):
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+        self._source.end()
 
     def __del__(self) -> None:
         try:
             self.close()
+            self._source.end()
         except Exception:
             pass  # The heap counts frees that failed.
 
 
-class _Items:
-    """Items of an iterable. Each item is a batch."""
+class _Source:
+    """Pieces in host memory, each of them a batch."""
 
     chunk = 0
     rows = range(0)
+
+    @property
+    def copies(self) -> Copies:
+        raise AttributeError("copies are counted for tables; these batches are of arrays")
+
+    def upload(self, heap: Heap, piece: Any, narrow: bool) -> tuple[Any, list[Any]]:
+        """Returns the batch, and the arrays and tables that were uploaded for it."""
+        return adapt_noting(heap, piece, narrow)
+
+    def end(self) -> None:
+        """Closes the source."""
+
+
+class _Items(_Source):
+    """Items of an iterable. Each item is a batch."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -146,7 +198,7 @@ class _Items:
         raise ValueError("an item cannot be halved; pass smaller items")
 
 
-class _Rows:
+class _Rows(_Source):
     """Ranges of the rows of one array, or of several arrays in parallel."""
 
     def __init__(
@@ -201,6 +253,73 @@ class _Rows:
         self._begun, self.chunk = self.rows.start, len(self.rows) // 2
 
 
+class _TableRows(_Source):
+    """Ranges of the rows of a table that is read in chunks."""
+
+    def __init__(self, heap: Heap, chunks: Ahead, narrow: bool, nbytes: int) -> None:
+        from gpuheap._table import Copies
+
+        self._chunks = chunks
+        #: Bytes of a batch.
+        self._nbytes = nbytes
+        self._most: int | None = None
+        self._part: _ArrowChunk | None = None
+        # Rows before the current part, and the first row in it that is not uploaded.
+        self._before = self._begun = 0
+        self._copies = Copies(0, 0, 0)
+
+    @property
+    def copies(self) -> Copies:
+        return self._copies
+
+    def next(self) -> _ArrowChunk:
+        while self._part is None or self._begun >= len(self._part):
+            part = self._chunks.next()
+            if part is None:
+                self.rows = range(0)
+                raise StopIteration
+            self._before += 0 if self._part is None else len(self._part)
+            self._part, self._begun = part, 0
+            row = part.nbytes // max(len(part), 1)
+            fits = max(1, self._nbytes // max(row, 1))
+            self.chunk = fits if self._most is None else min(fits, self._most)
+        stop = min(self._begun + self.chunk, len(self._part))
+        self.rows = range(self._before + self._begun, self._before + stop)
+        piece = self._part.rows(self._begun, stop)
+        self._begun = stop
+        return piece
+
+    def upload(self, heap: Heap, piece: _ArrowChunk, narrow: bool) -> tuple[Any, list[Any]]:
+        from gpuheap._table import Table, of_chunks
+
+        made = of_chunks(heap, piece.field, [piece], narrow)
+        if isinstance(made, Table):
+            self._copies = self._copies.plus(made.copies)
+        return made, [made]
+
+    def split(self, error: OutOfMemory) -> None:
+        if len(self.rows) == 1:
+            self.end()
+            error.add_note(f"row {self.rows.start} does not fit by itself")
+            raise error
+        self.halve()
+
+    def put_back(self) -> None:
+        self._begun = self.rows.start - self._before
+
+    def halve(self) -> None:
+        if len(self.rows) <= 1:
+            raise ValueError(
+                f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
+            )
+        self.put_back()
+        self._most = self.chunk = len(self.rows) // 2
+
+    def end(self) -> None:
+        self._part = None
+        self._chunks.close()
+
+
 def arrays(structure: Any) -> list[Array]:
     """Returns the device arrays in a structure."""
     found: list[Array] = []
@@ -208,6 +327,8 @@ def arrays(structure: Any) -> list[Array]:
     def note(leaf: Any) -> Any:
         if isinstance(leaf, Array):
             found.append(leaf)
+        elif type(leaf).__module__ == "gpuheap._table":
+            found.extend(leaf._arrays())
         return leaf
 
     walk(structure, note)

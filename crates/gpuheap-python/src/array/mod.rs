@@ -28,7 +28,7 @@ pub(crate) use source::read_numbers;
 pub(crate) use window::{Held, Window, length};
 
 use crate::count::Count;
-use crate::exchange::{self, Exported};
+use crate::exchange::{self, Exported, Lent};
 use crate::failure::{FREED, call, refused};
 use crate::kind::{self, Kind, Number};
 use crate::owner::Owner;
@@ -759,6 +759,40 @@ impl Array {
 }
 
 impl Array {
+    /// Returns the element type.
+    pub(crate) fn kind(&self) -> Kind {
+        self.window.kind
+    }
+
+    /// Returns the size in bytes.
+    pub(crate) fn size_in_bytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// Downloads the bytes of the elements to `target`, of the same size. Waits.
+    pub(crate) fn read_into(&self, py: Python<'_>, target: &mut [u8]) -> PyResult<()> {
+        let window = self.window(py)?;
+        self.held.owner.work(py, || window.raw()?.read_into(target))
+    }
+
+    /// Hands the memory to a reader that takes no stream: waits for the work on it first. Returns
+    /// the address and the export. The memory is kept until the export is dropped.
+    pub(crate) fn lend(&self, py: Python<'_>) -> PyResult<(u64, Arc<dyn Lent>)> {
+        let export = self.export(py)?;
+        let stream = self.window(py)?.stream();
+        self.held.owner.work(py, || stream.synchronize())?;
+        call(py, || self.held.show())?;
+        // The reader names no stream, so the free is ordered after the work of all blocking
+        // streams.
+        self.held.use_on(&self.held.owner.default);
+        Ok((self.ptr(py)?, Arc::new(export)))
+    }
+
+    /// Returns DLPack's type and number of the device.
+    pub(crate) fn dlpack_device(&self) -> (i32, i32) {
+        exchange::dlpack_device(&self.held.owner.device)
+    }
+
     /// Returns the index of an axis; -1 is the last one. The index of a missing axis is out of
     /// range.
     fn axis(&self, axis: isize) -> usize {

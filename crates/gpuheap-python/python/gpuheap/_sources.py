@@ -1,0 +1,230 @@
+"""Chunks of tables in host memory, from files and from other libraries, for `gpuheap.batches`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from gpuheap._gpuheap import _ArrowChunk, _ArrowReader
+
+#: Largest part of a file that is read at once, in bytes. Two parts are in host memory.
+MOST = 32 << 20
+#: Smallest part, so that the columns of a wide row fit.
+LEAST = 1 << 20
+
+
+def is_file(source: Any) -> bool:
+    """Returns `True` for a path, a file object, or a list of them."""
+    if isinstance(source, (list, tuple)):
+        return bool(source) and all(isinstance(one, (str, os.PathLike)) for one in source)
+    return isinstance(source, (str, os.PathLike)) or (
+        callable(getattr(source, "read", None)) and callable(getattr(source, "close", None))
+    )
+
+
+def chunks_of_files(
+    source: Any, columns: Sequence[str] | None, types: Mapping[str, Any] | None, nbytes: int
+) -> Iterator[_ArrowChunk]:
+    """Reads files of CSV, Parquet, IPC and Feather, one after the other. The columns are chosen
+    before they are read. A part has about `nbytes` bytes. Raises `ValueError` if a file has other
+    columns than the first."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("pyarrow reads the files of batches: pip install pyarrow") from error
+    nbytes = max(LEAST, min(nbytes, MOST))
+    files = source if isinstance(source, (list, tuple)) else [source]
+    types = {name: _type(pyarrow, kind) for name, kind in (types or {}).items()}
+    first, names = None, None
+    for file in files:
+        name = _name(file)
+        try:
+            for batch in _batches_of(pyarrow, file, columns, types, nbytes):
+                if first is None:
+                    first, names = batch.schema.remove_metadata(), batch.schema.names
+                    types = types | dict(zip(first.names, first.types))
+                elif batch.schema.remove_metadata() != first:
+                    if sorted(batch.schema.names) == sorted(first.names):
+                        batch = batch.select(names)
+                    _check_schema(batch.schema, first, _name(files[0]))
+                yield from chunks_of(batch, None)
+        except Exception as error:
+            if not getattr(error, "__notes__", None):
+                error.add_note(f"in {name}")
+            raise
+
+
+def chunks_of(source: Any, columns: Sequence[str] | None) -> Iterator[_ArrowChunk]:
+    """Reads the chunks of another library's table or column."""
+    if columns is not None and type(source).__module__.partition(".")[0] in ("pandas", "polars"):
+        # These libraries convert columns for Arrow.
+        source, columns = source[list(columns)], None
+    reader = _ArrowReader(source)
+    while (chunk := reader.next()) is not None:
+        yield chunk if columns is None else chunk.select(list(columns))
+
+
+class Ahead:
+    """Reads one chunk ahead, on a thread of its own."""
+
+    def __init__(self, chunks: Iterator[_ArrowChunk]) -> None:
+        self._chunks = chunks
+        self._thread = ThreadPoolExecutor(1, "gpuheap-read")
+        self._next: Future[_ArrowChunk | None] | None = self._begun()
+
+    def next(self) -> _ArrowChunk | None:
+        """Returns the next chunk; `None` after the last one. If the wait is interrupted, the next
+        call returns the same chunk."""
+        if self._next is None:
+            return None
+        try:
+            chunk = self._next.result()
+        except Exception:
+            self.close()
+            raise
+        if chunk is None:
+            self.close()
+        else:
+            self._next = self._begun()
+        return chunk
+
+    def close(self) -> None:
+        """Ends the thread, and closes the file."""
+        following, self._next = self._next, None
+        if following is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+            close = getattr(self._chunks, "close", None)
+            if close is not None:
+                close()
+
+    def _begun(self) -> Future[_ArrowChunk | None]:
+        return self._thread.submit(next, self._chunks, None)
+
+
+def _batches_of(
+    pyarrow: Any, file: Any, columns: Sequence[str] | None, types: dict[str, Any], nbytes: int
+) -> Iterator[Any]:
+    """Yields the record batches of a file. Its first bytes say its format."""
+    begin = _begin(file)
+    if begin.startswith(b"PAR1"):
+        yield from _parquet(file, columns, nbytes)
+    elif begin.startswith(b"ARROW1"):
+        yield from _ipc(pyarrow, file, columns)
+    elif begin.startswith(b"\xff\xff\xff\xff"):
+        yield from _ipc_stream(pyarrow, file, columns)
+    elif begin.startswith(b"FEA1"):
+        raise ValueError(
+            "the file is of Feather's version 1, which has no chunks; write it again as version 2: "
+            "pyarrow.feather.write_feather(pyarrow.feather.read_table(file), new)"
+        )
+    else:
+        yield from _csv(file, columns, types, nbytes)
+
+
+def _parquet(file: Any, columns: Sequence[str] | None, nbytes: int) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(_path(file), pre_buffer=False) as opened:
+        _check_columns(columns, opened.schema_arrow.names)
+        for group in range(opened.num_row_groups):
+            about = opened.metadata.row_group(group)
+            rows = nbytes * about.num_rows // max(about.total_byte_size, 1)
+            yield from opened.iter_batches(
+                max(1, min(rows, about.num_rows)), row_groups=[group], columns=columns
+            )
+
+
+def _ipc(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
+    # A file of a path is mapped: its columns are uploaded from the mapping, without a copy.
+    source = file if hasattr(file, "read") else pyarrow.memory_map(os.fspath(file))
+    with pyarrow.ipc.open_file(source) as opened:
+        names = opened.schema.names
+    options = _included(pyarrow, columns, names)
+    with pyarrow.ipc.open_file(source, options=options) as opened:
+        for number in range(opened.num_record_batches):
+            yield opened.get_batch(number)
+
+
+def _ipc_stream(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
+    source = file if hasattr(file, "read") else pyarrow.memory_map(os.fspath(file))
+    with pyarrow.ipc.open_stream(source) as opened:
+        _check_columns(columns, opened.schema.names)
+        for batch in opened:
+            yield batch if columns is None else batch.select(list(columns))
+
+
+def _csv(
+    file: Any, columns: Sequence[str] | None, types: dict[str, Any], nbytes: int
+) -> Iterator[Any]:
+    from pyarrow import csv
+
+    is_tab = str(_name(file)).endswith((".tsv", ".tab"))
+    try:
+        opened = csv.open_csv(
+            _path(file),
+            # pyarrow reads and converts several blocks ahead.
+            read_options=csv.ReadOptions(block_size=max(LEAST, min(nbytes // 4, MOST // 4))),
+            parse_options=csv.ParseOptions(delimiter="\t" if is_tab else ","),
+            convert_options=csv.ConvertOptions(include_columns=columns, column_types=types),
+        )
+        with opened:
+            yield from opened
+    except ValueError as error:
+        if "conversion error" in str(error):
+            error.add_note(
+                f"in {_name(file)}: the types come from the first part of the file; pass the type of "
+                'this column: gpuheap.batches(..., types={"name": "float64"})'
+            )
+        raise
+
+
+def _included(pyarrow: Any, columns: Sequence[str] | None, names: list[str]) -> Any:
+    _check_columns(columns, names)
+    included = None if columns is None else [names.index(name) for name in columns]
+    return pyarrow.ipc.IpcReadOptions(included_fields=included)
+
+
+def _check_columns(columns: Sequence[str] | None, names: list[str]) -> None:
+    missing = [name for name in columns or () if name not in names]
+    if missing:
+        raise KeyError(f"the columns {missing} are not there; the file has {names}")
+
+
+def _check_schema(schema: Any, first: Any, of: str) -> None:
+    if schema.remove_metadata() != first:
+        this, that = (
+            ", ".join(f"{field.name} {field.type}" for field in one) for one in (schema, first)
+        )
+        raise ValueError(
+            f"the columns are ({this}), and those of {of} are ({that}); choose the common ones with "
+            "columns=[...], or convert one of the files"
+        )
+
+
+def _type(pyarrow: Any, kind: Any) -> Any:
+    return pyarrow.type_for_alias(kind) if isinstance(kind, str) else kind
+
+
+def _path(file: Any) -> Any:
+    return file if hasattr(file, "read") else os.fspath(file)
+
+
+def _name(file: Any) -> str:
+    return str(getattr(file, "name", file)) if hasattr(file, "read") else os.fspath(file)
+
+
+def _begin(file: Any) -> bytes:
+    """Returns the first bytes of a file. A pipe has to be CSV: it cannot be read twice."""
+    if not hasattr(file, "read"):
+        with open(file, "rb") as opened:
+            return opened.read(8)
+    if not file.seekable():
+        return b""
+    at = file.tell()
+    begin = file.read(8)
+    file.seek(at)
+    if isinstance(begin, str):
+        raise TypeError("the file is open as text; open it as bytes: open(path, 'rb')")
+    return begin

@@ -1,0 +1,547 @@
+"""Tables on a device: `gpuheap.Table` and `gpuheap.Column`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuheap._gpuheap import (
+    Array,
+    _arrow_export,
+    _arrow_upload,
+    _ArrowChunk,
+    _ArrowColumn,
+    _ArrowField,
+    _ArrowReader,
+)
+
+if TYPE_CHECKING:
+    from gpuheap._heap import Heap
+
+
+class Copies(NamedTuple):
+    """Copies of an upload."""
+
+    #: Number of arrays that were copied to the device.
+    uploads: int
+    #: Bytes that were copied to the device.
+    nbytes: int
+    #: Bytes that were copied on the host before: chunks that were joined, and text that was
+    #: converted. 0 if every column was in one piece.
+    host_nbytes: int
+
+    def plus(self, other: Copies) -> Copies:
+        return Copies(*(one + two for one, two in zip(self, other)))
+
+    def __str__(self) -> str:
+        from gpuheap._heap import size
+
+        return (
+            f"{size(self.nbytes)} to the device in {self.uploads} copies; "
+            f"{size(self.host_nbytes)} copied on the host before"
+        )
+
+
+class Column:
+    """A column on the device, in Arrow's layout.
+
+    `values` has the numbers of the rows. Dates and times are their numbers since 1970. Text has its
+    bytes in `values`, and `offsets` says where each row begins. A dictionary column has its codes
+    in `values` and the texts in `dictionary`. The value of a null row is arbitrary.
+
+    `mask` says which rows have a value. To make a column of arrays on the device, pass `values`, of
+    the type of another column with `like`.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB")
+    >>> values, mask = heap.array([1.0, 2.0, 4.0]), heap.array([True, False, True])
+    >>> gpuheap.Column(values, mask).sum()
+    5.0
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bits",
+        "_field",
+        "_mask",
+        "_restore",
+        "_rows",
+        "_validity",
+        "_values",
+        "dictionary",
+        "null_count",
+        "offsets",
+    )
+
+    _field: _ArrowField
+    _rows: int
+    #: Bits of booleans.
+    _bits: Array | None
+    _values: Array | None
+    _mask: Array | None
+    _validity: Array | None
+    _restore: Callable[[Any], Any] | None
+    #: Offsets of the rows in text: one more than there are rows.
+    offsets: Array | None
+    #: Values of a dictionary's codes.
+    dictionary: Column | None
+    null_count: int
+
+    def __init__(
+        self,
+        values: Array,
+        mask: Array | None = None,
+        offsets: Array | None = None,
+        dictionary: Column | None = None,
+        like: Column | None = None,
+    ) -> None:
+        if not isinstance(values, Array) or values.ndim != 1:
+            raise ValueError("the values of a column are a gpuheap.Array with one axis")
+        rows = len(values) if offsets is None else len(offsets) - 1
+        if mask is not None and (mask.dtype != "bool" or mask.shape != (rows,)):
+            raise ValueError(
+                f"the mask of a column of {rows} rows is an array of {rows} bool, and not of "
+                f"{mask.dtype} {list(mask.shape)}"
+            )
+        self._field = _ArrowField("", values.dtype) if like is None else like._field
+        self._rows, self._values, self._restore = rows, values, None
+        self.null_count = 0 if mask is None else rows - int(mask.sum())
+        self._mask = mask if self.null_count else None
+        self._bits = self._validity = None
+        self.offsets, self.dictionary = offsets, dictionary
+
+    @classmethod
+    def _uploaded(cls, made: _ArrowColumn) -> Column:
+        column = cls.__new__(cls)
+        column._field, column._rows, column._restore = made.field, made.rows, None
+        is_bool = made.field.type == "bool"
+        column._bits, column._values = (made.values, None) if is_bool else (None, made.values)
+        column._validity, column._mask = made.validity, None
+        column.offsets, column.null_count = made.offsets, made.null_count
+        column.dictionary = None if made.dictionary is None else cls._uploaded(made.dictionary)
+        return column
+
+    @property
+    def type(self) -> str:
+        """Name of the Arrow type, such as `int64`, `string` or `timestamp[ns]`."""
+        return self._field.type
+
+    @property
+    def kind(self) -> str:
+        """`"number"`, `"bool"`, `"time"`, `"text"`, `"dictionary"` or `"null"`."""
+        name = self.type
+        if name in ("bool", "null"):
+            return name
+        if name.startswith("dictionary"):
+            return "dictionary"
+        if self.offsets is not None:
+            return "text"
+        return "time" if name.startswith(("date", "time", "duration")) else "number"
+
+    @property
+    def values(self) -> Array | None:
+        """The values of the rows. `None` if the type is `null`."""
+        if self._values is None and self._bits is not None:
+            self._values = _unpacked(self._bits, self._rows)
+        return self._values
+
+    @property
+    def mask(self) -> Array | None:
+        """`True` for each row that has a value. `None` if no row is null."""
+        if self._mask is None and self._validity is not None:
+            self._mask = _unpacked(self._validity, self._rows)
+        return self._mask
+
+    @property
+    def validity(self) -> Array | None:
+        """The mask as Arrow's bits: 1 for a value, 0 for a null. `None` if no row is null."""
+        if self._validity is None and self._mask is not None:
+            self._validity = _packed(self._mask)
+        return self._validity
+
+    @property
+    def _stored(self) -> Array | None:
+        """The values as Arrow stores them: booleans are bits."""
+        if self.kind != "bool" or self._values is None:
+            return self._values if self._bits is None else self._bits
+        if self._bits is None:
+            self._bits = _packed(self._values)
+        return self._bits
+
+    def sum(self) -> Any:
+        """The sum of the values that are not null, as a number. Waits."""
+        if self.kind not in ("number", "bool") or self.values is None:
+            raise TypeError(f"a column of {self.type} has no sum")
+        values = self.values.astype("int64") if self.kind == "bool" else self.values
+        if self.mask is None:
+            return values.sum()
+        return values.sum_by_key(self.mask.astype("uint8"), 2)[1].item()
+
+    def count(self) -> int:
+        """The number of rows that are not null."""
+        return self._rows - self.null_count
+
+    def mean(self) -> float:
+        """The mean of the values that are not null. Waits. Raises an error if there are none."""
+        if not self.count():
+            raise ValueError("a column without values has no mean")
+        return self.sum() / self.count()
+
+    def to_numpy(self) -> Any:
+        """The rows as a NumPy array, copied to the host. Columns other than numbers without nulls
+        need pyarrow."""
+        if self.kind == "number" and not self.null_count and self.values is not None:
+            return self.values.to_numpy()
+        return _pyarrow().array(self).to_numpy(zero_copy_only=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        return sum(array.nbytes for array in self._arrays())
+
+    def free(self) -> None:
+        """Frees the memory, in the order of the work on it."""
+        for array in self._arrays():
+            array.free()
+
+    def _arrays(self) -> Iterator[Array]:
+        seen: set[int] = set()
+        parts = (self._bits, self._values, self._validity, self._mask, self.offsets)
+        for array in parts:
+            if array is not None and array._memory.id not in seen:
+                seen.add(array._memory.id)
+                yield array
+        if self.dictionary is not None:
+            yield from self.dictionary._arrays()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.kind not in ("number", "bool", "time") or self.values is None:
+            raise AttributeError(f"a column of {self.type} is no array of numbers")
+        interface = dict(self.values.__cuda_array_interface__)
+        if self.mask is not None:
+            interface["mask"] = self.mask
+        return interface
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.null_count or self.values is None or self.kind not in ("number", "bool", "time"):
+            raise BufferError(
+                f"a column of {self.type} with {self.null_count} nulls is more than an array; pass its "
+                "parts: column.values, column.mask, column.offsets"
+            )
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.values is None:
+            raise BufferError("a column of nulls has no memory")
+        return self.values.__dlpack_device__()
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        return _arrow_export(None, [self], self._rows, "array")
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __repr__(self) -> str:
+        nulls = f", {self.null_count:,} null" if self.null_count else ""
+        return f"<gpuheap.Column {self.type}, {self._rows:,} rows{nulls}>"
+
+
+class Table:
+    """Named columns on the device, of equally many rows.
+
+    `Heap.adapt` and `Table.from_arrow` make one of a table of pandas, Polars, pyarrow or DuckDB,
+    and `gpuheap.host` makes a table of the library that it came from. Other libraries take it
+    through Arrow's interface: `pyarrow.table(table)`, `polars.DataFrame(table)`. `len` is the
+    number of rows, and iteration gives the names, as in pandas.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB")
+    >>> table = gpuheap.Table({"a": heap.array([1, 2]), "b": heap.array([0.5, 0.25])})
+    >>> table
+    <gpuheap.Table 2 rows: a int64, b float64>
+    >>> table["b"].sum()
+    0.75
+    """
+
+    __slots__ = ("__weakref__", "_columns", "_field", "_library", "_restore", "_rows", "copies")
+
+    _columns: dict[str, Column]
+    #: The table's metadata. `pandas` keeps the index there.
+    _field: _ArrowField
+    #: Library and class that the table came from.
+    _library: tuple[str, str]
+    _restore: Callable[[Any], Any] | None
+    _rows: int
+    #: Copies that the upload made.
+    copies: Copies
+
+    def __init__(self, columns: Mapping[str, Column | Array], like: Table | None = None) -> None:
+        made = {
+            str(name): column if isinstance(column, Column) else Column(column)
+            for name, column in columns.items()
+        }
+        rows = {name: len(column) for name, column in made.items()}
+        if len(set(rows.values())) > 1:
+            raise ValueError(f"the columns have different numbers of rows: {rows}")
+        self._columns = made
+        self._rows = next(iter(rows.values()), 0)
+        for name, column in made.items():
+            if column._field.name != name:
+                made[name] = renamed(column, name)
+        self._field = _ArrowField("", "int8")
+        self._library = ("", "") if like is None else like._library
+        self._restore = None if like is None else _maker(*like._library)
+        self.copies = Copies(0, 0, 0)
+
+    @classmethod
+    def from_arrow(cls, source: Any, heap: Heap | None = None, narrow: bool = False) -> Table:
+        """Uploads a table of another library: an object with `__arrow_c_stream__` or
+        `__arrow_c_array__`. Each column is uploaded once. With `narrow`, float64 becomes
+        float32."""
+        if heap is None:
+            from gpuheap._heap import default_heap
+
+            heap = default_heap()
+        made = uploaded(heap, source, narrow)
+        if isinstance(made, Column):
+            raise TypeError(f"{type(source)} is a column; upload it with heap.adapt(x)")
+        return made
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._columns)
+
+    @property
+    def num_rows(self) -> int:
+        return self._rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        return sum(column.nbytes for column in self._columns.values())
+
+    def items(self) -> Iterable[tuple[str, Column]]:
+        return self._columns.items()
+
+    def keys(self) -> Iterable[str]:
+        return self._columns.keys()
+
+    def free(self) -> None:
+        """Frees all columns, in the order of the work on them."""
+        for column in self._columns.values():
+            column.free()
+
+    def _arrays(self) -> Iterator[Array]:
+        for column in self._columns.values():
+            yield from column._arrays()
+
+    def __getitem__(self, name: str) -> Column:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise KeyError(f"{name!r} is none of the columns {self.column_names}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return _arrow_export(self._field, list(self._columns.values()), self._rows, "stream")
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        return _arrow_export(self._field, list(self._columns.values()), self._rows, "array")
+
+    def on_device(self) -> OnDevice:
+        """Returns the table for libraries that read device memory through Arrow's interface. They
+        read the memory in place."""
+        return OnDevice(self)
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {column.type}" for name, column in self._columns.items())
+        return f"<gpuheap.Table {self._rows:,} rows: {columns}>"
+
+
+class OnDevice:
+    """A table's device memory, through Arrow's device interface. The table does not have this
+    interface: pyarrow prefers it to the interface on the host, and reads no GPU's memory."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __arrow_c_device_array__(self, requested_schema: object = None, **options: Any) -> Any:
+        wanted = [name for name, value in options.items() if value is not None]
+        if wanted:
+            raise NotImplementedError(f"the options {wanted} of Arrow's interface are not known")
+        table = self._table
+        return _arrow_export(table._field, list(table._columns.values()), table._rows, "device")
+
+
+def uploaded(heap: Heap, source: Any, narrow: bool = False) -> Table | Column:
+    """Uploads a table or a column of another library."""
+    opened, restore = _opened(source)
+    reader = _ArrowReader(opened)
+    chunks = []
+    while (chunk := reader.next()) is not None:
+        chunks.append(chunk)
+    made = of_chunks(heap, reader.field, chunks, narrow)
+    if isinstance(made, Table):
+        if opened is not source:
+            made = next(iter(made._columns.values()))
+        else:
+            made._library = _library(source)
+    made._restore = restore
+    return made
+
+
+def of_chunks(
+    heap: Heap, field: _ArrowField, chunks: list[_ArrowChunk], narrow: bool
+) -> Table | Column:
+    """Uploads chunks of a table or a column, joined."""
+    made = _arrow_upload(heap, field, chunks, narrow)
+    columns = [Column._uploaded(column) for column in made]
+    if field.columns is None:
+        return columns[0]
+    names = [column._field.name for column in columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two columns have the name {twice!r}; rename one of them")
+    table = Table.__new__(Table)
+    table._columns = dict(zip(names, columns))
+    table._field, table._rows = field, sum(map(len, chunks))
+    table._library = ("pyarrow", "Table")
+    table._restore = _maker("pyarrow", "Table")
+    uploads = [array for column in columns for array in column._arrays()]
+    table.copies = Copies(
+        len(uploads), sum(array.nbytes for array in uploads), sum(map(_host_copied, made))
+    )
+    return table
+
+
+def restored(part: Table | Column) -> Any:
+    """Returns a table or a column on the host, as the type that it came as. Without one, a table
+    becomes a dictionary of NumPy arrays."""
+    if part._restore is not None:
+        return part._restore(part)
+    if isinstance(part, Column):
+        return part.to_numpy()
+    return {name: column.to_numpy() for name, column in part.items()}
+
+
+def renamed(column: Column, name: str) -> Column:
+    """Returns the column with another name. It shares the memory."""
+    same = Column.__new__(Column)
+    for slot in Column.__slots__:
+        if slot != "__weakref__":
+            setattr(same, slot, getattr(column, slot))
+    same._field = column._field.renamed(name)
+    return same
+
+
+def _opened(source: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Returns an object with Arrow's interface, and the function that makes the source's type of a
+    device table."""
+    library, name = _library(source)
+    if library == "pandas" and name != "DataFrame":
+        index, dtype, title = source.index, source.dtype, source.name
+
+        def series(column: Column) -> Any:
+            made = _pyarrow().array(column).to_pandas().astype(dtype)
+            if len(made) == len(index):
+                made.index = index
+            made.name = title
+            return made
+
+        return source.reset_index(drop=True).to_frame("values"), series
+    if library == "polars":
+        import polars
+
+        if name == "DataFrame":
+            types = source.schema
+            return source, lambda table: polars.DataFrame(table).cast(types)
+        title, dtype = source.name, source.dtype
+        return source, lambda column: polars.Series(title, column).cast(dtype)
+    return source, _maker(library, name)
+
+
+def _library(source: Any) -> tuple[str, str]:
+    return type(source).__module__.partition(".")[0], type(source).__name__
+
+
+def _maker(library: str, name: str) -> Callable[[Any], Any]:
+    """Returns the function that makes a library's table or column of one on the device."""
+    if library == "pandas":
+        return lambda table: _pyarrow().table(table).to_pandas()
+    if library == "polars":
+        return _to_polars
+
+    def arrow(part: Table | Column) -> Any:
+        pyarrow = _pyarrow()
+        if isinstance(part, Column):
+            array = pyarrow.array(part)
+            return pyarrow.chunked_array([array]) if name == "ChunkedArray" else array
+        return pyarrow.record_batch(part) if name == "RecordBatch" else pyarrow.table(part)
+
+    return arrow
+
+
+def _to_polars(table: Table) -> Any:
+    import polars
+
+    return polars.DataFrame(table)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("tables need pyarrow on the host: pip install pyarrow") from error
+    return pyarrow
+
+
+def _host_copied(column: _ArrowColumn) -> int:
+    inner = 0 if column.dictionary is None else _host_copied(column.dictionary)
+    return column.host_copied + inner
+
+
+def _powers(like: Array) -> Array:
+    """Returns the values of a byte's bits, as a row on the device of `like`."""
+    powers = like[:1].reshape(1, 1).broadcast_to((1, 8))
+    powers[0] = [1 << bit for bit in range(8)]
+    return powers
+
+
+def _unpacked(bits: Array, rows: int) -> Array:
+    """Returns an array of bool of the bits of Arrow, the lowest bit of a byte first."""
+    if not rows:
+        return bits.astype("bool")
+    shifted = bits.reshape(-1, 1).broadcast_to((len(bits), 8)).trunc_div(_powers(bits))
+    odd = shifted != shifted.trunc_div(2) * 2
+    return odd.reshape(-1)[:rows]
+
+
+def _packed(mask: Array) -> Array:
+    """Returns the bits of an array of bool, the lowest bit of a byte first."""
+    rows = len(mask)
+    ones = mask.astype("uint8")
+    if not rows:
+        return ones
+    if rows % 8:
+        padded = ones[:1].broadcast_to((rows + 7) // 8 * 8)
+        padded.fill(0)
+        padded[:rows] = ones
+        ones = padded
+    return (ones.reshape(-1, 8) * _powers(ones)).sum(1).astype("uint8")

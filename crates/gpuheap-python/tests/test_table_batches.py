@@ -1,0 +1,198 @@
+"""Batches of tables: files and tables larger than the device."""
+
+import io
+
+import pytest
+
+import gpuheap
+
+pa = pytest.importorskip("pyarrow")
+np = pytest.importorskip("numpy")
+
+ROWS = 400_000
+
+
+@pytest.fixture
+def small():
+    """A heap with a limit of 4 MiB."""
+    heap = gpuheap.Heap("emulated:1GiB", limit="4MiB", track="lines")
+    yield heap
+    assert not heap.leaks(), heap.leaks()
+
+
+@pytest.fixture(scope="module")
+def table():
+    """A table of 9.2 MiB."""
+    return pa.table(
+        {
+            "key": pa.array(np.arange(ROWS) % 7, pa.int64()),
+            "value": pa.array(np.arange(ROWS) / 2),
+            "name": pa.array([f"{row % 100}" for row in range(ROWS)]),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def files(table, tmp_path_factory):
+    """The table in a file of each format."""
+    from pyarrow import csv, feather, ipc, parquet
+
+    folder = tmp_path_factory.mktemp("tables")
+    names = ("csv", "tsv", "parquet", "arrow", "arrows", "feather")
+    paths = {name: folder / f"t.{name}" for name in names}
+    csv.write_csv(table, paths["csv"])
+    csv.write_csv(table, paths["tsv"], csv.WriteOptions(delimiter="\t"))
+    parquet.write_table(table, paths["parquet"], row_group_size=70_000)
+    feather.write_feather(table, paths["feather"], chunksize=50_000)
+    with ipc.new_file(paths["arrow"], table.schema) as file:
+        file.write_table(table, 60_000)
+    with ipc.new_stream(paths["arrows"], table.schema) as stream:
+        stream.write_table(table, 60_000)
+    return paths
+
+
+def sums(batches):
+    """Returns the sum of `value`, and checks that the rows come once and in order."""
+    total, rows = 0.0, []
+    for batch in batches:
+        total += batch["value"].sum()
+        rows.append(batches.rows)
+    assert [row for part in rows for row in (part.start, part.stop)][1:-1:2] == [
+        part.start for part in rows[1:]
+    ]
+    assert (rows[0].start, rows[-1].stop, len(rows) > 1) == (0, ROWS, True)
+    return total
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "parquet", "arrow", "arrows", "feather"])
+def test_file_is_summed_in_batches(small, files, form):
+    wanted = sum(row / 2 for row in range(ROWS))
+    assert sums(gpuheap.batches(files[form], heap=small)) == pytest.approx(wanted)
+    chosen = gpuheap.batches(str(files[form]), columns=["value"], heap=small)
+    assert sums(chosen) == pytest.approx(wanted)
+    assert chosen.copies.nbytes == ROWS * 8
+    with open(files[form], "rb") as file:
+        assert sums(gpuheap.batches(file, heap=small)) == pytest.approx(wanted)
+    assert small.stats()["reserved_peak"] <= 4 << 20
+
+
+def test_libraries_tables_come_in_batches(small, table):
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    duckdb = pytest.importorskip("duckdb")
+    wanted = sum(row / 2 for row in range(ROWS))
+    sources = [table, table.to_reader(), table.to_pandas(), pl.from_arrow(table)]
+    for source in [*sources, duckdb.from_arrow(table)]:
+        batches = gpuheap.batches(source, columns=["value", "name"], heap=small)
+        assert sums(batches) == pytest.approx(wanted), type(source)
+    column = gpuheap.batches(table["value"], heap=small)
+    assert sum(batch.sum() for batch in column) == pytest.approx(wanted)
+    assert isinstance(gpuheap.host(next(gpuheap.batches(pd.DataFrame({"a": [1]})))), pa.Table)
+
+
+def test_memory_map_comes_in_batches(small, tmp_path):
+    np.arange(1 << 20).astype("f8").tofile(tmp_path / "rows")
+    mapped = np.memmap(tmp_path / "rows", "f8", "r")
+    assert sum(batch.sum() for batch in gpuheap.batches(mapped, heap=small)) == mapped.sum()
+
+
+def test_batch_halves_with_same_rows(small, files):
+    batches = gpuheap.batches(files["parquet"], fraction=0.25, heap=small)
+    rows = len(next(batches))
+    batches.halve()
+    assert small.stats()["live"] == 0
+    assert len(next(batches)) == rows // 2 and batches.rows == range(rows // 2)
+    assert rows // 2 + sum(len(batch) for batch in batches) == ROWS
+    batches = gpuheap.batches(files["arrow"], fraction=1, heap=small)
+    with small.alloc(7 << 19):
+        assert sums(batches) == pytest.approx(ROWS * (ROWS - 1) / 4)
+    assert batches.chunk * 24 < 1 << 19
+
+
+def test_kept_batch_stays(small, files):
+    with gpuheap.batches(files["csv"], heap=small, fraction=0.1) as batches:
+        first = next(batches)
+        kept = batches.keep(first)
+        second = next(batches)
+        next(batches)
+        assert kept["value"].values[0].item() == 0.0
+        with pytest.raises(gpuheap.Freed):
+            second["value"].sum()
+    kept.free()
+    assert small.stats()["live"] == 0
+    assert next(batches, None) is None
+
+
+def test_file_objects_are_read(small, table):
+    from pyarrow import csv
+
+    file = io.BytesIO()
+    csv.write_csv(table, file)
+    file.seek(0)
+    assert sums(gpuheap.batches(file, heap=small)) == pytest.approx(ROWS * (ROWS - 1) / 4)
+    with pytest.raises(TypeError, match="'rb'"):
+        next(gpuheap.batches(io.StringIO("a\n1\n"), heap=small))
+
+
+def test_truncated_files_are_refused(small, files, tmp_path):
+    for form in ("parquet", "arrow", "arrows", "feather"):
+        whole = files[form].read_bytes()
+        cut = tmp_path / f"cut.{form}"
+        cut.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises((ValueError, OSError)) as caught:
+            for _ in gpuheap.batches(cut, heap=small):
+                pass
+        assert f"in {cut}" in caught.value.__notes__, form
+    cut = tmp_path / "cut.csv"
+    cut.write_bytes(files["csv"].read_bytes()[:-8] + b"\n1,2\n")
+    with pytest.raises(ValueError, match="Expected 3 columns"):
+        for _ in gpuheap.batches(cut, heap=small):
+            pass
+    assert small.stats()["live"] == 0
+    with pytest.raises(FileNotFoundError):
+        next(gpuheap.batches(tmp_path / "missing.csv", heap=small))
+
+
+def test_changed_schema_is_refused(small, tmp_path):
+    from pyarrow import parquet
+
+    one, two, three = (tmp_path / f"{name}.parquet" for name in ("one", "two", "three"))
+    parquet.write_table(pa.table({"a": [1], "b": [2]}), one)
+    parquet.write_table(pa.table({"b": [2], "a": [1]}), two)
+    parquet.write_table(pa.table({"a": [1.5], "b": [2]}), three)
+    assert sum(batch["a"].sum() for batch in gpuheap.batches([one, two], heap=small)) == 2
+    with pytest.raises(ValueError) as caught:
+        list(gpuheap.batches([one, three], heap=small))
+    assert f"(a double, b int64), and those of {one} are (a int64" in str(caught.value)
+    assert caught.value.__notes__ == [f"in {three}"]
+
+
+def test_wrong_values_name_the_remedy(small, tmp_path):
+    path = tmp_path / "late.csv"
+    path.write_text("a\n" + "1\n" * (1 << 20) + "1.5\n")
+    with pytest.raises(ValueError) as caught:
+        for _ in gpuheap.batches(path, heap=small):
+            pass
+    assert "types=" in caught.value.__notes__[0]
+    batches = gpuheap.batches(path, types={"a": "float64"}, heap=small)
+    assert sum(batch["a"].sum() for batch in batches) == (1 << 20) + 1.5
+    with pytest.raises(KeyError, match="nothing"):
+        next(gpuheap.batches(path, columns=["nothing"], heap=small))
+
+
+def test_row_beyond_limit_is_named(small):
+    wide = pa.table({"t": ["short", "x" * (8 << 20), "short"]})
+    batches = gpuheap.batches(wide, heap=small)
+    with pytest.raises(gpuheap.OutOfMemory) as caught:
+        for _ in batches:
+            pass
+    assert caught.value.__notes__ == ["row 1 does not fit by itself"]
+    assert small.stats()["live"] == 0 and next(batches, None) is None
+
+
+def test_missing_pyarrow_is_named(small, tmp_path, monkeypatch):
+    import sys
+
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="pip install pyarrow"):
+        next(gpuheap.batches(tmp_path / "a.csv", heap=small))
