@@ -13,6 +13,7 @@
 //! * `lines`: allocations by Python line; `scope`: figures and limits of scopes; `scope_memory`:
 //!   the objects that a scope frees or keeps.
 //! * `arrow`: tables and columns of other libraries.
+//! * `groups`: dense keys of tables, their merged aggregates, and orders of rows.
 //! * `kind`: element types; `count`: numbers that a caller passes.
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the `gpuheap` command, its explanations and replays.
@@ -48,6 +49,7 @@ mod device;
 mod exchange;
 mod failure;
 mod foreign;
+mod groups;
 mod heap;
 mod host;
 mod kind;
@@ -86,6 +88,11 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<cupy::CupyAllocator>()?;
     module.add_class::<device::Device>()?;
+    module.add_class::<groups::GroupChunk>()?;
+    module.add_class::<groups::GroupChunks>()?;
+    module.add_class::<groups::GroupKeys>()?;
+    module.add_class::<groups::HostColumn>()?;
+    module.add_class::<groups::PartsMerger>()?;
     module.add_class::<heap::Heap>()?;
     module.add_class::<host::HostBuffer>()?;
     module.add_class::<scope::Account>()?;
@@ -96,6 +103,12 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::run_command, module)?)?;
     module.add_function(wrap_pyfunction!(device::devices, module)?)?;
     module.add_function(wrap_pyfunction!(command::_explain, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::_factorize, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::_join_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::_sort_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::_take_text, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::_true_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(groups::_unique_rows, module)?)?;
     module.add_function(wrap_pyfunction!(heap::_size, module)?)?;
     module.add_function(wrap_pyfunction!(heap::_size_text, module)?)?;
     module.add_function(wrap_pyfunction!(command::_replay, module)?)?;

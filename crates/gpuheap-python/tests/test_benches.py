@@ -56,3 +56,14 @@ def test_scopes_have_six_figures():
     assert len(re.findall(r"^\| (?:a pair|the end).* \| [\d.]+ n?s \|$", done.stdout, re.M)) == 6, (
         done.stdout
     )
+
+
+def test_groups_have_a_row_per_count():
+    script = SCRIPT.with_name("groups.py")
+    command = [sys.executable, str(script), "--device", "emulated:1GiB", "--rows", "5000"]
+    command += ["--groups", "10,9000", "--turns", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^\| [\d,]+ \| [\d.]+ \| [\d.]+ \|$", done.stdout, re.M)) == 2, (
+        done.stdout
+    )

@@ -32,6 +32,7 @@ PAGES = [
     for name in (
         "docs/python.md",
         "docs/tables.md",
+        "docs/groups.md",
         "docs/commands.md",
         "README.md",
         "crates/gpuheap-python/README.md",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gpuheap._dry_run import CardFit, DryRun, dry_run
     from gpuheap._explain import Explanation, explain, replay
     from gpuheap._flush import flush
+    from gpuheap._groups import GroupBy, Groups, group_by
     from gpuheap._heap import (
         FlushReport,
         Heap,
@@ -112,6 +113,7 @@ _MODULES = {
     "_dry_run": ("CardFit", "DryRun", "dry_run"),
     "_explain": ("Explanation", "explain", "replay"),
     "_flush": ("flush",),
+    "_groups": ("GroupBy", "Groups", "group_by"),
     "_heap": (
         "FlushReport",
         "Heap",
@@ -151,6 +153,8 @@ __all__ = [
     "FlushReport",
     "Freed",
     "Gone",
+    "GroupBy",
+    "Groups",
     "Heap",
     "Held",
     "Holder",
@@ -181,6 +185,7 @@ __all__ = [
     "explain",
     "flush",
     "from_dlpack",
+    "group_by",
     "holders",
     "host",
     "install",

@@ -21,12 +21,19 @@ __all__ = [
     "_ArrowField",
     "_ArrowReader",
     "_CupyAllocator",
+    "_GroupChunk",
+    "_GroupChunks",
+    "_GroupKeys",
+    "_HostColumn",
     "_Memory",
+    "_PartsMerger",
     "__version__",
     "_arrow_export",
     "_arrow_upload",
     "_explain",
+    "_factorize",
     "_innermost_scope",
+    "_join_rows",
     "_replay",
     "_scope_adopt",
     "_scope_keep",
@@ -34,9 +41,13 @@ __all__ = [
     "_scope_stayed",
     "_size",
     "_size_text",
+    "_sort_rows",
+    "_take_text",
     "_torch_functions",
     "_torch_leave",
     "_torch_serve",
+    "_true_rows",
+    "_unique_rows",
     "devices",
     "from_dlpack",
     "run_command",
@@ -242,6 +253,16 @@ class Array:
     def count_by_key(self, groups: int) -> Array: ...
     @overload
     def count_by_key(self, groups: None = None) -> tuple[Array, Array]: ...
+    def _fold(
+        self,
+        fold: Literal["count", "sum", "min", "max", "squares"],
+        keys: Array,
+        groups: int,
+        valid: Array | None = None,
+        means: Array | None = None,
+    ) -> Array: ...
+    def _take(self, indices: Array) -> Array: ...
+    def _upload(self, bytes: bytes, dtype: Any) -> Array: ...
     def __dlpack__(
         self,
         *,
@@ -260,6 +281,50 @@ class Array:
     def __enter__(self) -> Array: ...
     def __exit__(self, *_exception: object) -> None: ...
 
+_HostValues = tuple[str | None, bytes, bytes | None, bytes | None]
+
+@final
+class _HostColumn:
+    def __new__(
+        cls,
+        values: Array,
+        valid: Array | None = None,
+        offsets: Array | None = None,
+        dictionary: _HostColumn | None = None,
+    ) -> _HostColumn: ...
+
+@final
+class _GroupKeys:
+    def __len__(self) -> int: ...
+    def columns(self) -> list[_HostValues]: ...
+
+@final
+class _GroupChunk:
+    def keys(self) -> list[_HostValues]: ...
+    def result(self, column: int, name: str) -> _HostValues: ...
+
+@final
+class _GroupChunks:
+    def next(self, most: int) -> _GroupChunk | None: ...
+
+@final
+class _PartsMerger:
+    def __new__(
+        cls, of: list[tuple[str | None, list[str]]], limit: int, folder: str
+    ) -> _PartsMerger: ...
+    def parts(self, column: int) -> list[str]: ...
+    def add(self, keys: _GroupKeys, parts: list[bytes]) -> None: ...
+    def end(self) -> int: ...
+    def groups(self) -> _GroupChunks: ...
+
+def _factorize(of: list[_HostColumn], keeps_missing: bool) -> tuple[_GroupKeys, bytes]: ...
+def _join_rows(
+    left: list[_HostColumn], right: list[_HostColumn], keeps_left: bool
+) -> tuple[bytes, bytes]: ...
+def _sort_rows(of: list[_HostColumn], descending: list[bool]) -> bytes: ...
+def _take_text(column: _HostColumn, indices: bytes) -> tuple[bytes, bytes]: ...
+def _true_rows(mask: bytes) -> bytes: ...
+def _unique_rows(of: list[_HostColumn]) -> bytes: ...
 def from_dlpack(
     source: Any, heap: Heap | None = None, stream: _HasCudaStream | int | None = None
 ) -> Array: ...

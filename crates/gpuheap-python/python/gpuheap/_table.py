@@ -14,6 +14,7 @@ from gpuheap._gpuheap import (
     _ArrowField,
     _ArrowReader,
 )
+from gpuheap._rows import ColumnRows, TableRows
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
@@ -42,7 +43,7 @@ class Copies(NamedTuple):
         )
 
 
-class Column:
+class Column(ColumnRows):
     """A column on the device, in Arrow's layout.
 
     `values` has the numbers of the rows. Dates and times are their numbers since 1970. Text has its
@@ -247,7 +248,7 @@ class Column:
         return f"<gpuheap.Column {self.type}, {self._rows:,} rows{nulls}>"
 
 
-class Table:
+class Table(TableRows):
     """Named columns on the device, of equally many rows.
 
     `Heap.adapt` and `Table.from_arrow` make one of a table of pandas, Polars, pyarrow or DuckDB,

@@ -29,12 +29,12 @@ pub(crate) use window::{Held, Window, length};
 
 use crate::count::Count;
 use crate::exchange::{self, Exported, Lent};
-use crate::failure::{FREED, call, refused};
+use crate::failure::{FREED, call, refused, reserve};
 use crate::kind::{self, Kind, Number};
 use crate::owner::Owner;
 use crate::scope::{Counts, Holder, adopt, charge};
 use index::Part;
-use operations::{Comparison, Op, Reduction, Side};
+use operations::{Comparison, Fold, Op, Reduction, Side};
 use source::Source;
 use window::Export;
 
@@ -196,7 +196,7 @@ impl Array {
         }))
     }
 
-    fn bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+    pub(crate) fn bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
         operations::bytes(py, &self.held.owner, self.window(py)?)
     }
 }
@@ -218,7 +218,7 @@ impl Array {
 
     /// NumPy's name of the element type, such as `"float32"`.
     #[getter]
-    fn dtype(&self) -> &'static str {
+    pub(crate) fn dtype(&self) -> &'static str {
         self.window.kind.name()
     }
 
@@ -693,6 +693,55 @@ impl Array {
     #[pyo3(signature = (groups=None))]
     fn count_by_key(&self, py: Python<'_>, groups: Option<Count>) -> PyResult<Py<PyAny>> {
         Array::by_key(py, None, self, groups.map(Count::length))
+    }
+
+    /// An aggregate of this column's values by keys of `uint32`, for `gpuheap.group_by`. `valid`
+    /// has Arrow's bits. Rows with a key outside of `0..groups` are left out.
+    #[pyo3(signature = (fold, keys, groups, valid=None, means=None))]
+    fn _fold(
+        &self,
+        py: Python<'_>,
+        fold: &str,
+        keys: &Array,
+        groups: usize,
+        valid: Option<&Array>,
+        means: Option<&Array>,
+    ) -> PyResult<Py<Array>> {
+        let fold = match (fold, means) {
+            ("count", None) => Fold::Count,
+            ("sum", None) => Fold::Sum,
+            ("min", None) => Fold::Min,
+            ("max", None) => Fold::Max,
+            ("squares", Some(means)) => Fold::Squares(means.window(py)?),
+            _ => return Err(PyValueError::new_err(format!("there is no aggregate {fold:?}"))),
+        };
+        let valid = valid.map(|bits| bits.window(py)).transpose()?;
+        let (values, keys) = (self.window(py)?, keys.window(py)?);
+        let work = || operations::fold(fold, values, keys, groups, valid);
+        Array::new(py, &self.held.owner, self.held.owner.make(py, work)?)
+    }
+
+    /// The bytes of elements of the host as an array next to this one: on its heap and its stream.
+    fn _upload(
+        &self,
+        py: Python<'_>,
+        bytes: &[u8],
+        dtype: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<Array>> {
+        let (window, kind) = (self.window(py)?, Kind::read(dtype)?);
+        let target = call(py, || Ok(window.raw()?.target()))?;
+        let mut copy = Vec::new();
+        reserve(py, &mut copy, bytes.len())?;
+        copy.extend_from_slice(bytes);
+        let source = Source { shape: vec![bytes.len() / kind.size()], bytes: copy, kind };
+        Array::new(py, &self.held.owner, operations::upload(py, &self.held.owner, &target, source)?)
+    }
+
+    /// The elements that indices of `uint32` name; 0 for an index that names none.
+    fn _take(&self, py: Python<'_>, indices: &Array) -> PyResult<Py<Array>> {
+        let (values, indices) = (self.window(py)?, indices.window(py)?);
+        let made = self.held.owner.make(py, || operations::take(values, indices))?;
+        Array::new(py, &self.held.owner, made)
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]

@@ -3,9 +3,9 @@
 //! Each function is compiled once for each element type that it accepts. [`cast`] and the
 //! operations by key are compiled once for each pair of types.
 
-use gpuheap::arithmetic::{Key, Signed};
+use gpuheap::arithmetic::{GroupedRows, Key, Signed};
 use gpuheap::ndarray::{IxDyn, SliceInfoElem};
-use gpuheap::{DeviceArray, Error, Number as Num, SharedArray, Target};
+use gpuheap::{DeviceArray, Error, Number as Num, Shared, SharedArray, Target};
 use pyo3::prelude::*;
 
 use super::index::Part;
@@ -399,6 +399,68 @@ pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Wi
         Kind::I64 => keyed::<i64>(what, keys, groups),
         Kind::F32 | Kind::F64 => keyed::<i64>(what, &cast(keys, Kind::I64)?, groups),
     }
+}
+
+/// An aggregate of the values of each group. Missing values are left out.
+#[derive(Clone, Copy)]
+pub(crate) enum Fold<'a> {
+    Count,
+    Sum,
+    Min,
+    Max,
+    /// Squared distances from these means.
+    Squares(&'a Window),
+}
+
+/// Aggregates a column by keys of `uint32`. `valid` has a bit for each row. Rows with a key outside
+/// of `0..groups` are left out.
+pub(crate) fn fold(
+    fold: Fold<'_>,
+    values: &Window,
+    keys: &Window,
+    groups: usize,
+    valid: Option<&Window>,
+) -> Result<Window, Error> {
+    fn extreme<T: Native + Num>(
+        is_least: bool,
+        rows: &GroupedRows<'_, Shared>,
+        values: &Window,
+    ) -> Result<DeviceArray<T>, Error> {
+        let values = values.row::<T>()?;
+        if is_least { rows.min(&values) } else { rows.max(&values) }
+    }
+    fn finish<T: Native>(made: DeviceArray<T>) -> Result<Window, Error> {
+        let groups = made.len();
+        Window::from_array(made.into_shape(IxDyn(&[groups]))?)
+    }
+    let (keys, bits) = (keys.row::<u32>()?, valid.map(Window::row::<u8>).transpose()?);
+    let mut rows = GroupedRows::new(&keys, groups);
+    if let Some(bits) = &bits {
+        rows = rows.valid(bits)?;
+    }
+    match fold {
+        Fold::Count => with_kind!(values.kind, T => finish(rows.count(&values.row::<T>()?)?)),
+        Fold::Sum => with_kind!(values.kind, T => finish(rows.sum(&values.row::<T>()?)?)),
+        Fold::Min => {
+            with_kind!(values.kind, number T => finish(extreme::<T>(true, &rows, values)?))
+        }
+        Fold::Max => {
+            with_kind!(values.kind, number T => finish(extreme::<T>(false, &rows, values)?))
+        }
+        Fold::Squares(means) => {
+            let means = means.row::<f64>()?;
+            with_kind!(values.kind, T => finish(rows.squares(&values.row::<T>()?, &means)?))
+        }
+    }
+}
+
+/// Copies the elements that indices of `uint32` name. If an index names none, the result is 0.
+pub(crate) fn take(values: &Window, indices: &Window) -> Result<Window, Error> {
+    let (indices, count) = (indices.row::<u32>()?, indices.len());
+    let made = with_size!(values.kind, T => {
+        Window::from_array(values.row::<T>()?.take(&indices)?.into_shape(IxDyn(&[count]))?)
+    })?;
+    Ok(made.read_as(values.kind))
 }
 
 /// Returns whether all elements of an array of floats are whole numbers.

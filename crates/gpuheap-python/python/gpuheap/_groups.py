@@ -1,0 +1,364 @@
+"""Aggregates of groups of rows, for tables larger than the device: `gpuheap.group_by`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from gpuheap._adapt import is_table
+from gpuheap._batches import Batches, batches
+from gpuheap._errors import OutOfMemory
+from gpuheap._gpuheap import (
+    Array,
+    _factorize,
+    _GroupChunk,
+    _HostColumn,
+    _PartsMerger,
+    _size,
+)
+from gpuheap._sources import is_file
+from gpuheap._table import Column, Table
+
+if TYPE_CHECKING:
+    import os
+
+    from gpuheap._heap import Heap
+
+#: Aggregates of each kind of column.
+AGGREGATES = {
+    "number": ("count", "sum", "mean", "min", "max", "std"),
+    "bool": ("count", "sum", "mean", "min", "max", "std"),
+    "time": ("count", "min", "max"),
+    "text": ("count",),
+    "dictionary": ("count",),
+    "null": (),
+}
+
+#: Groups of a table of results, unless the caller passes another number.
+CHUNK = 1 << 20
+
+
+def group_by(
+    data: Any,
+    keys: str | Sequence[str],
+    *,
+    dropna: bool = True,
+    heap: Heap | None = None,
+    host_limit: int | str = "50%",
+    spill: str | os.PathLike[str] | None = None,
+) -> GroupBy:
+    """Groups the rows of a table by the values of one column or several, as pandas' `groupby` does.
+
+    `data` is a table on the device, an iterable of such tables, or anything that
+    `gpuheap.batches` makes tables of: a table of pandas, Polars, pyarrow or DuckDB, or a path of a
+    file. Only the columns that are needed are read. One batch is on the device at a time.
+
+    Keys are numbers, text, dates and booleans. Floats are compared by value. Rows with a missing
+    key, NaN or null, are left out; with `dropna=False` they form groups, which are last.
+
+    The aggregates of the batches are merged on the host, in at most `host_limit` bytes, or a share
+    of the memory that the host has free. Above it, they go to files without names in the folder
+    `spill`. Without it that is the system's folder of temporary files.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB")
+    >>> table = gpuheap.Table({"k": heap.array([2, 1, 2]), "v": heap.array([0.5, 1.0, 2.0])})
+    >>> groups = gpuheap.group_by(table, "k").agg(total=("v", "sum"), rows=("v", "count")).table()
+    >>> [groups[name].values.to_list() for name in groups]
+    [[1, 2], [1.0, 2.5], [1, 2]]
+    """
+    names = [keys] if isinstance(keys, str) else list(keys)
+    if not names:
+        raise ValueError("no group keys passed; name one column or several")
+    return GroupBy(data, names, dropna, heap, host_limit, spill)
+
+
+class GroupBy:
+    """Rows that are grouped by keys. `agg` aggregates them."""
+
+    def __init__(
+        self,
+        data: Any,
+        keys: list[str],
+        dropna: bool,
+        heap: Heap | None,
+        host_limit: int | str,
+        spill: str | os.PathLike[str] | None,
+    ) -> None:
+        self._data, self._keys, self._dropna = data, keys, dropna
+        self._heap, self._host_limit, self._spill = heap, host_limit, spill
+
+    def agg(
+        self, columns: Mapping[str, str | Sequence[str]] | None = None, **named: tuple[str, str]
+    ) -> Groups:
+        """Aggregates columns: `count`, `sum`, `mean`, `min`, `max` and `std`. Missing values, NaN
+        and null, are left out.
+
+        `agg(total=("v", "sum"))` names each result. `agg({"v": "sum"})` keeps the name of the
+        column, and `agg({"v": ["sum", "mean"]})` makes `v_sum` and `v_mean`.
+        """
+        wanted = _named(columns or {}, named, self._keys)
+        import tempfile
+
+        limit = _size(self._host_limit, _free_host_memory())
+        folder = tempfile.gettempdir() if self._spill is None else str(self._spill)
+        work = _Work(self._keys, wanted, self._dropna, limit, folder)
+        source = self._batches(work.columns)
+        for batch in source:
+            if not isinstance(batch, Table):
+                raise TypeError(
+                    f"group_by takes tables, and the data has {type(batch)}; pass a table of "
+                    "pandas, Polars or pyarrow, a path, or gpuheap.Table"
+                )
+            try:
+                work.add(batch)
+            except OutOfMemory:
+                if not isinstance(source, Batches) or len(source.rows) <= 1:
+                    raise
+                # These rows come again, in batches of half as many.
+                source.halve()
+        return work.end()
+
+    def _batches(self, columns: list[str]) -> Iterable[Any]:
+        if isinstance(self._data, Table):
+            return [self._data]
+        if is_file(self._data) or is_table(self._data):
+            every = list(dict.fromkeys([*self._keys, *columns]))
+            return batches(self._data, fraction=0.25, heap=self._heap, columns=every)
+        if not isinstance(self._data, Iterable):
+            raise TypeError(f"no groups can be made of {type(self._data)}; pass a table or a path")
+        return self._data
+
+
+class Groups:
+    """Aggregates of groups, on the host. Iteration gives tables on the device, of at most 2^20
+    groups each, in ascending order of the keys."""
+
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+        #: Bytes of aggregates in temporary files.
+        self.spilled: int = work.merger.end() if work.merger else 0
+
+    def tables(self, rows: int = CHUNK) -> Iterator[Table]:
+        """Yields the groups as tables on the device, of at most `rows` groups each."""
+        if rows < 1:
+            raise ValueError(f"a table of {rows} rows has no groups; pass 1 or more")
+        work = self._work
+        if work.merger is None:
+            return
+        chunks = work.merger.groups()
+        while (chunk := chunks.next(rows)) is not None:
+            yield work.table(chunk)
+
+    def table(self) -> Table:
+        """All groups as one table on the device."""
+        made = next(self.tables((1 << 32) - 2), None)
+        if made is None:
+            raise ValueError("there are no groups: the data has no rows with a key")
+        return made
+
+    def to_pandas(self) -> Any:
+        """All groups as a pandas DataFrame, with the keys as its index. Needs pyarrow. Uploads at
+        most 2^20 groups at a time."""
+        import pandas
+        import pyarrow
+
+        parts = []
+        for table in self:
+            with table:
+                parts.append(pyarrow.table(table).to_pandas())
+        if not parts:
+            parts = [pandas.DataFrame(columns=[*self._work.keys, *self._work.results])]
+        return pandas.concat(parts, ignore_index=True).set_index(self._work.keys)
+
+    def __iter__(self) -> Iterator[Table]:
+        return self.tables()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self.table().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        keys, results = ", ".join(self._work.keys), ", ".join(self._work.results)
+        return f"<gpuheap.Groups by {keys}: {results}>"
+
+
+class _Work:
+    """Aggregates batches by keys."""
+
+    def __init__(
+        self,
+        keys: list[str],
+        wanted: list[tuple[str, str, str]],
+        dropna: bool,
+        limit: int,
+        folder: str,
+    ) -> None:
+        self.keys, self.dropna, self.limit, self.folder = keys, dropna, limit, folder
+        #: Name of each result, with its column and its aggregate.
+        self.wanted = {name: (column, how) for name, column, how in wanted}
+        self.columns = list(dict.fromkeys(column for _, column, _ in wanted))
+        self.results = list(self.wanted)
+        #: Column types of the first batch, by name.
+        self.types: dict[str, str] = {}
+        #: For each column, an object from which another column takes its Arrow type.
+        self.like: dict[str, Any] = {}
+        self.offsets: dict[str, str] = {}
+        self.merger: _PartsMerger | None = None
+        #: An array on the heap of the batches, which results are uploaded next to.
+        self.anchor: Array | None = None
+
+    def add(self, batch: Table) -> None:
+        self._check(batch)
+        keys, codes = _factorize([on_host(batch[name]) for name in self.keys], not self.dropna)
+        if not len(keys):
+            return
+        numbers = next(batch[self.keys[0]]._arrays())._upload(codes, "uint32")
+        if self.anchor is None:
+            self.anchor = numbers[:1].copy()
+        merger, parts = self._merger(batch), []
+        for index, name in enumerate(self.columns):
+            parts += _parts(batch[name], merger.parts(index), numbers, len(keys))
+        merger.add(keys, parts)
+
+    def end(self) -> Groups:
+        return Groups(self)
+
+    def _check(self, batch: Table) -> None:
+        """Refuses a batch without a column, or with a column of another type than in the batches
+        before."""
+        for name in dict.fromkeys([*self.keys, *self.columns]):
+            column = batch[name]
+            before = self.types.setdefault(name, column.type)
+            if before != column.type:
+                raise TypeError(
+                    f"the column {name!r} is {column.type} in this batch and {before} in the batches "
+                    f'before; give it one type first, such as df["{name}"].astype(...), or types= of '
+                    "gpuheap.batches"
+                )
+            if name in self.keys and column.kind == "null":
+                raise TypeError(f"the key {name!r} has nulls alone; there is nothing to group by")
+
+    def _merger(self, batch: Table) -> _PartsMerger:
+        if self.merger is not None:
+            return self.merger
+        plan = []
+        for name in self.columns:
+            column, hows = batch[name], [how for of, how in self.wanted.values() if of == name]
+            for how in hows:
+                known = AGGREGATES[column.kind]
+                if how not in known:
+                    raise TypeError(
+                        f"agg function failed: there is no {how} of the column {name!r}, whose type "
+                        f"is {column.type}; it has {', '.join(known) or 'no aggregate'}"
+                    )
+            values = column.values if column.kind in ("number", "bool", "time") else None
+            plan.append((None if values is None else values.dtype, hows))
+        for name in [*self.keys, *self.columns]:
+            column = batch[name] if batch[name].dictionary is None else batch[name].dictionary
+            self.like[name] = SimpleNamespace(_field=column._field)
+            self.offsets[name] = "int64" if column.offsets is None else column.offsets.dtype
+        self.merger = _PartsMerger(plan, self.limit, self.folder)
+        return self.merger
+
+    def table(self, chunk: _GroupChunk) -> Table:
+        made = {name: self._column(name, host) for name, host in zip(self.keys, chunk.keys())}
+        for result, (name, how) in self.wanted.items():
+            host = chunk.result(self.columns.index(name), how)
+            # The smallest and the largest value have the type of the column, such as a date.
+            made[result] = self._column(name if how in ("min", "max") else None, host)
+        return Table(made)
+
+    def _column(self, like: str | None, host: Any) -> Column:
+        dtype, values, offsets, present = host
+        anchor = self.anchor
+        if anchor is None:
+            raise RuntimeError("there is no batch yet")
+        made = anchor._upload(values, dtype or "uint8")
+        mask = None if present is None else anchor._upload(present, "bool")
+        ends = None
+        if offsets is not None:
+            ends = anchor._upload(offsets, "int64")
+            if like is not None and self.offsets[like] == "int32":
+                ends = ends.astype("int32")
+        return Column(made, mask, ends, like=None if like is None else self.like[like])
+
+
+def _named(
+    columns: Mapping[str, str | Sequence[str]], named: Mapping[str, Any], keys: list[str]
+) -> list[tuple[str, str, str]]:
+    """Returns the name of each result, with its column and its aggregate."""
+    wanted = []
+    for column, hows in columns.items():
+        if isinstance(hows, str):
+            wanted.append((column, column, hows))
+        else:
+            wanted += [(f"{column}_{how}", column, how) for how in hows]
+    for name, pair in named.items():
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(
+                f"{name}={pair!r} is no pair of a column and an aggregate; write "
+                f'{name}=("column", "sum")'
+            )
+        wanted.append((name, *pair))
+    if not wanted:
+        raise TypeError('must provide a column and an aggregate: agg(total=("column", "sum"))')
+    for name, _, how in wanted:
+        if how not in AGGREGATES["number"]:
+            raise ValueError(
+                f"there is no aggregate {how!r}; there are {', '.join(AGGREGATES['number'])}"
+            )
+        if name in keys or [one for one, _, _ in wanted].count(name) > 1:
+            raise ValueError(f"two columns of the result have the name {name!r}; give one another")
+    return wanted
+
+
+def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[bytes]:
+    """Returns the bytes of the parts of each group, as the host merges them."""
+    valid, made = column.validity, {}
+    values = column.values if column.kind in ("number", "bool", "time") else codes
+    if values is None:
+        values = codes
+    floats = values
+    if values.dtype != "float64" and {"total", "squares"} & set(names):
+        floats = values.astype("float64")
+    for name in names:
+        if name == "total":
+            part = floats._fold("sum", codes, groups, valid)
+        elif name == "squares":
+            means = made["total"] / made["count"].astype("float64")
+            part = floats._fold("squares", codes, groups, valid, means)
+        elif name in ("min", "max"):
+            part = values._fold(name, codes, groups, valid).astype(_wide(values.dtype))
+        else:
+            part = values._fold(name, codes, groups, valid)
+        made[name] = part
+    return [part.to_bytes() for part in made.values()]
+
+
+def _wide(dtype: str) -> str:
+    return {"i": "int64", "f": "float64"}.get(dtype[0], "uint64")
+
+
+def on_host(column: Column) -> _HostColumn:
+    """Copies a column to the host."""
+    if column.values is None:
+        raise TypeError("a column of nulls has no keys")
+    dictionary = None if column.dictionary is None else on_host(column.dictionary)
+    return _HostColumn(column.values, column.validity, column.offsets, dictionary)
+
+
+def _free_host_memory() -> int:
+    """Returns the bytes of memory that the host, or this process's control group, has free."""
+    free = 2 << 30
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvail"))
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            most = file.read().strip()
+        if most != "max":
+            with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
+                free = min(free, max(int(most) - int(file.read()), 0))
+    except (OSError, StopIteration, ValueError):
+        pass
+    return free

@@ -1,0 +1,230 @@
+"""Rows of tables: chosen, sorted, joined, and windows that roll over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuheap._gpuheap import (
+    Array,
+    _join_rows,
+    _sort_rows,
+    _take_text,
+    _true_rows,
+    _unique_rows,
+)
+
+if TYPE_CHECKING:
+    from gpuheap._table import Column, Table
+
+
+class TableRows:
+    """Methods of a table that make another table of its rows."""
+
+    __slots__ = ()
+
+    def filter(self: Any, mask: Array | Column) -> Table:
+        """The rows at which a mask is true: a `gpuheap.Array` of bool, such as
+        `table["price"].values > 10`, or a column of booleans. A null is not true.
+
+        >>> import gpuheap
+        >>> heap = gpuheap.Heap("emulated:1GiB")
+        >>> table = gpuheap.Table({"a": heap.array([1, 2, 3]), "b": heap.array([0.5, 2.5, 1.5])})
+        >>> table.filter(table["b"].values > 1)["a"].values.to_list()
+        [2, 3]
+        """
+        values: Any = mask if isinstance(mask, Array) else mask.values
+        if not isinstance(values, Array) or values.dtype != "bool":
+            raise TypeError(
+                "a mask is an array or a column of bool; compare a column: c.values > 0"
+            )
+        if len(values) != len(self):
+            raise ValueError(
+                f"the mask has {len(values)} rows and the table {len(self)}; make it of this table"
+            )
+        if not isinstance(mask, Array) and mask.mask is not None:
+            values = (values.astype("uint8") + mask.mask.astype("uint8")) == 2
+        return take(self, values._upload(_true_rows(values.to_bytes()), "uint32"))
+
+    def sort(
+        self: Any, by: str | Sequence[str], descending: bool | Sequence[bool] = False
+    ) -> Table:
+        """The rows in the order of one column or several. Equal rows stay in their order. Rows
+        with NaN or a null are last."""
+        names = [by] if isinstance(by, str) else list(by)
+        down = [descending] * len(names) if isinstance(descending, bool) else list(descending)
+        return _taken(self, names, _sort_rows(_keys(self, names), down))
+
+    def unique(self: Any, columns: str | Sequence[str] | None = None) -> Table:
+        """The first row of each distinct key, as pandas' `drop_duplicates`. The key is all columns,
+        or those that are named."""
+        names = self.column_names if columns is None else columns
+        names = [names] if isinstance(names, str) else list(names)
+        return _taken(self, names, _unique_rows(_keys(self, names)))
+
+    def join(self: Any, other: Table, on: str | Sequence[str], how: str = "inner") -> Table:
+        """The rows of both tables with equal keys, as pandas' `merge`. Both tables are on the
+        device. `how` is `"inner"`, or `"left"`: then rows of this table without a match stay, with
+        nulls. Columns with one name get `_x` and `_y`."""
+        if how not in ("inner", "left"):
+            raise ValueError(f'how={how!r} is no kind of join here; pass "inner" or "left"')
+        names = [on] if isinstance(on, str) else list(on)
+        for name in names:
+            if _key_type(self[name]) != _key_type(other[name]):
+                raise TypeError(
+                    f"the key {name!r} is {self[name].type} on the left and {other[name].type} on "
+                    "the right; give both one type first"
+                )
+        left, right = _join_rows(_keys(self, names), _keys(other, names), how == "left")
+        mine, others = _taken(self, names, left), _taken(other, names, right)
+        made = {}
+        for name in self.column_names:
+            is_double = name in other and name not in names
+            made[f"{name}_x" if is_double else name] = mine[name]
+        for name in other.column_names:
+            if name not in names:
+                made[f"{name}_y" if name in self else name] = others[name]
+        from gpuheap._table import Table
+
+        return Table(made, like=self)
+
+
+class ColumnRows:
+    """Methods of a column of numbers."""
+
+    __slots__ = ()
+
+    def rolling(self: Any, window: int) -> Rolling:
+        """Windows of `window` rows, each with the row that it ends at.
+
+        >>> import gpuheap
+        >>> heap = gpuheap.Heap("emulated:1GiB")
+        >>> column = gpuheap.Column(heap.array([1.0, 2.0, 4.0, 8.0]))
+        >>> column.rolling(2).sum().values.to_list()[1:]
+        [3.0, 6.0, 12.0]
+        """
+        if self.kind not in ("number", "bool"):
+            raise TypeError(f"a column of {self.type} has no rolling sums; choose one of numbers")
+        if not isinstance(window, int) or window < 1:
+            raise ValueError(f"window={window!r} is no number of rows; pass 1 or more")
+        return Rolling(self, window)
+
+
+class Rolling:
+    """Windows that roll over the rows of a column. A window is null if it has fewer rows than
+    asked for, or a row with NaN or a null."""
+
+    def __init__(self, column: Column, window: int) -> None:
+        self._column, self._window = column, window
+
+    def sum(self) -> Column:
+        """The sum of each window, as float64."""
+        from gpuheap._table import Column
+
+        values = self._column.values
+        assert values is not None
+        if not len(values):
+            return Column(values.astype("float64"))
+        values = values.astype("float64")
+        present = values == values
+        if self._column.mask is not None:
+            present = (present.astype("uint8") + self._column.mask.astype("uint8")) == 2
+        # An index beyond the rows makes 0 of a missing value.
+        missing = (~present).astype("uint32") * 0x8000_0000
+        values = values._take(_count_up(present) + missing)
+        full = _windows(present.astype("uint32"), self._window) == min(self._window, 2**32 - 1)
+        return Column(_windows(values, self._window), full)
+
+    def mean(self) -> Column:
+        """The mean of each window, as float64."""
+        from gpuheap._table import Column
+
+        sums = self.sum()
+        assert sums.values is not None
+        return Column(sums.values / float(self._window), sums.mask)
+
+
+def take(table: Table, indices: Array) -> Table:
+    """Returns the rows of a table that indices of `uint32` name. An index beyond the rows makes a
+    row of nulls."""
+    from gpuheap._table import Table
+
+    picked = indices.to_bytes()
+    made = {name: _take_column(column, indices, picked) for name, column in table.items()}
+    return Table(made, like=table)
+
+
+def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
+    from gpuheap._groups import on_host
+    from gpuheap._table import Column
+
+    if column.values is None:
+        raise TypeError("a column of nulls alone has no values; leave it out of the table")
+    known = indices < len(column) if len(column) < 2**32 else None
+    mask = column.mask
+    if mask is not None:
+        mask = mask._take(indices)
+    elif known is not None and len(indices) and not known.all():
+        mask = known
+    if column.offsets is None:
+        values = column.values._take(indices)
+        return Column(values, mask, dictionary=column.dictionary, like=column)
+    offsets, text = _take_text(on_host(column), picked)
+    ends = indices._upload(offsets, "int64").astype(column.offsets.dtype)
+    return Column(indices._upload(text, "uint8"), mask, ends, like=column)
+
+
+def _taken(table: Table, keys: list[str], indices: bytes) -> Table:
+    anchor = next(table[keys[0]]._arrays())
+    return take(table, anchor._upload(indices, "uint32"))
+
+
+def _keys(table: Table, names: list[str]) -> list[Any]:
+    from gpuheap._groups import on_host
+
+    if not names:
+        raise ValueError("no columns passed; name one or several")
+    return [on_host(table[name]) for name in names]
+
+
+def _key_type(column: Column) -> str:
+    """Returns the type of a key's values. Text is of one type, with a dictionary or without."""
+    column = column if column.dictionary is None else column.dictionary
+    return "text" if column.kind == "text" else column.type
+
+
+def _count_up(like: Array) -> Array:
+    """Returns the numbers of the rows, made on the device."""
+    rows = len(like)
+    numbers = like[:1].astype("uint32") * 0
+    while len(numbers) < rows:
+        pairs = numbers.reshape(1, -1).broadcast_to((2, len(numbers)))
+        pairs[1] = pairs[1] + len(numbers)
+        numbers = pairs.reshape(-1)
+    return numbers[:rows]
+
+
+def _windows(values: Array, window: int) -> Array:
+    """Returns the sum of each value with the `window - 1` before it. Sums of 1, 2, 4 and more
+    values are put together, so nothing is subtracted."""
+    total, begun, length = None, 0, 1
+    while begun < window:
+        if window & length:
+            shifted = _shifted(values, begun)
+            total = shifted if total is None else total + shifted
+            begun += length
+        values = values + _shifted(values, length)
+        length *= 2
+    assert total is not None
+    return total
+
+
+def _shifted(values: Array, rows: int) -> Array:
+    """Returns the values `rows` rows later, after zeros."""
+    if not rows:
+        return values
+    made = values.copy()
+    made.fill(0)
+    if rows < len(values):
+        made[rows:] = values[: len(values) - rows]
+    return made
