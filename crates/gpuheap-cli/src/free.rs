@@ -8,8 +8,7 @@ use gpuheap::Size;
 use gpuheap_doctor::free::Cache;
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
-use gpuheap_publish::{Answer, Question, RefusalKind};
-use gpuheap_text::{cut, mib};
+use gpuheap_text::mib;
 
 use crate::exit::{Failure, Verdict};
 use crate::values::size;
@@ -86,27 +85,10 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
 /// Returns a failure if stdout cannot be written.
 fn flush(caches: &[Cache]) -> Result<u64, Failure> {
     let mut sum: u64 = 0;
-    let sockets = gpuheap_publish::sockets();
-    for Cache { pid, uid, program, .. } in caches {
-        let name = format!("pid {pid} ({})", cut(program, 40));
-        // In another PID namespace, the name of a socket has another pid than the one listed here.
-        for socket in sockets.iter().filter(|one| (one.pid, one.uid) == (*pid, *uid)) {
-            let text = match gpuheap_publish::ask(socket, &Question::Flush) {
-                Ok((_, Answer::GivenBack(bytes))) => {
-                    sum = sum.saturating_add(bytes);
-                    format!("{name} gave back {}\n", mib(bytes))
-                }
-                Ok((_, Answer::Refused(refusal))) if refusal.kind == RefusalKind::NotAllowed => {
-                    continue;
-                }
-                Ok((_, Answer::Refused(refusal))) => {
-                    format!("{name} gave nothing back: {refusal}\n")
-                }
-                Ok(_) => format!("{name} gave nothing back: its answer is to another question\n"),
-                Err(error) => format!("{name} gave nothing back: {error}\n"),
-            };
-            output::print(&text)?;
-        }
+    for cache in caches {
+        let (bytes, text) = free::flush(cache);
+        sum = sum.saturating_add(bytes);
+        output::print(&text)?;
     }
     Ok(sum)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use gpuheap_publish::Access;
+use gpuheap_publish::{Access, Answer, Question, RefusalKind};
 use gpuheap_text::{cut, hanging, mib};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
@@ -307,6 +307,33 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
         }
     }
     Err(format!("pid {pid} does not end; see gpuheap doctor, P03"))
+}
+
+/// Makes a program give back its cached memory. Returns the bytes, and a line for each of the
+/// program's sockets that allows it. Blocks for 11 seconds at most for each socket.
+pub fn flush(cache: &Cache) -> (u64, String) {
+    let Cache { pid, uid, program, .. } = cache;
+    let name = format!("pid {pid} ({})", cut(program, 40));
+    let (mut sum, mut text) = (0_u64, String::new());
+    // In another PID namespace, the name of a socket has another pid than the one listed here.
+    let sockets = gpuheap_publish::sockets().into_iter();
+    for socket in sockets.filter(|one| (one.pid, one.uid) == (*pid, *uid)) {
+        let reason = match gpuheap_publish::ask(&socket, &Question::Flush) {
+            Ok((_, Answer::GivenBack(bytes))) => {
+                sum = sum.saturating_add(bytes);
+                text.push_str(&format!("{name} gave back {}\n", mib(bytes)));
+                continue;
+            }
+            Ok((_, Answer::Refused(refusal))) if refusal.kind == RefusalKind::NotAllowed => {
+                continue;
+            }
+            Ok((_, Answer::Refused(refusal))) => refusal.text,
+            Ok(_) => "its answer is to another question".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        text.push_str(&format!("{name} gave nothing back: {reason}\n"));
+    }
+    (sum, text)
 }
 
 /// Returns the pid that `/proc` shows for the process of a descriptor.

@@ -53,7 +53,7 @@ pub use markdown::markdown;
 pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;
-pub use source::{Here, Recorder, Recording, RecordingError};
+pub use source::{Here, KeptNvml, Recorder, Recording, RecordingError};
 pub use topics::{TOPICS, Topic};
 
 /// Renders the output of a command as JSON, with the version of its fields.

@@ -11,7 +11,7 @@ mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuheap_publish::Published;
 
@@ -65,6 +65,8 @@ pub struct Machine {
     pub shared: Vec<(u32, u32)>,
     /// Probes that were skipped, each with the reason.
     pub skipped: Vec<(&'static str, Skipped)>,
+    /// Time of the last [`refresh`](Machine::refresh) that read processes.
+    refreshed: Option<Instant>,
     source: Arc<dyn Source>,
 }
 
@@ -91,7 +93,25 @@ impl Machine {
     /// Reads the facts that [`status`](crate::status) needs. Blocks for 25 seconds at most, and
     /// usually for some 50 ms.
     pub fn read(source: impl Source) -> Machine {
-        let source: Arc<dyn Source> = Arc::new(source);
+        let mut machine = Machine::read_devices(source);
+        machine.read_programs();
+        machine
+    }
+
+    /// Reads devices and processes, without the programs that publish. Blocks for 15 seconds at
+    /// most.
+    pub fn read_devices(source: impl Source) -> Machine {
+        Machine::from_source(Arc::new(source))
+    }
+
+    /// Returns the machine, read anew from the same source as by [`read`](Machine::read).
+    pub fn reread(&self) -> Machine {
+        let mut machine = Machine::from_source(self.source.clone());
+        machine.read_programs();
+        machine
+    }
+
+    fn from_source(source: Arc<dyn Source>) -> Machine {
         let mut skipped = Vec::new();
         let nvml = limited_nvml(&source);
         if let Err(reason) = &nvml {
@@ -106,23 +126,13 @@ impl Machine {
             skipped.push(("processes", reason));
             process::Scan::default()
         });
-        let programs = probe::limited(&source, Duration::from_secs(10), |source| source.programs());
-        let programs = match programs.and_then(|programs| programs) {
-            Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
-            // A recording of an earlier version has none.
-            Err(reason) if reason.why == Why::Missing => Vec::new(),
-            Err(reason) => {
-                skipped.push(("programs", reason));
-                Vec::new()
-            }
-        };
         Machine {
             nvml,
             host,
             processes: scan.processes,
             visible: scan.visible,
             unreadable: scan.unreadable,
-            programs,
+            programs: Vec::new(),
             log: Vec::new(),
             libcuda: Vec::new(),
             running_containers: None,
@@ -133,7 +143,42 @@ impl Machine {
             cuda: Vec::new(),
             shared: Vec::new(),
             skipped,
+            refreshed: None,
             source,
+        }
+    }
+
+    /// Reads the programs that publish. Blocks for 10 seconds at most.
+    pub fn read_programs(&mut self) {
+        let limit = Duration::from_secs(10);
+        let programs = probe::limited(&self.source, limit, |source| source.programs());
+        self.programs = match programs.and_then(|programs| programs) {
+            Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
+            // A recording of an earlier version has none.
+            Err(reason) if reason.why == Why::Missing => Vec::new(),
+            Err(reason) => {
+                self.skipped.push(("programs", reason));
+                Vec::new()
+            }
+        };
+    }
+
+    /// Reads NVML's figures again, and the processes that are new in its lists. For a display that
+    /// repeats: mappings, environments and descriptors of known processes are not read again, and
+    /// their states every two seconds. Blocks for 13 seconds at most.
+    pub fn refresh(&mut self) {
+        self.nvml = limited_nvml(&self.source);
+        let listed = listed(&self.nvml);
+        let is_known = listed.iter().all(|&pid| self.process(pid).is_some());
+        let is_fresh = |time: Instant| time.elapsed() < Duration::from_secs(2);
+        if is_known && self.refreshed.is_some_and(is_fresh) {
+            return;
+        }
+        let (source, known) = (self.source.clone(), self.processes.clone());
+        let read = move |_: &dyn Source| process::reread(&source, known, &listed);
+        if let Ok(processes) = probe::limited(&self.source, Duration::from_secs(5), read) {
+            self.processes = processes;
+            self.refreshed = Some(Instant::now());
         }
     }
 
@@ -298,13 +343,17 @@ fn scan(
     nvml: &Result<Nvml, Skipped>,
     uptime: f64,
 ) -> Result<process::Scan, Skipped> {
-    let devices = nvml.iter().flat_map(|nvml| &nvml.devices);
-    let listed = devices.flat_map(|gpu| &gpu.processes).map(|listed| listed.pid);
-    let listed: Vec<u32> = listed.collect();
+    let listed = listed(nvml);
     let scanned = source.clone();
     probe::limited(source, Duration::from_secs(5), move |_| {
         process::scan(&scanned, &listed, uptime)
     })
+}
+
+/// Returns the pids that NVML lists.
+fn listed(nvml: &Result<Nvml, Skipped>) -> Vec<u32> {
+    let devices = nvml.iter().flat_map(|nvml| &nvml.devices);
+    devices.flat_map(|gpu| &gpu.processes).map(|listed| listed.pid).collect()
 }
 
 fn limited_nvml(source: &Arc<dyn Source>) -> Result<Nvml, Skipped> {

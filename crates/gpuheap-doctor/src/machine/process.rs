@@ -161,9 +161,11 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     seen.sort_by_key(|process| process.pid);
     let visible = seen.iter().map(|process| (process.pid, process.stat.session)).collect();
     let unreadable = seen.iter().filter(|process| !process.is_readable).count();
+    // This process may keep NVML open, and with it every device file.
+    let own = source.link("/proc/self").ok().and_then(|pid| pid.parse().ok());
     let is_wanted = |process: &Seen| {
         let stat = &process.stat;
-        !process.holds.is_empty()
+        (!process.holds.is_empty() && Some(process.pid) != own)
             || listed.contains(&process.pid)
             || listed.contains(&stat.parent)
             || (listed.contains(&stat.group) && stat.group != 0)
@@ -176,6 +178,47 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
         .map(|process| describe(source, process, uptime, &passwd))
         .collect();
     Scan { processes, visible, unreadable: Some(unreadable) }
+}
+
+/// Returns the listed processes and their parents. Of the processes in `known` reads the state
+/// alone.
+pub(super) fn reread(
+    source: &Arc<dyn Source>,
+    mut known: Vec<Process>,
+    listed: &[u32],
+) -> Vec<Process> {
+    let uptime = source.read_text("/proc/uptime");
+    let uptime = uptime.split_whitespace().next().and_then(|word| word.parse().ok());
+    let uptime: f64 = uptime.unwrap_or(0.0);
+    let mut passwd = None;
+    let mut found = BTreeMap::new();
+    let mut wanted: Vec<(u32, bool)> = listed.iter().map(|&pid| (pid, true)).collect();
+    while let Some((pid, is_listed)) = wanted.pop() {
+        let Some(stat) = stat(&**source, pid).filter(|_| !found.contains_key(&pid)) else {
+            continue;
+        };
+        if is_listed && stat.parent > 1 {
+            wanted.push((stat.parent, false));
+        }
+        let is_same = |one: &Process| (one.pid, one.start_ticks) == (pid, stat.start_ticks);
+        let process = match known.iter().position(is_same) {
+            Some(at) => Process {
+                state: stat.state,
+                parent: stat.parent,
+                busy_ticks: stat.busy_ticks,
+                age_seconds: age_seconds(uptime, stat.start_ticks),
+                ..known.swap_remove(at)
+            },
+            None => {
+                let (holds, drives) = Default::default();
+                let seen = Seen { pid, stat, holds, drives, is_readable: false };
+                let passwd = passwd.get_or_insert_with(|| source.read_text("/etc/passwd"));
+                describe(source, seen, uptime, passwd)
+            }
+        };
+        found.insert(pid, process);
+    }
+    found.into_values().collect()
 }
 
 /// Reads `/proc/PID/stat`.
@@ -232,7 +275,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         threads: stat.threads,
         busy_ticks: stat.busy_ticks,
         start_ticks: stat.start_ticks,
-        age_seconds: (uptime - stat.start_ticks as f64 / 100.0).max(0.0) as u64,
+        age_seconds: age_seconds(uptime, stat.start_ticks),
         uid,
         user: uid.map_or_else(|| "?".to_owned(), |uid| user_name(passwd, uid)),
         tracer: field("TracerPid:").unwrap_or(0),
@@ -250,6 +293,11 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         is_stuck: false,
         busy_lately: None,
     }
+}
+
+/// Returns the seconds since a start.
+fn age_seconds(uptime: f64, start_ticks: u64) -> u64 {
+    (uptime - start_ticks as f64 / 100.0).max(0.0) as u64
 }
 
 /// Returns `true` if a thread has a name of the CUDA driver: `cuda-EvtHandlr`, `cuda00001400006`.

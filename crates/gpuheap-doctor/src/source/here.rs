@@ -8,7 +8,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::{kcmp, nvml, windows};
+use super::nvml::{self, KeptNvml};
+use super::{kcmp, windows};
 use crate::facts::{Nvml, Skipped, Source, Why, end_line};
 
 /// Largest number of bytes that are read from one file. `/proc/PID/maps` of a large program has
@@ -25,6 +26,14 @@ const LIMIT_OF_CUDA: Duration = Duration::from_secs(30);
 /// This machine: its NVML, its `/proc`, and its kernel's log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Here;
+
+impl Here {
+    /// Keeps NVML initialised until the drop of the result, for reads that repeat. Blocks for as
+    /// long as NVML does.
+    pub fn keep_nvml(self) -> KeptNvml {
+        nvml::keep()
+    }
+}
 
 impl Source for Here {
     fn read(&self, path: &str) -> Result<Vec<u8>, Skipped> {

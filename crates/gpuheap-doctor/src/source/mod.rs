@@ -8,5 +8,6 @@ mod recording;
 mod windows;
 
 pub use self::here::Here;
+pub use self::nvml::KeptNvml;
 pub use self::recorder::Recorder;
 pub use self::recording::{Recording, RecordingError};

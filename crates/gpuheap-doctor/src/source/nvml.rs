@@ -11,6 +11,16 @@ use crate::facts::{Gpu, Kind, Listed, Nvml, NvmlFailure, Skipped, Why};
 /// Paths of NVML. Under WSL2, the library is outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
 
+/// NVML, kept initialised. Without it, each read of [`Here`](super::Here) initialises the devices:
+/// some seconds of a card without persistence mode.
+pub struct KeptNvml(#[expect(dead_code, reason = "its drop releases NVML")] Option<Library>);
+
+/// Initialises NVML, and keeps it so until the drop of the result.
+pub(super) fn keep() -> KeptNvml {
+    let open = |place: &str| Library::builder().lib_path(place.as_ref()).init().ok();
+    KeptNvml(PLACES.into_iter().find_map(open))
+}
+
 /// Loads NVML and reads all facts.
 pub(super) fn query() -> Result<Nvml, Skipped> {
     let mut missing = None;

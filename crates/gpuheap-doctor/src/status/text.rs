@@ -192,7 +192,7 @@ fn table(text: &mut String, rows: &[Row], width: usize) {
         let size = row.bytes.map_or_else(|| "unknown".to_owned(), mib);
         let old = row.age_seconds.map_or_else(|| "-".to_owned(), age);
         let user = cut(&user(row), users);
-        let command = cut(&command(row), room);
+        let command = cut(&row.description(), room);
         line(
             text,
             format_args!("    {:>8}  {size:>10}  {old:>6}  {user:<users$}  {command}", row.pid),
@@ -204,12 +204,15 @@ fn user(row: &Row) -> String {
     row.user.clone().unwrap_or_else(|| "-".to_owned())
 }
 
-fn command(row: &Row) -> String {
-    let command = row.command.clone().unwrap_or_default();
-    match (row.place, &row.container) {
-        (Place::Ended, _) => "(ended; see gpuheap doctor)".to_owned(),
-        (Place::Hidden, _) => "(not visible from here)".to_owned(),
-        (_, Some(container)) => format!("[{container}] {command}"),
-        _ => command,
+impl Row {
+    /// Returns the command line with its container, or the reason why it is unknown.
+    pub fn description(&self) -> String {
+        let command = self.command.clone().unwrap_or_default();
+        match (self.place, &self.container) {
+            (Place::Ended, _) => "(ended; see gpuheap doctor)".to_owned(),
+            (Place::Hidden, _) => "(not visible from here)".to_owned(),
+            (_, Some(container)) => format!("[{container}] {command}"),
+            _ => command,
+        }
     }
 }

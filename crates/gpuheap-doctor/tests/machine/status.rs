@@ -207,3 +207,16 @@ fn late_listed_process_is_not_ended() {
     let report = diagnose(&machine);
     assert!(report.findings.iter().all(|finding| finding.rule != "P01"), "{report:#?}");
 }
+
+#[test]
+fn refresh_adds_listed_process() {
+    let recording = named("h200_training");
+    let mut machine = Machine::read_devices(Starting { recording, looks: Default::default() });
+    let bytes = |machine: &Machine| status::accounts(machine)[0].used_bytes;
+    let before = bytes(&machine);
+    assert_eq!(status::accounts(&machine)[0].processes, []);
+    machine.refresh();
+    let row = &status::accounts(&machine)[0].processes[0];
+    assert_eq!((row.pid, row.place), (4000, Place::Own));
+    assert_eq!(bytes(&machine), before);
+}
