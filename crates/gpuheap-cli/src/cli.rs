@@ -24,6 +24,7 @@ use crate::programs::RecordArguments;
 use crate::report::ReportArguments;
 use crate::run::RunArguments;
 use crate::status::StatusArguments;
+use crate::top::TopArguments;
 use crate::values::{GRANULE, TypedSize, bytes, profile, refuse_option, size, time};
 
 /// GPU memory that you can account for
@@ -65,6 +66,10 @@ pub(crate) enum Command {
     /// Account for each GPU's memory, by process
     #[command(long_about = STATUS, after_help = STATUS_EXIT_CODES)]
     Status(StatusArguments),
+
+    /// Show GPU memory as it changes, and the lines that grow
+    #[command(long_about = TOP, after_help = TOP_EXIT_CODES)]
+    Top(TopArguments),
 
     /// Find out why GPU memory does not come back
     #[command(long_about = DOCTOR, after_help = DOCTOR_EXIT_CODES)]
@@ -181,6 +186,15 @@ const RECORD_EXIT_CODES: &str = "Exit codes: 0 started or ended, 2 wrong use, or
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";
 
+const TOP: &str = include_str!("help/top.txt").trim_ascii_end();
+
+const TOP_EXIT_CODES: &str = "\
+Exit codes: 0 shown; 128 and the signal's number if a signal ended it; 2 wrong use, no terminal, \
+or unreadable input; 3 no GPU, or the driver does not answer
+Examples:
+  gpuheap top
+  gpuheap top --once --after 90s   which line grew over a minute";
+
 const REPORT: &str = include_str!("help/report.txt").trim_ascii_end();
 
 const REPORT_EXIT_CODES: &str = "Exit codes: 0 reported, 2 wrong use or unreadable input, 3 the \
@@ -191,9 +205,9 @@ const REPLAY: &str = include_str!("help/replay.txt").trim_ascii_end();
 const REPLAY_AFTER: &str = include_str!("help/replay_after.txt").trim_ascii_end();
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 13] = [
-    "replay", "report", "run", "record", "dry-run", "emulate", "status", "doctor", "explain",
-    "wait", "free", "pause", "resume",
+const COMMANDS: [&str; 14] = [
+    "replay", "report", "run", "record", "dry-run", "emulate", "status", "top", "doctor",
+    "explain", "wait", "free", "pause", "resume",
 ];
 
 /// Frameworks whose settings `--tune` searches.

@@ -17,6 +17,7 @@ mod replay;
 mod report;
 mod run;
 mod status;
+mod top;
 mod traces;
 mod values;
 
@@ -41,6 +42,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Record(arguments)) => programs::record(&arguments),
         cli::Parsed::Command(Command::Emulate(arguments)) => emulate::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
+        cli::Parsed::Command(Command::Top(arguments)) => top::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
         cli::Parsed::Command(Command::Pause(arguments)) => pause::pause(&arguments),
         cli::Parsed::Command(Command::Resume(arguments)) => pause::resume(&arguments),

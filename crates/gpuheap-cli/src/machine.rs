@@ -17,7 +17,18 @@ const WIDTH: usize = 80;
 ///
 /// Returns a failure if the file cannot be read, or is not a recording.
 pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
-    let Some(path) = file else { return Ok(Machine::read(Here)) };
+    let mut machine = read_devices(file)?;
+    machine.read_programs();
+    Ok(machine)
+}
+
+/// Reads this machine, or the recording in `file`, without the programs that publish.
+///
+/// # Errors
+///
+/// Returns a failure if the file cannot be read, or is not a recording.
+pub(crate) fn read_devices(file: Option<&PathBuf>) -> Result<Machine, Failure> {
+    let Some(path) = file else { return Ok(Machine::read_devices(Here)) };
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::wrong_use(format!("--machine {name}: {error}; give a text file"))
@@ -25,7 +36,7 @@ pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     let recording = Recording::parse(&text).map_err(|error| {
         Failure::wrong_use(format!("--machine {name} is no recorded machine: {error}"))
     })?;
-    Ok(Machine::read(recording))
+    Ok(Machine::read_devices(recording))
 }
 
 /// Returns the devices of a machine, or device `wanted` alone. At least one of the returned devices

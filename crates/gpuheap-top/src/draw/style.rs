@@ -1,0 +1,66 @@
+//! Styles, figures and curves of a frame.
+
+use gpuheap_text::Amount;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::text::Span;
+
+use crate::history::Growth;
+
+/// Styles of a frame.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Palette {
+    /// `false` for a terminal without colours, or with `NO_COLOR`.
+    pub(crate) is_coloured: bool,
+}
+
+impl Palette {
+    fn coloured(self, color: Color) -> Style {
+        if self.is_coloured { Style::new().fg(color) } else { Style::new() }
+    }
+
+    /// Style of text that is less important.
+    pub(super) fn faint(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    /// Style of headings.
+    pub(super) fn heading(self) -> Style {
+        self.coloured(Color::Cyan).add_modifier(Modifier::BOLD)
+    }
+
+    /// Style of growth and of findings.
+    pub(super) fn alert(self) -> Style {
+        self.coloured(Color::Yellow).add_modifier(Modifier::BOLD)
+    }
+
+    /// Style of curves and bars.
+    pub(super) fn curve(self) -> Style {
+        self.coloured(Color::Green)
+    }
+}
+
+/// Writes bytes with a unit, 11 columns at most.
+pub(super) fn size(bytes: u64) -> String {
+    Amount(bytes).to_string()
+}
+
+/// Writes a growth with its sign in 12 columns.
+pub(super) fn growth(growth: Option<Growth>, palette: Palette) -> Span<'static> {
+    let Some(growth) = growth else { return Span::raw(format!("{:>12}", "-")) };
+    let amount = size(growth.bytes.unsigned_abs());
+    match growth.bytes {
+        0 => Span::raw(format!("{:>12}", "0")),
+        ..0 => Span::raw(format!("{:>12}", format!("-{amount}"))),
+        1.. => Span::styled(format!("{:>12}", format!("+{amount}")), palette.alert()),
+    }
+}
+
+/// Draws figures as a curve, a column for each: `▁▂▅█`. `most` is the height of a full column.
+pub(super) fn curve(figures: &[u64], most: u64) -> String {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let level = |figure: u64| {
+        let level = u128::from(figure) * 8 / u128::from(most.max(1));
+        LEVELS[(level as usize).min(7)]
+    };
+    figures.iter().map(|&figure| level(figure)).collect()
+}

@@ -1,0 +1,134 @@
+//! One frame, as text and as JSON.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuheap_doctor::status::Account;
+use gpuheap_doctor::{Finding, Machine};
+use gpuheap_publish::Published;
+use serde::Serialize;
+
+use crate::draw;
+use crate::figures::Figures;
+use crate::history::Growth;
+use crate::snapshot::{Examination, Snapshot};
+use crate::view::View;
+
+/// One frame of the machine.
+pub struct Once {
+    view: View,
+}
+
+/// The frame, as `gpuheap top --json` prints it.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    driver: &'a str,
+    devices: &'a [Account],
+    programs: &'a [Published],
+    processes: Vec<GrownProcess>,
+    lines: Vec<JsonLine<'a>>,
+    findings: &'a [Finding],
+}
+
+/// Growth of a process.
+#[derive(Serialize)]
+struct GrownProcess {
+    pid: u32,
+    grown_bytes: Option<i64>,
+    grown_seconds: Option<u64>,
+}
+
+/// Line of a program, with its growth.
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    pid: Option<u32>,
+    line: &'a str,
+    function: &'a str,
+    device: &'a str,
+    kind: &'a str,
+    bytes: u64,
+    allocations: u64,
+    grown_bytes: Option<i64>,
+    grown_seconds: Option<u64>,
+}
+
+impl Once {
+    /// Reads the machine for `time`, a reading every `interval`, and then runs the doctor.
+    pub fn read(machine: &Machine, time: Duration, interval: Duration) -> Once {
+        let mut view = View::default();
+        let mut machine = machine.clone();
+        let start = Instant::now();
+        loop {
+            let begin = start.elapsed();
+            machine.read_programs();
+            let second = start.elapsed().as_secs();
+            view.figures.take_snapshot(second, Snapshot::new(&machine));
+            view.figures.take_programs(second, machine.programs.clone());
+            if begin >= time {
+                break;
+            }
+            let next = (begin + interval.max(Duration::from_millis(1))).min(time);
+            thread::sleep(next.saturating_sub(start.elapsed()));
+            machine.refresh();
+        }
+        view.figures.examination = Some(Examination::new(&mut machine.reread()));
+        Once { view }
+    }
+
+    /// Renders the frame for `width` columns, as many lines as there are.
+    pub fn text(&self, width: usize) -> String {
+        draw::text(&self.view, width)
+    }
+
+    /// Renders the frame as JSON, by `docs/top.schema.json`.
+    pub fn to_json(&self) -> String {
+        let figures = &self.view.figures;
+        let examination = figures.examination.as_ref();
+        let document = Document {
+            schema: 1,
+            driver: &figures.snapshot.driver,
+            devices: &figures.snapshot.accounts,
+            programs: &figures.programs,
+            processes: processes(figures),
+            lines: lines(figures),
+            findings: examination.map_or(&[], |found| &found.findings),
+        };
+        // Serialization of numbers, texts and lists never fails.
+        serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+    }
+}
+
+fn processes(figures: &Figures) -> Vec<GrownProcess> {
+    let all = figures.processes().into_iter();
+    let grown = all.filter_map(|process| {
+        let (grown_bytes, grown_seconds) = parts(process.growth);
+        Some(GrownProcess { pid: process.pid?, grown_bytes, grown_seconds })
+    });
+    grown.collect()
+}
+
+fn lines(figures: &Figures) -> Vec<JsonLine<'_>> {
+    let of = |program| figures.lines(program).into_iter().map(move |line| (program, line));
+    let all = figures.programs.iter().flat_map(of);
+    let json = all.map(|(program, line)| {
+        let site = line.site;
+        let (grown_bytes, grown_seconds) = parts(line.growth);
+        JsonLine {
+            pid: program.pid,
+            line: &site.line,
+            function: &site.function,
+            device: &site.device,
+            kind: &site.kind,
+            bytes: site.bytes,
+            allocations: site.allocations,
+            grown_bytes,
+            grown_seconds,
+        }
+    });
+    json.collect()
+}
+
+fn parts(growth: Option<Growth>) -> (Option<i64>, Option<u64>) {
+    (growth.map(|growth| growth.bytes), growth.map(|growth| growth.seconds))
+}

@@ -1,0 +1,142 @@
+//! Threads that read the machine while frames are drawn.
+//!
+//! Devices, programs and the doctor's facts are read by a thread each, so that a program that does
+//! not answer delays its own figures alone.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuheap_doctor::free::{self, Orphan};
+use gpuheap_doctor::{Here, Machine};
+use gpuheap_publish::Published;
+
+use crate::snapshot::{Examination, Snapshot};
+use crate::view::Action;
+
+/// Options of the screen.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Time between two readings.
+    pub interval: Duration,
+    /// `false` for a terminal without colours, or with `NO_COLOR`.
+    pub is_coloured: bool,
+    /// `true` if the machine is a recording. Then its pids mean other processes of this machine, so
+    /// none is flushed or ended.
+    pub is_recording: bool,
+}
+
+/// Result of a thread.
+pub(crate) enum Message {
+    /// Devices and processes.
+    Snapshot(Snapshot),
+    /// Programs that publish.
+    Programs(Vec<Published>),
+    /// The doctor's facts.
+    Examination(Box<Examination>),
+    /// Result of a request to free memory, for people.
+    Freed(String),
+}
+
+/// Least time between two rounds of questions to programs: a round takes the heap's lock twice.
+const LEAST_ROUND: Duration = Duration::from_secs(1);
+
+/// Time between two examinations. One takes seconds of a core with 200 processes.
+const EXAMINED_EVERY: Duration = Duration::from_secs(300);
+
+/// The threads.
+pub(crate) struct Readers {
+    pub(crate) messages: Receiver<Message>,
+    /// Takes [`Action::Examine`], [`Action::Flush`] and [`Action::End`].
+    pub(crate) actions: Sender<Action>,
+}
+
+/// Starts the threads. They end after the drop of the result, at the latest when their read ends.
+///
+/// # Errors
+///
+/// A thread cannot be started.
+pub(crate) fn start(machine: &Machine, options: Options) -> io::Result<Readers> {
+    let Options { interval, is_recording, .. } = options;
+    let (sender, messages) = channel();
+    let (actions, taken) = channel();
+    let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        thread::Builder::new().name(format!("gpuheap-top-{name}")).spawn(work).map(drop)
+    };
+    let (mut devices, to) = (machine.clone(), sender.clone());
+    start(
+        "devices",
+        Box::new(move || {
+            let _nvml = (!is_recording).then(|| Here.keep_nvml());
+            repeat(interval, || {
+                devices.refresh();
+                to.send(Message::Snapshot(Snapshot::new(&devices))).is_ok()
+            });
+        }),
+    )?;
+    let (mut programs, to) = (machine.clone(), sender.clone());
+    start(
+        "programs",
+        Box::new(move || {
+            repeat(interval.max(LEAST_ROUND), || {
+                programs.read_programs();
+                to.send(Message::Programs(programs.programs.clone())).is_ok()
+            });
+        }),
+    )?;
+    let machine = machine.clone();
+    start("doctor", Box::new(move || examine(&machine, &taken, &sender)))?;
+    Ok(Readers { messages, actions })
+}
+
+/// Calls `work` at each interval until it returns `false`.
+fn repeat(interval: Duration, mut work: impl FnMut() -> bool) {
+    loop {
+        let begin = Instant::now();
+        if !work() {
+            return;
+        }
+        thread::sleep(interval.saturating_sub(begin.elapsed()));
+    }
+}
+
+/// Examines the machine at the start, on request, and every five minutes; and frees memory.
+fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) {
+    let mut action = Action::Examine;
+    loop {
+        let message = match action {
+            Action::Flush(cache) => match free::flush(&cache) {
+                (_, text) if text.is_empty() => {
+                    Message::Freed("nothing was flushed: the program has ended\n".to_owned())
+                }
+                (_, text) => Message::Freed(text),
+            },
+            Action::End(orphan) => Message::Freed(end(machine, &orphan)),
+            _ => Message::Examination(Box::new(Examination::new(&mut machine.reread()))),
+        };
+        if to.send(message).is_err() {
+            return;
+        }
+        action = match actions.recv_timeout(EXAMINED_EVERY) {
+            Ok(action) => action,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Action::Examine,
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+        };
+    }
+}
+
+/// Ends an orphan, if a second look finds it again. Returns the result for people.
+fn end(machine: &Machine, orphan: &Orphan) -> String {
+    let mut later = machine.reread();
+    later.examine();
+    let mut plan = free::plan(&later);
+    plan.orphans.retain(|one| one == orphan);
+    if plan.orphans.is_empty() {
+        return "nothing was ended: a second look did not find the same; try again\n".to_owned();
+    }
+    match free::end(orphan) {
+        Ok(()) => format!("ended pid {} ({})\n", orphan.pid, orphan.command),
+        Err(reason) => format!("{reason}\n"),
+    }
+}

@@ -1,0 +1,89 @@
+//! Facts that one frame shows, as they are read.
+
+use std::collections::BTreeMap;
+
+use gpuheap_doctor::free::{self, Plan};
+use gpuheap_doctor::status::{Account, accounts};
+use gpuheap_doctor::{Finding, Machine, diagnose};
+
+/// Devices and processes at one time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    /// The driver's version; empty if unknown.
+    pub(crate) driver: String,
+    /// Reason why devices are missing, if the driver gives none.
+    pub(crate) failure: Option<String>,
+    /// Account of each device.
+    pub(crate) accounts: Vec<Account>,
+    /// Parent of each visible process that uses a device, by pid.
+    pub(crate) parents: BTreeMap<u32, u32>,
+    /// Command lines of the parents that use no device, by pid.
+    pub(crate) others: BTreeMap<u32, String>,
+}
+
+impl Snapshot {
+    /// Returns the devices and processes of a machine.
+    pub(crate) fn new(machine: &Machine) -> Snapshot {
+        let accounts = accounts(machine);
+        let (driver, failure) = match &machine.nvml {
+            Ok(nvml) => {
+                let failure = nvml.failure.as_ref();
+                (nvml.driver.clone(), failure.map(|failure| failure.text.clone()))
+            }
+            Err(skipped) => (String::new(), Some(skipped.text.clone())),
+        };
+        let is_listed = |pid: u32| {
+            accounts.iter().flat_map(|account| &account.processes).any(|row| row.pid == pid)
+        };
+        let mut parents = BTreeMap::new();
+        let mut others = BTreeMap::new();
+        for process in &machine.processes {
+            if is_listed(process.pid) {
+                parents.insert(process.pid, process.parent);
+            } else {
+                others.insert(process.pid, process.command(200));
+            }
+        }
+        Snapshot { driver, failure, accounts, parents, others }
+    }
+}
+
+/// Facts of the doctor, which take seconds to read.
+#[derive(Debug, Clone)]
+pub(crate) struct Examination {
+    /// Findings, worst first.
+    pub(crate) findings: Vec<Finding>,
+    /// Steps that would give memory back.
+    pub(crate) plan: Plan,
+    /// GPU libraries that each process has loaded, by pid.
+    pub(crate) libraries: BTreeMap<u32, String>,
+}
+
+/// Libraries with memory on devices, by the start of a mapped file's name.
+const LIBRARIES: [(&str, &str); 7] = [
+    ("libtorch_cuda", "PyTorch"),
+    ("libc10_cuda", "PyTorch"),
+    ("cupy", "CuPy"),
+    ("libcudf", "cuDF"),
+    ("librmm", "RMM"),
+    ("xla_extension", "JAX"),
+    ("libtensorflow", "TensorFlow"),
+];
+
+impl Examination {
+    /// Reads the further facts, and runs all rules. Blocks for seconds.
+    pub(crate) fn new(machine: &mut Machine) -> Examination {
+        machine.examine();
+        let named = machine.processes.iter().map(|process| {
+            let known = LIBRARIES.iter().filter(|(file, _)| process.has_loaded(file));
+            let mut names: Vec<&str> = known.map(|(_, name)| *name).collect();
+            names.dedup();
+            (process.pid, names.join(", "))
+        });
+        Examination {
+            findings: diagnose(machine).findings,
+            plan: free::plan(machine),
+            libraries: named.filter(|(_, names)| !names.is_empty()).collect(),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The terminal: entered for the screen, and left as it was.
+
+use std::io::{self, BufWriter, Stdout, Write, stdout};
+use std::panic::{self, PanicHookInfo};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, ThreadId};
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::style::{
+    Attribute, Color, Print, ResetColor, SetAttribute, SetAttributes, SetForegroundColor,
+};
+use crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode, size,
+};
+use crossterm::{execute, queue};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color as CellColor, Modifier, Style};
+
+/// The terminal, in raw mode and with its alternate screen. Its drop leaves both, also after a
+/// panic of the thread that entered.
+pub(crate) struct Terminal {
+    output: BufWriter<Stdout>,
+    /// The frame that the terminal shows.
+    shown: Buffer,
+    hook: Arc<Hook>,
+}
+
+/// Hook of panics that was set before.
+type Hook = dyn Fn(&PanicHookInfo<'_>) + Send + Sync;
+
+impl Terminal {
+    /// Enters the terminal.
+    ///
+    /// # Errors
+    ///
+    /// The process has no terminal, or the terminal cannot be written.
+    pub(crate) fn enter() -> io::Result<Terminal> {
+        let hook: Arc<Hook> = Arc::from(panic::take_hook());
+        let terminal = Terminal {
+            output: BufWriter::new(stdout()),
+            shown: Buffer::empty(Rect::ZERO),
+            hook: hook.clone(),
+        };
+        let drawing = thread::current().id();
+        panic::set_hook(Box::new(move |info| report(info, drawing, &*hook)));
+        // After a failure, the drop takes back the part that was done.
+        open()?;
+        Ok(terminal)
+    }
+
+    /// Returns the terminal's size.
+    ///
+    /// # Errors
+    ///
+    /// The terminal is gone.
+    pub(crate) fn area() -> io::Result<Rect> {
+        let (width, height) = size()?;
+        Ok(Rect::new(0, 0, width, height))
+    }
+
+    /// Shows a frame. Writes the cells that differ from the frame before.
+    ///
+    /// # Errors
+    ///
+    /// The terminal cannot be written.
+    pub(crate) fn show(&mut self, frame: Buffer) -> io::Result<()> {
+        if self.shown.area() != frame.area() {
+            queue!(self.output, ResetColor, Clear(ClearType::All))?;
+            self.shown = Buffer::empty(*frame.area());
+        }
+        let mut style = Style::reset();
+        let mut next = None;
+        for (x, y, cell) in self.shown.diff(&frame) {
+            if next != Some((x, y)) {
+                queue!(self.output, MoveTo(x, y))?;
+            }
+            if cell.style() != style {
+                style = cell.style();
+                queue_style(&mut self.output, style)?;
+            }
+            queue!(self.output, Print(cell.symbol()))?;
+            // A wide character advances by two columns, so the next cell is moved to.
+            next = cell.symbol().is_ascii().then_some((x + 1, y));
+        }
+        queue!(self.output, ResetColor, SetAttribute(Attribute::Reset))?;
+        self.output.flush()?;
+        self.shown = frame;
+        Ok(())
+    }
+
+    /// Leaves the terminal, stops the process, and enters again once it is continued.
+    ///
+    /// # Errors
+    ///
+    /// The terminal cannot be written.
+    pub(crate) fn suspend(&mut self) -> io::Result<()> {
+        close();
+        signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP)?;
+        open()?;
+        self.shown = Buffer::empty(Rect::ZERO);
+        Ok(())
+    }
+
+    /// Sets the raw mode again, and draws the next frame whole. For a process that another one
+    /// stopped and continued: a shell changed the mode in between.
+    ///
+    /// # Errors
+    ///
+    /// The terminal cannot be set.
+    pub(crate) fn renew(&mut self) -> io::Result<()> {
+        disable_raw_mode()?;
+        enable_raw_mode()?;
+        self.shown = Buffer::empty(Rect::ZERO);
+        Ok(())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        close();
+        // A hook can only be set by a thread that does not panic.
+        if !thread::panicking() {
+            let hook = self.hook.clone();
+            panic::set_hook(Box::new(move |info| hook(info)));
+        }
+    }
+}
+
+/// Leaves the terminal if its thread panics, and reports the panic below the shell's lines. A panic
+/// of another thread ends no frame, and its text would garble the screen.
+fn report(info: &PanicHookInfo<'_>, drawing: ThreadId, hook: &Hook) {
+    if thread::current().id() == drawing {
+        close();
+        hook(info);
+    }
+}
+
+/// `true` while the terminal is entered. A terminal that is left twice moves its cursor.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
+
+fn open() -> io::Result<()> {
+    IS_OPEN.store(true, Ordering::Relaxed);
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen, Hide)
+}
+
+/// Leaves the terminal, if it is entered.
+pub(crate) fn close() {
+    if !IS_OPEN.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    // The terminal may be gone, after SIGHUP.
+    let _ = execute!(stdout(), ResetColor, LeaveAlternateScreen, Show);
+    let _ = disable_raw_mode();
+}
+
+fn queue_style(output: &mut impl Write, style: Style) -> io::Result<()> {
+    queue!(output, SetAttribute(Attribute::Reset))?;
+    let color = match style.fg {
+        Some(CellColor::Cyan) => Some(Color::DarkCyan),
+        Some(CellColor::Green) => Some(Color::DarkGreen),
+        Some(CellColor::Yellow) => Some(Color::DarkYellow),
+        _ => None,
+    };
+    if let Some(color) = color {
+        queue!(output, SetForegroundColor(color))?;
+    }
+    let attributes = [
+        (Modifier::BOLD, Attribute::Bold),
+        (Modifier::DIM, Attribute::Dim),
+        (Modifier::REVERSED, Attribute::Reverse),
+    ];
+    let has = |(modifier, _): &(Modifier, Attribute)| style.add_modifier.contains(*modifier);
+    let set: Vec<Attribute> = attributes.into_iter().filter(has).map(|(_, set)| set).collect();
+    queue!(output, SetAttributes(set.as_slice().into()))
+}
