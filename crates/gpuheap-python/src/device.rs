@@ -4,13 +4,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pyo3::prelude::*;
 
-use crate::failure::{call, call_detached};
+use crate::failure::{call, call_detached, refused};
 
 /// A device, real or emulated.
 ///
-/// `name` is `"cuda:0"`, `"emulated"` (an H200), `"emulated:16GiB"` or `"emulated:t4"`. Without a
-/// name it is the first real GPU, or the emulated device if there is no GPU. Opening a GPU takes
-/// about 0.1 s.
+/// `name` is `"cuda:0"`, a GPU's UUID (`"GPU-01234567-..."`), `"emulated"` (an H200),
+/// `"emulated:16GiB"` or `"emulated:t4"`. Without a name it is the first real GPU, or the emulated
+/// device if there is no GPU. Opening a GPU takes about 0.1 s.
 #[pyclass(frozen, module = "gpuheap")]
 #[derive(Clone)]
 pub(crate) struct Device {
@@ -23,6 +23,7 @@ impl Device {
     #[pyo3(signature = (name=None))]
     fn new(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
         let inner = match name.map(|name| parse_name(name).to_owned()) {
+            Some(name) if name.starts_with("GPU-") => open_uuid(py, &name)?,
             Some(name) => call_detached(py, || gpuheap::Device::open(&name))?,
             None => default_device(py)?,
         };
@@ -39,6 +40,12 @@ impl Device {
     #[getter]
     fn ordinal(&self) -> i32 {
         self.inner.ordinal()
+    }
+
+    /// The device's UUID, as `GPU-01234567-89ab-cdef-0123-456789abcdef`.
+    #[getter]
+    fn uuid(&self) -> String {
+        self.inner.describe().uuid
     }
 
     /// Size of the device's memory in bytes.
@@ -84,6 +91,22 @@ impl Device {
 
     fn __repr__(&self) -> String {
         format!("<gpuheap.Device {}>", self.inner.name())
+    }
+}
+
+/// Opens the GPU with a UUID. Makes no context on the other devices.
+fn open_uuid(py: Python<'_>, uuid: &str) -> PyResult<gpuheap::Device> {
+    let found = call_detached(py, gpuheap::Device::list)?;
+    match found.iter().find(|device| !device.is_emulated && device.uuid == uuid) {
+        Some(device) => call_detached(py, || gpuheap::Device::open(&device.name)),
+        None => {
+            let visible = found.iter().filter(|device| !device.is_emulated).count();
+            let text = format!(
+                "no GPU has the UUID {uuid}; this process sees {visible} GPUs, and nvidia-smi -L lists those of the \
+                 machine; CUDA_VISIBLE_DEVICES may hide some"
+            );
+            Err(refused(py, "NoDevice", &text))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-"""Runs the Python blocks of docs/python.md and the READMEs on the emulated device.
+"""Runs the Python blocks of docs/python.md, docs/dask.md and the READMEs on the emulated device.
 
 The blocks between two headings form one program, `program.py`. If a text block directly follows a
 Python block, it is the expected output. In it `...` matches anything, and line breaks may differ. A
@@ -33,6 +33,7 @@ PAGES = [
         "docs/python.md",
         "docs/tables.md",
         "docs/groups.md",
+        "docs/dask.md",
         "docs/commands.md",
         "README.md",
         "crates/gpuheap-python/README.md",

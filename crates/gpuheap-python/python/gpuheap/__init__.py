@@ -10,8 +10,8 @@
 True
 
 Importing this package opens no device and imports no GPU library. It loads the extension module at
-the first use of a name that needs it. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and
-PyCUDA are `gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use.
+the first use of a name that needs it. The modules for PyTorch, CuPy, Numba, RMM, cuda.core,
+PyCUDA, Dask and Ray are `gpuheap.torch`, `gpuheap.cupy` and so on, imported at their first use.
 `gpuheap.install()` installs the heap in each library that is installed.
 """
 
@@ -72,12 +72,14 @@ if TYPE_CHECKING:
     from gpuheap import (
         cuda_core,
         cupy,
+        dask,
         emulate,
         ipython,
         jax,
         numba,
         pycuda,
         pytest_plugin,
+        ray,
         rmm,
         torch,
     )
@@ -206,12 +208,14 @@ __all__ = [
 _SUBMODULES = (
     "cuda_core",
     "cupy",
+    "dask",
     "emulate",
     "ipython",
     "jax",
     "numba",
     "pycuda",
     "pytest_plugin",
+    "ray",
     "rmm",
     "torch",
 )

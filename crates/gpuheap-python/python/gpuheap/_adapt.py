@@ -78,6 +78,13 @@ def host(structure: Any) -> Any:
     return walk(structure, download)
 
 
+def unpickled(elements: Any) -> Array:
+    """Makes the array that was pickled as a NumPy array."""
+    from gpuheap._heap import default_heap
+
+    return default_heap().array(elements)
+
+
 def walk(structure: Any, leaf: Callable[[Any], Any]) -> Any:
     """Rebuilds dicts, lists, tuples, named tuples and dataclasses with their leaves replaced. An
     object that occurs twice is replaced once. Uses no recursion, so the nesting depth is not

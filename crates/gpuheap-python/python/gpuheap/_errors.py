@@ -27,9 +27,14 @@ class OutOfMemory(Error, MemoryError):
     """
 
     kind = "OutOfMemory"
-    figures: dict[str, Any] = {}
+    if TYPE_CHECKING:
+        figures: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
+        # `figures` is no attribute of the class: it would hide the figures of an error that Ray
+        # wraps in a class of its own.
+        if name == "figures":
+            return {}
         try:
             return self.figures[name]
         except KeyError:

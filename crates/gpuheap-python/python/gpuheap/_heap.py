@@ -241,6 +241,7 @@ class Heap(_gpuheap.Heap):
 
 
 _default: Heap | None = None
+_make_default: Callable[[], Heap] = Heap
 #: Heaps of the other devices that `install(devices=...)` serves.
 _others: tuple[Heap, ...] = ()
 # Reentrant, because a signal handler may request the default heap while this thread makes it.
@@ -262,10 +263,16 @@ def default_heap() -> Heap:
     global _default
     with _default_lock:
         if _default is None:
-            made = Heap()
+            made = _make_default()
             # A signal handler may have made the default heap meanwhile. That heap stays.
             _default = made if _default is None else _default
         return _default
+
+
+def make_default_by(make: Callable[[], Heap]) -> None:
+    """Sets the function by which `default_heap` makes the heap at its first use."""
+    global _make_default
+    _make_default = make
 
 
 def peek_default_heap() -> Heap | None:

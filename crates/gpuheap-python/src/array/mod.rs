@@ -340,6 +340,12 @@ impl Array {
         numpy.getattr("ndarray")?.call1((self.shape(py)?, self.dtype(), bytes))
     }
 
+    /// Pickles the elements as a NumPy array. Unpickling makes an array on the default heap.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let made = py.import("gpuheap._adapt")?.getattr("unpickled")?;
+        Ok((made, PyTuple::new(py, [self.to_numpy(py)?])?.into_any()))
+    }
+
     /// A NumPy array with the elements, for `numpy.asarray(array)`. Waits.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(

@@ -1,0 +1,255 @@
+"""Results of a Dask worker's tasks, moved from the device to the host and to disk."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+import zict
+from dask.sizeof import sizeof
+from dask.utils import Dispatch
+from distributed.protocol import deserialize, serialize
+from distributed.spill import SpillBuffer
+
+from gpuheap import _gpuheap, _heap
+from gpuheap._errors import BadInput, OutOfMemory
+from gpuheap._objects import memory_of
+from gpuheap._returned import memory_in
+
+log = logging.getLogger("distributed.worker.gpuheap")
+
+
+def _without_frames(record: logging.LogRecord) -> bool:
+    """Replaces a record's traceback by its text. Workers keep their last records, and the frames of
+    a traceback keep device memory."""
+    if record.exc_info:
+        record.exc_text = logging.Formatter().formatException(record.exc_info)
+        record.exc_info = None
+    return True
+
+
+for _name in (log.name, "distributed.spill", "distributed.protocol.pickle"):
+    logging.getLogger(_name).addFilter(_without_frames)
+
+#: Returns the bytes of device memory in a value. Register classes whose memory the default does not
+#: find. The default finds arrays in containers and in attributes of objects.
+device_bytes = Dispatch("device_bytes")
+
+
+@device_bytes.register(object)
+def _of_object(value: Any) -> int:
+    try:
+        found = [memory_of(one) for one in memory_in(value)]
+    except BadInput:
+        # A structure of many objects is data of the host.
+        return 0
+    return sum(memory[1] for memory in found if memory is not None)
+
+
+@device_bytes.register_lazy("torch")
+def _register_torch() -> None:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    @device_bytes.register(torch.Tensor)
+    def _(value: Any) -> int:
+        return value.nbytes if value.is_cuda else 0
+
+
+@device_bytes.register_lazy("cudf")
+def _register_cudf() -> None:
+    import cudf  # pyright: ignore[reportMissingImports]
+
+    @device_bytes.register((cudf.DataFrame, cudf.Series, cudf.BaseIndex))
+    def _(value: Any) -> int:
+        return sizeof(value)
+
+
+@sizeof.register((_gpuheap.Array, _gpuheap.Buffer))
+def _size_of_array(value: Any) -> int:
+    return value.nbytes
+
+
+class Packed:
+    """The bytes of a value on the host, as Dask sends them. A worker that receives them uploads
+    them at their first use."""
+
+    def __init__(self, header: dict[str, Any], frames: list[Any]) -> None:
+        self.header, self.frames = header, frames
+
+    @classmethod
+    def of(cls, value: Any) -> Packed:
+        header, frames = serialize(value, serializers=("dask", "pickle"), on_error="raise")
+        return cls(header, list(frames))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, (self.header, list(map(pickle.PickleBuffer, self.frames)))
+
+
+class Sent(Packed):
+    """A packed value for a client. Its receiver gets the value itself."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpacked, super().__reduce__()[1]
+
+
+def unpacked(header: dict[str, Any], frames: list[Any]) -> Any:
+    return deserialize(header, frames)
+
+
+#: Class of the values that `Data` returns while the worker sends them; `None` at other times.
+packs_as: ContextVar[type[Packed] | None] = ContextVar("packs_as", default=None)
+
+
+@sizeof.register(Packed)
+def _size_of_packed(value: Packed) -> int:
+    return sum(memoryview(frame).nbytes for frame in value.frames)
+
+
+class Data(MutableMapping[Any, Any]):
+    """Results of a worker's tasks, for the argument `data=` of a cluster or a worker.
+
+    If the heap's live memory exceeds `device_limit`, results move to the host, the least recently
+    used first. Temporary memory of running tasks counts too. `device_limit` is bytes, or a share
+    of the heap's limit. If results on the host exceed `host_limit` bytes, or the worker's process
+    nears its limit of memory, they move to files. If these cannot be written, they stay on the
+    host, and the worker logs the reason.
+    """
+
+    def __init__(
+        self,
+        worker_local_directory: str,
+        *,
+        device_limit: int | str = "80%",
+        host_limit: int | str | None = None,
+    ) -> None:
+        # Refuses a wrong text here: later errors would end tasks.
+        _gpuheap._size(device_limit, 1 << 30)
+        most = sys.maxsize if host_limit is None else _gpuheap._size(host_limit)
+        self.host = SpillBuffer(os.path.join(worker_local_directory, "storage"), target=most)
+        self.device: zict.LRU[Any, Any] = zict.LRU(
+            math.inf,
+            {},
+            on_evict=self._pack,
+            on_cancel_evict=lambda key, _: self.host.__delitem__(key),
+            weight=lambda _, value: device_bytes(value),
+        )
+        self._device_limit = device_limit
+        self._spare = 0
+        #: Bytes that were moved from the device to the host.
+        self.moved = 0
+
+    def relieve(self, nbytes: int) -> bool:
+        """Moves results with at least `nbytes` of device memory to the host, or all of them.
+        Returns `False` if none was moved. Keeps `nbytes` free from now on, so that the next tasks
+        succeed at once."""
+        self._spare = max(self._spare, nbytes)
+        before = self.moved
+        self._evict(max(self.device.total_weight - nbytes, 0))
+        return self.moved > before
+
+    def leave_device(self) -> None:
+        """Moves all results to the host."""
+        self._evict(-1)
+
+    def __getitem__(self, key: Any) -> Any:
+        form = packs_as.get()
+        if form is not None:
+            return self._packed(key, form)
+        try:
+            return self.device[key]
+        except KeyError:
+            value = self.host[key]
+        if not isinstance(value, Packed):
+            return value
+        self._make_room(sizeof(value))
+        while True:
+            try:
+                made = unpacked(value.header, value.frames)
+                break
+            except OutOfMemory as error:
+                if not self.relieve(error.requested):
+                    raise
+        del self.host[key]
+        self._hold(key, made)
+        return made
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if device_bytes(value) == 0:
+            self.device.discard(key)
+            self.host[key] = value
+            return
+        if key in self.host:
+            del self.host[key]
+        self._hold(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if key in self.device:
+            del self.device[key]
+        else:
+            del self.host[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.device or key in self.host
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(self.device)
+        yield from list(self.host)
+
+    def __len__(self) -> int:
+        return len(self.device) + len(self.host)
+
+    def _hold(self, key: Any, value: Any) -> None:
+        self.device.set_noevict(key, value)
+        self._make_room(0)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Moves results to the host until `nbytes` more are within the limit of the device."""
+        heap = _heap.peek_default_heap()
+        if heap is None:
+            return
+        most = _gpuheap._size(self._device_limit, heap.limits[0] or heap.device.total_memory)
+        # A single large request does not empty the device.
+        spare = min(self._spare, most // 2)
+        excess = heap.stats()["live"] + nbytes + spare - most
+        if excess > 0:
+            self._evict(max(self.device.total_weight - excess, 0))
+
+    def _packed(self, key: Any, form: type[Packed]) -> Any:
+        """Returns the value of a key, packed if it belongs to the device."""
+        value = self.device.get(key)
+        packed = self.host[key] if value is None else Packed.of(value)
+        return form(packed.header, packed.frames) if isinstance(packed, Packed) else packed
+
+    def _evict(self, left: float) -> None:
+        try:
+            self.device.evict_until_below_target(left)
+        except Exception:
+            # The result stays on the device.
+            log.exception("a result cannot be moved from the device to the host")
+
+    def _pack(self, key: Any, value: Any) -> None:
+        self.host[key] = Packed.of(value)
+        self.moved += device_bytes(value)
+
+    # Methods that a worker's memory manager and its metrics use.
+
+    @property
+    def fast(self) -> Any:
+        return self.host.fast
+
+    def evict(self) -> int:
+        return self.host.evict()
+
+    @property
+    def spilled_total(self) -> Any:
+        return self.host.spilled_total
+
+    @property
+    def cumulative_metrics(self) -> Any:
+        return self.host.cumulative_metrics

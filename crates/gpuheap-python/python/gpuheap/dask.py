@@ -1,0 +1,217 @@
+"""Dask: a heap of gpuheap on each worker.
+
+    import gpuheap.dask
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(n_workers=4, threads_per_worker=1, data=gpuheap.dask.Data)
+    client = Client(cluster)
+    client.register_plugin(gpuheap.dask.Plugin(limit="20%"))
+    print(client.run(gpuheap.status))
+
+The plugin makes the heap, and installs it in the worker's libraries. `Data` moves results to the
+host before memory runs out. Arrays of gpuheap can be results and arguments of tasks.
+"""
+
+# Type checkers confuse the library with this module of the same name.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+try:
+    import distributed
+    from distributed.diagnostics.plugin import WorkerPlugin
+except ImportError:
+    raise ImportError("gpuheap.dask needs Dask; run pip install 'gpuheap[dask]'") from None
+
+from gpuheap import _flush, _gpuheap, _heap, _install
+from gpuheap._dask_data import Data, Packed, Sent, device_bytes, log, packs_as
+from gpuheap._errors import DriverError, OutOfMemory
+from gpuheap._record import Recording
+
+__all__ = ["Data", "Plugin", "device_bytes"]
+
+#: Oldest release of Dask whose workers report a task's error as `Plugin` reads it.
+_OLDEST = (2025, 1)
+
+if tuple(map(int, distributed.__version__.split(".")[:2])) < _OLDEST:
+    raise ImportError(
+        f"gpuheap.dask needs distributed {_OLDEST[0]}.{_OLDEST[1]} or newer, and {distributed.__version__} is "
+        "installed; run pip install --upgrade dask distributed"
+    )
+
+
+class Plugin(WorkerPlugin):
+    """Serves each worker of a cluster from a heap, as `gpuheap.install` does for a process.
+
+    `limit`, `libraries` and `settings` are those of `gpuheap.install`, for each worker. Workers
+    that share a GPU need limits that fit on it together: `"20%"` for four of them.
+
+    `device` is a device's name or UUID. Without it, the worker takes the GPU of its number among
+    those that it sees; under dask-cuda, its first one. `log` is a folder in which each worker
+    records its allocations, for `gpuheap report`. With `retry`, a task that runs out of memory is
+    run once more, after results were moved to the host and cached memory was returned.
+
+    Workers that are threads of one process share one heap.
+    """
+
+    name = "gpuheap"
+
+    def __init__(
+        self,
+        limit: int | str | None = "80%",
+        libraries: str | Iterable[str] = "auto",
+        *,
+        device: str | None = None,
+        log: str | os.PathLike[str] | None = None,
+        retry: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.limit = limit
+        self.libraries = libraries if isinstance(libraries, str) else list(libraries)
+        self.device = device
+        self.log = None if log is None else os.fspath(log)
+        self.retry = retry
+        self.settings = settings
+
+    def setup(self, worker: Any) -> None:
+        """Makes the worker's heap. Dask calls it."""
+        with _lock:
+            self.teardown(worker)
+            _served[worker] = _Served(self, worker)
+
+    def teardown(self, worker: Any) -> None:
+        """Moves the worker's results off the device, returns all memory, and restores the
+        libraries' allocators. Dask calls it."""
+        with _lock:
+            served = _served.pop(worker, None)
+            if served is not None:
+                served.end(worker)
+
+
+class _Served:
+    """A worker that a plugin serves."""
+
+    def __init__(self, plugin: Plugin, worker: Any) -> None:
+        # The workers of one process share its heap, so the first one chooses the device.
+        others = [served.heap.device for served in _served.values()]
+        device = others[0] if others else _gpuheap.Device(plugin.device or _device_of(worker))
+        self._installed = _install.install(
+            plugin.limit, plugin.libraries, device=device, **plugin.settings
+        )
+        self.heap = self._installed.heap
+        self._recording: Recording | None = None
+        self._retries = 0
+        try:
+            if plugin.log is not None:
+                os.makedirs(plugin.log, exist_ok=True)
+                name = f"{worker.name}-{os.getpid()}.gph".replace("/", "-")
+                self._recording = Recording([self.heap], os.path.join(plugin.log, name))
+        except BaseException:
+            self._installed.undo()
+            raise
+        self._executor = worker.executors["default"] if plugin.retry else None
+        if self._executor is not None:
+            self._executor.submit = self._retrying(worker.data, self._executor.submit)
+        if isinstance(worker.data, Data):
+            worker.handlers["get_data"] = _packing(worker.get_data)
+        worker.metrics.update(self._metrics(worker.data))
+        log.info("%s", self._installed)
+
+    def end(self, worker: Any) -> None:
+        for name in self._metrics(worker.data):
+            worker.metrics.pop(name, None)
+        if self._executor is not None:
+            # Uncovers the method of the class.
+            del self._executor.submit
+        if isinstance(worker.data, Data):
+            worker.handlers["get_data"] = worker.get_data
+            if worker.status == distributed.Status.closing:
+                worker.data.device.clear()
+            else:
+                worker.data.leave_device()
+        if self._recording is not None:
+            self._recording.stop()
+        log.info("%s", _flush.flush())
+        if _served:
+            return
+        live = self.heap.stats()["live"]
+        if live:
+            log.warning("%s are live after the plugin's end, of %r", _heap.size(live), self.heap)
+        for library, reason in self._installed.undo().items():
+            log.info("%s keeps the heap: %s", library, reason)
+
+    def _metrics(self, data: Any) -> dict[str, Callable[[Any], float]]:
+        """Returns the figures that the worker sends with each heartbeat."""
+
+        def figure(name: str) -> Callable[[Any], int]:
+            return lambda _: self.heap.stats()[name]
+
+        figures = {f"gpuheap_{name}": figure(name) for name in ("live", "cached", "reserved")}
+        figures["gpuheap_limit"] = lambda _: self.heap.limits[0] or 0
+        figures["gpuheap_moved"] = lambda _: data.moved if isinstance(data, Data) else 0
+        figures["gpuheap_retries"] = lambda _: self._retries
+        return figures
+
+    def _retrying(self, data: Any, submit: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a `submit` that runs a task once more if it runs out of memory."""
+
+        def run(work: Callable[..., Any], arguments: Any, named: Any) -> Any:
+            result = work(*arguments, **named)
+            error = result.get("actual_exception") if isinstance(result, dict) else None
+            if not isinstance(error, OutOfMemory):
+                return result
+            # As text: the log would keep the error, and its frames the arrays of the task.
+            log.warning("a task is run once more: %s", str(error))
+            requested = getattr(error, "requested", 0)
+            traceback.clear_frames(error.__traceback__)
+            del error, result
+            if isinstance(data, Data):
+                data.relieve(requested)
+            _flush.flush()
+            self._retries += 1
+            return work(*arguments, **named)
+
+        return lambda work, *arguments, **named: submit(run, work, arguments, named)
+
+
+def _packing(get_data: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the worker's handler that sends results. It sends packed results: a message of many
+    results may have more bytes than the receiver's device."""
+
+    async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:
+        # Without `who`, the receiver is a client. Within a process, values are not pickled.
+        in_process = comm.peer_address.startswith("inproc://")
+        form = packs_as.set(Packed if who else None if in_process else Sent)
+        try:
+            return await get_data(comm, keys=keys, who=who, **named)
+        finally:
+            packs_as.reset(form)
+
+    return handler
+
+
+#: Workers of this process that a plugin serves.
+_served: WeakKeyDictionary[Any, _Served] = WeakKeyDictionary()
+_lock = threading.RLock()
+
+
+def _device_of(worker: Any) -> str:
+    """Returns the name of the GPU that a worker takes."""
+    found = [line.partition(":")[0] for line in _gpuheap.devices()]
+    count = found.count("cuda")
+    if count == 0:
+        raise DriverError(
+            f"worker {worker.name} at {worker.address} has no GPU; stop it, or pass "
+            'gpuheap.dask.Plugin(device="emulated:16GiB") to use an emulated one'
+        )
+    # dask-cuda puts each worker's own GPU first in CUDA_VISIBLE_DEVICES.
+    chosen = worker.name if isinstance(worker.name, int) and "dask_cuda" not in sys.modules else 0
+    return f"cuda:{chosen % count}"

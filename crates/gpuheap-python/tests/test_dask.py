@@ -1,0 +1,242 @@
+"""Dask's workers with a heap each, in processes and in threads, on emulated devices."""
+
+import importlib
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import gpuheap
+from support import needs_driver
+
+distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+
+from distributed import Client, LocalCluster  # noqa: E402
+
+import gpuheap.dask  # noqa: E402
+from gpuheap import _dask_data  # noqa: E402
+
+MIB = 1 << 20
+LIMIT = 8 * MIB
+ROWS = 100_000
+#: Parts whose bytes together are ten times the limit of a worker.
+PARTS = 10 * LIMIT // (2 * 8 * ROWS) + 1
+KEYS = 7
+
+
+def columns(number):
+    """Keys and values of a part, on the host."""
+    random = np.random.default_rng(number)
+    return random.integers(0, KEYS, ROWS), random.integers(0, 1000, ROWS)
+
+
+def upload(number):
+    heap = gpuheap.default_heap()
+    return [heap.array(column) for column in columns(number)]
+
+
+def summed(part):
+    keys, values = (column.to_numpy() for column in part)
+    return np.bincount(keys, values, KEYS)
+
+
+runs = []
+
+
+def too_large():
+    runs.append(1)
+    gpuheap.default_heap().alloc(LIMIT + 1)
+
+
+def peak():
+    heap = gpuheap.default_heap()
+    return heap.stats()["reserved_peak"], heap.device.uuid, os.getpid()
+
+
+def limit():
+    return gpuheap.default_heap().limits[0]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    keys, values = map(np.concatenate, zip(*map(columns, range(PARTS))))
+    return pandas.Series(values).groupby(keys).sum().to_numpy()
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Four workers, each a process with an emulated GPU of its own."""
+    needs_driver()
+    devices = {"GPUHEAP_EMULATED_DEVICE": ",".join(["1GiB"] * 4)}
+    cluster = LocalCluster(
+        n_workers=4,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address=None,
+        data=gpuheap.dask.Data,
+        env=devices,
+    )
+    with cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture
+def threads():
+    """A worker that is a thread of this process, with two results of the device."""
+    cluster = LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        memory_limit=0,
+        dashboard_address=None,
+        data=gpuheap.dask.Data,
+    )
+    with cluster, Client(cluster) as client:
+        yield client, cluster.workers[0]
+    assert gpuheap.installed() is None
+
+
+def plugin(**arguments):
+    return gpuheap.dask.Plugin(LIMIT, [], **{"device": "emulated:1GiB"} | arguments)
+
+
+def test_sums_equal_those_of_pandas(client, expected, tmp_path):
+    client.register_plugin(gpuheap.dask.Plugin(LIMIT, [], log=tmp_path))
+    uploaded = client.map(upload, range(PARTS))
+    got = sum(client.gather(client.map(summed, uploaded)))
+    assert (got == expected).all()
+    peaks = client.run(peak)
+    assert all(reserved <= LIMIT for reserved, *_ in peaks.values()), peaks
+    assert len({uuid for _, uuid, _ in peaks.values()}) == 4, peaks
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    assert workers.keys() == peaks.keys()
+    metrics = [worker["metrics"] for worker in workers.values()]
+    assert all(one["gpuheap_limit"] == LIMIT for one in metrics), metrics
+    statuses = client.run(gpuheap.status)
+    assert all(status.hard_limit == LIMIT for status in statuses.values())
+    client.unregister_worker_plugin("gpuheap")
+    assert len(list(tmp_path.glob("*.gph"))) == 4
+    # The results are on the host now.
+    assert sum(client.gather([client.submit(summed, uploaded[0])])[0]) > 0
+
+
+def test_killed_worker_changes_no_sum(client, expected):
+    client.register_plugin(gpuheap.dask.Plugin(LIMIT, []))
+    results = client.map(summed, client.map(upload, range(PARTS)))
+    distributed.wait(results[: PARTS // 4])
+    killed, pid = next(iter(client.run(os.getpid).items()))
+    os.kill(pid, signal.SIGKILL)
+    assert (sum(client.gather(results)) == expected).all()
+    while killed in client.scheduler_info(n_workers=-1)["workers"]:
+        time.sleep(0.1)
+    client.wait_for_workers(4, timeout=120)
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    limits = [client.submit(limit, workers=[one], pure=False) for one in workers]
+    assert client.gather(limits) == [LIMIT] * 4
+    client.unregister_worker_plugin("gpuheap")
+
+
+def test_task_is_retried_after_results_move(threads):
+    client, worker = threads
+    client.register_plugin(plugin())
+    kept = client.map(upload, range(3))
+    distributed.wait(kept)
+    assert len(worker.data.device) == 3
+
+    def large():
+        return gpuheap.default_heap().zeros(6 * MIB // 8).nbytes
+
+    assert client.submit(large).result() == 6 * MIB
+    assert len(worker.data.device) < 3 and worker.data.moved > 0
+    assert worker.metrics["gpuheap_retries"](worker) == 1
+    assert [array.device for array in client.gather(kept)[2]] == ["emulated:1GiB"] * 2
+
+
+def test_task_fails_after_one_retry(threads):
+    client, _ = threads
+    client.register_plugin(plugin())
+    runs.clear()
+    with pytest.raises(gpuheap.OutOfMemory) as caught:
+        client.submit(too_large, pure=False).result()
+    assert len(runs) == 2
+    assert (caught.value.requested, caught.value.limit) == (LIMIT + 1, LIMIT)
+
+
+def test_second_plugin_replaces_the_first(threads):
+    client, worker = threads
+    client.register_plugin(plugin())
+    kept = client.submit(upload, 0)
+    distributed.wait(kept)
+    first = gpuheap.default_heap()
+    client.register_plugin(gpuheap.dask.Plugin("16MiB", [], device="emulated:1GiB"))
+    assert first.stats()["reserved"] == 0
+    assert gpuheap.default_heap().limits[0] == 16 * MIB
+    assert client.submit(summed, kept).result().sum() == columns(0)[1].sum()
+    client.unregister_worker_plugin("gpuheap")
+    assert not [name for name in worker.metrics if name.startswith("gpuheap")]
+
+
+def test_worker_without_gpu_is_named(threads, monkeypatch):
+    client, worker = threads
+    monkeypatch.setattr("gpuheap._gpuheap.devices", lambda: ["emulated: an H200"])
+    with pytest.raises(gpuheap.DriverError, match=f"{worker.address} has no GPU"):
+        client.register_plugin(gpuheap.dask.Plugin())
+
+
+def test_old_release_is_refused(monkeypatch):
+    monkeypatch.setattr(distributed, "__version__", "2022.1.0")
+    with pytest.raises(ImportError, match="2022.1.0 is installed; run pip install"):
+        importlib.reload(gpuheap.dask)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Results above the limits of a device and of the host."""
+    before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB", limit=LIMIT))
+    yield gpuheap.dask.Data(str(tmp_path), host_limit=4 * MIB)
+    gpuheap.set_default_heap(before)
+
+
+def fill(data):
+    for number in range(12):
+        data[number] = upload(number)
+
+
+def check(data):
+    assert sorted(data) == list(range(12)) and len(data) == 12
+    for number in range(12):
+        keys, values = data[number]
+        assert (keys.to_numpy() == columns(number)[0]).all()
+        assert (values.to_numpy() == columns(number)[1]).all()
+
+
+def test_results_move_to_disk(data):
+    fill(data)
+    assert gpuheap.default_heap().stats()["live"] <= 0.8 * LIMIT
+    assert data.host.disk and data.spilled_total.disk > 0
+    check(data)
+    data["host"] = "text"
+    assert data["host"] == "text" and "host" not in data.device
+    data.clear()
+    gpuheap.flush()
+    assert gpuheap.default_heap().stats()["reserved"] == 0
+
+
+def test_full_disk_keeps_results_on_host(data, monkeypatch, caplog):
+    def full(self, key, value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("zict.File.__setitem__", full)
+    fill(data)
+    assert "No space left on device" in caplog.text
+    assert not data.host.disk
+    check(data)
+
+
+def test_device_bytes_finds_nested_arrays(heap):
+    with heap.zeros(10) as array:
+        assert _dask_data.device_bytes({"a": [array], "b": ("text", 1)}) == 80
+    assert _dask_data.device_bytes([np.zeros(10), "text"]) == 0
