@@ -8,7 +8,7 @@
 //!   memory.
 //! * `owner`: a heap with its streams and lines; `memory`: a block and the order of its free.
 //! * `addresses`: tables of memory for hooks, keyed by address; `cupy`: the allocator of CuPy;
-//!   `torch`: the functions that PyTorch calls.
+//!   `torch`, `rmm`: the functions that PyTorch and a native RMM resource call.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by Python line; `scope`: figures and limits of scopes; `scope_memory`:
 //!   the objects that a scope frees or keeps.
@@ -59,6 +59,7 @@ mod memory;
 mod owner;
 mod publication;
 mod reserve;
+mod rmm;
 mod scope;
 mod scope_memory;
 mod streams;
@@ -96,6 +97,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<heap::Heap>()?;
     module.add_class::<host::HostBuffer>()?;
     module.add_class::<scope::Account>()?;
+    module.add_class::<rmm::RmmHeap>()?;
     module.add_class::<streams::Stream>()?;
     module.add_function(wrap_pyfunction!(arrow::_arrow_export, module)?)?;
     module.add_function(wrap_pyfunction!(arrow::_arrow_upload, module)?)?;

@@ -86,3 +86,44 @@ def test_second_install_is_refused(heap, driver_heap, monkeypatch):
         gpuheap.rmm.uninstall()
     assert rmm.mr.get_per_device_resource(0) is before
     gpuheap.rmm.uninstall()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The native resource, compiled into an empty cache."""
+    pytest.importorskip("Cython", reason="Cython is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield gpuheap.rmm.build()
+
+
+def test_build_compiles_once(built, monkeypatch):
+    monkeypatch.setenv("CXX", "/nosuch/compiler")
+    assert gpuheap.rmm.build() == built
+    assert list(built.parent.iterdir()) == [built]
+
+
+def test_native_resource_allocates_and_frees(built, driver_heap):
+    resource = gpuheap.rmm.resource(driver_heap)
+    assert type(resource).__module__ == "gpuheap_rmm_native"
+    stream = driver_heap.stream()
+    counted = rmm.mr.StatisticsResourceAdaptor(resource)
+    address = counted.allocate(1000, Stream(stream))
+    assert driver_heap.stats()["live"] == counted.allocation_counts.current_bytes - 24 == 1000
+    assert driver_heap.leaks()[0].function == "test_native_resource_allocates_and_frees"
+    counted.deallocate(address, 1000, Stream(stream))
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_native_resource_reports_the_limit(built, driver_heap):
+    with pytest.raises(MemoryError, match="1 GiB requested"):
+        gpuheap.rmm.resource(driver_heap).allocate(1 << 30)
+
+
+def test_missing_compiler_is_named(tmp_path, monkeypatch):
+    pytest.importorskip("Cython", reason="Cython is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "/nosuch/compiler")
+    with pytest.raises(gpuheap.BadInput, match="/nosuch/compiler cannot be run"):
+        gpuheap.rmm.build()
+    assert not list(tmp_path.iterdir())

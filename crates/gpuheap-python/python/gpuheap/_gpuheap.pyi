@@ -27,6 +27,7 @@ __all__ = [
     "_HostColumn",
     "_Memory",
     "_PartsMerger",
+    "_RmmHeap",
     "__version__",
     "_arrow_export",
     "_arrow_upload",
@@ -400,6 +401,12 @@ class Heap:
     ) -> int: ...
     def _free_address(self, address: int, stream: _HasCudaStream | int | None = None) -> None: ...
     def _address_used_on(self, address: int, stream: _HasCudaStream | int) -> None: ...
+
+@final
+class _RmmHeap:
+    def __new__(cls, heap: Heap) -> Self: ...
+    @property
+    def addresses(self) -> tuple[int, int, int]: ...
 
 @final
 class _Memory:

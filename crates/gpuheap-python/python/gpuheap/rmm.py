@@ -4,8 +4,9 @@
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
 RMM calls Python for each allocation and each free, and holds the interpreter's lock. A pair takes
-one to two microseconds, half of it RMM's own call, on one thread at a time. No garbage collection
-runs inside RMM's calls, because RMM may hold its own locks.
+one to two microseconds, half of it RMM's own call, on one thread at a time. `build()` compiles a
+resource without these calls, once for each version of RMM. No garbage collection runs inside RMM's
+calls, because RMM may hold its own locks.
 """
 
 # Type checkers confuse the library with this module of the same name.
@@ -13,8 +14,11 @@ runs inside RMM's calls, because RMM may hold its own locks.
 
 from __future__ import annotations
 
-from gpuheap import _heap
+from gpuheap import _gpuheap, _heap
 from gpuheap._errors import BadInput
+from gpuheap._rmm_build import build, native
+
+__all__ = ["build", "install", "resource", "uninstall"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +26,13 @@ if TYPE_CHECKING:
 
 
 def resource(heap: _heap.Heap | None = None) -> Any:
-    """Returns an `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors
-    can wrap it."""
+    """Returns a memory resource of RMM over `heap`, or over the default heap: the one that
+    `build()` compiled, or an `rmm.mr.CallbackMemoryResource`. Adaptors can wrap it."""
     import rmm
+
+    compiled = native()
+    if compiled is not None:
+        return compiled.Resource(_gpuheap._RmmHeap(_heap.default_heap() if heap is None else heap))
     from rmm.mr import CallbackMemoryResource
     from rmm.pylibrmm.stream import Stream
 

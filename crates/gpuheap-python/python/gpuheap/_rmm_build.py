@@ -1,0 +1,149 @@
+"""Compiles the native memory resource of RMM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpuheap import _gpuheap
+from gpuheap._errors import BadInput
+
+_SOURCE = Path(__file__).parent / "_rmm_native.pyx"
+
+
+def build() -> Path:
+    """Compiles the native resource against the installed RMM, and returns its file. `resource` and
+    `install` use it from then on. If the file is there already, does nothing.
+
+    Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers: those of
+    `CUDA_HOME`, or of the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute.
+    The file is in `~/.cache/gpuheap`, or in `XDG_CACHE_HOME`, under the versions that it is for.
+    """
+    made = _library()
+    if made.exists():
+        return made
+    compile_against_rmm(_SOURCE, made)
+    _loaded.cache_clear()
+    return made
+
+
+def compile_against_rmm(source: Path, made: Path) -> None:
+    """Compiles a Cython module against the installed RMM."""
+    from importlib.util import find_spec
+
+    if find_spec("Cython") is None:
+        raise BadInput("gpuheap.rmm.build() needs Cython; run pip install cython")
+    with tempfile.TemporaryDirectory() as folder:
+        translated, object = Path(folder, "native.cpp"), Path(folder, made.name)
+        site = Path(_folder_of("rmm")).parent
+        _run(
+            [
+                sys.executable,
+                "-m",
+                "cython",
+                "--cplus",
+                "-3",
+                "--module-name",
+                made.stem,
+                "-I",
+                site,
+                "-o",
+                translated,
+                source,
+            ],
+            "Cython",
+        )
+        library = Path(_folder_of("librmm"))
+        includes = [
+            library / "include",
+            library / "include/rapids",
+            Path(_folder_of("rapids_logger")) / "include",
+            _cuda_headers(site),
+            sysconfig.get_path("include"),
+        ]
+        compiler = os.environ.get("CXX", "c++")
+        flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", f"-L{library / 'lib64'}", "-lrmm"]
+        found = [f"-I{folder}" for folder in includes]
+        _run([compiler, translated, "-o", object, *found, *flags], compiler)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        # A second process may do the same. The file appears as a whole.
+        partial = made.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(object, partial)
+        partial.replace(made)
+
+
+def _run(command: list[Any], tool: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise BadInput(
+            f"the native resource of RMM needs a C++ compiler, and {tool} cannot be run ({error.strerror}); "
+            "install one such as g++, or name it in CXX"
+        ) from None
+    if done.returncode != 0:
+        raise BadInput(
+            f"{tool} cannot compile the native resource for this RMM; RMM uses the resource that calls Python "
+            f"instead. It printed:\n{(done.stdout + done.stderr)[-2000:]}"
+        )
+
+
+def _cuda_headers(site: Path) -> Path:
+    """Returns the folder with the CUDA runtime's headers."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    folders = [Path(home, "include") for home in homes if home]
+    for folder in [*sorted(site.glob("nvidia/cu*/include"), reverse=True), *folders]:
+        if (folder / "cuda_runtime_api.h").exists() and (folder / "crt/host_defines.h").exists():
+            return folder
+    raise BadInput(
+        "the CUDA runtime's headers are missing; run pip install nvidia-cuda-runtime nvidia-cuda-crt, or set CUDA_HOME"
+    )
+
+
+def _folder_of(package: str) -> str:
+    from importlib.util import find_spec
+
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise BadInput(f"{package} is missing, which has RMM's headers; install RMM by pip")
+    return next(iter(spec.submodule_search_locations))
+
+
+def _library() -> Path:
+    """Returns the path of the native resource for the versions of RMM, gpuheap and Python."""
+    import rmm
+
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    versions = (
+        f"rmm-{rmm.__version__}-gpuheap-{_gpuheap.__version__}-{sys.implementation.cache_tag}"
+    )
+    return Path(cache, "gpuheap", versions, "gpuheap_rmm_native.so")
+
+
+def native() -> Any:
+    """Loads the native resource. Returns `None` if it was not built."""
+    return _loaded(_library())
+
+
+@cache
+def _loaded(path: Path) -> Any:
+    if not path.exists():
+        return None
+    from importlib.machinery import ExtensionFileLoader
+    from importlib.util import module_from_spec, spec_from_loader
+
+    # Loads librmm, which the file needs.
+    import rmm.mr  # noqa: F401
+
+    name = "gpuheap_rmm_native"
+    spec = spec_from_loader(name, ExtensionFileLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

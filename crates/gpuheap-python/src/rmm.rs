@@ -1,0 +1,142 @@
+//! The heap of a native RMM resource, and the functions that the resource calls by address.
+//!
+//! `gpuheap.rmm.build` compiles the resource against the installed RMM. RMM calls the functions on
+//! any thread, with or without the interpreter's lock. They take that lock only if the heap records
+//! lines.
+
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use gpuheap::Error;
+use gpuheap_driver::CUstream;
+use pyo3::prelude::*;
+use rustc_hash::FxHashMap;
+
+use crate::addresses::Addresses;
+use crate::failure::text;
+use crate::heap::Heap;
+use crate::locked::locked;
+use crate::memory::Memory;
+use crate::owner::Owner;
+use crate::streams::still_means;
+
+/// A heap that a native resource allocates from. The resource keeps it alive.
+#[pyclass(frozen, name = "_RmmHeap", module = "gpuheap")]
+pub(crate) struct RmmHeap {
+    served: Box<Served>,
+}
+
+#[pymethods]
+impl RmmHeap {
+    #[new]
+    fn new(heap: &Heap) -> RmmHeap {
+        let (owner, addresses) = (heap.owner.clone(), heap.addresses.clone());
+        RmmHeap { served: Box::new(Served { owner, addresses, streams: Mutex::default() }) }
+    }
+
+    /// Addresses of the function that allocates, of the function that frees, and of the heap that
+    /// they take.
+    #[getter]
+    fn addresses(&self) -> (usize, usize, usize) {
+        let heap = std::ptr::from_ref(&*self.served) as usize;
+        (allocate as *const () as usize, free as *const () as usize, heap)
+    }
+}
+
+/// State of a resource's heap.
+struct Served {
+    owner: Arc<Owner>,
+    addresses: Arc<Addresses>,
+    /// Streams of the program, keyed by handle.
+    streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
+}
+
+impl Served {
+    /// Returns the stream of a handle; `None` for the default stream.
+    fn stream(&self, raw: *mut c_void) -> Result<Option<gpuheap::Stream>, Error> {
+        let raw = CUstream(raw as usize);
+        if raw == CUstream::NULL || raw == CUstream::LEGACY {
+            return Ok(None);
+        }
+        let known = locked(&self.owner.heap, &self.streams)?.get(&raw.0).cloned();
+        if let Some(known) = &known
+            && still_means(known)? == Some(true)
+        {
+            return Ok(Some(known.clone()));
+        }
+        // SAFETY: RMM's callers pass a stream that is alive, and free the memory of a stream before
+        // the stream ends.
+        let stream = unsafe { self.owner.device.unannounced_stream(raw) }?;
+        // The handle of a thread's default stream names another stream on each thread. The id of a
+        // stream within a capture is valid only until the capture ends.
+        if raw != CUstream::PER_THREAD && !stream.is_of_capture() {
+            locked(&self.owner.heap, &self.streams)?.insert(raw.0, stream.clone());
+            if let Some(ended) = known {
+                self.owner.heap.retire(&ended)?;
+            }
+        }
+        Ok(Some(stream))
+    }
+
+    fn allocate(&self, bytes: u64, raw: *mut c_void) -> Result<u64, Error> {
+        let stream = self.stream(raw)?;
+        let block =
+            self.owner.heap.allocate(bytes, stream.as_ref().unwrap_or(&self.owner.default))?;
+        let address = block.address();
+        let record = self.owner.tracked_detached(address, bytes);
+        let memory = Memory::new(block, record, None, self.owner.clone(), stream);
+        self.addresses.keep(address, memory)?;
+        Ok(address)
+    }
+
+    fn free(&self, address: u64, raw: *mut c_void) -> Result<(), Error> {
+        let stream = self.stream(raw)?;
+        let on = stream.as_ref().unwrap_or(&self.owner.default);
+        self.addresses.free(address, Some(on)).unwrap_or(Ok(()))
+    }
+}
+
+/// Allocates for RMM. On failure, returns null and writes the reason to `text`.
+///
+/// # Safety
+///
+/// `heap` is an address of [`RmmHeap::addresses`] whose object is alive, `stream` is alive, and
+/// `text` has `room` writable bytes.
+unsafe extern "C" fn allocate(
+    heap: *const c_void,
+    bytes: usize,
+    stream: *mut c_void,
+    to: *mut c_char,
+    room: usize,
+) -> *mut c_void {
+    // SAFETY: the caller passes a heap that is alive.
+    let served = unsafe { &*heap.cast::<Served>() };
+    let done = catch_unwind(AssertUnwindSafe(|| served.allocate(bytes as u64, stream)));
+    let why = match done {
+        Ok(Ok(address)) => return address as *mut c_void,
+        Ok(Err(error)) => text(&error),
+        Err(_) => "gpuheap failed in a way that is a bug of its own".to_owned(),
+    };
+    let length = why.len().min(room.saturating_sub(1));
+    if room > 0 {
+        // SAFETY: `to` has `room` writable bytes, and `length` is less than `room`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(why.as_ptr(), to.cast(), length);
+            to.add(length).write(0);
+        }
+    }
+    std::ptr::null_mut()
+}
+
+/// Frees memory that [`allocate`] returned, in the order of `stream`.
+///
+/// # Safety
+///
+/// `heap` is an address of [`RmmHeap::addresses`] whose object is alive, and `stream` is alive.
+unsafe extern "C" fn free(heap: *const c_void, address: *mut c_void, stream: *mut c_void) {
+    // SAFETY: the caller passes a heap that is alive.
+    let served = unsafe { &*heap.cast::<Served>() };
+    // RMM accepts no error here. The heap counts memory that it could not free.
+    let _ = catch_unwind(AssertUnwindSafe(|| served.free(address as u64, stream)));
+}
