@@ -259,7 +259,7 @@ class Array:
     def count_by_key(self, groups: None = None) -> tuple[Array, Array]: ...
     def _fold(
         self,
-        fold: Literal["count", "sum", "min", "max", "squares"],
+        fold: str,
         keys: Array,
         groups: int,
         valid: Array | None = None,

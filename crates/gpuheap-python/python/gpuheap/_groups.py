@@ -255,7 +255,9 @@ class _Work:
             values = column.values if column.kind in ("number", "bool", "time") else None
             plan.append((None if values is None else values.dtype, hows))
         for name in [*self.keys, *self.columns]:
-            column = batch[name] if batch[name].dictionary is None else batch[name].dictionary
+            column = batch[name]
+            if column.dictionary is not None:
+                column = column.dictionary
             self.like[name] = SimpleNamespace(_field=column._field)
             self.offsets[name] = "int64" if column.offsets is None else column.offsets.dtype
         self.merger = _PartsMerger(plan, self.limit, self.folder)
@@ -315,7 +317,8 @@ def _named(
 
 def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[bytes]:
     """Returns the bytes of the parts of each group, as the host merges them."""
-    valid, made = column.validity, {}
+    valid = column.validity
+    made: dict[str, Array] = {}
     values = column.values if column.kind in ("number", "bool", "time") else codes
     if values is None:
         values = codes
