@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{Socket, start_ticks};
+use crate::folder::{Socket, is_zombie, start_ticks};
 use crate::kernel;
 use crate::protocol::{
     Answer, Leaks, MOST_ANSWER, MOST_TEXT, Question, Site, Status, parse_answer, truncate,
@@ -26,8 +26,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Most threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Most answers of a user's sockets in a survey. An answer takes 0.6 MB of memory at most.
-const MOST_OF_USER: usize = 64;
+/// Most heaps and lines of a user's processes in a survey. One takes 3 KB of memory at most.
+const MOST_OF_USER: usize = 10_000;
 
 /// Time of a survey for its questions. The last answers come within two seconds more.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
@@ -63,7 +63,7 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
             if Instant::now() >= end || !lock(&surveyed).has_room(socket.uid) {
                 lock(&surveyed).skipped.entry(socket.uid).or_default().push(socket.pid);
             } else if let Some(published) = published(socket, end) {
-                lock(&surveyed).found.push((&socket.path, published));
+                lock(&surveyed).add(socket, published);
             }
         }
     };
@@ -74,13 +74,13 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
         }
         work();
     });
-    let Surveyed { mut found, skipped } = std::mem::take(&mut *lock(&surveyed));
+    let Surveyed { mut found, skipped, .. } = std::mem::take(&mut *lock(&surveyed));
     found.sort_by_key(|(path, _)| *path);
     let skipped = skipped.into_iter().map(|(uid, pids)| {
         let (count, seconds) = (pids.len(), SURVEY_LIMIT.as_secs());
         let text = format!(
             "not asked: user {uid} has {count} more sockets after {seconds} s or {MOST_OF_USER} \
-             answers"
+             heaps and lines"
         );
         Published { pid: pids.first().copied(), uid, failure: Some(text), ..Published::default() }
     });
@@ -92,14 +92,22 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
 struct Surveyed<'a> {
     /// Answers of processes, by socket.
     found: Vec<(&'a PathBuf, Published)>,
+    /// Number of heaps and lines in `found`, by user.
+    entries: BTreeMap<u32, usize>,
     /// Pids of the sockets that got no question, by user.
     skipped: BTreeMap<u32, Vec<u32>>,
 }
 
-impl Surveyed<'_> {
+impl<'a> Surveyed<'a> {
     /// Returns `true` if a further socket of the user gets a question.
     fn has_room(&self, uid: u32) -> bool {
-        self.found.iter().filter(|(_, one)| one.uid == uid).count() < MOST_OF_USER
+        self.entries.get(&uid).is_none_or(|entries| *entries < MOST_OF_USER)
+    }
+
+    fn add(&mut self, socket: &'a Socket, published: Published) {
+        let heaps = published.status.as_ref().map_or(0, |status| status.heaps.len());
+        *self.entries.entry(socket.uid).or_default() += heaps + published.leaks.sites.len();
+        self.found.push((&socket.path, published));
     }
 }
 
@@ -148,6 +156,17 @@ pub fn ask(socket: &Socket, question: &Question) -> io::Result<(Option<u32>, Ans
     Ok((pid, answer))
 }
 
+/// Returns those of the sockets that belong to a process. `pid` is its pid as this process sees it:
+/// in a container, the name of a socket has another one. If the process is stopped or in a PID
+/// namespace that cannot be seen from here, the name decides.
+pub fn of_process(mut sockets: Vec<Socket>, pid: u32) -> Vec<Socket> {
+    sockets.retain(|socket| match connect(socket) {
+        Ok((_, Some(found))) => found == pid,
+        _ => socket.pid == pid,
+    });
+    sockets
+}
+
 /// Connects to the process of a socket, and checks the process.
 fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -188,7 +207,7 @@ fn published(socket: &Socket, end: Instant) -> Option<Published> {
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
             // A socket that was just bound refuses clients for a moment too.
-            if !is_running(socket) {
+            if !is_running(socket) || is_zombie(socket.pid) {
                 socket.remove();
             }
             return None;
@@ -252,6 +271,19 @@ impl Published {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_of_user_are_bounded() {
+        let socket = Socket { path: PathBuf::new(), pid: 1, start_ticks: 0, uid: 7 };
+        let leaks = Leaks { sites: vec![Site::default(); 100], ..Leaks::default() };
+        let mut surveyed = Surveyed::default();
+        let added = (0..1000).take_while(|_| {
+            surveyed.add(&socket, Published { leaks: leaks.clone(), ..Published::default() });
+            surveyed.has_room(7)
+        });
+        assert_eq!(added.count(), 99);
+        assert!(surveyed.has_room(8));
+    }
 
     #[test]
     fn users_sockets_take_turns() {

@@ -102,9 +102,20 @@ pub(crate) fn recordings() -> Vec<PathBuf> {
 
 /// Returns the start of a process after boot, in ticks of 10 ms; `None` if it has ended.
 pub(crate) fn start_ticks(pid: &str) -> Option<u64> {
+    // The start is field 22 of the file. The text begins with field 3.
+    status(pid)?.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Returns `true` for a process that has ended, until its parent has read its exit code.
+pub(crate) fn is_zombie(pid: u32) -> bool {
+    status(&pid.to_string()).is_some_and(|status| status.starts_with('Z'))
+}
+
+/// Returns the fields of `/proc/PID/stat` after the name, the state first.
+fn status(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain blanks and parentheses. The start is field 22.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    // The name, in parentheses, may contain blanks and parentheses.
+    Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
 }
 
 pub(crate) fn own_uid() -> u32 {

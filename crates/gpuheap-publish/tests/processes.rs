@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use gpuheap_publish::{
     Access, Answer, HeapStatus, Leaks, Member, OpenScope, Published, Question, Recorded,
-    RefusalKind, Site, Socket, ask, join, sockets_in, survey,
+    RefusalKind, Site, Socket, ask, join, of_process, sockets_in, survey,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -93,6 +93,15 @@ impl Member for Failing {
     }
 }
 
+/// Heap without lines.
+struct Small;
+
+impl Member for Small {
+    fn heaps(&self) -> Vec<HeapStatus> {
+        vec![HeapStatus { live: 7, ..HeapStatus::default() }]
+    }
+}
+
 /// Heap that panics.
 struct Panicking;
 
@@ -106,12 +115,14 @@ impl Member for Panicking {
 #[test]
 #[ignore = "the other tests start it"]
 fn program() {
-    let member: Arc<dyn Member> = match std::env::var("PUBLISH_TEST_MEMBER").unwrap().as_str() {
-        "hanging" => Arc::new(Hanging),
-        "slow" => Arc::new(Slow),
-        "panicking" => Arc::new(Panicking),
-        _ => Arc::new(Fixed),
-    };
+    let member: Arc<dyn Member> =
+        match std::env::var("PUBLISH_TEST_MEMBER").unwrap_or_default().as_str() {
+            "hanging" => Arc::new(Hanging),
+            "slow" => Arc::new(Slow),
+            "panicking" => Arc::new(Panicking),
+            "small" => Arc::new(Small),
+            _ => Arc::new(Fixed),
+        };
     let access = match std::env::var_os("PUBLISH_TEST_CONTROL") {
         Some(_) => Access::Control,
         None => Access::Read,
@@ -119,16 +130,22 @@ fn program() {
     // SAFETY: a program in C has this default, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let membership = join(member, access).unwrap();
-    let is_slow = std::env::var("PUBLISH_TEST_MEMBER").unwrap() == "slow";
+    let is_slow = std::env::var("PUBLISH_TEST_MEMBER").is_ok_and(|member| member == "slow");
     let _failing = is_slow.then(|| join(Arc::new(Failing), access).unwrap());
     let mut ready = format!("{}\n", membership.path().display());
-    if std::env::var_os("PUBLISH_TEST_FORK").is_some() {
+    let children = std::env::var("PUBLISH_TEST_FORK").map_or(0, |count| count.parse().unwrap());
+    for _ in 0..children {
         // SAFETY: the child takes no lock that another thread of the parent may hold, except the
         // lock for which `join` gives up.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // One child outlives its parent. More of them end with it.
+            if children > 1 {
+                // SAFETY: the call only sets the signal.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            }
             drop(membership);
-            let own = join(Arc::new(Fixed), Access::Read);
+            let own = join(Arc::new(Small), Access::Read);
             let path = own.as_ref().map(|own| own.path().display().to_string());
             println!("{}", path.unwrap_or_else(|error| error.to_string()));
             std::thread::sleep(Duration::from_secs(60));
@@ -166,21 +183,31 @@ struct Program {
 }
 
 impl Program {
-    fn start(folder: &Path, variables: &[(&str, &str)]) -> Program {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+    /// Starts the program by a command; `None` if it ends before it publishes.
+    fn spawned(mut command: Command, folder: &Path) -> Option<Program> {
+        let mut child = command
             .args(["--exact", "program", "--ignored", "--nocapture"])
             .env("XDG_RUNTIME_DIR", folder)
-            .env("PUBLISH_TEST_MEMBER", "fixed")
             .env("RUST_BACKTRACE", "0")
-            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut program = Program { child, output, socket: PathBuf::new() };
-        program.socket = PathBuf::from(program.line("/"));
-        program
+            .ok()?;
+        let mut output = BufReader::new(child.stdout.take()?);
+        let mut line = String::new();
+        while !line.starts_with('/') {
+            line.clear();
+            if output.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+        }
+        Some(Program { child, output, socket: PathBuf::from(line.trim_end()) })
+    }
+
+    fn start(folder: &Path, variables: &[(&str, &str)]) -> Program {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.envs(variables.iter().copied());
+        Program::spawned(command, folder).unwrap()
     }
 
     /// Returns the next line that begins with `start`.
@@ -375,6 +402,23 @@ fn other_pid_namespace_is_answered() {
 }
 
 #[test]
+fn program_in_pid_namespace_has_pid() {
+    let base = tempfile::tempdir().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-rp", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
+    let Some(program) = Program::spawned(command, base.path()) else {
+        eprintln!("skipped: this system allows no user namespaces");
+        return;
+    };
+    let socket = only(base.path());
+    let pid = ask(&socket, &Question::Status).unwrap().0.unwrap();
+    // In its own namespace, the program is the first process.
+    assert_eq!((socket.pid, pid == program.child.id()), (1, false));
+    assert_eq!(of_process(sockets(base.path()), pid), [socket]);
+    assert_eq!(of_process(sockets(base.path()), 1), []);
+}
+
+#[test]
 fn survey_of_silent_sockets_is_bounded() {
     let base = tempfile::tempdir().unwrap();
     drop(Program::start(base.path(), &[]));
@@ -389,6 +433,34 @@ fn survey_of_silent_sockets_is_bounded() {
     assert_eq!(left_over.len(), 1, "{left_over:?}");
     drop(silent);
     assert_eq!(surveyed(base.path()), []);
+}
+
+#[test]
+fn survey_of_thousand_programs_is_bounded() {
+    let base = tempfile::tempdir().unwrap();
+    let variables = [("PUBLISH_TEST_FORK", "1000"), ("PUBLISH_TEST_MEMBER", "small")];
+    let mut program = Program::start(base.path(), &variables);
+    // The parent's line was read first, or a child's.
+    for _ in 0..1000 {
+        program.line("/");
+    }
+    let found = surveyed(base.path());
+    let answers = found.iter().filter(|one| one.status.is_some()).count();
+    let others = found.iter().filter_map(|one| one.failure.as_ref());
+    // A busy machine answers fewer questions in the time of a survey, and the rest is counted.
+    let left_over: usize = others
+        .map(|text| match text.strip_prefix("not asked: user ") {
+            Some(text) => text.split(' ').nth(2).unwrap().parse().unwrap(),
+            None => 1,
+        })
+        .sum();
+    assert!(answers > 0);
+    assert_eq!(answers + left_over, 1001, "{answers} answers");
+    drop(program);
+    // The kernel ends a thousand processes one after the other.
+    while !surveyed(base.path()).is_empty() {}
+    surveyed(base.path());
+    assert_eq!(sockets(base.path()).len(), 0);
 }
 
 #[test]

@@ -204,6 +204,47 @@ fn recording_is_controlled_from_outside() {
     assert!(program.child.wait().unwrap().success());
 }
 
+/// Returns the resident bytes and the descriptors of a process.
+fn resources(pid: u32) -> (u64, usize) {
+    let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let pages: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    (4096 * pages, std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count())
+}
+
+/// Asks a program for a day, once a minute, and compares the resources of both processes.
+#[test]
+#[ignore = "another test starts it"]
+fn questioner() {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").unwrap();
+    let socket = sockets(Path::new(&base)).remove(0);
+    let ask_all = |minutes: u32| {
+        for _ in 0..minutes {
+            for question in [Question::Status, Question::Leaks, Question::Scopes, Question::Held] {
+                let answer = ask(&socket, &question).unwrap().1;
+                assert!(!matches!(answer, Answer::Refused(_)), "{answer:?}");
+            }
+        }
+    };
+    let pids = [std::process::id(), socket.pid];
+    ask_all(60);
+    let before = pids.map(resources);
+    ask_all(24 * 60);
+    for (before, after) in before.into_iter().zip(pids.map(resources)) {
+        assert!(after.0 < before.0 + MIB / 2, "{before:?} {after:?}");
+        assert_eq!(after.1, before.1);
+    }
+}
+
+#[test]
+fn day_of_questions_grows_nothing() {
+    let base = tempfile::tempdir().unwrap();
+    let _program = Program::start_test("scoped_program", base.path(), Some("control"));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "questioner", "--ignored"]).env("XDG_RUNTIME_DIR", base.path());
+    let ran = command.output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+}
+
 #[test]
 fn variable_zero_publishes_nothing() {
     let base = tempfile::tempdir().unwrap();
