@@ -32,7 +32,7 @@ pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> 
     }
     let mut program = status::Program { published: found, scopes: Vec::new(), held: Vec::new() };
     for question in [Question::Scopes, Question::Held] {
-        for answer in ask(&sockets, &question)? {
+        for answer in ask(pid, &sockets, &question)? {
             match answer {
                 Answer::Scopes(scopes) => program.scopes.extend(scopes),
                 Answer::Held(held) => program.held.extend(held),
@@ -52,7 +52,7 @@ pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> 
 pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
     let RecordArguments { pid, stop } = *arguments;
     let question = if stop { Question::StopRecording } else { Question::StartRecording };
-    let answers = ask(&sockets(pid, "", "control")?, &question)?;
+    let answers = ask(pid, &sockets(pid, "", "control")?, &question)?;
     let recordings = answers.into_iter().flat_map(|answer| match answer {
         Answer::Recordings(recordings) => recordings,
         _ => Vec::new(),
@@ -78,8 +78,7 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
 ///
 /// Returns a failure if the process has none.
 fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failure> {
-    let mut sockets = gpuheap_publish::sockets();
-    sockets.retain(|socket| socket.pid == pid);
+    let sockets = gpuheap_publish::of_process(gpuheap_publish::sockets(), pid);
     match sockets.is_empty() {
         true => Err(Failure::wrong_use(format!(
             "{argument}process {pid} does not publish to this user; start it with \
@@ -89,13 +88,13 @@ fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failu
     }
 }
 
-/// Asks all copies of the library in a process. Returns their answers.
+/// Asks all copies of the library in process `pid`. Returns their answers.
 ///
 /// # Errors
 ///
 /// Returns a failure if no copy answers; with its reason, and not because others refuse the
 /// question to all.
-fn ask(sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> {
+fn ask(pid: u32, sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> {
     let (mut answers, mut failure, mut refusal) = (Vec::new(), None, None);
     for socket in sockets {
         match gpuheap_publish::ask(socket, question) {
@@ -107,7 +106,6 @@ fn ask(sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> 
             Err(error) => failure = Some(error.to_string()),
         }
     }
-    let pid = sockets.first().map(|socket| socket.pid).unwrap_or_default();
     match failure.or(refusal).filter(|_| answers.is_empty()) {
         Some(reason) => Err(Failure::environment_error(format!("pid {pid}: {reason}"))),
         None => Ok(answers),
