@@ -31,7 +31,7 @@ pub(crate) struct CupyAllocator {
     /// CuPy's functions for the current device and stream.
     get_device: Py<PyAny>,
     get_stream: Py<PyAny>,
-    /// The same functions of CuPy's C interface, if this CuPy has them.
+    /// Both functions in CuPy's C interface; `None` if this CuPy lacks one.
     device_function: Option<DeviceFunction>,
     handle_function: Option<HandleFunction>,
     /// CuPy's classes of a memory and of a pointer to it.

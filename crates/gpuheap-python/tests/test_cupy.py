@@ -26,9 +26,9 @@ class CFunctionAllocatorMemory:
     """Memory of C functions, as in CuPy."""
 
     def __init__(self, size, param, malloc_func, free_func, device_id):
-        malloc = ctypes.PYFUNCTYPE(
-            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        )(malloc_func)
+        malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
+            malloc_func
+        )
         free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free_func)
         self.size, self.device_id = size, device_id
         self.ptr = malloc(param, size, device_id) if size > 0 else 0
@@ -44,7 +44,10 @@ class Pointer:
 def c_function(signature, function):
     """Returns a capsule of Cython's C interface. `function` has to outlive it."""
     make = ctypes.pythonapi.PyCapsule_New
-    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p), ctypes.py_object
+    make.argtypes, make.restype = (
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+        ctypes.py_object,
+    )
     return make(ctypes.cast(function, ctypes.c_void_p), signature, None)
 
 

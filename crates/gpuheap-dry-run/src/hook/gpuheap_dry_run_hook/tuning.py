@@ -12,7 +12,8 @@ TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordin
 
 def leave_out_tuning(torch):
     """Makes `torch.compile` leave out these options: of its modes, its callers and variables."""
-    if any([os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") == "1" for name in TIMED]):
+    values = [os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") for name in TIMED]
+    if "1" in values:
         note_tuning()
     compiler = getattr(torch, "_TorchCompileInductorWrapper", None)
     if compiler is None:
