@@ -18,6 +18,7 @@ use crate::dry_run::DryRunArguments;
 use crate::emulate::EmulateArguments;
 use crate::exit::Failure;
 use crate::explain::ExplainArguments;
+use crate::export::ExportArguments;
 use crate::free::{FreeArguments, WaitArguments};
 use crate::pause::PauseArguments;
 use crate::programs::RecordArguments;
@@ -70,6 +71,10 @@ pub(crate) enum Command {
     /// Show GPU memory as it changes, and the lines that grow
     #[command(long_about = TOP, after_help = TOP_EXIT_CODES)]
     Top(TopArguments),
+
+    /// Serve metrics of GPU memory to Prometheus
+    #[command(long_about = EXPORT, after_help = EXPORT_EXIT_CODES)]
+    Export(ExportArguments),
 
     /// Find out why GPU memory does not come back
     #[command(long_about = DOCTOR, after_help = DOCTOR_EXIT_CODES)]
@@ -153,6 +158,16 @@ Example: gpuheap emulate --device wsl2-rtx4060 -- python program.py";
 
 const STATUS: &str = include_str!("help/status.txt").trim_ascii_end();
 
+const EXPORT: &str = include_str!("help/export.txt").trim_ascii_end();
+
+const EXPORT_EXIT_CODES: &str = "\
+Exit codes: 0 printed, or ended by SIGTERM or Ctrl-C; 2 wrong use, unreadable input, or an address \
+that cannot be used; 3 with --once: no GPU, or the driver does not answer
+Examples:
+  gpuheap export
+  gpuheap export --listen 0.0.0.0:9837 --interval 30s
+  gpuheap export --once | promtool check metrics";
+
 const DOCTOR: &str = include_str!("help/doctor.txt").trim_ascii_end();
 
 const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy, 1 findings, 2 wrong use or unreadable \
@@ -205,8 +220,8 @@ const REPLAY: &str = include_str!("help/replay.txt").trim_ascii_end();
 const REPLAY_AFTER: &str = include_str!("help/replay_after.txt").trim_ascii_end();
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 14] = [
-    "replay", "report", "run", "record", "dry-run", "emulate", "status", "top", "doctor",
+const COMMANDS: [&str; 15] = [
+    "replay", "report", "run", "record", "dry-run", "emulate", "status", "top", "export", "doctor",
     "explain", "wait", "free", "pause", "resume",
 ];
 

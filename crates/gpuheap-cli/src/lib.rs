@@ -6,6 +6,7 @@ mod dry_run;
 mod emulate;
 mod exit;
 mod explain;
+mod export;
 mod free;
 mod machine;
 mod output;
@@ -43,6 +44,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Emulate(arguments)) => emulate::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Top(arguments)) => top::run(&arguments),
+        cli::Parsed::Command(Command::Export(arguments)) => export::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
         cli::Parsed::Command(Command::Pause(arguments)) => pause::pause(&arguments),
         cli::Parsed::Command(Command::Resume(arguments)) => pause::resume(&arguments),

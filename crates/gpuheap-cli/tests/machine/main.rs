@@ -11,6 +11,8 @@ mod emulate;
 mod emulated_nvml;
 mod explain;
 #[cfg(target_os = "linux")]
+mod export;
+#[cfg(target_os = "linux")]
 #[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 #[cfg(target_os = "linux")]

@@ -33,10 +33,15 @@ fn program() {
     drop(live);
 }
 
-struct Program(Child);
+/// A process that runs the test `program`.
+pub(crate) struct Program(Child);
 
 impl Program {
-    fn start(folder: &Path) -> Program {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn start(folder: &Path) -> Program {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "publish::program", "--ignored", "--nocapture"]);
         command

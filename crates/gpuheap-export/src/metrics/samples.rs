@@ -1,0 +1,79 @@
+//! Samples of metrics, and their encoding.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::exemplar::Exemplar;
+
+use super::metric::{Metric, Shape};
+
+/// Labels of a sample: names and values.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// Value of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    Whole(i64),
+    Seconds(f64),
+}
+
+/// Samples of all metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(BTreeMap<Metric, BTreeMap<Labels, Value>>);
+
+/// Returns labels with further ones.
+pub(super) fn and<const N: usize>(labels: &Labels, more: [(&'static str, String); N]) -> Labels {
+    labels.iter().cloned().chain(more).collect()
+}
+
+impl Samples {
+    /// Adds to a sample. Programs choose texts of labels, so two of them may have the same labels.
+    pub(super) fn add(&mut self, metric: Metric, labels: Labels, value: u64) {
+        self.add_signed(metric, labels, i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn add_signed(&mut self, metric: Metric, labels: Labels, value: i64) {
+        let sample = self.0.entry(metric).or_default().entry(labels).or_insert(Value::Whole(0));
+        if let Value::Whole(sum) = sample {
+            *sum = sum.saturating_add(value);
+        }
+    }
+
+    /// Sets the sample of a metric without labels.
+    pub(super) fn set(&mut self, metric: Metric, value: Value) {
+        self.0.entry(metric).or_default().insert(Labels::new(), value);
+    }
+}
+
+impl Collector for Samples {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (metric, samples) in &self.0 {
+            let (shape, unit) = (metric.shape(), metric.shape().unit());
+            let mut family = encoder.encode_descriptor(
+                metric.name(),
+                metric.help(),
+                unit.as_ref(),
+                shape.metric_type(),
+            )?;
+            for (labels, value) in samples {
+                match (shape, value) {
+                    (Shape::Info, _) => family.encode_info(labels)?,
+                    (Shape::Counter, Value::Whole(count)) => {
+                        let count = u64::try_from(*count).unwrap_or(0);
+                        let exemplar = None::<&Exemplar<Labels, u64>>;
+                        family.encode_family(labels)?.encode_counter(&count, exemplar)?;
+                    }
+                    (_, Value::Whole(number)) => {
+                        family.encode_family(labels)?.encode_gauge(number)?;
+                    }
+                    (_, Value::Seconds(seconds)) => {
+                        family.encode_family(labels)?.encode_gauge(seconds)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
