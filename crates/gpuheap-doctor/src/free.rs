@@ -315,9 +315,9 @@ pub fn flush(cache: &Cache) -> (u64, String) {
     let Cache { pid, uid, program, .. } = cache;
     let name = format!("pid {pid} ({})", cut(program, 40));
     let (mut sum, mut text) = (0_u64, String::new());
-    // In another PID namespace, the name of a socket has another pid than the one listed here.
-    let sockets = gpuheap_publish::sockets().into_iter();
-    for socket in sockets.filter(|one| (one.pid, one.uid) == (*pid, *uid)) {
+    let mut sockets = gpuheap_publish::sockets();
+    sockets.retain(|socket| socket.uid == *uid);
+    for socket in gpuheap_publish::of_process(sockets, *pid) {
         let reason = match gpuheap_publish::ask(&socket, &Question::Flush) {
             Ok((_, Answer::GivenBack(bytes))) => {
                 sum = sum.saturating_add(bytes);
