@@ -47,9 +47,10 @@ pub(crate) struct ExportArguments {
 /// Returns a failure if the address cannot be used, or if a recording cannot be read. With
 /// `--once`, also if no GPU answers and no program publishes.
 pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
-    let (file, top_lines) = (arguments.machine.clone(), arguments.top_lines);
+    let (file, top_lines) = (arguments.machine.as_ref(), arguments.top_lines);
+    let read_first = || read(|| machine::read(file), top_lines);
     if arguments.once {
-        let (machine, exposition) = read(file.as_ref(), top_lines)?;
+        let (machine, exposition) = read_first()?;
         if machine.programs.is_empty() {
             machine::devices(&machine, None)?;
         }
@@ -64,25 +65,28 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     };
     let server = Server::bind(arguments.listen).map_err(refused)?;
     let address = server.address().map_err(refused)?;
-    let (machine, first) = read(file.as_ref(), top_lines)?;
+    let (machine, first) = read_first()?;
     if !address.ip().is_loopback() {
         output::note(&format!(
             "{address} is open to other hosts: everyone who reaches it can read this machine's \
              users, programs and lines"
         ));
     }
-    output::note(&format!("reads {}", source(&machine, file.as_ref())));
+    output::note(&format!("reads {}", source(&machine, file)));
     output::note(&format!("serves http://{address}/metrics"));
     let _nvml = file.is_none().then(|| Here.keep_nvml());
-    let again = move || read(file.as_ref(), top_lines).ok().map(|(_, exposition)| exposition);
+    let again = move || read(|| Ok(machine.reread()), top_lines).ok().map(|(_, next)| next);
     server.serve(first, again, arguments.interval).map_err(Failure::environment_error)?;
     Ok(Verdict::Fine)
 }
 
-/// Reads a machine, with its metrics.
-fn read(file: Option<&PathBuf>, top_lines: usize) -> Result<(Machine, Exposition), Failure> {
+/// Reads a machine by `read`, with its metrics.
+fn read(
+    read: impl FnOnce() -> Result<Machine, Failure>,
+    top_lines: usize,
+) -> Result<(Machine, Exposition), Failure> {
     let (start, clock) = (SystemTime::now(), Instant::now());
-    let mut machine = machine::read(file)?;
+    let mut machine = read()?;
     machine.examine();
     let reading = Reading { start, duration: clock.elapsed() };
     let exposition = Exposition::new(&machine, reading, top_lines);

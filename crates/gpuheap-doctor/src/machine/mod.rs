@@ -17,6 +17,7 @@ use gpuheap_publish::Published;
 
 pub use self::examine::Message;
 pub use self::host::Host;
+use self::probe::Repeated;
 pub use self::process::Process;
 pub(crate) use self::redaction::Redaction;
 pub use self::windows::{Windows, WindowsProcess};
@@ -67,7 +68,15 @@ pub struct Machine {
     pub skipped: Vec<(&'static str, Skipped)>,
     /// Time of the last [`refresh`](Machine::refresh) that read processes.
     refreshed: Option<Instant>,
+    probes: Probes,
     source: Arc<dyn Source>,
+}
+
+/// Probes that [`refresh`](Machine::refresh) repeats. Copies of a machine share them.
+#[derive(Debug, Clone, Default)]
+struct Probes {
+    nvml: Repeated,
+    processes: Repeated,
 }
 
 impl std::fmt::Debug for dyn Source {
@@ -101,19 +110,19 @@ impl Machine {
     /// Reads devices and processes, without the programs that publish. Blocks for 15 seconds at
     /// most.
     pub fn read_devices(source: impl Source) -> Machine {
-        Machine::from_source(Arc::new(source))
+        Machine::from_source(Arc::new(source), Probes::default())
     }
 
     /// Returns the machine, read anew from the same source as by [`read`](Machine::read).
     pub fn reread(&self) -> Machine {
-        let mut machine = Machine::from_source(self.source.clone());
+        let mut machine = Machine::from_source(self.source.clone(), self.probes.clone());
         machine.read_programs();
         machine
     }
 
-    fn from_source(source: Arc<dyn Source>) -> Machine {
+    fn from_source(source: Arc<dyn Source>, probes: Probes) -> Machine {
         let mut skipped = Vec::new();
-        let nvml = limited_nvml(&source);
+        let nvml = limited_nvml(&source, &probes.nvml);
         if let Err(reason) = &nvml {
             skipped.push(("nvml", reason.clone()));
         }
@@ -144,12 +153,14 @@ impl Machine {
             shared: Vec::new(),
             skipped,
             refreshed: None,
+            probes,
             source,
         }
     }
 
     /// Reads the programs that publish. Blocks for 10 seconds at most.
     pub fn read_programs(&mut self) {
+        self.skipped.retain(|(probe, _)| *probe != "programs");
         let limit = Duration::from_secs(10);
         let programs = probe::limited(&self.source, limit, |source| source.programs());
         self.programs = match programs.and_then(|programs| programs) {
@@ -167,7 +178,7 @@ impl Machine {
     /// repeats: mappings, environments and descriptors of known processes are not read again, and
     /// their states every two seconds. Blocks for 13 seconds at most.
     pub fn refresh(&mut self) {
-        self.nvml = limited_nvml(&self.source);
+        self.nvml = limited_nvml(&self.source, &self.probes.nvml);
         let listed = listed(&self.nvml);
         let is_known = listed.iter().all(|&pid| self.process(pid).is_some());
         let is_fresh = |time: Instant| time.elapsed() < Duration::from_secs(2);
@@ -176,7 +187,8 @@ impl Machine {
         }
         let (source, known) = (self.source.clone(), self.processes.clone());
         let read = move |_: &dyn Source| process::reread(&source, known, &listed);
-        if let Ok(processes) = probe::limited(&self.source, Duration::from_secs(5), read) {
+        let limit = Duration::from_secs(5);
+        if let Ok(processes) = self.probes.processes.limited(&self.source, limit, read) {
             self.processes = processes;
             self.refreshed = Some(Instant::now());
         }
@@ -253,7 +265,7 @@ impl Machine {
             }
             self.source.pause(Duration::from_millis(500));
             let before = self.nvml.clone();
-            self.nvml = limited_nvml(&self.source);
+            self.nvml = limited_nvml(&self.source, &self.probes.nvml);
             if self.nvml.is_err() || self.unaccounted() > unaccounted {
                 self.nvml = before;
             } else if let Ok(scan) = scan(&self.source, &self.nvml, self.host.uptime_seconds) {
@@ -356,7 +368,7 @@ fn listed(nvml: &Result<Nvml, Skipped>) -> Vec<u32> {
     devices.flat_map(|gpu| &gpu.processes).map(|listed| listed.pid).collect()
 }
 
-fn limited_nvml(source: &Arc<dyn Source>) -> Result<Nvml, Skipped> {
-    let asked = probe::limited(source, Duration::from_secs(8), |source| source.nvml());
+fn limited_nvml(source: &Arc<dyn Source>, probe: &Repeated) -> Result<Nvml, Skipped> {
+    let asked = probe.limited(source, Duration::from_secs(8), |source| source.nvml());
     asked.unwrap_or_else(|reason| Err(Skipped::new(reason.why, format!("NVML: {reason}"))))
 }

@@ -1,7 +1,7 @@
 //! Time limits for probes that may block.
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::facts::{Skipped, Source, Why};
@@ -34,6 +34,40 @@ pub(super) fn limited<T: Send + 'static>(
     })
 }
 
+/// A probe that is called again and again. While a late call runs, further calls fail at once: each
+/// would block a thread more. Copies share the late call.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Repeated(Arc<Mutex<Weak<()>>>);
+
+impl Repeated {
+    /// Runs the probe by [`limited`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`limited`], and [`Why::TimedOut`] while a late call runs.
+    pub(super) fn limited<T: Send + 'static>(
+        &self,
+        source: &Arc<dyn Source>,
+        limit: Duration,
+        probe: impl FnOnce(&dyn Source) -> T + Send + 'static,
+    ) -> Result<T, Skipped> {
+        let late = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if late().strong_count() > 0 {
+            return Err(Skipped::new(Why::TimedOut, "an earlier call has not returned yet"));
+        }
+        let running = Arc::new(());
+        let call = Arc::downgrade(&running);
+        let result = limited(source, limit, move |source| {
+            let _running = running;
+            probe(source)
+        });
+        if result.is_err() {
+            *late() = call;
+        }
+        result
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +81,19 @@ mod tests {
         let skipped = limited(&source, Duration::from_millis(20), look).unwrap_err();
         assert_eq!(skipped.why, Why::TimedOut);
         assert_eq!(limited(&source, Duration::from_secs(60), |_| 7), Ok(7));
+    }
+    #[test]
+    fn late_probe_is_not_repeated() {
+        let source: Arc<dyn Source> = Arc::new(Recording::default());
+        let (open, closed) = channel::<()>();
+        let probe = Repeated::default();
+        let late = move |_: &dyn Source| closed.recv().is_ok();
+        probe.limited(&source, Duration::from_millis(20), late).unwrap_err();
+        let again = || probe.clone().limited(&source, Duration::from_secs(60), |_| 7);
+        assert_eq!(again().unwrap_err().why, Why::TimedOut);
+        open.send(()).unwrap();
+        // The late call returns some time after the message.
+        while again().is_err() {}
+        assert_eq!(again(), Ok(7));
     }
 }

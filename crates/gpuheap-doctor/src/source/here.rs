@@ -28,8 +28,8 @@ const LIMIT_OF_CUDA: Duration = Duration::from_secs(30);
 pub struct Here;
 
 impl Here {
-    /// Keeps NVML initialised until the drop of the result, for reads that repeat. Blocks for as
-    /// long as NVML does.
+    /// Keeps NVML initialised until the drop of the result, for reads that repeat. Does not wait
+    /// for NVML.
     pub fn keep_nvml(self) -> KeptNvml {
         nvml::keep()
     }

@@ -1,5 +1,8 @@
 //! Facts of NVML, read in one pass.
 
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
 use nvml_wrapper::enum_wrappers::device::RetirementCause;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -13,12 +16,21 @@ const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.s
 
 /// NVML, kept initialised. Without it, each read of [`Here`](super::Here) initialises the devices:
 /// some seconds of a card without persistence mode.
-pub struct KeptNvml(#[expect(dead_code, reason = "its drop releases NVML")] Option<Library>);
+pub struct KeptNvml(#[expect(dead_code, reason = "its drop ends the thread")] Sender<()>);
 
-/// Initialises NVML, and keeps it so until the drop of the result.
+/// Initialises NVML on a thread, and keeps it so until the drop of the result.
 pub(super) fn keep() -> KeptNvml {
-    let open = |place: &str| Library::builder().lib_path(place.as_ref()).init().ok();
-    KeptNvml(PLACES.into_iter().find_map(open))
+    let (kept, end) = channel();
+    let work = move || {
+        // Hangs if the driver does.
+        let open = |place: &str| Library::builder().lib_path(place.as_ref()).init().ok();
+        let _library = PLACES.into_iter().find_map(open);
+        // Fails at the drop of the result.
+        let _ = end.recv();
+    };
+    // Without the thread, each read initialises NVML.
+    let _ = thread::Builder::new().name("gpuheap-nvml".to_owned()).spawn(work);
+    KeptNvml(kept)
 }
 
 /// Loads NVML and reads all facts.
