@@ -1,10 +1,12 @@
 //! HTTP server of the last reading.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, ready};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -27,8 +29,12 @@ use crate::format::Format;
 /// this crate's dependencies 8 s (2026-11-28, two busy cores).
 const THREADS: usize = 32;
 
-/// Time of a connection, from its first byte to its last. A client that is slower is cut off.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Time for a request. A silent client has a thread for so long: with 5 s, 7 clients a second
+/// delayed every scrape.
+const REQUEST_LIMIT: Duration = Duration::from_secs(1);
+
+/// Time for a response. A client that is slower is cut off.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Most bytes of a request's head.
 const MOST_HEAD: usize = 16 << 10;
@@ -107,7 +113,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 fn accept(listener: &TcpListener, current: &Current) {
     loop {
         match listener.accept() {
-            Ok((stream, _)) => answer(Connection { stream, end: Instant::now() + LIMIT }, current),
+            Ok((stream, _)) => answer(stream, current),
             // Descriptors or memory are short; a client may also have ended its connection.
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
@@ -115,9 +121,11 @@ fn accept(listener: &TcpListener, current: &Current) {
 }
 
 /// Answers one request.
-fn answer(connection: Connection, current: &Current) {
-    let end = connection.end;
+fn answer(stream: TcpStream, current: &Current) {
+    let end = Rc::new(Cell::new(Instant::now() + REQUEST_LIMIT));
+    let connection = Connection { stream, end: end.clone() };
     let service = service_fn(|request: Request<Incoming>| {
+        end.set(Instant::now() + RESPONSE_LIMIT);
         let exposition = current.read().unwrap_or_else(PoisonError::into_inner).clone();
         ready(Ok::<_, Infallible>(respond(&request, &exposition)))
     });
@@ -131,19 +139,19 @@ fn answer(connection: Connection, current: &Current) {
     let mut connection = pin!(connection);
     let mut context = Context::from_waker(Waker::noop());
     // Calls of the connection block, so hyper is pending only to give way to others.
-    while connection.as_mut().poll(&mut context).is_pending() && Instant::now() < end {}
+    while connection.as_mut().poll(&mut context).is_pending() && Instant::now() < end.get() {}
 }
 
 /// A client's connection whose calls block, until `end` at most.
 struct Connection {
     stream: TcpStream,
-    end: Instant,
+    end: Rc<Cell<Instant>>,
 }
 
 impl Connection {
     /// Returns the time that is left.
     fn left(&self) -> io::Result<Option<Duration>> {
-        match self.end.saturating_duration_since(Instant::now()) {
+        match self.end.get().saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
             left => Ok(Some(left)),
         }

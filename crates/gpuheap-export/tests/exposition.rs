@@ -131,6 +131,17 @@ fn equal_lines_are_summed() {
 }
 
 #[test]
+fn programs_without_pid_have_samples() {
+    let mut program = program(7, "python train.py", &[]);
+    program["pid"] = Value::Null;
+    let text = text(published(&[program.clone(), program]), 10);
+    for number in [1, 2] {
+        let labels = format!("pid=\"unknown-{number}\",program=\"python train.py\",uid=\"1000\"");
+        assert!(text.contains(&format!("gpuheap_program_up{{{labels}}} 1\n")), "{text}");
+    }
+}
+
+#[test]
 fn series_are_bounded() {
     let lines: Vec<String> = (0..100).map(|line| format!("a.py:{line}")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();

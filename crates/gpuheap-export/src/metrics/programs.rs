@@ -23,13 +23,18 @@ const MOST_HEAPS: usize = 16;
 const MOST_TEXT: usize = 80;
 
 pub(super) fn add(samples: &mut Samples, machine: &Machine, top_lines: usize) {
-    let mut programs: Vec<&Published> = machine.programs.iter().collect();
-    programs.sort_by_key(|program| Reverse(reserved(program)));
+    let mut unknown = (1_u32..).map(|number| format!("unknown-{number}"));
+    let named = machine.programs.iter().map(|program| {
+        let pid = program.pid.map(|pid| pid.to_string());
+        (pid.or_else(|| unknown.next()).unwrap_or_default(), program)
+    });
+    let mut programs: Vec<(String, &Published)> = named.collect();
+    programs.sort_by_key(|(_, program)| Reverse(reserved(program)));
     leave_out(samples, "programs", programs.len().saturating_sub(MOST_PROGRAMS) as u64);
-    for program in programs.into_iter().take(MOST_PROGRAMS) {
+    for (pid, program) in programs.into_iter().take(MOST_PROGRAMS) {
         let status = program.status.as_ref();
         let labels = vec![
-            ("pid", program.pid.map(|pid| pid.to_string()).unwrap_or_default()),
+            ("pid", pid),
             ("program", status.map(|status| name(&status.program)).unwrap_or_default()),
         ];
         let uid = [("uid", program.uid.to_string())];
