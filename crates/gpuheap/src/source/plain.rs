@@ -61,7 +61,9 @@ impl MemorySource for PlainSource {
     fn give_back(&mut self, segment: Segment) -> SourceResult {
         let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
-        self.events.call(function, |context| {
+        // Another heap may have and name the address as soon as it is free.
+        unname_pool(&self.events.context, segment.address);
+        let freed = self.events.call(function, |context| {
             let driver = context.driver();
             // SAFETY: `take` allocated the segment, and the policy returns it only after its last
             // use completed.
@@ -72,8 +74,11 @@ impl MemorySource for PlainSource {
                     driver.cuMemFree_v2(segment.address)
                 }
             }
-        })?;
-        unname_pool(&self.events.context, segment.address);
+        });
+        if freed.is_err() {
+            name_pool(&self.events.context, self.kind, segment.address, segment.bytes);
+        }
+        freed?;
         self.segments.remove(&segment.address);
         if !self.shares_granules(segment) {
             self.large -= self.growth(segment.bytes);

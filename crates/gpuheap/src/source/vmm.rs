@@ -233,12 +233,17 @@ impl Pages for Vmm {
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.clear_strays_at(address, bytes)?;
-        self.call("cuMemAddressFree", |driver| {
+        // Another heap may have and name the addresses as soon as they are free.
+        unname_pool(&self.context, address);
+        let freed = self.call("cuMemAddressFree", |driver| {
             // SAFETY: the driver frees these addresses only if this heap reserved them; otherwise
             // it refuses the call.
             unsafe { driver.cuMemAddressFree(address, bytes as usize) }
-        })?;
-        unname_pool(&self.context, address);
+        });
+        if freed.is_err() {
+            name_pool(&self.context, MemoryKind::Device, address, bytes);
+        }
+        freed?;
         self.reserved.remove(&address);
         Ok(())
     }
