@@ -1,6 +1,6 @@
 //! Sums, counts and means by key.
 
-use gpuheap::arithmetic::Key;
+use gpuheap::arithmetic::{GroupedRows, Key};
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, ndarray};
 use gpuheap_pool::testing::Random;
@@ -179,5 +179,58 @@ fn bad_keys_and_lengths_are_refused() {
     let late = target.array(&late).unwrap();
     assert!(said(late.count_by_key(9)).contains("row 99999 (9)"));
     drop((a, negative, large, short, number, late));
+    bench.end();
+}
+
+#[test]
+fn grouped_rows_leave_out_missing() {
+    let bench = Bench::new(Schedule::Seeded(9));
+    let target = bench.target();
+    let (rows, groups) = (5000_usize, 9);
+    let keys = keys::<u32>(rows, groups as u64 + 2, 4);
+    let mut random = Random(6);
+    let values: Vec<f32> = (0..rows)
+        .map(|_| if random.below(5) == 0 { f32::NAN } else { random.below(900) as f32 - 400.0 })
+        .collect();
+    let bits: Vec<u8> = (0..rows.div_ceil(8)).map(|_| random.below(256) as u8).collect();
+    let mut left: Vec<Vec<f64>> = vec![Vec::new(); groups];
+    for (row, (key, value)) in keys.iter().zip(&values).enumerate() {
+        let is_valid = bits[row / 8] >> (row % 8) & 1 == 1;
+        if let Some(group) = left.get_mut(*key as usize).filter(|_| is_valid && !value.is_nan()) {
+            group.push(f64::from(*value));
+        }
+    }
+    let by = |of: fn(&[f64]) -> f64| left.iter().map(|group| of(group)).collect::<Vec<f64>>();
+    let (sums, means) = (by(|all| all.iter().sum()), by(|all| all.iter().sum::<f64>().round()));
+    let squares: Vec<f64> = left
+        .iter()
+        .zip(&means)
+        .map(|(group, mean)| group.iter().map(|value| (value - mean).powi(2)).sum())
+        .collect();
+    {
+        let (keys, bits) = (target.array(&keys).unwrap(), target.array(&bits).unwrap());
+        let (values, means) = (target.array(&values).unwrap(), target.array(&means).unwrap());
+        let grouped = GroupedRows::new(&keys, groups).valid(&bits).unwrap();
+        let wide = |found: DeviceArray<f32>| -> Vec<f64> {
+            found.to_vec().unwrap().into_iter().map(f64::from).collect()
+        };
+        let counts = grouped.count(&values).unwrap().to_vec().unwrap();
+        assert_eq!(counts, left.iter().map(|group| group.len() as u64).collect::<Vec<u64>>());
+        assert_eq!(wide(grouped.sum(&values).unwrap()), sums);
+        let least = by(|all| all.iter().copied().fold(f64::INFINITY, f64::min));
+        assert_eq!(wide(grouped.min(&values).unwrap()), least);
+        let most = by(|all| all.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        assert_eq!(wide(grouped.max(&values).unwrap()), most);
+        let found = grouped.squares(&values, &means).unwrap().to_vec().unwrap();
+        for (found, expected) in found.iter().zip(&squares) {
+            assert!((found - expected).abs() <= expected * 1e-9, "{found} {expected}");
+        }
+        let short = target.array(&[0_u8]).unwrap();
+        assert!(GroupedRows::new(&keys, groups).valid(&short).is_err());
+        assert!(grouped.squares(&values, &target.array(&[0.0]).unwrap()).is_err());
+        assert!(grouped.count(&short).is_err());
+        let taken = values.take(&target.array(&[3_u32, 1, u32::MAX]).unwrap()).unwrap();
+        assert_eq!(taken.to_vec().unwrap()[2].to_bits(), 0);
+    }
     bench.end();
 }
