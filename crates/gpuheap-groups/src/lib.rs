@@ -32,4 +32,4 @@ pub use error::Error;
 pub use keys::{KeyColumn, KeyType, Keys};
 pub use merge::{Groups, Merged, Merger};
 pub use plan::{Aggregate, Part, Plan, ResultColumn};
-pub use rows::{Matches, join, sort, take_text, unique};
+pub use rows::{Matches, join, sort, take_text, true_rows, unique};

@@ -54,12 +54,26 @@ fn all_keys(columns: &[Column<'_>], rows: usize) -> Result<Keys, Error> {
 }
 
 fn indices(rows: usize) -> Result<Vec<u32>, Error> {
-    let last = u32::try_from(rows).ok().filter(|rows| *rows != LEFT_OUT).ok_or_else(|| {
-        Error::Invalid(format!("a table of {rows} rows has more than indices of 32 bits count"))
-    })?;
+    let last = last(rows)?;
     let mut all = room(rows)?;
     all.extend(0..last);
     Ok(all)
+}
+
+fn last(rows: usize) -> Result<u32, Error> {
+    u32::try_from(rows).ok().filter(|rows| *rows != LEFT_OUT).ok_or_else(|| {
+        Error::Invalid(format!("a table of {rows} rows has more than indices of 32 bits count"))
+    })
+}
+
+/// Returns the indices of the bytes that are not 0.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] if indices of 32 bits do not count the bytes.
+pub fn true_rows(mask: &[u8]) -> Result<Vec<u32>, Error> {
+    let last = last(mask.len())?;
+    Ok((0..last).zip(mask).filter(|(_, is)| **is != 0).map(|(row, _)| row).collect())
 }
 
 /// Pairs of matching rows.

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuheap_groups::{
     Aggregate, Column, Error, Groups, KeyType, Keys, Merged, Merger, Missing, NumberType, Part,
-    Plan, factorize, join, sort, take_text, unique,
+    Plan, factorize, join, sort, take_text, true_rows, unique,
 };
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -176,8 +176,7 @@ pub(crate) fn _unique_rows<'py>(
 /// Returns the bytes of the indices of the bytes that are not 0.
 #[pyfunction]
 pub(crate) fn _true_rows<'py>(py: Python<'py>, mask: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let rows = (0_u32..).zip(mask).filter(|(_, is)| **is != 0).map(|(row, _)| row);
-    bytes(py, &detached(py, || rows.collect::<Vec<u32>>())?)
+    bytes(py, &run(py, || true_rows(mask))?)
 }
 
 /// Returns the bytes of the indices of matching rows, of the left table and the right one.

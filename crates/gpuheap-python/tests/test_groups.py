@@ -235,6 +235,7 @@ def test_rows_equal_pandas(heap, seed):
     mask = heap.array(frame["i"].to_numpy() > 0)
     same(table.filter(mask), frame[frame["i"] > 0])
     assert len(table.filter(table["b"])) == frame["b"].sum()
+    same(table.filter(table["f"] > 0), frame[frame["f"] > 0])
     same(table.sort("f"), frame.sort_values("f", kind="stable"))
     down = [bool(one) for one in random.integers(0, 2, count)]
     up = [not one for one in down]

@@ -101,6 +101,96 @@ def test_pandas_keeps_index_and_types(heap):
     pd.testing.assert_frame_equal(gpuheap.host(sums), pd.DataFrame({"total": [1, 2]}))
 
 
+def test_large_integers_stay_exact(heap):
+    pd = pytest.importorskip("pandas")
+    large = pd.Series([2**53 + 1, None, 2**53 + 3], dtype="Int64", name="n")
+    pd.testing.assert_series_equal(gpuheap.host(heap.adapt(large)), large)
+    frame = large.to_frame().set_index(pd.Index([5, 9, 6]))
+    up = heap.adapt(frame)
+    pd.testing.assert_frame_equal(gpuheap.host(up), frame)
+    kept = up.filter(heap.array([True, True, False]))
+    pd.testing.assert_frame_equal(gpuheap.host(kept), frame[:2])
+    pd.testing.assert_frame_equal(gpuheap.host(up.sort("n")), frame.sort_values("n"))
+    keys = heap.adapt(pd.DataFrame({"k": [1, 2, 3]}))
+    right = heap.adapt(frame.reset_index(drop=True).assign(k=[1, 2, 3]))
+    assert gpuheap.host(keys.join(right, "k"))["n"].tolist() == large.tolist()
+
+
+def test_pandas_index_is_no_key(heap):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"k": [1, 1, 2], "v": [3, 3, 5]}, index=pd.Index([7, 8, 9]))
+    up = heap.adapt(frame)
+    pd.testing.assert_frame_equal(gpuheap.host(up.unique()), frame.drop_duplicates())
+    joined = gpuheap.host(up.join(up, "k"))
+    pd.testing.assert_frame_equal(joined, frame.merge(frame, on="k"))
+
+
+def test_joined_names_are_distinct(heap):
+    columns = {name: heap.array([1]) for name in ("k", "a", "a_x")}
+    left = gpuheap.Table(columns)
+    with pytest.raises(ValueError, match="two columns of the result have the name 'a_x'"):
+        left.join(gpuheap.Table({name: columns[name] for name in "ka"}), "k")
+
+
+def test_dictionary_ends_with_its_last_column(heap):
+    made = pa.table({"c": pa.array(["u", "v", "u"]).dictionary_encode()})
+    with heap.adapt(made) as table:
+        with table.filter(heap.array([True, True, False])) as few:
+            assert gpuheap.host(few)["c"].to_pylist() == ["u", "v"]
+        assert gpuheap.host(table)["c"].to_pylist() == ["u", "v", "u"]
+        few = table.sort("c")
+        other = gpuheap.Table({"d": few["c"]})
+    assert list(gpuheap.host(other)["d"]) == ["u", "u", "v"]
+    few.free()
+    other.free()
+    assert heap.stats()["live"] == 0
+
+
+def test_comparisons_keep_nulls(heap):
+    up = heap.adapt(pa.table({"n": [1, None, 3], "m": [3, 0, None], "t": ["a", "b", "c"]}))
+    assert pa.array(up["n"] < 2).to_pylist() == [True, None, False]
+    assert pa.array(up["n"] <= up["m"]).to_pylist() == [True, None, None]
+    assert pa.array(up["n"] != 1).to_pylist() == [False, None, True]
+    assert len(up.filter(up["n"] > -1)) == 2 and len(up.filter(up["m"] == 0)) == 1
+    right = gpuheap.Table({"n": heap.array([1]), "v": heap.array([7])})
+    assert len(up.join(right, "n", how="left").filter(up["n"] < 9)) == 2
+    joined = up.join(right, "n", how="left")
+    assert len(joined.filter(joined["v"] < 5)) == 0
+    with pytest.raises(TypeError, match="string have no comparison"):
+        up["t"] == "a"
+    day = heap.adapt(pa.array([1, 2], pa.date32()))
+    assert pa.array(day == day).to_pylist() == [True, True]
+    with pytest.raises(TypeError, match="compare the numbers"):
+        day > 1
+
+
+def test_tables_outlive_scopes_that_keep_them(heap, table):
+    with heap.scope("outer"):
+        with heap.scope("load") as scope:
+            kept, column = scope.keep(heap.adapt(table)), scope.keep(heap.adapt(table["t"]))
+            freed = heap.adapt(table)
+        assert freed["x"].values.freed and len(column.values) > 0
+
+        @heap.scope("step")
+        def load():
+            return {"table": heap.adapt(table)}
+
+        up = load()["table"]
+        assert gpuheap.host(up)["t"].equals(gpuheap.host(kept)["t"])
+    assert heap.stats()["live"] == 0
+
+
+def test_scope_leaves_columns_usable(heap, table):
+    up = heap.adapt(table)
+    with heap.scope("look"):
+        inside = up["b"].values.to_list(), up["n"].mask.to_list(), up["n"].sum()
+    assert inside == (up["b"].values.to_list(), up["n"].mask.to_list(), up["n"].sum())
+    made = gpuheap.Table({"b": heap.array([True, False]), "x": heap.array([1.0, 2.0])})
+    with heap.scope("export"):
+        pa.table(made)
+    assert pa.table(made.sort("b"))["b"].to_pylist() == [False, True]
+
+
 def test_polars_comes_back_unchanged(heap):
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame(
@@ -164,6 +254,25 @@ def test_unknown_types_are_refused(heap):
             heap.adapt(pa.table({"fine": [1], "odd": pa.array([value], kind)}))
     with pytest.raises(ValueError, match="two columns have the name 'a'"):
         heap.adapt(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
+
+
+def test_text_above_its_type_is_refused(heap):
+    chunk = pa.array(["x" * (1 << 26)])
+    many = pa.chunked_array([chunk] * 32)
+    with pytest.raises(ValueError, match=f"the column .t. has {1 << 31} bytes .* large_string"):
+        heap.adapt(pa.table({"t": many}))
+
+
+def test_taken_text_gets_wide_offsets(heap, monkeypatch):
+    monkeypatch.setattr("gpuheap._rows.MOST_TEXT", 3)
+    up = heap.adapt(pa.table({"t": ["ab", "c", "d"], "n": [1, 2, 3]}))
+    few = up.filter(up["n"] < 3)
+    assert (few["t"].type, few["t"].offsets.dtype) == ("string", "int32")
+    every = up.sort("n", descending=True)
+    assert (every["t"].type, every["t"].offsets.dtype) == ("large_string", "int64")
+    assert gpuheap.host(every)["t"].to_pylist() == ["d", "c", "ab"]
+    groups = gpuheap.group_by(up, "t").agg(n=("n", "sum"))
+    assert pa.table(groups)["t"].type == pa.large_string()
 
 
 def test_upload_without_room_frees_columns(heap):

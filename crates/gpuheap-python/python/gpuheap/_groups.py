@@ -17,6 +17,7 @@ from gpuheap._gpuheap import (
     _PartsMerger,
     _size,
 )
+from gpuheap._rows import text_column
 from gpuheap._sources import is_file
 from gpuheap._table import Column, Table
 
@@ -203,7 +204,6 @@ class _Work:
         self.types: dict[str, str] = {}
         #: For each column, an object from which another column takes its Arrow type.
         self.like: dict[str, Any] = {}
-        self.offsets: dict[str, str] = {}
         self.merger: _PartsMerger | None = None
         #: An array on the heap of the batches, which results are uploaded next to.
         self.anchor: Array | None = None
@@ -258,8 +258,7 @@ class _Work:
             column = batch[name]
             if column.dictionary is not None:
                 column = column.dictionary
-            self.like[name] = SimpleNamespace(_field=column._field)
-            self.offsets[name] = "int64" if column.offsets is None else column.offsets.dtype
+            self.like[name] = SimpleNamespace(_field=column._field, _dtype=None)
         self.merger = _PartsMerger(plan, self.limit, self.folder)
         return self.merger
 
@@ -278,12 +277,10 @@ class _Work:
             raise RuntimeError("there is no batch yet")
         made = anchor._upload(values, dtype or "uint8")
         mask = None if present is None else anchor._upload(present, "bool")
-        ends = None
+        field = None if like is None else self.like[like]
         if offsets is not None:
-            ends = anchor._upload(offsets, "int64")
-            if like is not None and self.offsets[like] == "int32":
-                ends = ends.astype("int32")
-        return Column(made, mask, ends, like=None if like is None else self.like[like])
+            return text_column(made, mask, anchor._upload(offsets, "int64"), field)
+        return Column(made, mask, like=field)
 
 
 def _named(

@@ -10,6 +10,7 @@ from typing import Any
 from gpuheap import _gpuheap, _plain
 from gpuheap._errors import BadInput
 from gpuheap._objects import may_hold, memory_of
+from gpuheap._table import Column, Table
 
 _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
 _ATOMS = frozenset(
@@ -45,6 +46,8 @@ def memory_in(result: Any) -> Iterator[Any]:
         if kind in _OWN:
             if not one.freed:
                 yield one
+        elif kind is Column or kind is Table:
+            left += one._arrays()
         elif _plain.has(kind, "untyped_storage"):
             # A scope's limit does not count PyTorch's tensors.
             continue

@@ -18,32 +18,36 @@ if TYPE_CHECKING:
     from gpuheap._table import Column, Table
 
 
+#: Bytes of text that offsets of 32 bits count.
+MOST_TEXT = 2**31 - 1
+
+
 class TableRows:
     """Methods of a table that make another table of its rows."""
 
     __slots__ = ()
 
     def filter(self: Any, mask: Array | Column) -> Table:
-        """The rows at which a mask is true: a `gpuheap.Array` of bool, such as
-        `table["price"].values > 10`, or a column of booleans. A null is not true.
+        """The rows at which a mask is true: a column of booleans, such as `table["price"] > 10`, or
+        a `gpuheap.Array` of bool. A null is not true.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
         >>> table = gpuheap.Table({"a": heap.array([1, 2, 3]), "b": heap.array([0.5, 2.5, 1.5])})
-        >>> table.filter(table["b"].values > 1)["a"].values.to_list()
+        >>> table.filter(table["b"] > 1)["a"].values.to_list()
         [2, 3]
         """
         values: Any = mask if isinstance(mask, Array) else mask.values
         if not isinstance(values, Array) or values.dtype != "bool":
             raise TypeError(
-                "a mask is an array or a column of bool; compare a column: c.values > 0"
+                "a mask is an array or a column of bool; compare a column: table['a'] > 0"
             )
         if len(values) != len(self):
             raise ValueError(
                 f"the mask has {len(values)} rows and the table {len(self)}; make it of this table"
             )
         if not isinstance(mask, Array) and mask.mask is not None:
-            values = (values.astype("uint8") + mask.mask.astype("uint8")) == 2
+            values = both(values, mask.mask)
         return take(self, values._upload(_true_rows(values.to_bytes()), "uint32"))
 
     def sort(
@@ -56,16 +60,17 @@ class TableRows:
         return _taken(self, names, _sort_rows(_keys(self, names), down))
 
     def unique(self: Any, columns: str | Sequence[str] | None = None) -> Table:
-        """The first row of each distinct key, as pandas' `drop_duplicates`. The key is all columns,
-        or those that are named."""
-        names = self.column_names if columns is None else columns
+        """The first row of each distinct key, as pandas' `drop_duplicates`. The key is all columns
+        without the index, or those that are named."""
+        every = [name for name in self if name not in self._index]
+        names = every if columns is None else columns
         names = [names] if isinstance(names, str) else list(names)
         return _taken(self, names, _unique_rows(_keys(self, names)))
 
     def join(self: Any, other: Table, on: str | Sequence[str], how: str = "inner") -> Table:
         """The rows of both tables with equal keys, as pandas' `merge`. Both tables are on the
         device. `how` is `"inner"`, or `"left"`: then rows of this table without a match stay, with
-        nulls. Columns with one name get `_x` and `_y`."""
+        nulls. Columns with one name get `_x` and `_y`. An index that is no key is left out."""
         if how not in ("inner", "left"):
             raise ValueError(f'how={how!r} is no kind of join here; pass "inner" or "left"')
         names = [on] if isinstance(on, str) else list(on)
@@ -77,16 +82,21 @@ class TableRows:
                 )
         left, right = _join_rows(_keys(self, names), _keys(other, names), how == "left")
         mine, others = _taken(self, names, left), _taken(other, names, right)
-        made = {}
-        for name in self.column_names:
-            is_double = name in other and name not in names
-            made[f"{name}_x" if is_double else name] = mine[name]
-        for name in other.column_names:
-            if name not in names:
-                made[f"{name}_y" if name in self else name] = others[name]
+        lefts = [name for name in self if name in names or name not in self._index]
+        rights = [name for name in other if name not in (*names, *other._index)]
+        pairs = [(f"{name}_x" if name in rights else name, mine[name]) for name in lefts] + [
+            (f"{name}_y" if name in lefts else name, others[name]) for name in rights
+        ]
+        columns = dict(pairs)
+        if len(columns) < len(pairs):
+            found = [name for name, _ in pairs]
+            twice = next(name for name in found if found.count(name) > 1)
+            raise ValueError(f"two columns of the result have the name {twice!r}; rename one")
         from gpuheap._table import Table
 
-        return Table(made, like=self)
+        made = Table(columns, like=self)
+        made._index = [name for name in self._index if name in names]
+        return made
 
 
 class ColumnRows:
@@ -128,7 +138,7 @@ class Rolling:
         values = values.astype("float64")
         present = values == values
         if self._column.mask is not None:
-            present = (present.astype("uint8") + self._column.mask.astype("uint8")) == 2
+            present = both(present, self._column.mask)
         # An index beyond the rows makes 0 of a missing value.
         missing = (~present).astype("uint32") * 0x8000_0000
         values = values._take(_count_up(present) + missing)
@@ -170,8 +180,27 @@ def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
         values = column.values._take(indices)
         return Column(values, mask, dictionary=column.dictionary, like=column)
     offsets, text = _take_text(on_host(column), picked)
-    ends = indices._upload(offsets, "int64").astype(column.offsets.dtype)
-    return Column(indices._upload(text, "uint8"), mask, ends, like=column)
+    ends = indices._upload(offsets, "int64")
+    return text_column(indices._upload(text, "uint8"), mask, ends, column)
+
+
+def text_column(values: Array, mask: Array | None, ends: Array, like: Any) -> Column:
+    """Returns a column of text, of the type of `like`: text beyond offsets of 32 bits gets those of
+    64 bits."""
+    from gpuheap._table import Column
+
+    is_short = like._field.type in ("string", "binary")
+    if is_short and len(values) <= MOST_TEXT:
+        return Column(values, mask, ends.astype("int32"), like=like)
+    made = Column(values, mask, ends, like=like)
+    if is_short:
+        made._field = like._field.large()
+    return made
+
+
+def both(one: Array, other: Array) -> Array:
+    """Returns where two arrays of bool are both true."""
+    return (one.astype("uint8") + other.astype("uint8")) == 2
 
 
 def _taken(table: Table, keys: list[str], indices: bytes) -> Table:

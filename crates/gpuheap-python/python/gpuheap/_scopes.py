@@ -161,9 +161,9 @@ class Scope:
         return self._opened().peak
 
     def keep(self, buffer: Any) -> Any:
-        """Keeps a buffer beyond the scope, and returns it. If there is an outer scope, that scope
-        frees the buffer at its own end. If a part of an array is passed, keeps the whole memory of
-        the array. A library's object that is kept is not reported as a leak.
+        """Keeps a buffer or a table beyond the scope, and returns it. If there is an outer scope,
+        that scope frees the buffer at its own end. If a part of an array is passed, keeps the whole
+        memory of the array. A library's object that is kept is not reported as a leak.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -174,7 +174,11 @@ class Scope:
         (False, True)
         """
         account = self._opened()
-        _gpuheap._scope_keep(account, buffer, _place_of(buffer))
+        from gpuheap._table import Column, Table
+
+        parts = buffer._arrays() if isinstance(buffer, (Column, Table)) else [buffer]
+        for part in parts:
+            _gpuheap._scope_keep(account, part, _place_of(part))
         return buffer
 
     def _keep_inside(self, result: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from gpuheap._gpuheap import (
     Array,
@@ -14,7 +16,7 @@ from gpuheap._gpuheap import (
     _ArrowField,
     _ArrowReader,
 )
-from gpuheap._rows import ColumnRows, TableRows
+from gpuheap._rows import ColumnRows, TableRows, both
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
@@ -50,6 +52,8 @@ class Column(ColumnRows):
     bytes in `values`, and `offsets` says where each row begins. A dictionary column has its codes
     in `values` and the texts in `dictionary`. The value of a null row is arbitrary.
 
+    Comparisons of numbers give a column of bool, in which a null stays null.
+
     `mask` says which rows have a value. To make a column of arrays on the device, pass `values`, of
     the type of another column with `like`.
 
@@ -63,10 +67,12 @@ class Column(ColumnRows):
     __slots__ = (
         "__weakref__",
         "_bits",
+        "_dtype",
         "_field",
         "_mask",
         "_restore",
         "_rows",
+        "_users",
         "_validity",
         "_values",
         "dictionary",
@@ -75,7 +81,11 @@ class Column(ColumnRows):
     )
 
     _field: _ArrowField
+    #: Extension type of pandas that the column came as.
+    _dtype: Any
     _rows: int
+    #: Columns whose codes this dictionary has, by `id`. The last of them frees it.
+    _users: WeakValueDictionary[int, Column]
     #: Bits of booleans.
     _bits: Array | None
     _values: Array | None
@@ -105,22 +115,31 @@ class Column(ColumnRows):
                 f"{mask.dtype} {list(mask.shape)}"
             )
         self._field = _ArrowField("", values.dtype) if like is None else like._field
+        self._dtype = None if like is None else like._dtype
         self._rows, self._values, self._restore = rows, values, None
         self.null_count = 0 if mask is None else rows - int(mask.sum())
         self._mask = mask if self.null_count else None
         self._bits = self._validity = None
-        self.offsets, self.dictionary = offsets, dictionary
+        self.offsets = offsets
+        self._use(dictionary)
 
     @classmethod
     def _uploaded(cls, made: _ArrowColumn) -> Column:
         column = cls.__new__(cls)
         column._field, column._rows, column._restore = made.field, made.rows, None
+        column._dtype = None
         is_bool = made.field.type == "bool"
         column._bits, column._values = (made.values, None) if is_bool else (None, made.values)
         column._validity, column._mask = made.validity, None
         column.offsets, column.null_count = made.offsets, made.null_count
-        column.dictionary = None if made.dictionary is None else cls._uploaded(made.dictionary)
+        column._use(None if made.dictionary is None else cls._uploaded(made.dictionary))
         return column
+
+    def _use(self, dictionary: Column | None) -> None:
+        self._users = WeakValueDictionary()
+        self.dictionary = dictionary
+        if dictionary is not None:
+            dictionary._users[id(self)] = self
 
     @property
     def type(self) -> str:
@@ -142,21 +161,21 @@ class Column(ColumnRows):
     @property
     def values(self) -> Array | None:
         """The values of the rows. `None` if the type is `null`."""
-        if self._values is None and self._bits is not None:
+        if _is_freed(self._values) and self._bits is not None:
             self._values = _unpacked(self._bits, self._rows)
         return self._values
 
     @property
     def mask(self) -> Array | None:
         """`True` for each row that has a value. `None` if no row is null."""
-        if self._mask is None and self._validity is not None:
+        if _is_freed(self._mask) and self._validity is not None:
             self._mask = _unpacked(self._validity, self._rows)
         return self._mask
 
     @property
     def validity(self) -> Array | None:
         """The mask as Arrow's bits: 1 for a value, 0 for a null. `None` if no row is null."""
-        if self._validity is None and self._mask is not None:
+        if _is_freed(self._validity) and self._mask is not None:
             self._validity = _packed(self._mask)
         return self._validity
 
@@ -165,7 +184,7 @@ class Column(ColumnRows):
         """The values as Arrow stores them: booleans are bits."""
         if self.kind != "bool" or self._values is None:
             return self._values if self._bits is None else self._bits
-        if self._bits is None:
+        if _is_freed(self._bits):
             self._bits = _packed(self._values)
         return self._bits
 
@@ -201,19 +220,27 @@ class Column(ColumnRows):
         return sum(array.nbytes for array in self._arrays())
 
     def free(self) -> None:
-        """Frees the memory, in the order of the work on it."""
-        for array in self._arrays():
+        """Frees the memory, in the order of the work on it. A dictionary that other columns use
+        stays."""
+        for array in self._own_arrays():
             array.free()
+        if self.dictionary is not None:
+            self.dictionary._users.pop(id(self), None)
+            if not self.dictionary._users:
+                self.dictionary.free()
 
     def _arrays(self) -> Iterator[Array]:
+        yield from self._own_arrays()
+        if self.dictionary is not None:
+            yield from self.dictionary._arrays()
+
+    def _own_arrays(self) -> Iterator[Array]:
         seen: set[int] = set()
         parts = (self._bits, self._values, self._validity, self._mask, self.offsets)
         for array in parts:
-            if array is not None and array._memory.id not in seen:
+            if array is not None and not array.freed and array._memory.id not in seen:
                 seen.add(array._memory.id)
                 yield array
-        if self.dictionary is not None:
-            yield from self.dictionary._arrays()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -240,6 +267,44 @@ class Column(ColumnRows):
     def __arrow_c_array__(self, requested_schema: object = None) -> Any:
         return _arrow_export(None, [self], self._rows, "array")
 
+    def _compared(self, other: Any, compare: Callable[[Any, Any], Array]) -> Column:
+        is_column = isinstance(other, Column)
+        if self.kind == "time":
+            if not is_column or other.type != self.type:
+                raise TypeError(
+                    f"a column of {self.type} is compared with another one; for a single time, "
+                    "compare the numbers: column.values"
+                )
+        elif self.kind not in ("number", "bool") or (
+            is_column and other.kind not in ("number", "bool")
+        ):
+            found = f" and {other.type}" if is_column else ""
+            raise TypeError(f"columns of {self.type}{found} have no comparison; choose numbers")
+        mask = self.mask
+        if is_column and other.mask is not None:
+            mask = other.mask if mask is None else both(mask, other.mask)
+        return Column(compare(self.values, other.values if is_column else other), mask)
+
+    def __eq__(self, other: Any) -> Column:  # type: ignore[override]
+        return self._compared(other, operator.eq)
+
+    def __ne__(self, other: Any) -> Column:  # type: ignore[override]
+        return self._compared(other, operator.ne)
+
+    def __lt__(self, other: Any) -> Column:
+        return self._compared(other, operator.lt)
+
+    def __le__(self, other: Any) -> Column:
+        return self._compared(other, operator.le)
+
+    def __gt__(self, other: Any) -> Column:
+        return self._compared(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Column:
+        return self._compared(other, operator.ge)
+
+    __hash__ = object.__hash__
+
     def __len__(self) -> int:
         return self._rows
 
@@ -265,9 +330,20 @@ class Table(TableRows):
     0.75
     """
 
-    __slots__ = ("__weakref__", "_columns", "_field", "_library", "_restore", "_rows", "copies")
+    __slots__ = (
+        "__weakref__",
+        "_columns",
+        "_field",
+        "_index",
+        "_library",
+        "_restore",
+        "_rows",
+        "copies",
+    )
 
     _columns: dict[str, Column]
+    #: Columns that are the index in pandas.
+    _index: list[str]
     #: The table's metadata. `pandas` keeps the index there.
     _field: _ArrowField
     #: Library and class that the table came from.
@@ -291,6 +367,7 @@ class Table(TableRows):
             if column._field.name != name:
                 made[name] = renamed(column, name)
         self._field = _ArrowField("", "int8")
+        self._index = [] if like is None else [name for name in like._index if name in made]
         self._library = ("", "") if like is None else like._library
         self._restore = None if like is None else _maker(*like._library)
         self.copies = Copies(0, 0, 0)
@@ -402,8 +479,15 @@ def uploaded(heap: Heap, source: Any, narrow: bool = False) -> Table | Column:
     if isinstance(made, Table):
         if opened is not source:
             made = next(iter(made._columns.values()))
+            made._dtype = _extension(source.dtype)
         else:
             made._library = _library(source)
+            if made._library[0] == "pandas":
+                made._index = made.column_names[len(source.columns) :]
+                levels = getattr(source.index, "levels", [source.index])
+                dtypes = [*source.dtypes, *(level.dtype for level in levels)]
+                for column, dtype in zip(made._columns.values(), dtypes):
+                    column._dtype = _extension(dtype)
     made._restore = restore
     return made
 
@@ -423,7 +507,7 @@ def of_chunks(
     table = Table.__new__(Table)
     table._columns = dict(zip(names, columns))
     table._field, table._rows = field, sum(map(len, chunks))
-    table._library = ("pyarrow", "Table")
+    table._index, table._library = [], ("pyarrow", "Table")
     table._restore = _maker("pyarrow", "Table")
     uploads = [array for column in columns for array in column._arrays()]
     table.copies = Copies(
@@ -449,6 +533,8 @@ def renamed(column: Column, name: str) -> Column:
         if slot != "__weakref__":
             setattr(same, slot, getattr(column, slot))
     same._field = column._field.renamed(name)
+    if same.dictionary is not None:
+        same.dictionary._users[id(same)] = same
     return same
 
 
@@ -460,7 +546,7 @@ def _opened(source: Any) -> tuple[Any, Callable[[Any], Any]]:
         index, dtype, title = source.index, source.dtype, source.name
 
         def series(column: Column) -> Any:
-            made = _pyarrow().array(column).to_pandas().astype(dtype)
+            made = _series(column).astype(dtype)
             if len(made) == len(index):
                 made.index = index
             made.name = title
@@ -485,7 +571,7 @@ def _library(source: Any) -> tuple[str, str]:
 def _maker(library: str, name: str) -> Callable[[Any], Any]:
     """Returns the function that makes a library's table or column of one on the device."""
     if library == "pandas":
-        return lambda table: _pyarrow().table(table).to_pandas()
+        return _to_pandas
     if library == "polars":
         return _to_polars
 
@@ -497,6 +583,36 @@ def _maker(library: str, name: str) -> Callable[[Any], Any]:
         return pyarrow.record_batch(part) if name == "RecordBatch" else pyarrow.table(part)
 
     return arrow
+
+
+def _to_pandas(table: Table) -> Any:
+    if table._field.columns is not None:
+        # The metadata of an upload names pandas' index and types.
+        return _pyarrow().table(table).to_pandas()
+    import pandas
+
+    made = pandas.DataFrame({name: _series(column) for name, column in table.items()})
+    if table._index:
+        made = made.set_index(table._index)
+        # pyarrow's name of an index without a name.
+        unnamed = [name.startswith("__index_level_") for name in table._index]
+        made.index.names = [None if is_so else name for is_so, name in zip(unnamed, table._index)]
+    return made
+
+
+def _extension(dtype: Any) -> Any:
+    """Returns a type of pandas that reads Arrow's arrays itself, otherwise `None`."""
+    return dtype if hasattr(dtype, "__from_arrow__") else None
+
+
+def _series(column: Column) -> Any:
+    """Returns the rows as a Series. Extension types keep integers exact next to nulls."""
+    array = _pyarrow().array(column)
+    if column._dtype is None:
+        return array.to_pandas()
+    import pandas
+
+    return pandas.Series(column._dtype.__from_arrow__(array), dtype=column._dtype)
 
 
 def _to_polars(table: Table) -> Any:
@@ -516,6 +632,11 @@ def _pyarrow() -> Any:
 def _host_copied(column: _ArrowColumn) -> int:
     inner = 0 if column.dictionary is None else _host_copied(column.dictionary)
     return column.host_copied + inner
+
+
+def _is_freed(array: Array | None) -> bool:
+    """Returns whether an array has to be made, again if a scope freed it."""
+    return array is None or array.freed
 
 
 def _powers(like: Array) -> Array:

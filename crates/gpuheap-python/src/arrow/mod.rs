@@ -66,6 +66,16 @@ impl ArrowField {
         ArrowField(Arc::new(self.0.as_ref().clone().with_name(name)))
     }
 
+    /// Returns the field of text whose offsets have 64 bits.
+    fn large(&self) -> ArrowField {
+        let data_type = match self.0.data_type() {
+            DataType::Utf8 => DataType::LargeUtf8,
+            DataType::Binary => DataType::LargeBinary,
+            other => other.clone(),
+        };
+        ArrowField(Arc::new(self.0.as_ref().clone().with_data_type(data_type)))
+    }
+
     fn __eq__(&self, other: &ArrowField) -> bool {
         self.0.name() == other.0.name() && self.0.data_type() == other.0.data_type()
     }

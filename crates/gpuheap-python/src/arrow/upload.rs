@@ -10,7 +10,7 @@ use arrow_buffer::{ArrowNativeType, ToByteSlice};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use arrow_select::concat::concat;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::{ArrowChunk, ArrowField, failed, kind_of, type_name};
@@ -82,6 +82,15 @@ fn upload(
             type_name(field.data_type())
         )));
     }
+    let text: usize = arrays.iter().map(text_bytes).sum();
+    if text > i32::MAX as usize {
+        let (name, of) = (field.name(), type_name(field.data_type()));
+        return Err(PyValueError::new_err(format!(
+            "the column {name:?} has {text} bytes in its chunks, and the type {of} has room for {}; \
+             cast it to large_{of}, or use gpuheap.batches",
+            i32::MAX
+        )));
+    }
     let joined = detached(py, || joined(field, arrays, narrow))?;
     let (array, mut host_copied) = joined.map_err(failed)?;
     let data = array.to_data();
@@ -119,6 +128,14 @@ fn upload(
         py,
         ArrowColumn { field, rows, null_count, values, validity, offsets, dictionary, host_copied },
     )
+}
+
+/// Returns the bytes of text that offsets of 32 bits count, otherwise 0.
+fn text_bytes(array: &ArrayRef) -> usize {
+    match array.data_type() {
+        DataType::Utf8 | DataType::Binary => text::<i32>(&array.to_data()).len(),
+        _ => 0,
+    }
 }
 
 /// Joins the chunks of a column and converts views of text. Returns the number of bytes that this
