@@ -1,15 +1,18 @@
 """Dask's workers with a heap each, in processes and in threads, on emulated devices."""
 
+import asyncio
+import gc
 import importlib
 import os
 import signal
 import time
+import types
 
 import numpy as np
 import pytest
 
 import gpuheap
-from support import needs_driver
+from support import needs_driver, run_program
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
@@ -236,7 +239,95 @@ def test_full_disk_keeps_results_on_host(data, monkeypatch, caplog):
     check(data)
 
 
+class Holder:
+    """A result that Dask's own serializer refuses."""
+
+    def __init__(self, array, is_movable):
+        self.array, self.is_movable = array, is_movable
+
+    def __reduce__(self):
+        if not self.is_movable:
+            raise OSError("no bytes of this")
+        return Holder, (self.array, True)
+
+
+@distributed.protocol.dask_serialize.register(Holder)
+def refuse(value):
+    raise RuntimeError("only on the host")
+
+
+def test_results_move_around_unmovable_one(data, tmp_path, caplog):
+    heap, data = gpuheap.default_heap(), gpuheap.dask.Data(str(tmp_path), device_limit="40%")
+    data["first"] = Holder(heap.zeros(1000), is_movable=False)
+    data["second"] = Holder(heap.array([1, 2]), is_movable=True)
+    fill(data)
+    gc.collect()
+    assert heap.stats()["live"] <= 0.4 * LIMIT
+    assert "first" in data.device and "second" not in data.device
+    assert data["second"].array.to_list() == [1, 2]
+    assert caplog.text.count("cannot be moved from the device") == 1
+
+
+def test_failed_packing_ends_its_transfer(data):
+    heap = gpuheap.default_heap()
+    data["held"] = Holder(heap.zeros(3 * MIB // 4), is_movable=False)
+    running = []
+
+    async def get_data(comm, keys, **_named):
+        running.append(1)
+        found = [data[key] for key in keys]
+        running.pop()
+        return found
+
+    handler = gpuheap.dask._packing(get_data)
+    comm = types.SimpleNamespace(peer_address="tcp://127.0.0.1:1")
+    assert asyncio.run(handler(comm, ["held"])) == [data["held"]]
+    assert not running
+
+
+def test_receiver_without_data_gets_the_value():
+    program = """
+import pickle, tempfile
+import gpuheap.dask
+from gpuheap._dask_data import Packed
+heap = gpuheap.Heap("emulated:1GiB")
+gpuheap.set_default_heap(heap)
+sent = pickle.dumps(Packed.of(heap.array([1, 2])), protocol=5)
+assert pickle.loads(sent).to_list() == [1, 2]
+data = gpuheap.dask.Data(tempfile.mkdtemp())
+assert type(pickle.loads(sent)) is Packed
+"""
+    run_program(program)
+
+
+def test_errors_of_other_libraries_are_retried(threads):
+    client, _ = threads
+    client.register_plugin(plugin())
+    runs.clear()
+
+    def fails_once():
+        runs.append(1)
+        if len(runs) == 1:
+            raise MemoryError("std::bad_alloc")
+        return len(runs)
+
+    assert client.submit(fails_once, pure=False).result() == 2
+
+
+@pytest.mark.parametrize(
+    "name, device",
+    [(1, "cuda:1"), (3, "cuda:1"), ("gpu-1", "cuda:1"), ("5", "cuda:1"), ("tcp://a:41", "cuda:0")],
+)
+def test_number_of_name_chooses_device(monkeypatch, caplog, name, device):
+    monkeypatch.setattr("gpuheap._gpuheap.devices", lambda: ["cuda:0: one", "cuda:1: two"])
+    worker = types.SimpleNamespace(name=name, address="tcp://a:41")
+    assert gpuheap.dask._device_of(worker) == device
+    assert ("its name has no number" in caplog.text) == (device == "cuda:0")
+
+
 def test_device_bytes_finds_nested_arrays(heap):
     with heap.zeros(10) as array:
         assert _dask_data.device_bytes({"a": [array], "b": ("text", 1)}) == 80
     assert _dask_data.device_bytes([np.zeros(10), "text"]) == 0
+    with gpuheap.Table({"a": heap.zeros(10), "b": heap.zeros(10)}) as table:
+        assert _dask_data.device_bytes({"a": table}) == 160

@@ -67,6 +67,16 @@ def test_task_without_gpu_is_refused(cluster):
         ray.get(ray.remote(num_gpus=0)(limit).remote())
 
 
+def test_libraries_are_served_after_arguments(cluster):
+    @ray.remote(num_gpus=0.25)
+    def served(array):
+        before = list(gpuheap.installed().libraries)
+        return before, list(gpuheap.ray.install(libraries=["pycuda"]).libraries), array.nbytes
+
+    heap = gpuheap.Heap("emulated:1GiB")
+    assert ray.get(served.remote(heap.array([1, 2]))) == ([], ["pycuda"], 16)
+
+
 def test_actor_keeps_its_heap(cluster):
     @ray.remote(num_gpus=1)
     class Holder:
@@ -75,7 +85,7 @@ def test_actor_keeps_its_heap(cluster):
             self.array = self.installed.heap.zeros(1000)
 
         def figures(self):
-            assert gpuheap.ray.install() is self.installed
+            assert gpuheap.ray.install(libraries=[]) is self.installed
             return self.installed.heap.limits[0], gpuheap.status().allocated
 
     actor = Holder.remote()

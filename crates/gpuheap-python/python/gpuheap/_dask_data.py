@@ -7,9 +7,11 @@ import math
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Iterator, MutableMapping
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 import zict
 from dask.sizeof import sizeof
@@ -75,20 +77,36 @@ def _size_of_array(value: Any) -> int:
     return value.nbytes
 
 
+def _clear_frames(error: BaseException) -> None:
+    """Empties the frames of an error and of its causes: serializers keep errors in cycles, and the
+    frames keep device memory until the collector runs."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        causes = (one.__cause__, one.__context__)
+        left += [cause for cause in causes if cause is not None and id(cause) not in seen]
+
+
 class Packed:
-    """The bytes of a value on the host, as Dask sends them. A worker that receives them uploads
-    them at their first use."""
+    """The bytes of a value on the host, as Dask sends them. A worker with `Data` uploads them at
+    their first use. In other processes the receiver gets the value itself."""
 
     def __init__(self, header: dict[str, Any], frames: list[Any]) -> None:
         self.header, self.frames = header, frames
 
     @classmethod
     def of(cls, value: Any) -> Packed:
-        header, frames = serialize(value, serializers=("dask", "pickle"), on_error="raise")
+        try:
+            header, frames = serialize(value, serializers=("dask", "pickle"), on_error="raise")
+        except TypeError:
+            # Dask's own serializer of PyTorch's tensors reads those of the host alone.
+            header, frames = serialize(value, serializers=("pickle",), on_error="raise")
         return cls(header, list(frames))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Packed, (self.header, list(map(pickle.PickleBuffer, self.frames)))
+        return received, (self.header, list(map(pickle.PickleBuffer, self.frames)))
 
 
 class Sent(Packed):
@@ -98,12 +116,19 @@ class Sent(Packed):
         return unpacked, super().__reduce__()[1]
 
 
+def received(header: dict[str, Any], frames: list[Any]) -> Any:
+    return Packed(header, frames) if _in_process else unpacked(header, frames)
+
+
 def unpacked(header: dict[str, Any], frames: list[Any]) -> Any:
     return deserialize(header, frames)
 
 
 #: Class of the values that `Data` returns while the worker sends them; `None` at other times.
 packs_as: ContextVar[type[Packed] | None] = ContextVar("packs_as", default=None)
+
+#: Results of this process's workers.
+_in_process: WeakSet[Data] = WeakSet()
 
 
 @sizeof.register(Packed)
@@ -143,6 +168,11 @@ class Data(MutableMapping[Any, Any]):
         self._spare = 0
         #: Bytes that were moved from the device to the host.
         self.moved = 0
+        # Keys whose packing failed. They stay on the device.
+        self._failed: set[Any] = set()
+        _in_process.add(self)
+
+    __hash__ = object.__hash__
 
     def relieve(self, nbytes: int) -> bool:
         """Moves results with at least `nbytes` of device memory to the host, or all of them.
@@ -155,6 +185,7 @@ class Data(MutableMapping[Any, Any]):
 
     def leave_device(self) -> None:
         """Moves all results to the host."""
+        self._failed.clear()
         self._evict(-1)
 
     def __getitem__(self, key: Any) -> Any:
@@ -173,13 +204,14 @@ class Data(MutableMapping[Any, Any]):
                 made = unpacked(value.header, value.frames)
                 break
             except OutOfMemory as error:
-                if not self.relieve(error.requested):
+                if not self.relieve(getattr(error, "requested", 0)):
                     raise
         del self.host[key]
         self._hold(key, made)
         return made
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        self._failed.discard(key)
         if device_bytes(value) == 0:
             self.device.discard(key)
             self.host[key] = value
@@ -189,6 +221,7 @@ class Data(MutableMapping[Any, Any]):
         self._hold(key, value)
 
     def __delitem__(self, key: Any) -> None:
+        self._failed.discard(key)
         if key in self.device:
             del self.device[key]
         else:
@@ -223,15 +256,28 @@ class Data(MutableMapping[Any, Any]):
     def _packed(self, key: Any, form: type[Packed]) -> Any:
         """Returns the value of a key, packed if it belongs to the device."""
         value = self.device.get(key)
-        packed = self.host[key] if value is None else Packed.of(value)
+        try:
+            packed = self.host[key] if value is None else Packed.of(value)
+        except TypeError:
+            # An error here would end the transfer without its end being counted. Sending the value
+            # fails with the same error.
+            return value
         return form(packed.header, packed.frames) if isinstance(packed, Packed) else packed
 
     def _evict(self, left: float) -> None:
-        try:
-            self.device.evict_until_below_target(left)
-        except Exception:
-            # The result stays on the device.
-            log.exception("a result cannot be moved from the device to the host")
+        for key in list(self.device.order):
+            if self.device.total_weight <= left:
+                return
+            if key in self._failed:
+                continue
+            try:
+                self.device.evict(key)
+            except Exception as error:
+                # Another thread may have moved or deleted it. Otherwise it stays on the device.
+                if key in self.device:
+                    self._failed.add(key)
+                    log.exception("a result cannot be moved from the device to the host")
+                _clear_frames(error)
 
     def _pack(self, key: Any, value: Any) -> None:
         self.host[key] = Packed.of(value)

@@ -39,6 +39,12 @@ class Installed:
         self._before = before
         self._undos: list[tuple[str, Undo | None]] = []
 
+    def serve(self, libraries: str | Iterable[str]) -> None:
+        """Installs the heaps in libraries that they are not yet installed in."""
+        for name in _names(libraries):
+            if name not in self.libraries:
+                self.libraries[name] = _served(self, name, asked=libraries != "auto")
+
     def undo(self) -> dict[str, str]:
         """Restores the earlier allocators in reverse order, and the earlier default heap. Memory
         that libraries hold stays valid. Returns the libraries that keep the heap, each with the
@@ -141,8 +147,7 @@ def install(
     made = _current = Installed(heaps, _heap.set_default_heap(heaps[0]), given)
     _heap.set_other_heaps(tuple(heaps[1:]))
     try:
-        for name in names:
-            made.libraries[name] = _served(made, name, asked=libraries != "auto")
+        made.serve(libraries)
     except BaseException:
         # An interrupt during an import. The caller has no object yet to call `undo` on.
         made.undo()

@@ -18,6 +18,7 @@ host before memory runs out. Arrays of gpuheap can be results and arguments of t
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import traceback
@@ -33,7 +34,7 @@ except ImportError:
 
 from gpuheap import _flush, _gpuheap, _heap, _install
 from gpuheap._dask_data import Data, Packed, Sent, device_bytes, log, packs_as
-from gpuheap._errors import DriverError, OutOfMemory
+from gpuheap._errors import DriverError
 from gpuheap._record import Recording
 
 __all__ = ["Data", "Plugin", "device_bytes"]
@@ -166,7 +167,7 @@ class _Served:
         def run(work: Callable[..., Any], arguments: Any, named: Any) -> Any:
             result = work(*arguments, **named)
             error = result.get("actual_exception") if isinstance(result, dict) else None
-            if not isinstance(error, OutOfMemory):
+            if not _is_out_of_memory(error):
                 return result
             # As text: the log would keep the error, and its frames the arrays of the task.
             log.warning("a task is run once more: %s", str(error))
@@ -188,14 +189,22 @@ def _packing(get_data: Callable[..., Any]) -> Callable[..., Any]:
 
     async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:
         # Without `who`, the receiver is a client. Within a process, values are not pickled.
-        in_process = comm.peer_address.startswith("inproc://")
-        form = packs_as.set(Packed if who else None if in_process else Sent)
+        form: type[Packed] | None = Packed if who else Sent
+        if comm.peer_address.startswith("inproc://"):
+            workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
+            form = Packed if any(worker.address == who for worker in workers) else None
+        before = packs_as.set(form)
         try:
             return await get_data(comm, keys=keys, who=who, **named)
         finally:
-            packs_as.reset(form)
+            packs_as.reset(before)
 
     return handler
+
+
+def _is_out_of_memory(error: Any) -> bool:
+    """Returns whether memory ran out. RMM's error is a `MemoryError`."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 #: Workers of this process that a plugin serves.
@@ -212,6 +221,16 @@ def _device_of(worker: Any) -> str:
             f"worker {worker.name} at {worker.address} has no GPU; stop it, or pass "
             'gpuheap.dask.Plugin(device="emulated:16GiB") to use an emulated one'
         )
-    # dask-cuda puts each worker's own GPU first in CUDA_VISIBLE_DEVICES.
-    chosen = worker.name if isinstance(worker.name, int) and "dask_cuda" not in sys.modules else 0
-    return f"cuda:{chosen % count}"
+    if "dask_cuda" in sys.modules:
+        # dask-cuda puts each worker's own GPU first in CUDA_VISIBLE_DEVICES.
+        return "cuda:0"
+    # `dask worker --name gpu --nworkers 2` makes the names gpu-0 and gpu-1.
+    number = re.search(r"(?:^|-)(\d+)$", str(worker.name))
+    if number is None and count > 1:
+        log.warning(
+            "worker %s takes cuda:0 of %d GPUs, because its name has no number; start workers with "
+            "--name, or pass device= to the plugin",
+            worker.name,
+            count,
+        )
+    return f"cuda:{int(number[1]) % count if number else 0}"

@@ -47,6 +47,8 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
         return _install.install(f"{min(share, 1):%}", libraries, **devices, **settings)
     for heap in current.heaps.values():
         heap.set_limits(limit=int(heap.device.total_memory * min(share, 1)))
+    # `setup` makes the heap for arguments of the task, before the task calls this.
+    current.serve(libraries)
     return current
 
 
