@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use gpuheap::Error;
+use gpuheap::{Error, ErrorKind};
 use gpuheap_driver::CUstream;
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
@@ -97,27 +97,31 @@ impl Served {
     }
 }
 
-/// Allocates for RMM. On failure, returns null and writes the reason to `text`.
+/// Allocates for RMM. On failure, returns null, and writes the reason to `to`, and to `is_full` if
+/// memory ran out.
 ///
 /// # Safety
 ///
-/// `heap` is an address of [`RmmHeap::addresses`] whose object is alive, `stream` is alive, and
-/// `text` has `room` writable bytes.
+/// `heap` is an address of [`RmmHeap::addresses`] whose object is alive, `stream` is alive, `to`
+/// has `room` writable bytes, and `is_full` is writable.
 unsafe extern "C" fn allocate(
     heap: *const c_void,
     bytes: usize,
     stream: *mut c_void,
     to: *mut c_char,
     room: usize,
+    is_full: *mut bool,
 ) -> *mut c_void {
     // SAFETY: the caller passes a heap that is alive.
     let served = unsafe { &*heap.cast::<Served>() };
     let done = catch_unwind(AssertUnwindSafe(|| served.allocate(bytes as u64, stream)));
-    let why = match done {
+    let (kind, why) = match done {
         Ok(Ok(address)) => return address as *mut c_void,
-        Ok(Err(error)) => text(&error),
-        Err(_) => "gpuheap failed in a way that is a bug of its own".to_owned(),
+        Ok(Err(error)) => (Some(error.kind()), text(&error)),
+        Err(_) => (None, "gpuheap failed in a way that is a bug of its own".to_owned()),
     };
+    // SAFETY: the caller passes a writable address.
+    unsafe { is_full.write(kind == Some(ErrorKind::OutOfMemory)) };
     let length = why.len().min(room.saturating_sub(1));
     if room > 0 {
         // SAFETY: `to` has `room` writable bytes, and `length` is less than `room`.

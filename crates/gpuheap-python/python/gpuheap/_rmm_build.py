@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def compile_against_rmm(source: Path, made: Path) -> None:
                 "--cplus",
                 "-3",
                 "--module-name",
-                made.stem,
+                made.name.partition(".")[0],
                 "-I",
                 site,
                 "-o",
@@ -72,7 +73,7 @@ def compile_against_rmm(source: Path, made: Path) -> None:
         flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", f"-L{library / 'lib64'}", "-lrmm"]
         found = [f"-I{folder}" for folder in includes]
         _run([compiler, translated, "-o", object, *found, *flags], compiler)
-        made.parent.mkdir(parents=True, exist_ok=True)
+        made.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         # A second process may do the same. The file appears as a whole.
         partial = made.with_suffix(f".{os.getpid()}")
         shutil.copyfile(object, partial)
@@ -120,14 +121,14 @@ def _library() -> Path:
     import rmm
 
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    versions = (
-        f"rmm-{rmm.__version__}-gpuheap-{_gpuheap.__version__}-{sys.implementation.cache_tag}"
-    )
-    return Path(cache, "gpuheap", versions, "gpuheap_rmm_native.so")
+    versions = f"rmm-{rmm.__version__}-gpuheap-{_gpuheap.__version__}"
+    # The suffix names the release of Python, its variant and the machine.
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return Path(cache, "gpuheap", versions, f"gpuheap_rmm_native{suffix}")
 
 
 def native() -> Any:
-    """Loads the native resource. Returns `None` if it was not built."""
+    """Loads the native resource. Returns `None` if it was not built, or does not work here."""
     return _loaded(_library())
 
 
@@ -135,6 +136,15 @@ def native() -> Any:
 def _loaded(path: Path) -> Any:
     if not path.exists():
         return None
+    for one in (path, path.parent):
+        found = one.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            warnings.warn(
+                f"the native resource of RMM is not used: others can write {one}; set XDG_CACHE_HOME to a folder of "
+                "your own, and call gpuheap.rmm.build()",
+                stacklevel=2,
+            )
+            return None
     from importlib.machinery import ExtensionFileLoader
     from importlib.util import module_from_spec, spec_from_loader
 
@@ -144,6 +154,10 @@ def _loaded(path: Path) -> Any:
     name = "gpuheap_rmm_native"
     spec = spec_from_loader(name, ExtensionFileLoader(name, str(path)))
     assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        warnings.warn(f"the native resource of RMM is not used: {error}", stacklevel=2)
+        return None
     return module

@@ -14,13 +14,14 @@ from rmm.pylibrmm.memory_resource._memory_resource cimport DeviceMemoryResource
 
 cdef extern from * nogil:
     """
+    #include <stdexcept>
     #include <rmm/error.hpp>
     #include <rmm/mr/callback_memory_resource.hpp>
 
     static rmm::mr::callback_memory_resource* gpuheap_resource(
         std::size_t allocate, std::size_t deallocate, std::size_t heap)
     {
-      using allocate_t = void* (*)(void*, std::size_t, void*, char*, std::size_t);
+      using allocate_t = void* (*)(void*, std::size_t, void*, char*, std::size_t, bool*);
       using deallocate_t = void (*)(void*, void*, void*);
       auto request = reinterpret_cast<allocate_t>(allocate);
       auto release = reinterpret_cast<deallocate_t>(deallocate);
@@ -29,9 +30,11 @@ cdef extern from * nogil:
           [request, of](std::size_t bytes, cuda::stream_ref stream, void*) -> void* {
             if (bytes == 0) { return nullptr; }
             char text[1024];
-            void* address = request(of, bytes, stream.get(), text, sizeof text);
-            if (address == nullptr) { throw rmm::out_of_memory(text); }
-            return address;
+            bool is_full = false;
+            void* address = request(of, bytes, stream.get(), text, sizeof text, &is_full);
+            if (address != nullptr) { return address; }
+            if (is_full) { throw rmm::out_of_memory(text); }
+            throw std::runtime_error(text);
           },
           [release, of](void* address, std::size_t, cuda::stream_ref stream, void*) {
             if (address != nullptr) { release(of, address, stream.get()); }
