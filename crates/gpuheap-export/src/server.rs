@@ -130,7 +130,7 @@ fn answer(stream: TcpStream, current: &Current) {
         ready(Ok::<_, Infallible>(respond(&request, &exposition)))
     });
     let connection = http1::Builder::new()
-        // Without it, a read waits for the client's end before the response is written.
+        // Without it, the response is written only after the client has closed its side.
         .half_close(true)
         .keep_alive(false)
         .header_read_timeout(None)
@@ -142,7 +142,7 @@ fn answer(stream: TcpStream, current: &Current) {
     while connection.as_mut().poll(&mut context).is_pending() && Instant::now() < end.get() {}
 }
 
-/// A client's connection whose calls block, until `end` at most.
+/// A client's connection. Its reads and writes block, until `end` at most.
 struct Connection {
     stream: TcpStream,
     end: Rc<Cell<Instant>>,

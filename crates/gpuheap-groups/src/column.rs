@@ -4,7 +4,7 @@ use crate::error::Error;
 
 /// Type of numbers, little-endian in memory. Dates and times are integers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the names are those of Rust's types")]
+#[expect(missing_docs, reason = "the names are the names of Rust's types")]
 pub enum NumberType {
     /// A byte; any other than 0 is true.
     Bool,

@@ -3,11 +3,11 @@
 use crate::column::{Column, NumberType, Values, code, number_type};
 use crate::error::{Error, room};
 
-/// Begins a value.
+/// First byte of a value that is present.
 const PRESENT: u8 = 1;
-/// Stands for a missing value. It is behind every value in order.
+/// First byte of a missing value. It is larger than `PRESENT`, so missing values are last.
 const MISSING: u8 = 2;
-/// Follows a byte 0 of a text. A byte 0 with another byte after it ends the text.
+/// Byte after a 0 that is part of a text. A 0 with another byte after it ends the text.
 const ESCAPED: u8 = 0xff;
 
 /// Distinct keys in ascending order, each with a value of each column. A key is kept as bytes whose
@@ -60,7 +60,7 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// The types are not those of the keys' columns; the host has no memory.
+    /// The types differ from the keys' columns; the host has no memory.
     pub fn columns(&self, types: &[KeyType]) -> Result<Vec<KeyColumn>, Error> {
         let mut made = Vec::new();
         for of in types {

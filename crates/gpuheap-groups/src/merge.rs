@@ -23,8 +23,9 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Makes a merger that keeps at most `limit` bytes of host memory. A merge of two runs holds
-    /// their result too, so half of the limit is kept between two batches.
+    /// Makes a merger that keeps at most `limit` bytes of host memory. While two runs are merged,
+    /// their result is in memory too. So between two batches the runs take at most half of the
+    /// limit.
     pub fn new(plan: Plan, limit: usize, folder: PathBuf) -> Merger {
         Merger { plan, runs: Vec::new(), spilled: Vec::new(), limit, folder }
     }
@@ -43,8 +44,8 @@ impl Merger {
     ///
     /// # Errors
     ///
-    /// There are other parts than the plan has, or other than 8 bytes for each key; the host has no
-    /// memory; a temporary file cannot be written. Earlier batches stay.
+    /// The number of parts is not the plan's; a part does not have 8 bytes for each key; the host
+    /// has no memory; a temporary file cannot be written. Earlier batches stay.
     pub fn add(&mut self, keys: Keys, parts: &[&[u8]]) -> Result<(), Error> {
         let width = self.plan.width();
         if parts.len() != width || parts.iter().any(|part| part.len() != keys.len() * 8) {
@@ -149,8 +150,8 @@ pub struct Groups {
     files: Vec<Cursor>,
     /// Index of the next group of the run in memory.
     next: usize,
-    /// The next key of each run, and the index of the run: of its file, or behind all files the run
-    /// in memory. Equal keys are merged in the order in which their batches were added.
+    /// The next key of each run, and the run's index: first the runs in files, then the run in
+    /// memory. Equal keys are merged in the order in which their batches were added.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 

@@ -32,7 +32,7 @@ impl Aggregate {
     ];
 }
 
-/// A figure of each group of a batch, of 8 bytes. Figures of batches are merged into those of all
+/// A figure of each group of a batch, of 8 bytes. Figures of batches are merged into figures of all
 /// rows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
@@ -44,9 +44,9 @@ pub enum Part {
     Total,
     /// Sum of the squared distances from the mean, as `f64`.
     Squares,
-    /// Smallest value as `i64`, `u64` or `f64`. Any, without values.
+    /// Smallest value as `i64`, `u64` or `f64`. Arbitrary in a group without values.
     Min,
-    /// Largest value as `i64`, `u64` or `f64`. Any, without values.
+    /// Largest value as `i64`, `u64` or `f64`. Arbitrary in a group without values.
     Max,
 }
 
@@ -122,7 +122,7 @@ impl Plan {
         self.columns.last().map_or(0, |last| last.first + last.parts.len())
     }
 
-    /// Merges the parts of a group into those of the same group of earlier rows.
+    /// Merges the parts of a group into the parts of the same group of earlier rows.
     pub(crate) fn merge(&self, into: &mut [u64], from: &[u64]) {
         for column in &self.columns {
             let range = column.first..column.first + column.parts.len();
@@ -174,7 +174,7 @@ impl Plan {
 }
 
 impl ColumnPlan {
-    /// Returns the place of a part among those of the column.
+    /// Returns the place of a part among the column's parts.
     fn place(&self, part: Part) -> Option<usize> {
         self.parts.iter().position(|known| *known == part)
     }
@@ -217,8 +217,8 @@ impl ColumnPlan {
         }
     }
 
-    /// Returns the bits of an aggregate, of 8 bytes; `Some(None)` if it is missing, and `None` if
-    /// the column does not have its parts.
+    /// Returns the 8 bytes of an aggregate. `Some(None)`: the group has no value for it. `None`:
+    /// the aggregate was not planned for this column.
     fn value(&self, aggregate: Aggregate, state: &[u64]) -> Option<Option<u64>> {
         let get = |part| Some(state[self.place(part)?]);
         let float = |part| get(part).map(f64::from_bits);

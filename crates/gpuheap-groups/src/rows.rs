@@ -10,8 +10,8 @@ use crate::keys::Keys;
 ///
 /// # Errors
 ///
-/// The errors of [`factorize`](crate::factorize); there are as few or as many rows as `u32` cannot
-/// count; `descending` has another length.
+/// The errors of [`factorize`](crate::factorize); there are `u32::MAX` rows or more; `descending`
+/// has another length.
 pub fn sort(columns: &[Column<'_>], descending: &[bool]) -> Result<Vec<u32>, Error> {
     let rows = check(columns)?;
     if descending.len() != columns.len() {
@@ -91,14 +91,14 @@ pub struct Matches {
 ///
 /// # Errors
 ///
-/// The errors of [`factorize`](crate::factorize); the columns of the two keys have other types; a
-/// table has more rows, or the result more pairs, than indices of 32 bits count.
+/// The errors of [`factorize`](crate::factorize); a key column has different types in the two
+/// tables; a table has `u32::MAX` rows or more, or the result has more pairs.
 pub fn join(left: &[Column<'_>], right: &[Column<'_>], keeps_left: bool) -> Result<Matches, Error> {
     let (left_rows, right_rows) = (check(left)?, check(right)?);
     let rows = indices(right_rows)?;
     indices(left_rows)?;
     let (left_keys, right_keys) = (all_keys(left, left_rows)?, all_keys(right, right_rows)?);
-    // The right rows by key: those of one key are next to each other.
+    // The right rows by key: rows of one key are next to each other.
     let mut by_key = rows;
     by_key.sort_by(|one, other| right_keys.get(*one as usize).cmp(right_keys.get(*other as usize)));
     let mut found: rustc_hash::FxHashMap<&[u8], std::ops::Range<usize>> = Default::default();

@@ -32,7 +32,7 @@ impl Run {
         (self.keys.get(index), &self.states[index * width..][..width])
     }
 
-    /// Merges two runs. Groups of both are in the result once.
+    /// Merges two runs. A group of both is in the result once, with its parts merged.
     pub(crate) fn merged(&self, later: &Run, plan: &Plan) -> Run {
         let (mut made, width) = (Run::default(), plan.width());
         let (mut one, mut other) = (0, 0);

@@ -177,8 +177,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream. A free by the driver waits
-    // too, and obeys the capture's mode.
+    // A wait for the context would break a capture on another stream. So this allocates a byte and
+    // frees it: `cuMemFree` waits too, and obeys the capture's mode.
     let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.

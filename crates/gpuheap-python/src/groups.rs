@@ -99,8 +99,8 @@ pub(crate) struct GroupKeys {
     types: Vec<KeyType>,
 }
 
-/// A column of keys or results: the name of its type, which text has not; values; offsets of text;
-/// and a byte for each row, 1 if it has a value.
+/// A column of keys or results: the name of its type, `None` for text; values; offsets of text; and
+/// a byte for each row, 1 if it has a value, or `None` if all rows have one.
 type HostValues<'py> = (
     Option<&'static str>,
     Bound<'py, PyBytes>,
@@ -173,7 +173,7 @@ pub(crate) fn _unique_rows<'py>(
     bytes(py, &run(py, || unique(&columns(&of)?))?)
 }
 
-/// Returns the bytes of the indices of the bytes that are not 0.
+/// Returns the indices of the bytes of `mask` that are not 0, as the bytes of `uint32`.
 #[pyfunction]
 pub(crate) fn _true_rows<'py>(py: Python<'py>, mask: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     bytes(py, &run(py, || true_rows(mask))?)

@@ -30,7 +30,7 @@ struct Point {
 pub(crate) struct Growth {
     /// Rise of the floor, bytes; negative for a fall.
     pub(crate) bytes: i64,
-    /// Seconds in which the floor rose.
+    /// Seconds from the first third of the window to the last.
     pub(crate) seconds: u64,
 }
 

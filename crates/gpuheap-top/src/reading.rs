@@ -52,7 +52,7 @@ pub(crate) struct Readers {
     pub(crate) actions: Sender<Action>,
 }
 
-/// Starts the threads. They end after the drop of the result, at the latest when their read ends.
+/// Starts the threads. Once the result is dropped, each ends with its current read.
 ///
 /// # Errors
 ///

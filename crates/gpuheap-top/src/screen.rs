@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// The process has no terminal, the terminal cannot be written, or a thread cannot be started.
 pub fn run(machine: &Machine, options: Options) -> io::Result<End> {
-    // Before the terminal is entered: a signal in between would leave it as it is.
+    // First: a signal between the two would leave the terminal in raw mode.
     let signals = Catcher::start()?;
     let mut terminal = Terminal::enter()?;
     let readers = reading::start(machine, options)?;
@@ -85,9 +85,9 @@ struct Catcher {
 }
 
 impl Catcher {
-    /// Starts the thread. If a signal is to end the screen and the screen does not end, the thread
-    /// leaves the terminal and ends the process: a terminal that is gone, or that is stopped by
-    /// Ctrl-S, may block the thread that draws for ever.
+    /// Starts the thread. If the screen has not ended `LONGEST_END` after a signal, the thread
+    /// leaves the terminal and ends the process. A terminal that is gone, or stopped by Ctrl-S, may
+    /// block the drawing thread for ever.
     fn start() -> io::Result<Catcher> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGTSTP, SIGCONT])?;
         let handle = signals.handle();
@@ -116,7 +116,7 @@ impl Drop for Catcher {
     }
 }
 
-/// Time in which the screen ends after a signal.
+/// Time that the screen has to end after a signal.
 const LONGEST_END: Duration = Duration::from_secs(1);
 
 /// State of the screen with its readers.

@@ -143,7 +143,8 @@ impl View {
         if self.is_tree { self.tree(all) } else { all }
     }
 
-    /// Orders processes below their parents. Adds parents without memory that two processes share.
+    /// Orders processes below their parents. Adds a parent without memory of its own if it has two
+    /// or more of the processes as children.
     fn tree(&self, mut all: Vec<ProcessFigures>) -> Vec<ProcessFigures> {
         let listed: BTreeSet<u32> = all.iter().filter_map(|process| process.pid).collect();
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();

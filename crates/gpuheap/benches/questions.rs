@@ -1,4 +1,4 @@
-//! Cost of an allocation while another process asks ten questions a second, and without questions.
+//! Cost of an allocation during ten questions a second of another process, and without questions.
 //! Both take turns, a fifth of a second each, so that a busy machine slows both alike.
 //!
 //! ```text
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use gpuheap::{Access, Device, Heap, PoolKind, Stream, Tracking};
 use gpuheap_publish::{Question, ask, sockets};
 
-/// Pid of the process that is asked, in the environment of the process that asks.
+/// Pid of the publishing process, in the environment of the other process.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
 /// Phases with questions, and as many without.

@@ -474,9 +474,9 @@ impl Weights {
 mod tests {
     use super::*;
 
-    /// Numbers of the cell, algorithm and type; of directions, layers, inputs, hidden elements,
-    /// outputs, sequences and steps; of positions if the sequences are packed, else 0; and 1 if the
-    /// network has dropout.
+    /// Codes of the cell, the algorithm and the type. Counts of directions, layers, inputs, hidden
+    /// elements, outputs, sequences and steps. The count of positions if the sequences are packed,
+    /// else 0. 1 with dropout, else 0.
     type Shape = [u32; 12];
 
     fn described(shape: Shape) -> (Network, Sequences) {

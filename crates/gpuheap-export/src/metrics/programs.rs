@@ -54,7 +54,7 @@ fn reserved(program: &Published) -> u64 {
 }
 
 /// Returns the name of a program without its arguments, because arguments have no bound and may be
-/// secret. Of an interpreter, also returns the script.
+/// secret. For Python and Julia, the name of the script's file follows.
 fn name(command: &str) -> String {
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or_default();

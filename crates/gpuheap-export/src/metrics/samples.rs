@@ -29,7 +29,7 @@ pub(super) fn and<const N: usize>(labels: &Labels, more: [(&'static str, String)
 }
 
 impl Samples {
-    /// Adds to a sample. Programs choose texts of labels, so two of them may have the same labels.
+    /// Adds a value to a sample. Two programs may choose the same labels: the sample is their sum.
     pub(super) fn add(&mut self, metric: Metric, labels: Labels, value: u64) {
         self.add_signed(metric, labels, i64::try_from(value).unwrap_or(i64::MAX));
     }

@@ -44,8 +44,8 @@ impl Order {
         Ticket { slot: stream.slot, number }
     }
 
-    /// Sets whether the work before later frees counts as completed. If it does, their tickets get
-    /// the number zero. Every stream counts as past that number.
+    /// Sets whether a free from now on counts as completed at once. The ticket of such a free has
+    /// the number zero. Every stream counts as past it.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;

@@ -175,7 +175,7 @@ class Data(MutableMapping[Any, Any]):
     __hash__ = object.__hash__
 
     def relieve(self, nbytes: int) -> bool:
-        """Moves results with at least `nbytes` of device memory to the host, or all of them.
+        """Moves results to the host until `nbytes` of device memory are moved, or all results.
         Returns `False` if none was moved. Keeps `nbytes` free from now on, so that the next tasks
         succeed at once."""
         self._spare = max(self._spare, nbytes)

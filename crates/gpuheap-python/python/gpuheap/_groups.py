@@ -36,7 +36,7 @@ AGGREGATES = {
     "null": (),
 }
 
-#: Groups of a table of results, unless the caller passes another number.
+#: Groups in each table of results, unless the caller passes another number.
 CHUNK = 1 << 20
 
 
@@ -59,8 +59,8 @@ def group_by(
     key, NaN or null, are left out; with `dropna=False` they form groups, which are last.
 
     The aggregates of the batches are merged on the host, in at most `host_limit` bytes, or a share
-    of the memory that the host has free. Above it, they go to files without names in the folder
-    `spill`. Without it that is the system's folder of temporary files.
+    of the memory that the host has free. Beyond that, they go to files without names in the folder
+    `spill`, by default the system's folder of temporary files.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")

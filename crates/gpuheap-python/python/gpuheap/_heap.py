@@ -311,7 +311,7 @@ def known_heaps() -> list[Heap]:
 
 
 def heaps_with(heap: Heap) -> list[Heap]:
-    """Returns the heaps whose scopes are those of `heap`."""
+    """Returns the heaps that share the scopes of `heap`."""
     known = known_heaps()
     return known if heap in known else [heap]
 

@@ -54,8 +54,8 @@ class Column(ColumnRows):
 
     Comparisons of numbers give a column of bool, in which a null stays null.
 
-    `mask` says which rows have a value. To make a column of arrays on the device, pass `values`, of
-    the type of another column with `like`.
+    `mask` says which rows have a value. To make a column from arrays on the device, pass `values`.
+    With `like`, it gets the type of that column.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -539,8 +539,8 @@ def renamed(column: Column, name: str) -> Column:
 
 
 def _opened(source: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Returns an object with Arrow's interface, and the function that makes the source's type of a
-    device table."""
+    """Returns an object with Arrow's interface for the source, and a function that turns a device
+    table back into the source's type."""
     library, name = _library(source)
     if library == "pandas" and name != "DataFrame":
         index, dtype, title = source.index, source.dtype, source.name

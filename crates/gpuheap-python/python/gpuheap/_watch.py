@@ -1,4 +1,4 @@
-"""A figure of live and cached GPU memory by library, redrawn each second."""
+"""A chart of live and cached GPU memory by library, redrawn each second."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-#: Seconds between two figures.
+#: Seconds between two drawings.
 PERIOD = 1.0
 #: Most points of a curve. Above it, every second point is dropped, and points come half as often:
-#: the figure always shows the whole time, and a saved notebook stays small.
+#: the chart always shows the whole time, and a saved notebook stays small.
 POINTS = 240
 WIDTH, ROW, CURVE = 640, 66, 36
 
@@ -43,8 +43,8 @@ class Row(NamedTuple):
 
 
 class Watch:
-    """A figure of GPU memory that `gpuheap.watch()` started. The end of its `with` block, `stop()`,
-    the end of the notebook's cell, or the end of the program ends it."""
+    """A chart of GPU memory over time, started by `gpuheap.watch()`. It ends with its `with` block,
+    by `stop()`, with the notebook's cell or with the program."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -60,7 +60,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the figure, and draws it once more. A second call does nothing."""
+        """Ends the chart, and draws it once more. A second call does nothing."""
         # A forked child has a copy of the object, and not its thread.
         if self._ended.is_set() or os.getpid() != self._pid:
             return
@@ -72,7 +72,7 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the figure began."""
+        """Seconds since the chart began."""
         return time.monotonic() - self._began
 
     def _run(self) -> None:
@@ -103,11 +103,11 @@ class Watch:
         return f"GPU memory after {self.seconds:.0f} s{nothing}{failure}"
 
     def _bundle(self) -> dict[str, str]:
-        """Returns the figure in the formats that a notebook saves."""
+        """Returns the chart in the formats that a notebook saves."""
         return {"image/svg+xml": self._svg(), "text/plain": str(self)}
 
     def _svg(self) -> str:
-        """Returns the figure as an image, because a notebook that is not trusted shows images, and
+        """Returns the chart as an image, because a notebook that is not trusted shows images, and
         removes drawings within HTML."""
         curves = self._history.curves
         height = ROW * len(curves) + 26
@@ -155,7 +155,7 @@ class Watch:
         )
 
     def _ipython_display_(self) -> None:
-        """Displays nothing: the figure is on the screen already."""
+        """Displays nothing: the chart is on the screen already."""
 
     def __enter__(self) -> Self:
         return self
@@ -208,8 +208,8 @@ class _History:
 
 
 def watch() -> Watch:
-    """Draws live and cached GPU memory by library: one figure a second, in place. In a notebook the
-    figure ends with the cell, and is saved with it. In a terminal it is one line on stderr, and in
+    """Draws live and cached GPU memory by library: drawn once a second, in place. In a notebook the
+    chart ends with the cell, and is saved with it. In a terminal it is one line on stderr, and in
     other programs one line at the end.
 
     Shows the heaps that `gpuheap.record` records, PyTorch's own allocator, and CuPy's own pool on
@@ -217,9 +217,9 @@ def watch() -> Watch:
 
     >>> import gpuheap
     >>> before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB"))
-    >>> with gpuheap.watch() as figure:
+    >>> with gpuheap.watch() as chart:
     ...     kept = gpuheap.default_heap().alloc(1000)
-    >>> str(figure).splitlines()[1].split(",")[0]
+    >>> str(chart).splitlines()[1].split(",")[0]
     '  gpuheap on emulated:1GiB: 1000 bytes live'
     >>> kept.free()
     >>> _ = gpuheap.set_default_heap(before)

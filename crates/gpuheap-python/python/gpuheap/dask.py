@@ -52,11 +52,12 @@ if tuple(map(int, distributed.__version__.split(".")[:2])) < _OLDEST:
 class Plugin(WorkerPlugin):
     """Serves each worker of a cluster from a heap, as `gpuheap.install` does for a process.
 
-    `limit`, `libraries` and `settings` are those of `gpuheap.install`, for each worker. Workers
+    `limit`, `libraries` and `settings` are passed to `gpuheap.install` in each worker. Workers
     that share a GPU need limits that fit on it together: `"20%"` for four of them.
 
-    `device` is a device's name or UUID. Without it, the worker takes the GPU of its number among
-    those that it sees; under dask-cuda, its first one. `log` is a folder in which each worker
+    `device` is a device's name or UUID. Without it, the worker takes the GPU with its own number,
+    counted again from the first if there are fewer GPUs; under dask-cuda, or if its name is no
+    number, the first. `log` is a folder in which each worker
     records its allocations, for `gpuheap report`. With `retry`, a task that runs out of memory is
     run once more, after results were moved to the host and cached memory was returned.
 

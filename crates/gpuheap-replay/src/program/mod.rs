@@ -312,8 +312,8 @@ impl Program {
 
     /// Returns the steps with each completion moved by `by` completions.
     fn shifted(&self, by: i32) -> Vec<Step> {
-        // Blocks in order of their recorded completion, then blocks that never completed, in order
-        // of their free.
+        // `completed`: blocks in the order of their recorded completion. `waiting`: freed blocks
+        // that never completed, in the order of their free.
         let (mut waiting, mut completed) = (BTreeMap::new(), Vec::new());
         let mut freed_at = vec![0; self.allocations];
         for (index, step) in self.steps.iter().enumerate() {

@@ -71,7 +71,8 @@ impl Trace {
         self.module(stack).filter(is_library)
     }
 
-    /// Returns the framework whose pool a stack takes memory for; `None` if it is of none.
+    /// Returns the framework whose pool took memory with this stack; `None` if no framework's pool
+    /// did.
     pub fn pool_of(&self, stack: u32) -> Option<&'static str> {
         let is_of = |frame: &Frame, library: &str, function: &str| {
             frame.file.contains(library) || frame.function.contains(function)

@@ -105,8 +105,8 @@ impl<R: Read> Input<R> {
         (self.source, self.failure)
     }
 
-    /// Fills the buffer with the next `length` bytes. If the source has fewer bytes, takes memory
-    /// for these bytes only.
+    /// Reads until the buffer holds the next `length` bytes. If the source ends before, takes
+    /// memory only for the bytes that it has, and returns their number as the error.
     fn hold(&mut self, length: u64) -> Result<usize, u64> {
         loop {
             let held = self.filled - self.taken;
