@@ -101,6 +101,8 @@ class Plugin(WorkerPlugin):
 class _Served:
     """A worker that a plugin serves."""
 
+    heap: _heap.Heap
+
     def __init__(self, plugin: Plugin, worker: Any) -> None:
         # The workers of one process share its heap, so the first one chooses the device.
         others = [served.heap.device for served in _served.values()]
@@ -156,6 +158,7 @@ class _Served:
         def figure(name: str) -> Callable[[Any], int]:
             return lambda _: self.heap.stats()[name]
 
+        figures: dict[str, Callable[[Any], float]]
         figures = {f"gpuheap_{name}": figure(name) for name in ("live", "cached", "reserved")}
         figures["gpuheap_limit"] = lambda _: self.heap.limits[0] or 0
         figures["gpuheap_moved"] = lambda _: data.moved if isinstance(data, Data) else 0
@@ -168,7 +171,7 @@ class _Served:
         def run(work: Callable[..., Any], arguments: Any, named: Any) -> Any:
             result = work(*arguments, **named)
             error = result.get("actual_exception") if isinstance(result, dict) else None
-            if not _is_out_of_memory(error):
+            if error is None or not _is_out_of_memory(error):
                 return result
             # As text: the log would keep the error, and its frames the arrays of the task.
             log.warning("a task is run once more: %s", str(error))
@@ -203,7 +206,7 @@ def _packing(get_data: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-def _is_out_of_memory(error: Any) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Returns whether memory ran out. RMM's error is a `MemoryError`."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
