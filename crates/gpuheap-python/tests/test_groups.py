@@ -197,6 +197,7 @@ def test_interruption_frees_the_batch(heap):
         ("k", {"t": "mean"}, TypeError, "there is no mean of the column 't', whose type is"),
         ("k", {"k": "sum"}, ValueError, "two columns of the result have the name 'k'"),
         ("k", {}, TypeError, "must provide a column and an aggregate"),
+        ("k", "sum", TypeError, "names no columns; write agg"),
         ([], {"v": "sum"}, ValueError, "no group keys passed"),
     ],
 )

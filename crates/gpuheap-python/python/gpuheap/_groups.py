@@ -288,6 +288,11 @@ def _named(
 ) -> list[tuple[str, str, str]]:
     """Returns the name of each result, with its column and its aggregate."""
     wanted = []
+    if not isinstance(columns, Mapping):
+        raise TypeError(
+            f"agg({columns!r}) names no columns; write agg({{\"column\": {columns!r}}}), or "
+            f'agg(total=("column", {columns!r}))'
+        )
     for column, hows in columns.items():
         if isinstance(hows, str):
             wanted.append((column, column, hows))
