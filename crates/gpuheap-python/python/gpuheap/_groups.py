@@ -290,7 +290,7 @@ def _named(
     wanted = []
     if not isinstance(columns, Mapping):
         raise TypeError(
-            f"agg({columns!r}) names no columns; write agg({{\"column\": {columns!r}}}), or "
+            f'agg({columns!r}) names no columns; write agg({{"column": {columns!r}}}), or '
             f'agg(total=("column", {columns!r}))'
         )
     for column, hows in columns.items():
