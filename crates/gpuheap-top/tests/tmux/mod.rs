@@ -27,7 +27,8 @@ impl Tmux {
             let is_required = std::env::var("GPUHEAP_TEST_TMUX").is_ok_and(|is| is == "required");
             assert!(!is_required, "{words}; GPUHEAP_TEST_TMUX is required");
             // Not captured by the test's harness.
-            writeln!(std::io::stderr(), "SKIPPED: {words}").unwrap();
+            let mut stderr = std::io::stderr();
+            writeln!(stderr, "SKIPPED: {words}").unwrap();
             return None;
         }
         let tmux = Tmux { folder: tempfile::tempdir().unwrap() };
