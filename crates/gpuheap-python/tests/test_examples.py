@@ -142,7 +142,11 @@ def test_tables_on_wsl2_fail_until_cured():
     )
     for fails, cures in pairs:
         lines(
-            done.stdout, f"-- {fails}", "MemoryError: out of memory", f"{cures}: 523,", "as pandas"
+            done.stdout,
+            f"-- {fails}",
+            "MemoryError: out of GPU memory",
+            f"{cures}: 130,910,400",
+            "as pandas",
         )
     lines(done.stdout, "at most 16 MiB of the card, for 24 MiB of columns")
 
