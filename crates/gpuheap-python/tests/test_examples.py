@@ -145,8 +145,7 @@ def test_tables_on_wsl2_fail_until_cured():
             done.stdout,
             f"-- {fails}",
             "MemoryError: out of GPU memory",
-            f"{cures}: 130,910,400",
-            "as pandas",
+            f"{cures}: 130,910,400, as pandas",
         )
     lines(done.stdout, "at most 16 MiB of the card, for 24 MiB of columns")
 
