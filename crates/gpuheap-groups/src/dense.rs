@@ -32,7 +32,7 @@ pub struct Dense {
 /// keys or more; the host has no memory for the numbers.
 pub fn factorize(columns: &[Column<'_>], missing: Missing) -> Result<Dense, Error> {
     let (codes, firsts) = number(columns, missing)?;
-    let keys = Keys::of_rows(columns, &firsts)?;
+    let keys = Keys::of_rows(columns, firsts.into_iter())?;
     Ok(Dense { codes, keys })
 }
 

@@ -102,9 +102,12 @@ impl Keys {
     }
 
     /// Makes the keys of some rows, given in the order of their keys.
-    pub(crate) fn of_rows(columns: &[Column<'_>], rows: &[usize]) -> Result<Keys, Error> {
+    pub(crate) fn of_rows(
+        columns: &[Column<'_>],
+        rows: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<Keys, Error> {
         let mut keys = Keys { bytes: Vec::new(), ends: room(rows.len())? };
-        for &row in rows {
+        for row in rows {
             for column in columns {
                 encode(column, row, &mut keys.bytes);
             }

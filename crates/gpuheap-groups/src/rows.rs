@@ -41,26 +41,21 @@ pub fn sort(columns: &[Column<'_>], descending: &[bool]) -> Result<Vec<u32>, Err
 ///
 /// The errors of [`factorize`](crate::factorize), and of [`sort`] for the number of rows.
 pub fn unique(columns: &[Column<'_>]) -> Result<Vec<u32>, Error> {
-    indices(check(columns)?)?;
+    count_u32(check(columns)?)?;
     let (_, mut firsts) = number(columns, Missing::Group)?;
     firsts.sort_unstable();
     Ok(firsts.into_iter().map(|row| row as u32).collect())
 }
 
-fn all_keys(columns: &[Column<'_>], rows: usize) -> Result<Keys, Error> {
-    let mut all = room(rows)?;
-    all.extend(0..rows);
-    Keys::of_rows(columns, &all)
-}
-
 fn indices(rows: usize) -> Result<Vec<u32>, Error> {
-    let last = last(rows)?;
+    let end = count_u32(rows)?;
     let mut all = room(rows)?;
-    all.extend(0..last);
+    all.extend(0..end);
     Ok(all)
 }
 
-fn last(rows: usize) -> Result<u32, Error> {
+/// Returns a number of rows, if indices of 32 bits count them.
+fn count_u32(rows: usize) -> Result<u32, Error> {
     u32::try_from(rows).ok().filter(|rows| *rows != LEFT_OUT).ok_or_else(|| {
         Error::Invalid(format!("a table of {rows} rows has more than indices of 32 bits count"))
     })
@@ -72,8 +67,8 @@ fn last(rows: usize) -> Result<u32, Error> {
 ///
 /// [`Error::Invalid`] if indices of 32 bits do not count the bytes.
 pub fn true_rows(mask: &[u8]) -> Result<Vec<u32>, Error> {
-    let last = last(mask.len())?;
-    Ok((0..last).zip(mask).filter(|(_, is)| **is != 0).map(|(row, _)| row).collect())
+    let end = count_u32(mask.len())?;
+    Ok((0..end).zip(mask).filter(|(_, is)| **is != 0).map(|(row, _)| row).collect())
 }
 
 /// Pairs of matching rows.
@@ -95,11 +90,11 @@ pub struct Matches {
 /// tables; a table has `u32::MAX` rows or more, or the result has more pairs.
 pub fn join(left: &[Column<'_>], right: &[Column<'_>], keeps_left: bool) -> Result<Matches, Error> {
     let (left_rows, right_rows) = (check(left)?, check(right)?);
-    let rows = indices(right_rows)?;
-    indices(left_rows)?;
-    let (left_keys, right_keys) = (all_keys(left, left_rows)?, all_keys(right, right_rows)?);
     // The right rows by key: rows of one key are next to each other.
-    let mut by_key = rows;
+    let mut by_key = indices(right_rows)?;
+    count_u32(left_rows)?;
+    let left_keys = Keys::of_rows(left, 0..left_rows)?;
+    let right_keys = Keys::of_rows(right, 0..right_rows)?;
     by_key.sort_by(|one, other| right_keys.get(*one as usize).cmp(right_keys.get(*other as usize)));
     let mut found: rustc_hash::FxHashMap<&[u8], std::ops::Range<usize>> = Default::default();
     let mut first = 0;
