@@ -254,6 +254,20 @@ pub(crate) fn code(of: NumberType, bytes: &[u8], row: usize) -> Option<usize> {
     usize::try_from(code).ok()
 }
 
+/// Appends to the list of rows that have a value, after `rows` other rows. The list begins at the
+/// first row without one.
+pub(crate) fn push_present(present: &mut Option<Vec<bool>>, rows: usize, is_present: bool) {
+    match present {
+        Some(present) => present.push(is_present),
+        None if is_present => {}
+        None => {
+            let mut made = vec![true; rows];
+            made.push(false);
+            *present = Some(made);
+        }
+    }
+}
+
 /// Returns the type of a column's numbers; `None` for text.
 pub(crate) fn number_type(column: &Column<'_>) -> Option<NumberType> {
     match &column.values {

@@ -1,6 +1,6 @@
 //! Keys as bytes whose order is the order of the keys.
 
-use crate::column::{Column, NumberType, Values, code, number_type};
+use crate::column::{Column, NumberType, Values, code, number_type, push_present};
 use crate::error::{Error, room};
 
 /// First byte of a value that is present.
@@ -171,15 +171,7 @@ fn decode<'k>(key: &'k [u8], of: KeyType, row: usize, column: &mut KeyColumn) ->
         }
         (KeyType::Text, None) => return None,
     }
-    match &mut column.present {
-        Some(present) => present.push(!is_missing),
-        None if is_missing => {
-            let mut present = vec![true; row];
-            present.push(false);
-            column.present = Some(present);
-        }
-        None => {}
-    }
+    push_present(&mut column.present, row, !is_missing);
     Some(rest)
 }
 

@@ -1,6 +1,6 @@
 //! Aggregates of columns, and the parts of which they are merged.
 
-use crate::column::NumberType;
+use crate::column::{NumberType, push_present};
 use crate::error::Error;
 
 /// An aggregate of a column's values. Missing values are left out.
@@ -153,15 +153,7 @@ impl Plan {
         let mut made = ResultColumn { of, values: Vec::new(), present: None };
         for (row, state) in states.chunks_exact(width).enumerate() {
             let value = column.value(aggregate, &state[column.first..])?;
-            match (&mut made.present, value) {
-                (Some(present), value) => present.push(value.is_some()),
-                (None, None) => {
-                    let mut present = vec![true; row];
-                    present.push(false);
-                    made.present = Some(present);
-                }
-                (None, Some(_)) => {}
-            }
+            push_present(&mut made.present, row, value.is_some());
             let bits = value.unwrap_or(0);
             let bits = match of {
                 NumberType::F32 => u64::from((f64::from_bits(bits) as f32).to_bits()),
