@@ -143,6 +143,15 @@ impl Fold {
         }
     }
 
+    /// Returns the reduction that combines two aggregates of a group.
+    pub(crate) const fn reduction(self) -> Reduction {
+        match self {
+            Fold::Count | Fold::Sum | Fold::Squares => Reduction::Sum,
+            Fold::Min => Reduction::Min,
+            Fold::Max => Reduction::Max,
+        }
+    }
+
     /// Returns the bits of the aggregate of no values, with which `out` must be filled before.
     pub const fn identity(self, of: Type) -> u64 {
         match (self, self.output(of)) {

@@ -4,7 +4,7 @@
 use crate::ptx::value::{cast, class, combine, load};
 use crate::ptx::writer::{Class, Label, MAXWELL, PASCAL, Reg, Writer, emit};
 use crate::threads::{BLOCK, SHARED_BYTES};
-use crate::{Fold, Kernel, Reduction, Type};
+use crate::{Fold, Kernel, Type};
 
 pub(super) fn group(
     kernel: &Kernel,
@@ -116,11 +116,6 @@ pub(super) fn group(
             let [copy, at] = w.regs(Class::Bits32);
             let [nothing, ended] = w.regs(Class::Predicate);
             let (again, end) = (w.label(), w.label());
-            let op = match fold {
-                Fold::Min => Reduction::Min,
-                Fold::Max => Reduction::Max,
-                Fold::Count | Fold::Sum | Fold::Squares => Reduction::Sum,
-            };
             emit!(w, "ld.shared.{} {total}, [{place}];", total.class.suffix());
             emit!(w, "mov.u32 {copy}, 1;");
             emit!(w, "mov.u32 {at}, {place};");
@@ -129,7 +124,7 @@ pub(super) fn group(
             emit!(w, "@{ended} bra {end};");
             emit!(w, "mad.lo.u32 {at}, {}, 8, {at};", own.count);
             emit!(w, "ld.shared.{} {other}, [{at}];", other.class.suffix());
-            combine(w, op, to, total, other);
+            combine(w, fold.reduction(), to, total, other);
             emit!(w, "add.u32 {copy}, {copy}, 1;");
             emit!(w, "bra {again};");
             w.place(end);

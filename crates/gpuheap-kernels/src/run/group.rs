@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::run::element::{Element, Elements, Value, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
-use crate::{Fold, Reduction, Type};
+use crate::{Fold, Type};
 
 pub(super) fn group(
     words: &[u64],
@@ -32,11 +32,7 @@ fn aggregate<A: Element>(
 ) -> Result<(), Refused> {
     let [rows, inner, groups, out, input, keys, bad, valid, means, _, skips_nan] =
         std::array::from_fn(|index| word(words, index));
-    let op = match fold {
-        Fold::Count | Fold::Sum | Fold::Squares => Reduction::Sum,
-        Fold::Min => Reduction::Min,
-        Fold::Max => Reduction::Max,
-    };
+    let op = fold.reduction();
     let combine = A::combine(op);
     let skips_nan = skips_nan != 0 || matches!(fold, Fold::Min | Fold::Max);
     let mut totals: BTreeMap<u64, A> = BTreeMap::new();
@@ -81,10 +77,10 @@ fn aggregate<A: Element>(
             }
             let slot = group * inner + column;
             let value = match &values {
-                Some((_, of)) if fold == Fold::Squares => {
+                Some((values, _)) if fold == Fold::Squares => {
                     let mut mean = [0; 8];
                     memory.read(means.wrapping_add(slot * 8), &mut mean)?;
-                    let value = with_type!(*of, T => f64::from_value(T::load(element).value()));
+                    let value = f64::from_value((values.load)(element).value());
                     let distance = value - f64::load(&mean);
                     A::from_value(Value::Float(distance * distance))
                 }
