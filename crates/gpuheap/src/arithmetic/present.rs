@@ -7,7 +7,7 @@ use gpuheap_kernels::{ByKey, Fold, Type};
 use ndarray::Ix1;
 
 use super::cast::recast;
-use super::launch::run;
+use super::launch::{Window, run};
 use super::number::{Number, Scalar};
 use crate::Caller;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, UninitArray};
@@ -70,7 +70,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         &self,
         values: &ArrayBase<S, T, Ix1>,
     ) -> Result<DeviceArray<u64>, Error> {
-        self.fold(Fold::Count, values, None::<&ArrayBase<S, f64, Ix1>>, Location::caller())
+        self.fold(Fold::Count, values, None, Location::caller())
     }
 
     /// Returns the sum of each group's values; 0 for a group without values. Adds as
@@ -84,8 +84,8 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         &self,
         values: &ArrayBase<S, T, Ix1>,
     ) -> Result<DeviceArray<T::Sum>, Error> {
-        let (at, means) = (Location::caller(), None::<&ArrayBase<S, f64, Ix1>>);
-        recast(self.fold::<_, _, _, T::Total>(Fold::Sum, values, means, at)?, at)
+        let at = Location::caller();
+        recast(self.fold::<_, _, T::Total>(Fold::Sum, values, None, at)?, at)
     }
 
     /// Returns the smallest value of each group. For a group without values, whose
@@ -99,8 +99,8 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         &self,
         values: &ArrayBase<S, T, Ix1>,
     ) -> Result<DeviceArray<T>, Error> {
-        let (at, means) = (Location::caller(), None::<&ArrayBase<S, f64, Ix1>>);
-        recast(self.fold::<_, _, _, T::Total>(Fold::Min, values, means, at)?, at)
+        let at = Location::caller();
+        recast(self.fold::<_, _, T::Total>(Fold::Min, values, None, at)?, at)
     }
 
     /// Returns the largest value of each group. For a group without values, whose
@@ -114,8 +114,8 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         &self,
         values: &ArrayBase<S, T, Ix1>,
     ) -> Result<DeviceArray<T>, Error> {
-        let (at, means) = (Location::caller(), None::<&ArrayBase<S, f64, Ix1>>);
-        recast(self.fold::<_, _, _, T::Total>(Fold::Max, values, means, at)?, at)
+        let at = Location::caller();
+        recast(self.fold::<_, _, T::Total>(Fold::Max, values, None, at)?, at)
     }
 
     /// Returns the sum of the squared distances of each group's values from `means`, one for each
@@ -138,15 +138,15 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
                 self.groups
             )));
         }
-        self.fold(Fold::Squares, values, Some(means), Location::caller())
+        self.fold(Fold::Squares, values, Some(means.window()), Location::caller())
     }
 
     /// Aggregates into device memory, because many threads of a kernel add to one element at once.
-    fn fold<S: ArrayData, T: Scalar, M: ArrayData, A: Scalar>(
+    fn fold<S: ArrayData, T: Scalar, A: Scalar>(
         &self,
         fold: Fold,
         values: &ArrayBase<S, T, Ix1>,
-        means: Option<&ArrayBase<M, f64, Ix1>>,
+        means: Option<Window<'_>>,
         at: Caller,
     ) -> Result<DeviceArray<A>, Error> {
         let (rows, groups) = (values.len(), self.groups);
@@ -160,7 +160,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         let out = target.uninit_at::<u64, _>(Ix1(groups), at)?.fill(fold.identity(T::TYPE))?;
         let out: DeviceArray<A> = out.into_reinterpreted()?;
         let keys = self.keys.window();
-        let (valid, means) = (self.valid.map(|bits| bits.window()), means.map(|all| all.window()));
+        let valid = self.valid.map(|bits| bits.window());
         let (bits, distances) = (valid.unwrap_or(keys), means.unwrap_or(keys));
         let arrays = [&values.window(), &keys, &bits, &distances, &out.window()];
         run(arrays, |[values, keys, bits, distances, out]| {
