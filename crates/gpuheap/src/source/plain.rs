@@ -75,10 +75,9 @@ impl MemorySource for PlainSource {
                 }
             }
         });
-        if freed.is_err() {
+        freed.inspect_err(|_| {
             name_pool(&self.events.context, self.kind, segment.address, segment.bytes);
-        }
-        freed?;
+        })?;
         self.segments.remove(&segment.address);
         if !self.shares_granules(segment) {
             self.large -= self.growth(segment.bytes);

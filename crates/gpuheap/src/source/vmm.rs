@@ -240,10 +240,7 @@ impl Pages for Vmm {
             // it refuses the call.
             unsafe { driver.cuMemAddressFree(address, bytes as usize) }
         });
-        if freed.is_err() {
-            name_pool(&self.context, MemoryKind::Device, address, bytes);
-        }
-        freed?;
+        freed.inspect_err(|_| name_pool(&self.context, MemoryKind::Device, address, bytes))?;
         self.reserved.remove(&address);
         Ok(())
     }
