@@ -94,11 +94,12 @@ impl Recorded {
             Format::Capture => trace.unrecorded_pools(),
             _ => Vec::new(),
         };
+        let is_rmm = trace.format() == Format::RmmCsv
+            || segments_of.contains(&"RMM")
+            || has_blocks_of_rmm(trace);
         Self {
-            allocator: allocator(trace, &segments_of),
-            is_rmm: trace.format() == Format::RmmCsv
-                || segments_of.contains(&"RMM")
-                || has_blocks_of_rmm(trace),
+            allocator: allocator(trace, is_rmm),
+            is_rmm,
             segments_of,
             device: RunDevice::from_trace(trace),
             is_expandable: settings.as_ref().is_some_and(|settings| settings.expandable_segments()),
@@ -155,10 +156,10 @@ impl Recorded {
 /// Returns the allocator that served most bytes of a trace, a framework's pool before the driver;
 /// `None` if the trace does not show it.
 /// RMM has several. A heap of gpuheap may have any pool, and does not record the driver's figures.
-fn allocator(trace: &Trace, segments_of: &[&str]) -> Option<&'static str> {
+fn allocator(trace: &Trace, is_rmm: bool) -> Option<&'static str> {
     match trace.format() {
         Format::PytorchSnapshot => return Some("torch"),
-        Format::Capture if !segments_of.contains(&"RMM") && !has_blocks_of_rmm(trace) => {}
+        Format::Capture if !is_rmm => {}
         _ => return None,
     }
     let mut bytes_of = BTreeMap::new();
