@@ -47,8 +47,8 @@ export! {
     /// kernels takes.
     fn cublasCreate_v2(handle: Out<Handle>) -> Outcome {
         handle.require()?;
-        let memory = device::load(Loaded::Cublas).then(|| Memory::new(Memory::OF_CUBLAS));
-        let _memory = memory.flatten().ok_or(CublasCode::ALLOC_FAILED)?;
+        let memory = device::take(&[Loaded::Cublas], Memory::OF_CUBLAS);
+        let _memory = memory.ok_or(CublasCode::ALLOC_FAILED)?;
         let (pointer_mode, math_mode, stream) = (0, 0, CUstream::NULL);
         handle.write(Handle::new(CublasSession { pointer_mode, math_mode, stream, _memory }))
     }

@@ -176,6 +176,12 @@ impl Drop for Memory {
     }
 }
 
+/// Allocates the memory of code, and `bytes` for an object of the program; `None` if the device has
+/// too little memory.
+pub(crate) fn take(code: &[Loaded], bytes: usize) -> Option<Memory> {
+    if code.iter().all(|&code| load(code)) { Memory::new(bytes) } else { None }
+}
+
 /// PTX of an empty kernel.
 const PTX: &[u8] = b".version 8.0\n.target sm_50\n.address_size 64\n\
                      .visible .entry gpuheap_stands_for_a_library() { ret; }\n\0";

@@ -92,9 +92,7 @@ impl Communicator {
 
 /// Allocates the memory of NCCL's code, and `bytes` of buffers.
 fn take(code: &[Loaded], bytes: usize) -> Result<Memory, NcclCode> {
-    let fits = code.iter().all(|&code| device::load(code));
-    let buffers = if fits { Memory::new(bytes) } else { None };
-    buffers.ok_or(NcclCode::UNHANDLED_CUDA_ERROR)
+    device::take(code, bytes).ok_or(NcclCode::UNHANDLED_CUDA_ERROR)
 }
 
 /// Identity of a communicator (`ncclUniqueId`) that ranks pass to each other.

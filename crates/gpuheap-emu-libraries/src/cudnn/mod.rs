@@ -115,8 +115,8 @@ export! {
     fn cudnnCreate(handle: Out<Handle<CudnnSession>>) -> Outcome {
         handle.require()?;
         report::note("cuDNN", "workspaces are by rules that were measured on an H200");
-        let memory = device::load(Loaded::Cudnn).then(|| Memory::new(Memory::OF_CUDNN));
-        let _memory = memory.flatten().ok_or(CudnnCode::ALLOCATION_FAILED)?;
+        let memory = device::take(&[Loaded::Cudnn], Memory::OF_CUDNN);
+        let _memory = memory.ok_or(CudnnCode::ALLOCATION_FAILED)?;
         handle.write(Handle::new(CudnnSession { stream: CUstream::NULL, _memory }))
     }
 
