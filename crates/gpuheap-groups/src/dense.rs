@@ -11,7 +11,7 @@ use crate::keys::Keys;
 pub enum Missing {
     /// The rows belong to no group.
     LeftOut,
-    /// Missing values are equal to each other, and are in order behind all others.
+    /// Missing values are equal to each other, and are after all others in order.
     Group,
 }
 
