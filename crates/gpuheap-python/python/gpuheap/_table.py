@@ -430,10 +430,13 @@ class Table(TableRows):
         return self._rows
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        return _arrow_export(self._field, list(self._columns.values()), self._rows, "stream")
+        return self._exported("stream")
 
     def __arrow_c_array__(self, requested_schema: object = None) -> Any:
-        return _arrow_export(self._field, list(self._columns.values()), self._rows, "array")
+        return self._exported("array")
+
+    def _exported(self, form: str) -> Any:
+        return _arrow_export(self._field, list(self._columns.values()), self._rows, form)
 
     def on_device(self) -> OnDevice:
         """Returns the table for libraries that read device memory through Arrow's interface. They
@@ -461,11 +464,11 @@ class OnDevice:
         self._table = table
 
     def __arrow_c_device_array__(self, requested_schema: object = None, **options: Any) -> Any:
+        # Arrow's rule for keywords of later versions: None is ignored, any other value is an error.
         wanted = [name for name, value in options.items() if value is not None]
         if wanted:
             raise NotImplementedError(f"the options {wanted} of Arrow's interface are not known")
-        table = self._table
-        return _arrow_export(table._field, list(table._columns.values()), table._rows, "device")
+        return self._table._exported("device")
 
 
 def uploaded(heap: Heap, source: Any, narrow: bool = False) -> Table | Column:
