@@ -166,6 +166,11 @@ class Column(ColumnRows):
         return self._values
 
     @property
+    def _numbers(self) -> Array | None:
+        """The values if they are numbers, booleans or times, otherwise `None`."""
+        return self.values if self.kind in ("number", "bool", "time") else None
+
+    @property
     def mask(self) -> Array | None:
         """`True` for each row that has a value. `None` if no row is null."""
         if _is_freed(self._mask) and self._validity is not None:
@@ -244,20 +249,21 @@ class Column(ColumnRows):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.kind not in ("number", "bool", "time") or self.values is None:
+        numbers = self._numbers
+        if numbers is None:
             raise AttributeError(f"a column of {self.type} is no array of numbers")
-        interface = dict(self.values.__cuda_array_interface__)
+        interface = dict(numbers.__cuda_array_interface__)
         if self.mask is not None:
             interface["mask"] = self.mask
         return interface
 
     def __dlpack__(self, **options: Any) -> Any:
-        if self.null_count or self.values is None or self.kind not in ("number", "bool", "time"):
+        if self.null_count or (numbers := self._numbers) is None:
             raise BufferError(
                 f"a column of {self.type} with {self.null_count} nulls is more than an array; pass its "
                 "parts: column.values, column.mask, column.offsets"
             )
-        return self.values.__dlpack__(**options)
+        return numbers.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         if self.values is None:
