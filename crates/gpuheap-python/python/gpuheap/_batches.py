@@ -9,10 +9,10 @@ from gpuheap._adapt import adapt_noting, is_host_array, is_table, is_wide, refus
 from gpuheap._errors import OutOfMemory
 from gpuheap._gpuheap import Array, _ArrowChunk
 from gpuheap._sources import Ahead, chunks_of, chunks_of_files, is_file
+from gpuheap._table import Column, Copies, Table, of_chunks
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
-    from gpuheap._table import Column, Copies, Table
 
 
 def batches(
@@ -271,8 +271,6 @@ class _TableRows(_Ranges):
     """Ranges of the rows of a table that is read in chunks."""
 
     def __init__(self, chunks: Ahead, nbytes: int) -> None:
-        from gpuheap._table import Copies
-
         self._chunks = chunks
         #: Bytes of a batch.
         self._nbytes = nbytes
@@ -303,8 +301,6 @@ class _TableRows(_Ranges):
         return piece
 
     def upload(self, heap: Heap, piece: _ArrowChunk, narrow: bool) -> tuple[Any, list[Any]]:
-        from gpuheap._table import Table, of_chunks
-
         made = of_chunks(heap, piece.field, [piece], narrow)
         if isinstance(made, Table):
             self._copies = self._copies.plus(made.copies)
@@ -329,7 +325,7 @@ def arrays(structure: Any) -> list[Array]:
     def note(leaf: Any) -> Any:
         if isinstance(leaf, Array):
             found.append(leaf)
-        elif type(leaf).__module__ == "gpuheap._table":
+        elif isinstance(leaf, (Column, Table)):
             found.extend(leaf._arrays())
         return leaf
 

@@ -13,11 +13,10 @@ from gpuheap._gpuheap import (
     Array,
     _factorize,
     _GroupChunk,
-    _HostColumn,
     _PartsMerger,
     _size,
 )
-from gpuheap._rows import text_column
+from gpuheap._rows import on_host, text_column
 from gpuheap._sources import is_file
 from gpuheap._table import Column, Table
 
@@ -340,14 +339,6 @@ def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[
 
 def _wide(dtype: str) -> str:
     return {"i": "int64", "f": "float64"}.get(dtype[0], "uint64")
-
-
-def on_host(column: Column) -> _HostColumn:
-    """Copies a column to the host."""
-    if column.values is None:
-        raise TypeError("a column of nulls has no keys")
-    dictionary = None if column.dictionary is None else on_host(column.dictionary)
-    return _HostColumn(column.values, column.validity, column.offsets, dictionary)
 
 
 def _free_host_memory() -> int:
