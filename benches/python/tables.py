@@ -1,4 +1,4 @@
-"""Times batches of a Parquet file beside pyarrow's own read of it. Prints a Markdown table.
+"""Times batches of a Parquet file next to pyarrow's own read of it. Prints a Markdown table.
 
     python benches/python/tables.py [--rows 8000000] [--turns 5] [--device emulated:4GiB]
 

@@ -185,8 +185,8 @@ def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
 
 
 def text_column(values: Array, mask: Array | None, ends: Array, like: Any) -> Column:
-    """Returns a column of text, of the type of `like`: text beyond offsets of 32 bits gets those of
-    64 bits."""
+    """Returns a column of text, of the type of `like`. The offsets have 64 bits if 32 bits cannot
+    count the text."""
     from gpuheap._table import Column
 
     is_short = like._field.type in ("string", "binary")
