@@ -69,7 +69,7 @@ impl CupyAllocator {
             // SAFETY: the signature in the capsule's name is the type's.
             device_function: device_function
                 .map(|found| unsafe { std::mem::transmute::<*mut c_void, DeviceFunction>(found) }),
-            // SAFETY: as above.
+            // SAFETY: the signature in the capsule's name is the type's.
             handle_function: handle_function
                 .map(|found| unsafe { std::mem::transmute::<*mut c_void, HandleFunction>(found) }),
             memory_class: memory.getattr("CFunctionAllocatorMemory")?.unbind(),

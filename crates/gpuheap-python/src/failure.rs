@@ -1,6 +1,7 @@
 //! Errors of the library as Python exceptions. `gpuheap/_errors.py` declares the classes.
 
 use std::collections::TryReserveError;
+use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap::{Error, OutOfMemory};
@@ -123,6 +124,22 @@ pub(crate) fn text(error: &Error) -> String {
     in_python(error.to_string())
 }
 
+/// Writes a text and a 0 to a C buffer, cut to the room.
+///
+/// # Safety
+///
+/// `to` has `room` writable bytes.
+pub(crate) unsafe fn write_text(text: &str, to: *mut c_char, room: usize) {
+    let length = text.len().min(room.saturating_sub(1));
+    if room > 0 {
+        // SAFETY: `to` has `room` writable bytes, and `length` is less than `room`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), length);
+            to.add(length).write(0);
+        }
+    }
+}
+
 /// Replaces Rust's names in a text of the core with Python's.
 pub(crate) fn in_python(text: String) -> String {
     IN_PYTHON.iter().fold(text, |text, (in_rust, in_python)| text.replace(in_rust, in_python))
@@ -131,6 +148,9 @@ pub(crate) fn in_python(text: String) -> String {
 /// Error text for a use of an array whose memory was freed.
 pub(crate) const FREED: &str = "the array was freed before this use, by free() or at the end of a scope; free it after its last \
      use, keep it beyond the scope with scope.keep(array), or make a copy first";
+
+/// Error text for a panic within a function that another library calls by address.
+pub(crate) const PANICKED: &str = "gpuheap failed in a way that is a bug of its own";
 
 /// Words of the core's errors, each with its replacement in Python.
 const IN_PYTHON: [(&str, &str); 10] = [

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use arrow_buffer::{ArrowNativeType, ToByteSlice};
 use gpuheap_groups::{
     Aggregate, Column, Error, Groups, KeyType, Keys, Merged, Merger, Missing, NumberType, Part,
     Plan, factorize, join, sort, take_text, true_rows, unique,
@@ -83,11 +84,9 @@ fn run<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error> + Send) 
     detached(py, work)?.map_err(|error| exception(py, &error))
 }
 
-fn bytes<'py>(py: Python<'py>, numbers: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
+fn bytes<'py, T: ArrowNativeType>(py: Python<'py>, numbers: &[T]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(numbers), |to| {
-        for (to, number) in to.chunks_exact_mut(4).zip(numbers) {
-            to.copy_from_slice(&number.to_ne_bytes());
-        }
+        to.copy_from_slice(numbers.to_byte_slice());
         Ok(())
     })
 }
@@ -118,8 +117,10 @@ impl GroupKeys {
     fn __len__(&self) -> usize {
         self.keys.len()
     }
+}
 
-    /// The columns of the keys.
+impl GroupKeys {
+    /// Returns the columns of the keys.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<HostValues<'py>>> {
         let made = run(py, || self.keys.columns(&self.types))?;
         let types = self.types.iter().map(|of| match of {
@@ -127,14 +128,11 @@ impl GroupKeys {
             KeyType::Text => None,
         });
         let column = |(of, column): (_, gpuheap_groups::KeyColumn)| {
-            let offsets = column.offsets.map(|offsets| {
-                let bytes: Vec<u8> = offsets.iter().flat_map(|at| at.to_ne_bytes()).collect();
-                PyBytes::new(py, &bytes)
-            });
+            let offsets = column.offsets.map(|offsets| bytes(py, &offsets)).transpose()?;
             let present = flags(py, column.present.as_ref());
-            (of, PyBytes::new(py, &column.values), offsets, present)
+            Ok((of, PyBytes::new(py, &column.values), offsets, present))
         };
-        Ok(types.zip(made).map(column).collect())
+        types.zip(made).map(column).collect()
     }
 }
 
@@ -203,8 +201,7 @@ pub(crate) fn _take_text<'py>(
         let indices: Vec<u32> = indices.chunks_exact(4).map(read).collect();
         take_text(&column.column()?, &indices)
     })?;
-    let offsets: Vec<u8> = offsets.iter().flat_map(|at| at.to_ne_bytes()).collect();
-    Ok((PyBytes::new(py, &offsets), PyBytes::new(py, &text)))
+    Ok((bytes(py, &offsets)?, PyBytes::new(py, &text)))
 }
 
 /// Merges the aggregates of batches. After [`end`](PartsMerger::end), it has the groups.

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::addresses::Addresses;
-use crate::failure::text;
+use crate::failure::{PANICKED, text, write_text};
 use crate::heap::Heap;
 use crate::locked::locked;
 use crate::memory::Memory;
@@ -118,18 +118,12 @@ unsafe extern "C" fn allocate(
     let (kind, why) = match done {
         Ok(Ok(address)) => return address as *mut c_void,
         Ok(Err(error)) => (Some(error.kind()), text(&error)),
-        Err(_) => (None, "gpuheap failed in a way that is a bug of its own".to_owned()),
+        Err(_) => (None, PANICKED.to_owned()),
     };
     // SAFETY: the caller passes a writable address.
     unsafe { is_full.write(kind == Some(ErrorKind::OutOfMemory)) };
-    let length = why.len().min(room.saturating_sub(1));
-    if room > 0 {
-        // SAFETY: `to` has `room` writable bytes, and `length` is less than `room`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(why.as_ptr(), to.cast(), length);
-            to.add(length).write(0);
-        }
-    }
+    // SAFETY: the caller passes `room` writable bytes.
+    unsafe { write_text(&why, to, room) };
     std::ptr::null_mut()
 }
 

@@ -61,7 +61,8 @@ def test_failing_library_leaves_the_others():
 broken = types.ModuleType("cupy")
 sys.modules["cupy"] = broken
 sys.modules["pycuda"] = types.ModuleType("pycuda")
-installed = gpuheap.install("512MiB", ["cupy", "pycuda", "jax"], device="emulated:1GiB")
+names = iter(["cupy", "pycuda", "jax"])
+installed = gpuheap.install("512MiB", names, device="emulated:1GiB")
 done = {name: outcome.done for name, outcome in installed.libraries.items()}
 assert done == {"cupy": False, "pycuda": False, "jax": True}, installed
 assert "gpuheap.pycuda.allocator()" in str(installed)

@@ -1,4 +1,4 @@
-"""The figure of `gpuheap.watch`: in a notebook that a kernel runs, in a terminal, in a script."""
+"""The chart of `gpuheap.watch`: in a notebook that a kernel runs, in a terminal, in a script."""
 
 import os
 import pty
@@ -19,8 +19,8 @@ from gpuheap import _watch
 _watch.PERIOD = 0.01
 heap = gpuheap.Heap("emulated:1GiB")
 gpuheap.set_default_heap(heap)
-def drawn(figure, times):
-    while len(figure._history.curves["gpuheap on emulated:1GiB"]) < times:
+def drawn(chart, times):
+    while len(chart._history.curves["gpuheap on emulated:1GiB"]) < times:
         time.sleep(0.01)
 def names():
     return [thread.name for thread in threading.enumerate()]
@@ -57,15 +57,15 @@ def texts(image):
     return [one.text for one in ElementTree.fromstring(image).iter() if one.tag.endswith("text")]
 
 
-def test_notebook_keeps_last_figure(run):
-    cell = "figure = gpuheap.watch()\ndrawn(figure, 3)\nkept = heap.alloc(3 << 20)\nfigure"
+def test_notebook_keeps_last_chart(run):
+    cell = "chart = gpuheap.watch()\ndrawn(chart, 3)\nkept = heap.alloc(3 << 20)\nchart"
     _, outputs, after = run(cell, "print(names().count('gpuheap-watch'))")
     # Redrawn in place, and no text of the object itself.
     [output] = outputs
     assert output.output_type == "display_data"
     assert "gpuheap on emulated:1GiB: 3 MiB live" in output.data["text/plain"]
     assert any("3 MiB live" in text for text in texts(output.data["image/svg+xml"]))
-    # The figure ended with its cell.
+    # The chart ended with its cell.
     assert after[0].text == "0\n"
 
 
@@ -83,7 +83,7 @@ def test_magic_ends_after_error(run):
 
 
 def test_script_prints_one_line():
-    program = SETUP + "figure = gpuheap.watch()\ndrawn(figure, 3)\nkept = heap.alloc(1000)\n"
+    program = SETUP + "chart = gpuheap.watch()\ndrawn(chart, 3)\nkept = heap.alloc(1000)\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("GPU memory after 0 s; gpuheap on emulated:1GiB: 1000 bytes live")
@@ -91,7 +91,7 @@ def test_script_prints_one_line():
 
 
 def test_terminal_has_one_line():
-    program = SETUP + "with gpuheap.watch() as figure:\n    drawn(figure, 3)\n"
+    program = SETUP + "with gpuheap.watch() as chart:\n    drawn(chart, 3)\n"
     leader, follower = pty.openpty()
     environment = {**os.environ, "COLUMNS": "60"}
     done = subprocess.run([sys.executable, "-c", program], stderr=follower, env=environment)
@@ -115,9 +115,9 @@ def test_libraries_have_rows(default, monkeypatch):
         get_default_memory_pool=lambda: pool, cuda=types.SimpleNamespace(runtime=runtime)
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    with gpuheap.watch() as figure:
+    with gpuheap.watch() as chart:
         pass
-    assert str(figure).splitlines()[1:] == [
+    assert str(chart).splitlines()[1:] == [
         "  gpuheap on emulated:1GiB: 0 live, 0 cached",
         "  PyTorch on cuda:1: 5 MiB live, 2 MiB cached",
         "  CuPy on cuda:0: 1 MiB live, 3 MiB cached",
@@ -128,10 +128,10 @@ def test_failure_is_shown(default, monkeypatch):
     def lost():
         raise RuntimeError("the device <is> lost")
 
-    with gpuheap.watch() as figure:
+    with gpuheap.watch() as chart:
         monkeypatch.setattr(_watch, "torch_devices", lost)
-    assert "cannot be read: the device <is> lost" in str(figure)
-    assert "cannot be read: the device <is> lost" in texts(figure._svg())[-3]
+    assert "cannot be read: the device <is> lost" in str(chart)
+    assert "cannot be read: the device <is> lost" in texts(chart._svg())[-3]
 
 
 def test_long_history_stays_small():

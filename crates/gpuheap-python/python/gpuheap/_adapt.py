@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuheap._gpuheap import Array
+from gpuheap._table import Column, Table, restored, uploaded
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
@@ -29,8 +30,6 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[An
             made.append(array)
             return array
         if is_table(leaf):
-            from gpuheap._table import uploaded
-
             table = uploaded(heap, leaf, narrow)
             made.append(table)
             return table
@@ -65,11 +64,7 @@ def host(structure: Any) -> Any:
 
     def download(leaf: Any) -> Any:
         if not isinstance(leaf, Array):
-            if type(leaf).__module__ == "gpuheap._table":
-                from gpuheap._table import restored
-
-                return restored(leaf)
-            return leaf
+            return restored(leaf) if isinstance(leaf, (Column, Table)) else leaf
         try:
             return leaf.to_numpy()
         except ImportError:

@@ -9,10 +9,10 @@ from gpuheap._adapt import adapt_noting, is_host_array, is_table, is_wide, refus
 from gpuheap._errors import OutOfMemory
 from gpuheap._gpuheap import Array, _ArrowChunk
 from gpuheap._sources import Ahead, chunks_of, chunks_of_files, is_file
+from gpuheap._table import Column, Copies, Table, of_chunks
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
-    from gpuheap._table import Column, Copies, Table
 
 
 def batches(
@@ -66,7 +66,7 @@ def batches(
             if is_file(data)
             else chunks_of(data, columns)
         )
-        return Batches(heap, _TableRows(heap, Ahead(chunks), narrow, nbytes), narrow)
+        return Batches(heap, _TableRows(Ahead(chunks), nbytes), narrow)
     refuse_column(data)
     if isinstance(data, (bytes, Array)) or not isinstance(data, Iterable):
         raise TypeError(
@@ -198,7 +198,40 @@ class _Items(_Source):
         raise ValueError("an item cannot be halved; pass smaller items")
 
 
-class _Rows(_Source):
+class _Ranges(_Source):
+    """Ranges of rows."""
+
+    #: First row that is not uploaded, counted from row `_before`.
+    _begun = 0
+    _before = 0
+
+    def split(self, error: OutOfMemory) -> None:
+        """Halves the rows of this batch and of all later ones. If the batch has a single row,
+        raises `error`."""
+        if len(self.rows) == 1:
+            self.skip_rest()
+            error.add_note(f"row {self.rows.start} does not fit by itself")
+            raise error
+        self.halve()
+
+    def skip_rest(self) -> None:
+        """Leaves out the remaining rows."""
+        raise NotImplementedError
+
+    def put_back(self) -> None:
+        """Continues with the same rows, for an upload that was interrupted."""
+        self._begun = self.rows.start - self._before
+
+    def halve(self) -> None:
+        if len(self.rows) <= 1:
+            raise ValueError(
+                f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
+            )
+        self.put_back()
+        self.chunk = len(self.rows) // 2
+
+
+class _Rows(_Ranges):
     """Ranges of the rows of one array, or of several arrays in parallel."""
 
     def __init__(
@@ -221,8 +254,6 @@ class _Rows(_Source):
         )
         most = int(room(heap) * fraction) // max(row, 1)
         self.chunk = max(1, min(self._total, most))
-        self.rows = range(0)
-        self._begun = 0
 
     def next(self) -> Any:
         self.rows = range(self._begun, min(self._begun + self.chunk, self._total))
@@ -232,40 +263,20 @@ class _Rows(_Source):
         piece = tuple(one[self.rows.start : self.rows.stop] for one in self._data)
         return piece if self._is_tuple else piece[0]
 
-    def split(self, error: OutOfMemory) -> None:
-        """Halves the rows of this batch and of all later ones. If the batch has a single row,
-        raises `error`."""
-        if len(self.rows) == 1:
-            self._begun = self._total
-            error.add_note(f"row {self.rows.start} does not fit by itself")
-            raise error
-        self._begun, self.chunk = self.rows.start, len(self.rows) // 2
-
-    def put_back(self) -> None:
-        """Continues with the same rows, for an upload that was interrupted."""
-        self._begun = self.rows.start
-
-    def halve(self) -> None:
-        if len(self.rows) <= 1:
-            raise ValueError(
-                f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
-            )
-        self._begun, self.chunk = self.rows.start, len(self.rows) // 2
+    def skip_rest(self) -> None:
+        self._begun = self._total
 
 
-class _TableRows(_Source):
+class _TableRows(_Ranges):
     """Ranges of the rows of a table that is read in chunks."""
 
-    def __init__(self, heap: Heap, chunks: Ahead, narrow: bool, nbytes: int) -> None:
-        from gpuheap._table import Copies
-
+    def __init__(self, chunks: Ahead, nbytes: int) -> None:
         self._chunks = chunks
         #: Bytes of a batch.
         self._nbytes = nbytes
         self._most: int | None = None
+        #: The current part. Its first row is row `_before`.
         self._part: _ArrowChunk | None = None
-        # Rows before the current part, and the first row in it that is not uploaded.
-        self._before = self._begun = 0
         self._copies = Copies(0, 0, 0)
 
     @property
@@ -290,30 +301,17 @@ class _TableRows(_Source):
         return piece
 
     def upload(self, heap: Heap, piece: _ArrowChunk, narrow: bool) -> tuple[Any, list[Any]]:
-        from gpuheap._table import Table, of_chunks
-
         made = of_chunks(heap, piece.field, [piece], narrow)
         if isinstance(made, Table):
             self._copies = self._copies.plus(made.copies)
         return made, [made]
 
-    def split(self, error: OutOfMemory) -> None:
-        if len(self.rows) == 1:
-            self.end()
-            error.add_note(f"row {self.rows.start} does not fit by itself")
-            raise error
-        self.halve()
-
-    def put_back(self) -> None:
-        self._begun = self.rows.start - self._before
+    def skip_rest(self) -> None:
+        self.end()
 
     def halve(self) -> None:
-        if len(self.rows) <= 1:
-            raise ValueError(
-                f"a batch of {len(self.rows)} rows cannot be halved; free other memory first"
-            )
-        self.put_back()
-        self._most = self.chunk = len(self.rows) // 2
+        super().halve()
+        self._most = self.chunk
 
     def end(self) -> None:
         self._part = None
@@ -327,7 +325,7 @@ def arrays(structure: Any) -> list[Array]:
     def note(leaf: Any) -> Any:
         if isinstance(leaf, Array):
             found.append(leaf)
-        elif type(leaf).__module__ == "gpuheap._table":
+        elif isinstance(leaf, (Column, Table)):
             found.extend(leaf._arrays())
         return leaf
 

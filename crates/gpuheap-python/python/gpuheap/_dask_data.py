@@ -101,7 +101,7 @@ class Packed:
         try:
             header, frames = serialize(value, serializers=("dask", "pickle"), on_error="raise")
         except TypeError:
-            # Dask's own serializer of PyTorch's tensors reads those of the host alone.
+            # Dask's own serializer of PyTorch's tensors reads tensors of the host alone.
             header, frames = serialize(value, serializers=("pickle",), on_error="raise")
         return cls(header, list(frames))
 

@@ -32,7 +32,7 @@ class OutOfMemory(Error, MemoryError):
 
     def __getattr__(self, name: str) -> Any:
         # `figures` is no attribute of the class: it would hide the figures of an error that Ray
-        # wraps in a class of its own.
+        # wraps in another class.
         if name == "figures":
             return {}
         try:

@@ -300,7 +300,6 @@ class _HostColumn:
 @final
 class _GroupKeys:
     def __len__(self) -> int: ...
-    def columns(self) -> list[_HostValues]: ...
 
 @final
 class _GroupChunk:

@@ -13,11 +13,10 @@ from gpuheap._gpuheap import (
     Array,
     _factorize,
     _GroupChunk,
-    _HostColumn,
     _PartsMerger,
     _size,
 )
-from gpuheap._rows import text_column
+from gpuheap._rows import on_host, text_column
 from gpuheap._sources import is_file
 from gpuheap._table import Column, Table
 
@@ -119,7 +118,7 @@ class GroupBy:
                     raise
                 # These rows come again, in batches of half as many.
                 source.halve()
-        return work.end()
+        return Groups(work)
 
     def _batches(self, columns: list[str]) -> Iterable[Any]:
         if isinstance(self._data, Table):
@@ -221,9 +220,6 @@ class _Work:
             parts += _parts(batch[name], merger.parts(index), numbers, len(keys))
         merger.add(keys, parts)
 
-    def end(self) -> Groups:
-        return Groups(self)
-
     def _check(self, batch: Table) -> None:
         """Refuses a batch without a column, or with a column of another type than in the batches
         before."""
@@ -252,7 +248,7 @@ class _Work:
                         f"agg function failed: there is no {how} of the column {name!r}, whose type "
                         f"is {column.type}; it has {', '.join(known) or 'no aggregate'}"
                     )
-            values = column.values if column.kind in ("number", "bool", "time") else None
+            values = column._numbers
             plan.append((None if values is None else values.dtype, hows))
         for name in [*self.keys, *self.columns]:
             column = batch[name]
@@ -321,9 +317,9 @@ def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[
     """Returns the bytes of the parts of each group, as the host merges them."""
     valid = column.validity
     made: dict[str, Array] = {}
-    values = column.values if column.kind in ("number", "bool", "time") else codes
-    if values is None:
-        values = codes
+    numbers = column._numbers
+    # Text is counted: any values will do.
+    values = codes if numbers is None else numbers
     floats = values
     if values.dtype != "float64" and {"total", "squares"} & set(names):
         floats = values.astype("float64")
@@ -343,14 +339,6 @@ def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[
 
 def _wide(dtype: str) -> str:
     return {"i": "int64", "f": "float64"}.get(dtype[0], "uint64")
-
-
-def on_host(column: Column) -> _HostColumn:
-    """Copies a column to the host."""
-    if column.values is None:
-        raise TypeError("a column of nulls has no keys")
-    dictionary = None if column.dictionary is None else on_host(column.dictionary)
-    return _HostColumn(column.values, column.validity, column.offsets, dictionary)
 
 
 def _free_host_memory() -> int:

@@ -125,6 +125,9 @@ def install(
     {}
     """
     global _current
+    if not isinstance(libraries, str):
+        # An iterator has the names once, and they are read twice.
+        libraries = list(libraries)
     names = _names(libraries)
     chosen = _chosen(devices)
     # Compares devices by name: each opening of a device makes a new object.

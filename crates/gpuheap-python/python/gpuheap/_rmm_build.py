@@ -23,8 +23,8 @@ def build() -> Path:
     """Compiles the native resource against the installed RMM, and returns its file. `resource` and
     `install` use it from then on. If the file is there already, does nothing.
 
-    Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers: those of
-    `CUDA_HOME`, or of the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute.
+    Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers, from
+    `CUDA_HOME` or the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute.
     The file is in `~/.cache/gpuheap`, or in `XDG_CACHE_HOME`, under the versions that it is for.
     """
     made = _library()

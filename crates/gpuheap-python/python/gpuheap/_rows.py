@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuheap._gpuheap import (
     Array,
+    _HostColumn,
     _join_rows,
     _sort_rows,
     _take_text,
@@ -165,7 +166,6 @@ def take(table: Table, indices: Array) -> Table:
 
 
 def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
-    from gpuheap._groups import on_host
     from gpuheap._table import Column
 
     if column.values is None:
@@ -185,8 +185,8 @@ def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
 
 
 def text_column(values: Array, mask: Array | None, ends: Array, like: Any) -> Column:
-    """Returns a column of text, of the type of `like`: text beyond offsets of 32 bits gets those of
-    64 bits."""
+    """Returns a column of text, of the type of `like`. The offsets have 64 bits if 32 bits cannot
+    count the text."""
     from gpuheap._table import Column
 
     is_short = like._field.type in ("string", "binary")
@@ -196,6 +196,14 @@ def text_column(values: Array, mask: Array | None, ends: Array, like: Any) -> Co
     if is_short:
         made._field = like._field.large()
     return made
+
+
+def on_host(column: Column) -> _HostColumn:
+    """Copies a column to the host."""
+    if column.values is None:
+        raise TypeError("a column of nulls has no keys")
+    dictionary = None if column.dictionary is None else on_host(column.dictionary)
+    return _HostColumn(column.values, column.validity, column.offsets, dictionary)
 
 
 def both(one: Array, other: Array) -> Array:
@@ -209,8 +217,6 @@ def _taken(table: Table, keys: list[str], indices: bytes) -> Table:
 
 
 def _keys(table: Table, names: list[str]) -> list[Any]:
-    from gpuheap._groups import on_host
-
     if not names:
         raise ValueError("no columns passed; name one or several")
     return [on_host(table[name]) for name in names]

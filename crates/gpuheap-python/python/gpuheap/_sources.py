@@ -67,7 +67,7 @@ def chunks_of(source: Any, columns: Sequence[str] | None) -> Iterator[_ArrowChun
 
 
 class Ahead:
-    """Reads one chunk ahead, on a thread of its own."""
+    """Reads one chunk ahead, on a separate thread."""
 
     def __init__(self, chunks: Iterator[_ArrowChunk]) -> None:
         self._chunks = chunks

@@ -166,6 +166,11 @@ class Column(ColumnRows):
         return self._values
 
     @property
+    def _numbers(self) -> Array | None:
+        """The values if they are numbers, booleans or times, otherwise `None`."""
+        return self.values if self.kind in ("number", "bool", "time") else None
+
+    @property
     def mask(self) -> Array | None:
         """`True` for each row that has a value. `None` if no row is null."""
         if _is_freed(self._mask) and self._validity is not None:
@@ -244,20 +249,21 @@ class Column(ColumnRows):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.kind not in ("number", "bool", "time") or self.values is None:
+        numbers = self._numbers
+        if numbers is None:
             raise AttributeError(f"a column of {self.type} is no array of numbers")
-        interface = dict(self.values.__cuda_array_interface__)
+        interface = dict(numbers.__cuda_array_interface__)
         if self.mask is not None:
             interface["mask"] = self.mask
         return interface
 
     def __dlpack__(self, **options: Any) -> Any:
-        if self.null_count or self.values is None or self.kind not in ("number", "bool", "time"):
+        if self.null_count or (numbers := self._numbers) is None:
             raise BufferError(
                 f"a column of {self.type} with {self.null_count} nulls is more than an array; pass its "
                 "parts: column.values, column.mask, column.offsets"
             )
-        return self.values.__dlpack__(**options)
+        return numbers.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         if self.values is None:
@@ -430,10 +436,13 @@ class Table(TableRows):
         return self._rows
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        return _arrow_export(self._field, list(self._columns.values()), self._rows, "stream")
+        return self._exported("stream")
 
     def __arrow_c_array__(self, requested_schema: object = None) -> Any:
-        return _arrow_export(self._field, list(self._columns.values()), self._rows, "array")
+        return self._exported("array")
+
+    def _exported(self, form: str) -> Any:
+        return _arrow_export(self._field, list(self._columns.values()), self._rows, form)
 
     def on_device(self) -> OnDevice:
         """Returns the table for libraries that read device memory through Arrow's interface. They
@@ -461,11 +470,11 @@ class OnDevice:
         self._table = table
 
     def __arrow_c_device_array__(self, requested_schema: object = None, **options: Any) -> Any:
+        # Arrow's rule for keywords of later versions: None is ignored, any other value is an error.
         wanted = [name for name, value in options.items() if value is not None]
         if wanted:
             raise NotImplementedError(f"the options {wanted} of Arrow's interface are not known")
-        table = self._table
-        return _arrow_export(table._field, list(table._columns.values()), table._rows, "device")
+        return self._table._exported("device")
 
 
 def uploaded(heap: Heap, source: Any, narrow: bool = False) -> Table | Column:

@@ -208,9 +208,9 @@ class _History:
 
 
 def watch() -> Watch:
-    """Draws live and cached GPU memory by library: drawn once a second, in place. In a notebook the
-    chart ends with the cell, and is saved with it. In a terminal it is one line on stderr, and in
-    other programs one line at the end.
+    """Draws a chart of live and cached GPU memory by library, once a second, in place. In a
+    notebook the chart ends with the cell, and is saved with it. In a terminal it is one line on
+    stderr, and in other programs one line at the end.
 
     Shows the heaps that `gpuheap.record` records, PyTorch's own allocator, and CuPy's own pool on
     its current device. Opens no device and imports no library.

@@ -57,9 +57,9 @@ class Plugin(WorkerPlugin):
 
     `device` is a device's name or UUID. Without it, the worker takes the GPU with its own number,
     counted again from the first if there are fewer GPUs; under dask-cuda, or if its name is no
-    number, the first. `log` is a folder in which each worker
-    records its allocations, for `gpuheap report`. With `retry`, a task that runs out of memory is
-    run once more, after results were moved to the host and cached memory was returned.
+    number, the first. `log` is a folder in which each worker records its allocations, for `gpuheap
+    report`. With `retry`, a task that runs out of memory is run once more, after results were moved
+    to the host and cached memory was returned.
 
     Workers that are threads of one process share one heap.
     """

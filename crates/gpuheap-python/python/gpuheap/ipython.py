@@ -3,7 +3,7 @@
 %%gpumem         peak and kept GPU memory of a cell, by line
 %%gpurecord      records the allocations of a cell into cell.gph
 %%gpurecord FILE records them into FILE
-%%gpuwatch       draws live and cached GPU memory by library while a cell runs
+%%gpuwatch       draws a chart of live and cached GPU memory while a cell runs
 %gpuflush        releases objects that an error left, and returns cached memory
 %gpuflush -o     empties Out, _ and _1, _2... too
 """
@@ -56,8 +56,8 @@ class GpuMagics(Magics):
     @no_var_expand
     @cell_magic
     def gpuwatch(self, line: str, cell: str) -> None:
-        """Runs the cell. Draws live and cached GPU memory by library meanwhile, as `gpuheap.watch`
-        does."""
+        """Runs the cell. Draws a chart of live and cached GPU memory by library meanwhile, as
+        `gpuheap.watch` does."""
         with watch():
             self.shell.run_cell(cell)  # type: ignore[union-attr]
 

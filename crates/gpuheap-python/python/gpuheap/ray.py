@@ -37,7 +37,7 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
     share, and installs it in the libraries. Call it at the start of a task or an actor that uses
     CuPy, PyTorch or RAPIDS.
 
-    `num_gpus=0.25` is a limit of a quarter of the device's memory. `settings` are those of
+    `num_gpus=0.25` is a limit of a quarter of the device's memory. `settings` are passed to
     `gpuheap.Heap`. In a process that Ray uses again for another share, the limit changes.
     """
     share = _share()

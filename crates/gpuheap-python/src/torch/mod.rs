@@ -19,7 +19,7 @@ use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 
 use crate::addresses::Addresses;
-use crate::failure::{refused, text};
+use crate::failure::{PANICKED, refused, text, write_text};
 use crate::heap::Heap;
 use crate::locked::locked;
 use crate::memory::Memory;
@@ -193,15 +193,8 @@ unsafe extern "C" fn gpuheap_torch_allocate(
     match done {
         Ok(address) => address as *mut c_void,
         Err(why) => {
-            let why = why.as_bytes();
-            let length = why.len().min(room.saturating_sub(1));
-            if room > 0 {
-                // SAFETY: `text` has `room` writable bytes, and `length` is less than `room`.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(why.as_ptr(), text.cast(), length);
-                    text.add(length).write(0);
-                }
-            }
+            // SAFETY: the caller passes `room` writable bytes.
+            unsafe { write_text(&why, text, room) };
             std::ptr::null_mut()
         }
     }
@@ -315,7 +308,7 @@ fn allocate_for(
              another device current"
         )),
     });
-    done.unwrap_or_else(|| Err("gpuheap failed in a way that is a bug of its own".to_owned()))
+    done.unwrap_or_else(|| Err(PANICKED.to_owned()))
 }
 
 /// Returns an error's text. The text for out of memory begins with the same words as PyTorch's own.
