@@ -64,11 +64,7 @@ impl Report {
         for finding in
             self.findings.iter().filter(|finding| all || finding.severity != Severity::Info)
         {
-            let mark = match finding.severity {
-                Severity::Fail => '✗',
-                Severity::Warning => '!',
-                Severity::Info => 'i',
-            };
+            let mark = finding.severity.mark();
             hanging(&mut text, &format!("{mark} {}  ", finding.rule), INDENT, &finding.fact, width);
             hanging(&mut text, INDENT, INDENT, &finding.cause, width);
             text.push_str(&format!("{INDENT}$ {}\n", finding.command));

@@ -64,7 +64,7 @@ pub(crate) fn is_monitor(process: &Process) -> bool {
     process.comm.starts_with("nvidia-persist")
         || is_mps(process)
         || process.comm.starts_with("nv-fabricmanag")
-        || (process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so"))
+        || process.only_watches()
 }
 
 /// Returns `true` for a server of MPS. Such a server holds the memory of its clients.

@@ -171,11 +171,10 @@ fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
             if let Some((_, reason)) = machine.skipped.iter().find(|(probe, _)| *probe == "kcmp") {
                 return Err(format!("{reason}, and one may belong to a program that runs"));
             }
-            let Some(minor) = gpu.minor else {
+            if gpu.minor.is_none() {
                 return Err(format!("GPU {} does not say which device file is its", gpu.index));
-            };
-            let file = format!("/dev/nvidia{minor}");
-            let has_it = |process: &&Process| process.holds.iter().any(|(_, path)| *path == file);
+            }
+            let has_it = |process: &&Process| process.has_open(gpu.minor);
             let holders: Vec<&Process> = machine.processes.iter().filter(has_it).collect();
             let is_unlisted = |process: &&&Process| !evidence::is_listed(machine, process.pid);
             for holder in holders.iter().filter(is_unlisted) {

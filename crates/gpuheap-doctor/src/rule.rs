@@ -47,6 +47,15 @@ pub enum Severity {
 }
 
 impl Severity {
+    /// Returns the character before a finding of this severity.
+    pub fn mark(self) -> char {
+        match self {
+            Severity::Fail => '✗',
+            Severity::Warning => '!',
+            Severity::Info => 'i',
+        }
+    }
+
     /// Returns the severity in a word.
     pub(crate) fn name(self) -> &'static str {
         match self {

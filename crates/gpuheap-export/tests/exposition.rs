@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[path = "../../gpuheap-doctor/tests/recorded/mod.rs"]
+mod recorded;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -16,15 +19,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Reads a recorded machine with the sections of its base.
 fn recording(name: &str) -> Recording {
-    let read = |name: &str| {
-        let folder = repository().join("crates/gpuheap-doctor/tests/machines");
-        std::fs::read_to_string(folder.join(format!("{name}.machine"))).unwrap()
-    };
-    let own = read(name);
-    let base = own.lines().find_map(|line| line.strip_prefix("# base: ")).map(read);
-    Recording::parse(&(base.unwrap_or_default() + &own[own.find("== ").unwrap()..])).unwrap()
+    Recording::parse(&recorded::text_of(name)).unwrap()
 }
 
 fn exposition(recording: Recording, top_lines: usize) -> Exposition {

@@ -328,9 +328,9 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
     struct Head {
         version: u32,
     }
-    // Read first, because another version may have other fields.
     // The text of an error may quote the line.
     let reason = |error: serde_json::Error| error.to_string().bounded(MOST_TEXT);
+    // Read first, because another version may have other fields.
     let head: Head = serde_json::from_slice(line).map_err(reason)?;
     if head.version != VERSION {
         return Err(format!("its version is {}", head.version));

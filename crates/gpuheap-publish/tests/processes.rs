@@ -193,15 +193,10 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .ok()?;
-        let mut output = BufReader::new(child.stdout.take()?);
-        let mut line = String::new();
-        while !line.starts_with('/') {
-            line.clear();
-            if output.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-        }
-        Some(Program { child, output, socket: PathBuf::from(line.trim_end()) })
+        let output = BufReader::new(child.stdout.take()?);
+        let mut program = Program { child, output, socket: PathBuf::new() };
+        program.socket = PathBuf::from(program.next_line("/")?);
+        Some(program)
     }
 
     fn start(folder: &Path, variables: &[(&str, &str)]) -> Program {
@@ -210,15 +205,15 @@ impl Program {
         Program::spawned(command, folder).unwrap()
     }
 
+    /// Returns the next line that begins with `start`; `None` if the program ends before it.
+    fn next_line(&mut self, start: &str) -> Option<String> {
+        let mut lines = self.output.by_ref().lines().map(Result::unwrap);
+        lines.find(|line| line.starts_with(start))
+    }
+
     /// Returns the next line that begins with `start`.
     fn line(&mut self, start: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the program ended");
-            if line.starts_with(start) {
-                return line.trim_end().to_owned();
-            }
-        }
+        self.next_line(start).expect("the program ended")
     }
 
     fn signal(&self, signal: i32) {

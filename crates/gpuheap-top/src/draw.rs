@@ -34,12 +34,11 @@ pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
     let rows = view.listed(all);
     let selected = view.selected(&rows);
     let process = rows.get(selected);
-    let room = height.saturating_sub(2);
     if let (true, Some(process)) = (view.has_only_details, process) {
-        lines.extend(details(view, process, width, palette).into_iter().take(room));
+        lines.extend(details(view, process, width, palette));
     } else {
         lines.extend(devices(view, width, (height / 3).max(1), palette));
-        let room = room.saturating_sub(lines.len());
+        let room = height.saturating_sub(2 + lines.len());
         let below = match process {
             Some(process) => details(view, process, width, palette),
             None => Vec::new(),
@@ -47,12 +46,12 @@ pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
         let least = below.len().min(LEAST_DETAILS.max(room / 2));
         let shown = rows.len().min(room.saturating_sub(least).max(room.min(3)));
         lines.extend(processes(view, &rows, selected, shown, width, palette));
-        lines
-            .extend(below.into_iter().take((height.saturating_sub(1)).saturating_sub(lines.len())));
+        lines.extend(below);
     }
-    lines.resize(height.saturating_sub(1), Line::default());
+    // Cuts or fills the frame to the row of the footer.
+    lines.resize(height - 1, Line::default());
     lines.push(footer(view, palette));
-    for (y, line) in lines.iter().take(height).enumerate() {
+    for (y, line) in lines.iter().enumerate() {
         buffer.set_line(area.x, area.y + y as u16, line, area.width);
     }
     dialog::draw(view, &mut buffer, palette);
@@ -203,7 +202,6 @@ fn processes(
     let mut lines = vec![Line::styled(head, palette.heading())];
     // Keeps the selected row in the middle of the shown ones.
     let first = selected.saturating_sub(shown / 2).min(rows.len().saturating_sub(shown));
-    let first = if selected == usize::MAX { 0 } else { first };
     for (index, row) in rows.iter().enumerate().skip(first).take(shown) {
         let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), size);

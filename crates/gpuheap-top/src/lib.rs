@@ -13,6 +13,9 @@ mod figures;
 mod history;
 mod once;
 mod reading;
+#[cfg(test)]
+#[path = "../../gpuheap-doctor/tests/recorded/mod.rs"]
+mod recorded;
 mod screen;
 mod snapshot;
 mod terminal;

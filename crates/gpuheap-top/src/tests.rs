@@ -8,6 +8,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::Color;
 
 use crate::draw::{Palette, frame};
+use crate::recorded;
 use crate::snapshot::{Examination, Snapshot};
 use crate::terminal::Terminal;
 use crate::tmux::Tmux;
@@ -226,13 +227,8 @@ fn selection_follows_its_process() {
 
 /// Returns the view of a machine of the doctor's tests, with an examination.
 fn examined(name: &str) -> View {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpuheap-doctor/tests");
-    let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}.machine")).unwrap();
-    let own = read(name);
-    let base = own.lines().find_map(|line| line.strip_prefix("# base: "));
-    let base = base.map(|base| read(&format!("machines/{base}"))).unwrap_or_default();
-    let recording = Recording::parse(&(base + &own[own.find("== ").unwrap()..])).unwrap();
-    let mut machine = Machine::read(recording);
+    let text = recorded::text_of(name);
+    let mut machine = Machine::read(Recording::parse(&text).unwrap());
     let mut view = View::default();
     view.figures.take_snapshot(0, Snapshot::new(&machine));
     view.figures.take_programs(0, machine.programs.clone());
@@ -242,7 +238,7 @@ fn examined(name: &str) -> View {
 
 #[test]
 fn findings_are_listed_and_explained() {
-    let mut view = examined("machines/two_h200_orphan");
+    let mut view = examined("two_h200_orphan");
     press(&mut view, "d");
     let listed = text(&view, 80, 24);
     press(&mut view, "\n");
@@ -251,7 +247,7 @@ fn findings_are_listed_and_explained() {
 
 #[test]
 fn libraries_are_named() {
-    let text = text(&examined("rules/p25/fires"), 80, 24);
+    let text = text(&examined("../rules/p25/fires"), 80, 24);
     assert!(text.contains("pid 4000  python3 train.py  PyTorch"), "{text}");
 }
 
@@ -264,7 +260,7 @@ fn free(view: &mut View) {
 
 #[test]
 fn free_asks_before_flush() {
-    let mut view = examined("rules/p25/fires");
+    let mut view = examined("../rules/p25/fires");
     free(&mut view);
     insta::assert_snapshot!(text(&view, 80, 24));
     assert_eq!(press(&mut view, "x"), None);
@@ -274,7 +270,7 @@ fn free_asks_before_flush() {
 
 #[test]
 fn free_changes_nothing_of_recording() {
-    let mut view = examined("rules/p25/fires");
+    let mut view = examined("../rules/p25/fires");
     view.is_recording = true;
     free(&mut view);
     assert!(matches!(view.dialog, Dialog::Text { .. }));
@@ -282,7 +278,7 @@ fn free_changes_nothing_of_recording() {
 
 #[test]
 fn free_asks_before_orphan_ends() {
-    let mut view = examined("machines/two_h200_orphan");
+    let mut view = examined("two_h200_orphan");
     free(&mut view);
     let Dialog::Question { text, .. } = &view.dialog else { panic!("{:?}", view.dialog) };
     assert!(text.contains("It is a proven orphan."), "{text}");
@@ -292,7 +288,7 @@ fn free_asks_before_orphan_ends() {
 
 #[test]
 fn free_of_living_process_shows_steps() {
-    let mut view = examined("machines/several_users");
+    let mut view = examined("several_users");
     free(&mut view);
     let Dialog::Text { title, text, .. } = &view.dialog else { panic!("{:?}", view.dialog) };
     assert_eq!(title, "Pid 4000 is neither flushed nor ended from here");

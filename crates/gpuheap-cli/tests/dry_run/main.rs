@@ -69,9 +69,7 @@ impl Bench {
         let path = self.files.path().join("verdict.json");
         let done = ran(self.command().arg("--json").arg(&path).args(arguments));
         let json = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let schema = include_str!("../../../../docs/dry-run.schema.json");
-        let schema = serde_json::from_str(schema).unwrap();
-        assert_eq!(schema::differences(&schema, &json, "$"), [""; 0]);
+        assert_eq!(schema::differences(&schema::schema_of("dry-run"), &json, "$"), [""; 0]);
         (done, json)
     }
 

@@ -1,12 +1,12 @@
 //! `gpuheap doctor`, `wait` and `free`.
 
-use crate::schema::differences;
-use crate::{gpuheap, machine, schema_of};
+use crate::schema::{differences, schema_of};
+use crate::{gpuheap, recorded};
 
 /// Runs a command on a machine of the folder.
 pub(crate) fn on(name: &str, arguments: &[&str]) -> crate::Ran {
     let folder = tempfile::tempdir().unwrap();
-    let file = machine(folder.path(), name);
+    let file = recorded::write(name, folder.path());
     gpuheap(&[arguments, &["--machine", file.to_str().unwrap()]].concat())
 }
 

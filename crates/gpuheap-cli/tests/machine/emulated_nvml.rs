@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::schema::differences;
-use crate::{Ran, library, schema_of};
+use crate::schema::{differences, schema_of};
+use crate::{Ran, library};
 
 /// Runs the command with the emulated NVML on the loader's path.
 fn on(variable: (&str, &str), arguments: &[&str]) -> Ran {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::doctor::on;
-use crate::schema::differences;
-use crate::{gpuheap, machine, schema_of};
+use crate::schema::{differences, schema_of};
+use crate::{gpuheap, recorded};
 
 #[test]
 fn topics_use_numbers_of_the_machine() {
@@ -61,7 +61,7 @@ fn profile_or_machine_decides_on_wsl2() {
     assert!(of_wsl2(&[], &on_a_drive));
     assert!(!of_wsl2(&["--profile", "h200"], &on_a_drive));
     let folder = tempfile::tempdir().unwrap();
-    let file = machine(folder.path(), "wsl2");
+    let file = recorded::write("wsl2", folder.path());
     assert!(of_wsl2(&["--machine", file.to_str().unwrap()], text));
     assert_eq!(explain(&["--profile", "k80"], text).0, 2);
     assert_eq!(explain(&["P01", "--profile", "h200"], "").0, 2);

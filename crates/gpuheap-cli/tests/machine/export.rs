@@ -7,8 +7,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::publish::Program;
-use crate::{gpuheap, library, machine};
+use crate::{gpuheap, library, publish, recorded};
 
 /// A serving process.
 struct Exporter {
@@ -63,7 +62,7 @@ fn export() -> Command {
 #[test]
 fn once_prints_recorded_machine() {
     let folder = tempfile::tempdir().unwrap();
-    let file = machine(folder.path(), "two_h200_orphan");
+    let file = recorded::write("two_h200_orphan", folder.path());
     let ran = gpuheap(&["export", "--once", "--machine", file.to_str().unwrap()]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert!(
@@ -76,7 +75,7 @@ fn once_prints_recorded_machine() {
 #[test]
 fn once_without_gpu_prints_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let file = machine(folder.path(), "no_gpu");
+    let file = recorded::write("no_gpu", folder.path());
     let ran = gpuheap(&["export", "--once", "--machine", file.to_str().unwrap()]);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, ""));
     assert!(ran.stderr.starts_with("error: no NVIDIA GPU: "), "{}", ran.stderr);
@@ -127,7 +126,7 @@ fn signals_end_with_code_zero() {
 #[test]
 fn open_address_is_noted() {
     let folder = tempfile::tempdir().unwrap();
-    let file = machine(folder.path(), "h200_training");
+    let file = recorded::write("h200_training", folder.path());
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
     command.current_dir(folder.path());
     command.args(["export", "--listen", "0.0.0.0:0", "--machine"]).arg(file.file_name().unwrap());
@@ -171,11 +170,11 @@ fn scrape_agrees_with_status() {
 #[test]
 fn published_heap_is_exported() {
     let folder = tempfile::tempdir().unwrap();
-    let program = Program::start(folder.path());
+    let program = publish::start(folder.path());
     let exporter = Exporter::start(export().env("XDG_RUNTIME_DIR", folder.path()));
     let text = exporter.scrape();
     exporter.end(libc::SIGTERM);
-    let pid = program.id();
+    let pid = program.0.id();
     let labels = format!("{{pid=\"{pid}\",program=\"machine-");
     let sample = |name: &str| {
         let start = format!("gpuheap_{name}{labels}");

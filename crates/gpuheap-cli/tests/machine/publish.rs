@@ -1,15 +1,14 @@
 //! Commands on a program that publishes its heap. The tests start this file's test `program` for
 //! it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use gpuheap::{Access, Device, Heap, PoolKind, Tracking};
 
-use crate::command::{Ran, ran};
-use crate::schema::differences;
-use crate::schema_of;
+use crate::publisher::{Program, gpuheap};
+use crate::schema::{differences, schema_of};
 
 const MIB: u64 = 1 << 20;
 
@@ -33,49 +32,15 @@ fn program() {
     drop(live);
 }
 
-/// A process that runs the test `program`.
-pub(crate) struct Program(Child);
-
-impl Program {
-    pub(crate) fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    pub(crate) fn start(folder: &Path) -> Program {
-        let program = Program::spawned(Command::new(std::env::current_exe().unwrap()), folder);
-        program.unwrap()
-    }
-
-    /// Runs the program by a command that takes the arguments of a test; `None` if it ends early.
-    fn spawned(mut command: Command, folder: &Path) -> Option<Program> {
-        command.args(["--exact", "publish::program", "--ignored", "--nocapture"]);
-        command
-            .env("XDG_RUNTIME_DIR", folder)
-            .current_dir(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut program = Program(command.spawn().unwrap());
-        let output = BufReader::new(program.0.stdout.take().unwrap());
-        output.lines().any(|line| line.unwrap().contains("ready")).then_some(program)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn gpuheap(folder: &Path, arguments: &[&str]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
-    ran(command.env("XDG_RUNTIME_DIR", folder).args(arguments))
+/// Starts the test `program`.
+pub(crate) fn start(folder: &Path) -> Program {
+    Program::start("publish::program", folder)
 }
 
 #[test]
 fn status_shows_published_heap() {
     let folder = tempfile::tempdir().unwrap();
-    let program = Program::start(folder.path());
+    let program = start(folder.path());
     let ran = gpuheap(folder.path(), &["status"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let pid = program.0.id().to_string();
@@ -95,7 +60,7 @@ fn status_shows_published_heap() {
 #[test]
 fn status_of_pid_shows_scopes() {
     let folder = tempfile::tempdir().unwrap();
-    let program = Program::start(folder.path());
+    let program = start(folder.path());
     let pid = program.0.id().to_string();
     let ran = gpuheap(folder.path(), &["status", "--pid", &pid]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -117,7 +82,7 @@ fn status_of_pid_shows_scopes() {
 #[test]
 fn record_starts_and_stops() {
     let folder = tempfile::tempdir().unwrap();
-    let program = Program::start(folder.path());
+    let program = start(folder.path());
     let pid = program.0.id().to_string();
     let file = folder.path().join(format!("gpuheap-{pid}.gph"));
     let ran = gpuheap(folder.path(), &["record", &pid]);
@@ -136,7 +101,7 @@ fn record_starts_and_stops() {
 #[test]
 fn free_flushes_before_it_ends_anything() {
     let folder = tempfile::tempdir().unwrap();
-    let mut program = Program::start(folder.path());
+    let mut program = start(folder.path());
     let pid = program.0.id();
     let ran = gpuheap(folder.path(), &["free"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -159,7 +124,7 @@ fn program_in_pid_namespace_is_flushed() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("unshare");
     command.args(["-rp", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
-    let Some(_program) = Program::spawned(command, folder.path()) else {
+    let Some(_program) = Program::spawned(command, "publish::program", folder.path()) else {
         eprintln!("skipped: this system allows no user namespaces");
         return;
     };
@@ -171,7 +136,7 @@ fn program_in_pid_namespace_is_flushed() {
 #[test]
 fn stopped_program_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let program = Program::start(folder.path());
+    let program = start(folder.path());
     // SAFETY: the process was started by this test and is not yet waited for.
     assert_eq!(unsafe { libc::kill(program.0.id() as i32, libc::SIGSTOP) }, 0);
     let ran = gpuheap(folder.path(), &["status"]);

@@ -1,13 +1,13 @@
 //! `gpuheap status`.
 
-use crate::schema::differences;
-use crate::{gpuheap, machine, schema_of};
+use crate::schema::{differences, schema_of};
+use crate::{gpuheap, recorded};
 
 #[test]
 fn status_json_follows_schema() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["h200_idle", "several_users", "wsl2", "wsl2_windows"] {
-        let file = machine(folder.path(), name);
+        let file = recorded::write(name, folder.path());
         let ran = gpuheap(&["status", "--json", "--machine", file.to_str().unwrap()]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         let json = ran.json();
@@ -27,7 +27,7 @@ fn emulated_device_is_its_own_account() {
 #[test]
 fn figures_of_windows_follow_the_accounts() {
     let folder = tempfile::tempdir().unwrap();
-    let file = machine(folder.path(), "wsl2_windows");
+    let file = recorded::write("wsl2_windows", folder.path());
     let ran = gpuheap(&["status", "--machine", file.to_str().unwrap()]);
     let rows: Vec<&str> = ran.stdout.lines().filter(|line| line.contains("GPU memory ")).collect();
     assert!(rows[0].contains("Dedicated GPU memory    1450 MiB"), "{}", ran.stdout);

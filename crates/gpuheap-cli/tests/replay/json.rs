@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::schema::differences;
+use crate::schema::{differences, schema_of};
 use crate::support::{self, replay, replay_in};
 
 const TRACE_FIELDS: [&str; 18] = [
@@ -190,8 +190,7 @@ fn snapshot_has_one_trace_per_device() {
 
 #[test]
 fn printed_json_follows_schema() {
-    let text = include_str!("../../../../docs/replay.schema.json");
-    let schema: Value = serde_json::from_str(text).unwrap();
+    let schema = schema_of("replay");
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     let log = folder.path().join("log.csv");

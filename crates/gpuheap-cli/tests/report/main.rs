@@ -39,8 +39,7 @@ fn text_fits_in_80_columns() {
 
 #[test]
 fn json_follows_schema() {
-    let schema = std::fs::read_to_string(root().join("docs/report.schema.json")).unwrap();
-    let schema = serde_json::from_str(&schema).unwrap();
+    let schema = schema::schema_of("report");
     for trace in ["varied_oom.snapshot.pickle.gz", "cupy_groupby.csv.gz"] {
         let json = report(&[trace, "--json"]).json();
         assert_eq!(schema::differences(&schema, &json, "$"), [] as [String; 0]);

@@ -297,11 +297,11 @@ fn forms_of_summary() {
     let json: serde_json::Value = serde_json::from_str(&run.ran.stderr).unwrap();
     assert_eq!(json["processes"][0]["devices"][0]["live_bytes"], 3 * MIB + 1);
     assert_eq!((&json["exit_code"], &json["schema"]), (&3.into(), &1.into()));
-    assert_eq!(schema::differences(&run_schema(), &json, "$"), Vec::<String>::new());
+    assert_eq!(schema::differences(&schema::schema_of("run"), &json, "$"), Vec::<String>::new());
     let run = Run::with(&["--on-exit", "json", "--limit", "64MiB"], &["dlsym", "threads"]);
     let json: serde_json::Value = serde_json::from_str(&run.ran.stderr).unwrap();
     assert_eq!(json["processes"][0]["devices"][0]["left_by_threads"][0]["bytes"], MIB);
-    assert_eq!(schema::differences(&run_schema(), &json, "$"), Vec::<String>::new());
+    assert_eq!(schema::differences(&schema::schema_of("run"), &json, "$"), Vec::<String>::new());
     let run = Run::of(&["linked", "leak"]);
     let capture = run.captures();
     let next = format!("gpuheap report {}", capture[0].file_name().unwrap().display());
@@ -585,10 +585,6 @@ impl Run {
         let read = |path: &PathBuf| gpuheap_trace::read(path, &options).unwrap();
         self.captures().iter().flat_map(read).collect()
     }
-}
-
-fn run_schema() -> serde_json::Value {
-    serde_json::from_str(include_str!("../../../../docs/run.schema.json")).unwrap()
 }
 
 fn command(folder: &TempDir, options: &[&str], words: &[&str]) -> Ran {

@@ -1,6 +1,15 @@
 //! Comparison of JSON with a schema of `docs/`. Only the keywords of these schemas are supported.
 
+use std::path::Path;
+
 use serde_json::Value;
+
+/// Returns the schema `docs/NAME.schema.json`.
+pub(crate) fn schema_of(name: &str) -> Value {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let text = std::fs::read_to_string(docs.join(format!("{name}.schema.json"))).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
 
 /// Returns the places at which a value differs from a schema. An unknown field is a difference too,
 /// because the schema must describe each field, even if readers may ignore unknown ones.

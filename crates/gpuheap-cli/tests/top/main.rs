@@ -6,21 +6,24 @@
 
 #[path = "../command/mod.rs"]
 mod command;
+#[path = "../publisher/mod.rs"]
+mod publisher;
+#[path = "../../../gpuheap-doctor/tests/recorded/mod.rs"]
+mod recorded;
 #[path = "../schema/mod.rs"]
 mod schema;
 #[path = "../../../gpuheap-top/tests/tmux/mod.rs"]
 mod tmux;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use gpuheap::{Access, Device, Heap, PoolKind, Tracking};
-use serde_json::Value;
 
-use crate::command::{Ran, ran};
-use crate::schema::differences;
+use crate::publisher::{Program, gpuheap};
+use crate::schema::{differences, schema_of};
 use crate::tmux::Tmux;
 
 const MIB: u64 = 1 << 20;
@@ -50,47 +53,19 @@ fn growing_line() -> String {
     format!("main.rs:{number}")
 }
 
-struct Program(Child);
-
-impl Program {
-    fn start(folder: &Path) -> Program {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "program", "--ignored", "--nocapture"]);
-        command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut program = Program(command.spawn().unwrap());
-        let output = BufReader::new(program.0.stdout.take().unwrap());
-        assert!(output.lines().any(|line| line.unwrap().contains("ready")));
-        program
-    }
-
-    /// Sends a signal by its name.
-    fn signal(&self, name: &str) {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    }
+/// Starts the test `program`.
+fn start(folder: &Path) -> Program {
+    Program::start("program", folder)
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn gpuheap(folder: &Path, arguments: &[&str]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
-    ran(command.env("XDG_RUNTIME_DIR", folder).args(arguments))
+/// Sends a signal by its name.
+fn signal(pid: &str, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, pid]).status().unwrap().success());
 }
 
 /// Writes the file of a recorded machine with processes of several users.
 fn machine(folder: &Path) -> PathBuf {
-    let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines");
-    let read = |name: &str| std::fs::read_to_string(machines.join(name)).unwrap();
-    let own = read("several_users.machine");
-    let path = folder.join("machine");
-    let text = read("h200_idle.machine") + &own[own.find("== ").unwrap()..];
-    std::fs::write(&path, text).unwrap();
-    path
+    recorded::write("several_users", folder)
 }
 
 /// Starts the screen in the shell. Afterwards the shell prints `code=` and the exit code.
@@ -99,6 +74,19 @@ fn open(tmux: &Tmux, arguments: &str) {
     let ids = format!("echo $$ > {folder}/pid");
     let command = format!("exec {program} top {arguments}");
     tmux.run(&format!("clear; XDG_RUNTIME_DIR={folder} sh -c '{ids}; {command}'; echo code=$?"));
+}
+
+/// Starts the screen of a recorded machine in the shell, and waits until it is shown.
+fn open_recorded(tmux: &Tmux) {
+    let file = machine(tmux.folder());
+    open(tmux, &format!("--machine {}", file.display()));
+    tmux.wait_for("MEMORY▼");
+}
+
+/// Returns the pid of the screen that [`open`] started.
+fn pid_of_screen(tmux: &Tmux) -> String {
+    let pid = std::fs::read_to_string(tmux.folder().join("pid")).unwrap();
+    pid.trim().to_owned()
 }
 
 #[test]
@@ -129,7 +117,7 @@ fn frame_is_text_and_json() {
 #[test]
 fn frame_names_growing_line() {
     let folder = tempfile::tempdir().unwrap();
-    let program = Program::start(folder.path());
+    let program = start(folder.path());
     let ran = gpuheap(folder.path(), &["top", "--json", "--after", "5s"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let json = ran.json();
@@ -144,9 +132,7 @@ fn frame_names_growing_line() {
 fn keys_order_and_filter_processes() {
     let Some(tmux) = Tmux::start() else { return };
     let before = tmux.state();
-    let file = machine(tmux.folder());
-    open(&tmux, &format!("--machine {}", file.display()));
-    tmux.wait_for("MEMORY▼");
+    open_recorded(&tmux);
     tmux.press("s");
     tmux.wait_for("GROWN▼");
     tmux.press("/");
@@ -165,7 +151,7 @@ fn keys_order_and_filter_processes() {
 #[test]
 fn growing_line_is_on_screen() {
     let Some(tmux) = Tmux::start() else { return };
-    let program = Program::start(tmux.folder());
+    let program = start(tmux.folder());
     open(&tmux, "");
     let line = growing_line();
     let text = tmux
@@ -178,7 +164,7 @@ fn growing_line_is_on_screen() {
 #[test]
 fn free_asks_and_flushes() {
     let Some(tmux) = Tmux::start() else { return };
-    let _program = Program::start(tmux.folder());
+    let _program = start(tmux.folder());
     open(&tmux, "");
     tmux.wait_for("main.rs:");
     tmux.press("f");
@@ -198,14 +184,15 @@ fn free_asks_and_flushes() {
 #[test]
 fn stopped_program_leaves_screen_usable() {
     let Some(tmux) = Tmux::start() else { return };
-    let program = Program::start(tmux.folder());
+    let program = start(tmux.folder());
     open(&tmux, "");
     tmux.wait_for("main.rs:");
-    program.signal("STOP");
+    let pid = program.0.id().to_string();
+    signal(&pid, "STOP");
     tmux.wait_for("no answer within 2 s; the program may be stopped");
     tmux.press("s");
     tmux.wait_for("GROWN▼");
-    program.signal("CONT");
+    signal(&pid, "CONT");
     tmux.wait_for("main.rs:");
     tmux.press("q");
     tmux.wait_for("code=0");
@@ -213,31 +200,25 @@ fn stopped_program_leaves_screen_usable() {
 
 #[test]
 fn signals_leave_terminal_as_found() {
-    for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
+    for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let Some(tmux) = Tmux::start() else { return };
         let before = tmux.state();
-        let file = machine(tmux.folder());
-        open(&tmux, &format!("--machine {}", file.display()));
-        tmux.wait_for("MEMORY▼");
+        open_recorded(&tmux);
         assert_ne!(tmux.state(), before);
-        let pid = std::fs::read_to_string(tmux.folder().join("pid")).unwrap();
-        let sent = Command::new("kill").args(["-s", signal, pid.trim()]).status().unwrap();
-        assert!(sent.success());
+        signal(&pid_of_screen(&tmux), name);
         tmux.wait_for(&format!("code={code}"));
-        assert_eq!(tmux.state(), before, "{signal}");
+        assert_eq!(tmux.state(), before, "{name}");
     }
 }
 
 #[test]
 fn closed_terminal_ends_screen() {
     let Some(tmux) = Tmux::start() else { return };
-    let file = machine(tmux.folder());
-    open(&tmux, &format!("--machine {}", file.display()));
-    tmux.wait_for("MEMORY▼");
-    let pid = std::fs::read_to_string(tmux.folder().join("pid")).unwrap();
+    open_recorded(&tmux);
+    let pid = pid_of_screen(&tmux);
     tmux.close();
     let runs = || {
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         state.is_ok_and(|state| !state.contains(") Z "))
     };
     let begin = std::time::Instant::now();
@@ -263,11 +244,4 @@ fn suspended_screen_comes_back() {
     tmux.run("echo code=$?");
     tmux.wait_for("code=0");
     assert_eq!(tmux.state(), before);
-}
-
-/// Returns the schema `docs/NAME.schema.json`.
-fn schema_of(name: &str) -> Value {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let text = std::fs::read_to_string(docs.join(format!("{name}.schema.json"))).unwrap();
-    serde_json::from_str(&text).unwrap()
 }

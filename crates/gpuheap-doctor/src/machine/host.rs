@@ -68,7 +68,7 @@ impl Host {
             line.and_then(first_word::<u64>).unwrap_or(0)
         };
         Host {
-            uptime_seconds: first_word(&text("/proc/uptime")).unwrap_or(0.0),
+            uptime_seconds: uptime_seconds(source),
             memory: amount("MemTotal"),
             available: amount("MemAvailable"),
             cached: amount("Cached"),
@@ -129,6 +129,11 @@ fn is_container(source: &dyn Source, is_wsl: bool) -> bool {
     // WSL2 runs each distribution in a separate namespace.
     let namespace = source.link("/proc/self/ns/pid");
     !is_wsl && namespace.is_ok_and(|namespace| namespace != FIRST_PID_NAMESPACE)
+}
+
+/// Reads the seconds since boot; 0 if they cannot be read.
+pub(super) fn uptime_seconds(source: &dyn Source) -> f64 {
+    first_word(&source.read_text("/proc/uptime")).unwrap_or(0.0)
 }
 
 /// Parses the first word of a text.

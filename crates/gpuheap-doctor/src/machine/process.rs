@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::host::uptime_seconds;
 use super::maps::Maps;
 use super::probe::limited;
 use super::proc::{Stat, container, user_name};
@@ -111,10 +112,22 @@ impl Process {
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
+    /// Returns `true` if the process watches devices by NVML and has no library of CUDA.
+    pub fn only_watches(&self) -> bool {
+        self.has_loaded("libnvidia-ml.so") && !self.has_loaded("libcuda.so")
+    }
+
+    /// Returns `true` if the process has the device of a minor number open; `false` for an unknown
+    /// number.
+    pub fn has_open(&self, minor: Option<u32>) -> bool {
+        let file = minor.map(device_file);
+        self.holds.iter().any(|(_, held)| Some(held) == file.as_ref())
+    }
+
     /// Returns the number of contexts that the process has on the device of a minor number; 0 if
     /// the process's mappings do not show them.
     pub fn contexts_on(&self, minor: Option<u32>) -> usize {
-        let file = minor.map(|minor| format!("/dev/nvidia{minor}"));
+        let file = minor.map(device_file);
         file.and_then(|file| self.contexts.get(&file).copied()).unwrap_or(0)
     }
 
@@ -122,6 +135,11 @@ impl Process {
     pub fn has_loaded(&self, library: &str) -> bool {
         self.maps.iter().any(|name| name.starts_with(library))
     }
+}
+
+/// Returns the path of the device of a minor number.
+fn device_file(minor: u32) -> String {
+    format!("/dev/nvidia{minor}")
 }
 
 impl fmt::Display for Process {
@@ -187,9 +205,7 @@ pub(super) fn reread(
     mut known: Vec<Process>,
     listed: &[u32],
 ) -> Vec<Process> {
-    let uptime = source.read_text("/proc/uptime");
-    let uptime = uptime.split_whitespace().next().and_then(|word| word.parse().ok());
-    let uptime: f64 = uptime.unwrap_or(0.0);
+    let uptime = uptime_seconds(&**source);
     let mut passwd = None;
     let mut found = BTreeMap::new();
     let mut wanted: Vec<(u32, bool)> = listed.iter().map(|&pid| (pid, true)).collect();

@@ -7,6 +7,8 @@ mod garbled;
 mod markdown;
 mod oom;
 mod pause;
+#[path = "../recorded/mod.rs"]
+mod recorded;
 mod rules;
 mod status;
 mod support;

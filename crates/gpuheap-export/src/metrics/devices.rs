@@ -82,15 +82,14 @@ fn kind(kind: Kind) -> &'static str {
 fn holders(machine: &Machine, gpu: &Gpu) -> BTreeMap<&'static str, u64> {
     let classes = ["compute", "graphics", "mps", "inherited", "monitor", "unlisted"];
     let mut counts = BTreeMap::from(classes.map(|class| (class, 0)));
-    let file = gpu.minor.map(|minor| format!("/dev/nvidia{minor}"));
-    let has_open = |process: &&Process| {
+    let is_unlisted = |process: &&Process| {
         let is_listed = gpu.processes.iter().any(|listed| listed.pid == process.pid);
-        !is_listed && process.holds.iter().any(|(_, held)| Some(held) == file.as_ref())
+        !is_listed && process.has_open(gpu.minor)
     };
-    let unlisted = machine.processes.iter().filter(has_open).map(|process| {
+    let unlisted = machine.processes.iter().filter(is_unlisted).map(|process| {
         if process.only_inherited() {
             "inherited"
-        } else if process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so") {
+        } else if process.only_watches() {
             "monitor"
         } else {
             "unlisted"

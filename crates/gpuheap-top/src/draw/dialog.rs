@@ -1,6 +1,5 @@
 //! Dialogs above a frame.
 
-use gpuheap_doctor::Severity;
 use gpuheap_text::{cut, hanging};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::style::{Modifier, Style};
@@ -39,11 +38,7 @@ fn findings(view: &View, selected: usize, height: u16) -> (String, Vec<Line<'sta
     };
     let found = view.figures.examination.as_ref().map(|found| &found.findings[..]);
     let row = |(index, finding): (usize, &gpuheap_doctor::Finding)| {
-        let mark = match finding.severity {
-            Severity::Fail => '✗',
-            Severity::Warning => '!',
-            Severity::Info => 'i',
-        };
+        let mark = finding.severity.mark();
         let text = cut(&format!("{mark} {}  {}", finding.rule, finding.fact), DIALOG_WIDTH);
         match index == selected {
             true => Line::styled(

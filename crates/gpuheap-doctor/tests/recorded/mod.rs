@@ -1,0 +1,36 @@
+//! Texts of the recorded machines in the folder `tests/machines` of the doctor.
+
+#![allow(dead_code, reason = "each suite uses its own part")]
+
+use std::path::{Path, PathBuf};
+
+/// Returns the folder of recorded machines. Fixtures are based on these machines.
+pub(crate) fn machines() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines")
+}
+
+/// Reads the text of a recording. If it has a line `# base: NAME`, adds the sections of that base.
+pub(crate) fn text(path: &Path) -> String {
+    let own = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    match own.lines().find_map(|line| line.strip_prefix("# base: ")) {
+        None => own,
+        Some(base) => {
+            // A remark of the second recording would become part of the last section of the first
+            // recording.
+            let from = own.find("== ").unwrap_or(own.len());
+            text_of(base.trim()) + &own[from..]
+        }
+    }
+}
+
+/// Reads the text of a machine of the folder.
+pub(crate) fn text_of(name: &str) -> String {
+    text(&machines().join(format!("{name}.machine")))
+}
+
+/// Writes the recording of a machine of the folder into another folder. Returns its path.
+pub(crate) fn write(name: &str, folder: &Path) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text_of(name)).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    path
+}
