@@ -1,5 +1,7 @@
-"""Takes memory of the GPU by the driver's own functions: a program for a dry run in a system that
-has no library for Python."""
+"""Allocates and frees memory of the GPU with the driver's own functions.
+
+Serves as the program of a dry run on a system that has no GPU library for Python.
+"""
 
 import ctypes
 

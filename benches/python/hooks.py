@@ -101,7 +101,7 @@ if HOOK:
     gpuheap.cupy.install(gpuheap.Heap(DEVICE, track=TRACK))
 pairs = {name: lambda size=size: cupy.empty(size, "u1") for name, size in SIZES.items()}
 if WAY == "hook":
-    # The floor, part by part: what CuPy makes of any memory that it did not allocate.
+    # The floor, part by part. CuPy makes both objects for any memory that it did not allocate.
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
     block = gpuheap.Heap(DEVICE).alloc(1024)
     memory = UnownedMemory(block.ptr, 1024, block, 0)

@@ -94,7 +94,7 @@ def peak(hook, name):
 
 
 def smallest(hook, name, live):
-    """Returns the smallest limit in half percents of the live peak; None above 1.10."""
+    """Returns the least limit as a multiple of the live peak, in 0.5 % steps; None above 1.10."""
     fails, passes = -1, 21
     while passes - fails > 1:
         # Most programs pass near the least.
@@ -307,7 +307,7 @@ def varied(torch):
 
 
 def small(torch):
-    """Many small operations: the host's time is the step's."""
+    """Many small operations: a step takes as long as the host's work."""
     model = transformer(torch, 128, 8, 4)
     return trained(
         torch, model, lambda model: model(torch.randn(4, 32, 128, device="cuda")).mean()

@@ -44,7 +44,7 @@ static void with_gpuheap() {
   gpuheap_flushed flushed = heap.flush();
   std::printf("gpuheap: flushed      %4lld MiB taken, %llu MiB given back\n", taken_since(before),
               (unsigned long long)flushed.given_back >> 20);
-  // Nothing of the process may use the device's objects after this: also not other libraries.
+  // After this, no library of the process may use the device's objects any longer.
   heap.reset_device();
   std::printf("gpuheap: reset        %4lld MiB taken\n", taken_since(before));
 }

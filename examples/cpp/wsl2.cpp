@@ -24,7 +24,7 @@ constexpr std::size_t MIB = std::size_t(1) << 20;
 // Limit of the pinned bytes, so that the host stays usable.
 constexpr std::size_t MOST_PINNED = 2048 * MIB;
 
-// Bytes that the runtime pins before it refuses, in pieces.
+// Pins up to `MOST_PINNED` bytes in pieces, frees them, and returns the bytes that were pinned.
 static std::size_t pinned_until_refused() {
   std::vector<void *> pieces;
   void *piece;
@@ -35,7 +35,7 @@ static std::size_t pinned_until_refused() {
   return pieces.size() * 64 * MIB;
 }
 
-// Bytes that the runtime serves of those that it calls free, in pieces.
+// Allocates up to `free` bytes in pieces, frees them, and returns the bytes that were served.
 static std::size_t served_of_free(std::size_t free) {
   std::vector<void *> pieces;
   void *piece;

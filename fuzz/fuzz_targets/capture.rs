@@ -1,5 +1,5 @@
-//! gpuheap's captures: as given, and after a good header. Files that a capture names are not
-//! opened.
+//! Fuzzes gpuheap's captures. The input is read as given, and after a good header. Files that a
+//! capture names are not opened.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Values of the variables that describe an emulated machine to the emulated NVML, a line for each.
+//! Fuzzes the emulated NVML's environment variables. The input has one line for each value.
 
 #![no_main]
 // A shared library has no crate to link: its modules are compiled here, and some items stay unused.

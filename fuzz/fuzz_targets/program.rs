@@ -9,7 +9,7 @@ use gpuheap_replay::{Program, json, run};
 use gpuheap_trace::{ReadOptions, Trace, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Memory of the device. Models whose default is half of it find room in a small trace.
+/// Memory of the device. Some models reserve half of it by default. A small trace fits into that.
 const DEVICE: u64 = 1 << 30;
 /// Limit of the unpacked file, bytes.
 const UNPACKED_LIMIT: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! Recordings of machines: files of /proc, NVML's figures, logs, and all commands on them.
+//! Fuzzes recordings of machines. All commands of the doctor run on each recording.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! RMM logs: as given, after a good header, and packed. A log that is read can be written and read
-//! again.
+//! Fuzzes RMM's logs. The input is read as given, after a good header, and compressed. If it can be
+//! read, it is also written and read again.
 
 #![no_main]
 

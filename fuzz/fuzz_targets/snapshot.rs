@@ -1,4 +1,4 @@
-//! Memory snapshots: as given, and as the body of a pickle; within a limit of memory.
+//! Fuzzes memory snapshots. The input is read as given, and as the body of a pickle.
 
 #![no_main]
 

@@ -1,9 +1,9 @@
-"""Makes random data in the shapes that programs of others read, in a folder of their sources.
+"""Makes random data for the programs in a folder, in the formats and shapes that they read.
 
     data.py FOLDER
 
-FOLDER has the sources as `OWNER/NAME`. Sizes are those of the recorded figures: the data's shapes
-decide sizes on the device, and its values do not.
+FOLDER has the programs' sources as `OWNER/NAME`. The data has the same shapes as the data of the
+recorded figures. The shapes decide the sizes on the device, and the values do not.
 """
 
 import pickle

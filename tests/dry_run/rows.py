@@ -69,7 +69,7 @@ def environment(row, work):
     if row["source"]:
         paths = [str(work / row["source"]), variables.get("PYTHONPATH")]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        # Programs look for models and data on a hub, unless they are not to.
+        # Without these variables, programs would look for models and data on a hub.
         variables |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return variables
 

@@ -76,7 +76,7 @@ fn time_page() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a capture of 5 million events: 16 threads that hold some thousand blocks of 200 lines.
+/// Writes a capture of 5 million events: 16 threads, 200 lines of code, some thousand live blocks.
 fn write_large(path: &Path) -> io::Result<()> {
     const EVENTS: u64 = 5_000_000;
     const HELD: usize = 10_000;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use gpuheap_doctor::{Machine, Recording};
 use gpuheap_export::{Exposition, Reading, Server};
 
-/// Returns the exposition of an empty machine, by the seconds of its reading.
+/// Returns the exposition of an empty machine that was read `seconds` after the epoch.
 fn exposition(seconds: u64) -> Exposition {
     let reading = Reading {
         start: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),

@@ -135,8 +135,8 @@ fn program() {
     let mut ready = format!("{}\n", membership.path().display());
     let children = std::env::var("PUBLISH_TEST_FORK").map_or(0, |count| count.parse().unwrap());
     for _ in 0..children {
-        // SAFETY: the child takes no lock that another thread of the parent may hold, except the
-        // lock for which `join` gives up.
+        // SAFETY: another thread of the parent may hold only one lock that the child takes. That
+        // lock is taken by `join`, and `join` gives up after a second.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // One child outlives its parent. More of them end with it.

@@ -49,7 +49,7 @@ def pipeline():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS // size)]
-    # With shapes given, stages need not send each other objects to find them.
+    # The shapes are given, so that the stages need not exchange objects to find the shapes.
     shape = torch.empty(64, WIDTH, device="meta")
     module = nn.Sequential(*layers).to(device)
     stage = PipelineStage(module, rank, size, device, input_args=shape, output_args=shape)

@@ -1,7 +1,7 @@
 """Trains torchvision's vision transformer with automatic mixed precision.
 
-The scale begins at 1, so that no step overflows. A dry run sees no overflow either, and a step that
-is left out makes no state of the optimiser.
+The loss scale begins at 1, so that no gradient overflows on a GPU. After an overflow, `GradScaler`
+would leave out the step, and the optimiser would not make its state. A dry run sees no overflow.
 """
 
 import torch

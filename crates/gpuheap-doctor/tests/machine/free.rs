@@ -155,8 +155,8 @@ fn process_group_under_older_driver_survives() {
     assert!(plan.steps.iter().any(|step| step.reason.contains("may have ended")), "{plan:?}");
 }
 
-/// Returns the fork case with a listed training process, 4300, next to it. The child 4188 has the
-/// `parent` and the `group`.
+/// Returns the case `fork` with one more process: 4300, a training that NVML lists. It has device
+/// `minor` open. The child, 4188, gets the parent and the process group `group`.
 fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
     let stat = |pid, parent, group| {
         format!("{pid} (python3) S {parent} {group} 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n")

@@ -62,8 +62,7 @@ fn objects_older_than_reset_err() {
             ] {
                 assert_eq!(error.to_string(), gone, "{pool}");
             }
-            // A stream from before the reset cannot be ordered with blocks of a heap from after the
-            // reset.
+            // A stream from before the reset cannot be ordered with the blocks of a newer heap.
             let newer = Heap::builder(&fresh).pool(pool).build().unwrap();
             assert!(newer.allocate(1, &stream).is_err());
 
