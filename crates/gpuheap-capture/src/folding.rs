@@ -352,7 +352,7 @@ impl Folder {
         }
     }
 
-    /// Keeps the pair of an open allocation. Its free is known if `is_freed`.
+    /// Leaves an open allocation in the file, unfolded. If `is_freed`, its free is written next.
     fn keep(&mut self, at: usize, is_freed: bool) {
         let Open { allocation, shown, later, .. } = self.open.remove(at);
         let of = allocation.level();

@@ -51,7 +51,7 @@ pub struct ProcessCapture {
     /// Numbers of the last names of ranges, at most [`NAMES`].
     names: FxHashMap<String, u32>,
     frames: FxHashMap<[u32; 3], u32>,
-    /// Files that are recorded and were loaded, by their first address.
+    /// Recorded files that were loaded at the last stack, keyed by their start address.
     modules: FxHashMap<u64, LoadedModule>,
     threads: u32,
     ranges: u32,

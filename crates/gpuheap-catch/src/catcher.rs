@@ -70,8 +70,8 @@ impl Catcher {
         }
         // SAFETY: the caller keeps the contract of `dlsym`.
         let found = unsafe { dlsym(handle, symbol) };
-        // On WSL2, a stub driver searches the functions of the real one. With this library's
-        // functions it would call itself without end.
+        // On WSL2, a stub driver looks up the functions of the real driver. If it found this
+        // library's functions, the stub would call itself without end.
         if found.is_null() || loader::is_in_driver(caller) {
             return answer;
         }

@@ -17,7 +17,7 @@ macro_rules! export_dlsym {
             unsafe { $catcher.answer(handle, symbol, caller) }
         }
 
-        /// `dlsym`: returns the library's functions for the names of its table.
+        /// Exported `dlsym`. For names in the catcher's table, returns this library's functions.
         // SAFETY: the function has the type of `dlsym`, and answers as it does.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]

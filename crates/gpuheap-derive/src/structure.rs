@@ -80,7 +80,7 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
 enum How {
     Adapted,
     Cloned,
-    /// `PhantomData` whose type is made of adapted parameters.
+    /// A `PhantomData` field. A new `PhantomData` of the adapted type replaces it.
     Phantom,
 }
 

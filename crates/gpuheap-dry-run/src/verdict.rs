@@ -522,7 +522,7 @@ pub struct ResultRange {
 pub struct LineRange {
     /// File, line and function.
     pub line: String,
-    /// Peaks with the smallest counts at that line with which the program completes.
+    /// Peaks of a run. The counts at the line are the smallest with which the program completes.
     #[serde(flatten)]
     pub end: RangeEnd,
 }

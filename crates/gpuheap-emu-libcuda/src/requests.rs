@@ -19,7 +19,7 @@ use gpuheap_emu::{Request, take_request};
 const KEPT: usize = 64;
 /// Most frames of a stack that are kept and compared. An unoptimised heap has more than 40 itself.
 const DEPTH: usize = 96;
-/// Most lines of the program that are reported for one request.
+/// Maximum number of lines of the program that are reported for one request.
 const LINES: usize = 3;
 /// Divisor of a refused size: a smaller request replaces the refused one if the smaller size is at
 /// least the quotient. Programs that try smaller sizes halve the size, or reduce it by a tenth.

@@ -281,7 +281,7 @@ export! {
         communicator.change(|one| one.meet(peer, true))?
     }
 
-    /// Exchanges nothing: each rank sends to each other one.
+    /// Exchanges nothing. Allocates the buffers for messages to and from every other rank.
     fn ncclAlltoAll(
         _sent: CUdeviceptr, _result: CUdeviceptr, _count: usize, _kind: c_int, communicator: Handle,
         _stream: CUstream,

@@ -186,7 +186,7 @@ impl Kernel {
     }
 }
 
-/// Word that replaces the type of values in the names of kernels that count keys.
+/// Word in the name of a kernel that counts keys. Such a kernel has no type of values to name.
 const ROWS: &str = "rows";
 
 fn parse_unit(word: &str) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! Count of the processes between the one that first recorded and this one.
+//! Number of forks between the process that recorded first and this process.
 
 use std::ptr;
 use std::sync::Once;

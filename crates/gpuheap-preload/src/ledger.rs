@@ -206,8 +206,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes bytes of an account, and pending ones: of live memory that was freed (no pending
-    /// ones), of a request that succeeded (pending ones alone), or of one that failed.
+    /// Subtracts bytes, and pending bytes, from an account. `pending` is 0 for a free. `bytes` is 0
+    /// for a request that succeeded. Both are the size of a request that failed.
     pub(crate) fn remove(&self, index: usize, bytes: u64, pending: u64) {
         let share = self.own_entry();
         let _lock = self.lock(OWNER.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! Open ranges of the program. A range is recorded with the first event of memory within: a program
-//! may name each of its operations, and most have no event.
+//! Open ranges of the program. A range is recorded once an event of memory occurs in it. A program
+//! may name each of its operations, and most operations have no event.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -9,7 +9,7 @@ use gpuheap_capture::{ProcessCapture, Time};
 
 /// Receiver of the ends of threads: the recorder.
 pub(crate) trait ThreadEnds: Sync {
-    /// Returns `true` while this recorder is the process's: until a fork.
+    /// Returns `false` in a forked child: the recorder belongs to the parent.
     fn is_current(&self) -> bool;
 
     /// Records the end of the thread with a number and a name.

@@ -412,7 +412,7 @@ fn add_temporary(text: &mut String, report: &Report) {
     }
 }
 
-/// Adds the copies of the process, with the first of its devices.
+/// Adds the table of the process's copies to the report of its first device.
 fn add_copies(text: &mut String, report: &Report) {
     let first = report.recording.as_ref().and_then(|recording| recording.devices.first());
     let is_first = first.is_some_and(|first| Some(first.ordinal) == report.device);

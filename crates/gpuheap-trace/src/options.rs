@@ -52,9 +52,9 @@ impl ReadOptions {
         self
     }
 
-    /// Reads the blocks of frameworks' pools that a capture has. The memory that the driver gave to
-    /// a pool is then a segment, and its bytes count only if a block holds them. Otherwise that
-    /// memory is a block, and the pool's blocks are left out. Default: `true`.
+    /// Reads the blocks of frameworks' pools that a capture has. If `true`, the driver's memory in
+    /// a pool is a segment, and its bytes count only if a block holds them. If `false`, that memory
+    /// is itself a block, and the pool's blocks are left out. Default: `true`.
     pub fn pools(mut self, pools: bool) -> Self {
         self.pools = pools;
         self

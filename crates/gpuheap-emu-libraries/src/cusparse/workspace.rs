@@ -84,7 +84,7 @@ impl Operand {
     }
 }
 
-/// Returns the bytes to sort the values of a sparse matrix, of which each takes `bytes`.
+/// Returns the bytes to sort the values of a sparse matrix, at `bytes` for each value.
 pub(crate) fn sort(values: u64, bytes: u64) -> u64 {
     bytes * values + 1100
 }

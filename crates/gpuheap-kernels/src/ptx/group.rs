@@ -174,8 +174,8 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
         let sign = if of.is_signed() { "s64" } else { "u64" };
         return emit!(w, "red.{space}.{op}.{sign} [{place}], {value};");
     }
-    // The bits of floats are ordered as signed integers if the value is positive, and in the
-    // opposite order as unsigned ones if it is negative.
+    // Compares the bits of floats. If `value` is positive, they are compared as signed integers. If
+    // it is negative, they are compared as unsigned integers, and min and max are swapped.
     let (bits, negative) = (w.reg(Class::Bits64), w.reg(Class::Predicate));
     emit!(w, "mov.b64 {bits}, {value};");
     emit!(w, "setp.lt.s64 {negative}, {bits}, 0;");

@@ -20,7 +20,7 @@ const DISTINGUISHING: [&str; 6] = ["ti", "super", "ada", "wsl", "mig", "blackwel
 impl Name {
     /// Reads a name as a user types it.
     pub(super) fn parse(text: &str) -> Self {
-        // Bounds the time: a name may have a megabyte.
+        // Bounds the time of a comparison: a user may type a megabyte.
         const LONGEST: usize = 100;
         let text: String = text.chars().take(LONGEST).flat_map(char::to_lowercase).collect();
         let mut words: Vec<String> = Vec::new();

@@ -300,7 +300,7 @@ impl TraceBuilder {
         self.trace.events.len()
     }
 
-    /// Adds a range of a thread, numbered as those of [`At`]; 0 for all threads.
+    /// Adds a range of the thread with this id. If the id is 0, adds a range of all threads.
     ///
     /// # Errors
     /// Returns an error if threads exceed 32 bits.

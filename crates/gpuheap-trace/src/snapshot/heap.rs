@@ -1,9 +1,9 @@
-//! Containers and texts of a pickle's values, referred to by index. So values may be shared and may
-//! contain themselves, and a drop does not recurse.
+//! Containers and texts of a pickle's values. Values refer to them by index. Therefore a container
+//! may be shared, it may contain itself, and dropping it does not recurse.
 //!
-//! Files have millions of containers. Most containers are filled at once, and one vector holds
-//! their items. Equal lists and tuples share their items in that vector. The dict of an entry
-//! becomes an [`Entry`].
+//! Files have millions of containers. Most of them are filled in one step, and one vector holds all
+//! their items. Equal lists and tuples share their items in that vector. A dict that describes an
+//! event of a device becomes an [`Entry`].
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 

@@ -294,7 +294,7 @@ fn frames<W: Write>(trace: &Trace, stack: u32, pickle: &mut Pickle<W>) -> io::Re
 /// Writer of opcodes.
 struct Pickle<W: Write> {
     writer: BufWriter<W>,
-    /// Number of values that can be written again by their number.
+    /// Number of values in the pickle's memo. Such a value can be written again by its number.
     memo: u32,
     texts: FxHashMap<String, u32>,
     /// Numbers of the current trace's stacks.

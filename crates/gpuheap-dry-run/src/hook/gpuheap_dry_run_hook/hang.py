@@ -12,8 +12,8 @@ from .report import write
 
 # Seconds without progress after which the program is ended.
 SECONDS = 10.0
-# Least number of reads without progress: while a program only polls, and while it also allocates
-# memory. A loop that evaluates a model reads less often.
+# Number of reads without progress after which a program is ended. The second number holds if the
+# program also allocates memory: a loop that evaluates a model does, but it reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
 # Exit code of a program that was ended, if it does not end by an exception within `SECONDS`.

@@ -73,7 +73,7 @@ class Result:
         self.is_bound = is_bound
 
 
-# Stands for a result that is as the program wrote it.
+# Stands for a result that was not replaced: the copy keeps the program's value.
 NOT_CHOSEN = Result(None)
 
 
