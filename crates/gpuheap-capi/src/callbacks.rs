@@ -42,11 +42,11 @@ pub type gpuheap_shortage =
 pub type gpuheap_thread_ended =
     Option<unsafe extern "C-unwind" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
 
-/// Sets the function that is called before a request fails for lack of memory. The function
-/// receives the missing bytes and data. It runs on the thread of the request, with no lock held. It
-/// frees as much memory as it can, and returns the number of bytes freed. It may use the heap;
-/// requests that it makes do not call it again. If a C++ exception leaves the function, the process
-/// ends. Any thread may call the function until gpuheap_close returns.
+/// Sets the function that the heap calls before a request fails for lack of memory. The function
+/// receives the number of missing bytes, and the pointer data. It runs on the thread of the
+/// request, with no lock held. It frees as much memory as it can, and returns the bytes freed. It
+/// may use the heap; its own requests do not call it again. If a C++ exception leaves the function,
+/// the process ends. Any thread may call the function until gpuheap_close returns.
 ///
 /// shortage: replaces the function set before. Null removes it.
 #[unsafe(no_mangle)]

@@ -24,9 +24,9 @@ use signal_hook::iterator::Signals;
 use crate::Exposition;
 use crate::format::Format;
 
-/// Threads that answer, and so the most connections at once. Further clients wait in the kernel's
-/// queue. tokio's runtime would save the threads. Its build took 8 s of processor, and the rest of
-/// this crate's dependencies 8 s (2026-11-28, two busy cores).
+/// Number of threads that answer. It bounds the connections: further clients wait in the kernel's
+/// queue. tokio's runtime would need fewer threads. But its build took 8 s of processor time, as
+/// much as all other dependencies of this crate together (2026-11-28, two busy cores).
 const THREADS: usize = 32;
 
 /// Time for a request. A silent client has a thread for so long: with 5 s, 7 clients a second

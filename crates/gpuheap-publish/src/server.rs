@@ -27,8 +27,8 @@ use crate::wire::{read_line, write_line};
 /// Time for a client to send its question, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Interval at which waiting clients are answered while a question is worked on, and the time for
-/// one of them. A silent client delays the answer by as much.
+/// Interval at which waiting clients are answered while the worker prepares an answer. A waiting
+/// client has this time to send its question. A silent client delays the answer by as much.
 const BUSY_STEP: Duration = Duration::from_millis(50);
 
 /// Wait after a failed accept. It fails while the process has too many open files.

@@ -6,7 +6,7 @@
 use gpuheap_text::printable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Most texts of a list within an entry. A holder is a name of some 20 to 80 characters.
+/// Maximum number of texts in a list of an entry. A holder is a name of some 20 to 80 characters.
 const MOST_TEXTS: usize = 8;
 
 /// Form of a field that has texts of at most `MOST` characters.

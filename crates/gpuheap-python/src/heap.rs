@@ -224,8 +224,8 @@ impl Heap {
     }
 
     /// Sets the limits. Each is a size, or `None` for no limit. A limit that is left out does not
-    /// change. Returns cached memory above the limits to the driver at once. Returns the number of
-    /// bytes.
+    /// change. Gives cached memory above the limits back to the driver at once. Returns the number
+    /// of bytes given back.
     #[pyo3(signature = (limit=Given::Nothing, soft_limit=Given::Nothing), text_signature = "($self, limit=..., soft_limit=...)")]
     fn set_limits(&self, py: Python<'_>, limit: Given<'_>, soft_limit: Given<'_>) -> PyResult<u64> {
         let total = self.owner.device.total_memory();

@@ -54,7 +54,7 @@ impl Owner {
             scopes: beside.is_none().then(|| scopes.clone()),
             device: device.name().to_owned(),
         };
-        // The heap has the socket already, so only the lines and scopes would be missing.
+        // An error costs only the lines and scopes: the heap is already published.
         let publication = heap.published().and_then(|access| part.join(access).ok());
         Arc::new(Owner {
             heap,

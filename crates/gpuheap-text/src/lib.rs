@@ -123,9 +123,9 @@ pub fn cut(text: &str, width: usize) -> String {
     short
 }
 
-/// Cuts a name to `width` characters. Replaces control characters. Of a line of a program, such as
-/// `train.py:115 in step`, keeps the line's number and the end of the function. Of another name,
-/// keeps both ends.
+/// Cuts a name to `width` characters. Replaces control characters. If the name is a line of a
+/// program, such as `train.py:115 in step`, keeps the line's number and the end of the function's
+/// name. If not, keeps both ends of the name.
 pub fn cut_name(text: &str, width: usize) -> String {
     /// Least number of characters of a function.
     const LEAST: usize = 8;

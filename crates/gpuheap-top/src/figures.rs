@@ -98,7 +98,7 @@ impl Figures {
         self.snapshot = snapshot;
     }
 
-    /// Takes over the answers of programs that publish.
+    /// Stores the answers of the programs that publish, and extends the curves by them.
     pub(crate) fn take_programs(&mut self, second: u64, programs: Vec<Published>) {
         self.second = self.second.max(second);
         let keys: BTreeSet<ProgramKey> = programs.iter().map(key).collect();

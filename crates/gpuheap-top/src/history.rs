@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn rise_of_floor_is_growth() {
-        // Each step takes 100 and returns it, and keeps 1.
+        // In each second, the figure rises by 100 and falls again. Its floor rises by 1.
         let steps = (0..200).flat_map(|second| [(second, second + 100), (second, second)]);
         assert_eq!(series(steps).growth(), Some(Growth { bytes: 60, seconds: 60 }));
         let steps = (0..31).flat_map(|second| [(second, second + 100), (second, second)]);

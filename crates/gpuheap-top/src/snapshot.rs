@@ -1,4 +1,4 @@
-//! Facts that one frame shows, as they are read.
+//! Data that one frame shows, read from a machine.
 
 use std::collections::BTreeMap;
 

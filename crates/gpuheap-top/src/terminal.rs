@@ -46,7 +46,7 @@ impl Terminal {
         };
         let drawing = thread::current().id();
         panic::set_hook(Box::new(move |info| report(info, drawing, &*hook)));
-        // After a failure, the drop takes back the part that was done.
+        // If `open` fails, dropping `terminal` undoes the part that succeeded.
         open()?;
         Ok(terminal)
     }
@@ -82,7 +82,7 @@ impl Terminal {
                 queue_style(&mut self.output, style)?;
             }
             queue!(self.output, Print(cell.symbol()))?;
-            // A wide character advances by two columns, so the next cell is moved to.
+            // A wide character takes two columns, so the next cell needs a `MoveTo`.
             next = cell.symbol().is_ascii().then_some((x + 1, y));
         }
         queue!(self.output, ResetColor, SetAttribute(Attribute::Reset))?;
@@ -138,7 +138,7 @@ fn report(info: &PanicHookInfo<'_>, drawing: ThreadId, hook: &Hook) {
     }
 }
 
-/// `true` while the terminal is entered. A terminal that is left twice moves its cursor.
+/// `true` between [`open`] and [`close`]. Leaving the alternate screen twice would move the cursor.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
 
 fn open() -> io::Result<()> {

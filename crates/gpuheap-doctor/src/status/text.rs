@@ -30,7 +30,7 @@ pub fn render_windows(windows: &Windows, width: usize) -> String {
     text
 }
 
-/// Most lines of a program in the text. JSON has up to 100.
+/// Maximum number of lines that the text shows for a program. JSON has up to 100.
 const SHOWN_LINES: usize = 5;
 
 /// Renders the processes that publish their memory, for `width` columns.

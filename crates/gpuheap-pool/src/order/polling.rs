@@ -28,7 +28,7 @@ impl Order {
         moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
     }
 
-    /// Notes the progress that the program's own waits have shown since the last call. Makes no
+    /// Notes which work is known to be completed because the program itself waited for it. Makes no
     /// driver call.
     #[inline]
     pub fn note_progress(&mut self, source: &mut dyn MemorySource) {

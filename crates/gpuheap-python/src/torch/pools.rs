@@ -146,8 +146,8 @@ impl Pools {
         Ok(pooled.map(|pooled| pooled.is_shared = true).is_some())
     }
 
-    /// Returns the memory of released pools to the heap, after all work of the device. A capture in
-    /// progress forbids that wait. In this case the memory stays until the next call.
+    /// Waits for all work of the device, and returns the memory of released pools to the heap. A
+    /// capture in progress forbids the wait; the memory then stays until the next call.
     pub(super) fn return_released(&self) -> Result<(), Error> {
         let returning = {
             let mut state = self.lock()?;

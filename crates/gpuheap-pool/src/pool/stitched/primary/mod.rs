@@ -702,7 +702,7 @@ impl Primary {
         self.note_cover_of(key, from, to);
     }
 
-    /// Notes `key` as the covering block of each page that begins from address `from` to `to`.
+    /// Notes `key` as the covering block of each page whose first address is in `from..to`.
     #[inline]
     fn note_cover_of(&mut self, key: u32, from: u64, to: u64) {
         let Some(addresses) = self.address_range_at(from).map(|at| &mut self.address_ranges[at])
