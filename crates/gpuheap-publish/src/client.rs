@@ -20,16 +20,16 @@ use crate::protocol::{
 use crate::text::Texts;
 use crate::wire::{read_line, write_line};
 
-/// Time for an answer, in addition to the time that the program takes at most.
+/// Time that a client waits for an answer beyond [`Question::limit`].
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Most threads of a survey.
+/// Maximum number of threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Most heaps and lines of a user's processes in a survey. One takes 3 KB of memory at most.
+/// Maximum number of a user's heaps and lines in a survey. Each takes at most 3 KB of memory.
 const MOST_OF_USER: usize = 10_000;
 
-/// Time of a survey for its questions. The last answers come within two seconds more.
+/// Time in which a survey starts questions. The last answers arrive at most two seconds later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
 /// A process that publishes.
@@ -51,7 +51,7 @@ pub struct Published {
 
 /// Returns the processes of these sockets, with their heaps and lines, by pid. Removes the sockets
 /// of ended processes. Leaves out this process. Takes some five seconds at most. If sockets of a
-/// user are left over, the first of them has their number as its failure.
+/// user are skipped, one process stands for them; its failure has their number.
 pub fn survey(sockets: &[Socket]) -> Vec<Published> {
     let is_other = |socket: &&Socket| socket.pid != std::process::id();
     let sockets = in_turns(sockets.iter().filter(is_other));
@@ -69,7 +69,7 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
     };
     thread::scope(|scope| {
         for _ in 1..sockets.len().min(MOST_THREADS) {
-            // Without a thread, the others do its part.
+            // If a thread does not start, the other threads do its part.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -115,8 +115,8 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(|error| error.into_inner())
 }
 
-/// Returns the first socket of each user, then each one's second, and so on: a user with many
-/// silent sockets does not delay the other users' answers.
+/// Returns the first socket of each user, then the second socket of each user, and so on. A user
+/// with many silent sockets then does not delay the other users' answers.
 fn in_turns<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<&'a Socket> {
     let mut counts: HashMap<u32, usize> = HashMap::new();
     let turn = |socket: &'a Socket| {
@@ -156,9 +156,9 @@ pub fn ask(socket: &Socket, question: &Question) -> io::Result<(Option<u32>, Ans
     Ok((pid, answer))
 }
 
-/// Returns those of the sockets that belong to a process. `pid` is its pid as this process sees it:
-/// in a container, the name of a socket has another one. If the process is stopped or in a PID
-/// namespace that cannot be seen from here, the name decides.
+/// Returns the sockets that belong to the process `pid`, as this process numbers it. A container's
+/// process has another pid in its socket's name. If the process is stopped or in a PID namespace
+/// that cannot be seen from here, the name decides.
 pub fn of_process(mut sockets: Vec<Socket>, pid: u32) -> Vec<Socket> {
     sockets.retain(|socket| match connect(socket) {
         Ok((_, Some(found))) => found == pid,
@@ -189,7 +189,7 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
     if pid == Some(socket.pid) && !is_running(socket) {
-        // A forked child of the ended process holds the socket, and does not answer for it.
+        // The process has ended. A forked child holds its socket, and does not answer for it.
         return Err(io::Error::new(ErrorKind::ConnectionRefused, "it has ended"));
     }
     Ok((stream, pid))
@@ -206,7 +206,7 @@ fn published(socket: &Socket, end: Instant) -> Option<Published> {
         }
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
-            // A socket that was just bound refuses clients for a moment too.
+            // A live process refuses clients too, in the moment between bind and listen.
             if !is_running(socket) || is_zombie(socket.pid) {
                 socket.remove();
             }

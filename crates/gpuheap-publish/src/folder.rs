@@ -9,11 +9,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Most sockets that are listed in a folder. A machine has some 1,000 GPU processes at most.
+/// Maximum number of files read in a folder. A machine has at most some 1,000 GPU processes.
 const MOST_SOCKETS: usize = 10_000;
 
-/// Most copies of the library in a process: the program's own, Python's, the drop-in's, the
-/// recorder's.
+/// Maximum number of copies of the library in a process. Known copies: the program's, Python's, the
+/// drop-in's, the recorder's.
 const MOST_COPIES: u32 = 9;
 
 /// Socket of a process that publishes.
@@ -21,7 +21,7 @@ const MOST_COPIES: u32 = 9;
 pub struct Socket {
     /// Path of the socket.
     pub path: PathBuf,
-    /// Pid in the name. In another PID namespace, the process has another one.
+    /// Pid in the socket's name. In another PID namespace, the process has another pid.
     pub pid: u32,
     /// Start of the process after boot, in ticks of 10 ms.
     pub start_ticks: u64,
@@ -106,7 +106,7 @@ pub(crate) fn start_ticks(pid: &str) -> Option<u64> {
     status(pid)?.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns `true` for a process that has ended, until its parent has read its exit code.
+/// Returns `true` if the process has ended, and its parent has not yet read the exit code.
 pub(crate) fn is_zombie(pid: u32) -> bool {
     status(&pid.to_string()).is_some_and(|status| status.starts_with('Z'))
 }
@@ -125,7 +125,7 @@ pub(crate) fn own_uid() -> u32 {
 /// Returns the folders that this user's processes may use, the preferred one first.
 fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // Another user, for root under `sudo -E`, could swap a folder in it during a call.
+    // For root under `sudo -E`, this is a user's folder. The user could swap a folder in it.
     let is_own = |path: &PathBuf| {
         fs::symlink_metadata(path).is_ok_and(|found| {
             found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0
@@ -186,7 +186,7 @@ fn bind_in(folder: &Path, start: u64) -> io::Result<(UnixListener, PathBuf)> {
                 if UnixStream::connect(&path).is_ok() {
                     continue;
                 }
-                // Left by a process of an earlier boot.
+                // A process of an earlier boot left it.
                 fs::remove_file(&path)?;
                 UnixListener::bind(&path)
             }

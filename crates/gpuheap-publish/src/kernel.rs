@@ -15,7 +15,7 @@ pub(crate) struct Peer {
 }
 
 /// Returns the process that connected or bound the other end of `stream`. The kernel writes pid 0
-/// for a process of another PID namespace, and rustix's type has none.
+/// for a process of another PID namespace, and rustix's type cannot hold 0.
 ///
 /// # Errors
 ///
@@ -34,8 +34,8 @@ pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
     Ok(Peer { pid, uid: found.uid })
 }
 
-/// Calls `spawn` with all signals blocked, so that threads it starts take none of the program's
-/// signals. Signals of a thread's own errors stay open to the program's handlers.
+/// Calls `spawn` with all signals blocked, so that threads that it starts receive none of the
+/// program's signals. The signals of a thread's own errors, such as SIGSEGV, stay unblocked.
 #[allow(unsafe_code)]
 pub(crate) fn with_signals_blocked<T>(spawn: impl FnOnce() -> T) -> T {
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();

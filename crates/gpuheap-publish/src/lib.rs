@@ -8,7 +8,7 @@
 //! * [`survey`] and [`ask`]: the side that sends questions.
 //! * `folder`: the folder of the sockets, its checks, and the removal of stale sockets.
 //!
-//! Only on Linux: other systems do not name the process at the other end of a socket alike.
+//! Works on Linux only: other systems identify the process at the end of a socket differently.
 #![deny(unsafe_code)]
 
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Members: heaps of this process that questions are about.
+//! Members: the heaps and recorders of this process that answer questions.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::protocol::{Access, HeapStatus, Held, Leaks, OpenScope, Recorded};
 
-/// A member of this process that knows memory: a heap, or a recorder. Its methods are called on a
-/// thread that only answers questions, one call at a time. They may wait for locks of the program.
+/// A part of this process that publishes its memory: a heap or a recorder. One thread, the worker,
+/// calls all methods. They may wait for locks of the program.
 pub trait Member: Send + Sync {
     /// Returns the member's heaps.
     fn heaps(&self) -> Vec<HeapStatus> {
@@ -29,7 +29,7 @@ pub trait Member: Send + Sync {
         Vec::new()
     }
 
-    /// Returns cached memory to the driver, and returns the number of bytes.
+    /// Gives cached memory back to the driver. Returns the number of bytes given back.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ struct Entry {
 }
 
 impl Members {
-    /// Returns the access of the program: the most that a member allows.
+    /// Returns the access of the program: the highest access that a member allows.
     pub(crate) fn access(&self) -> Access {
         self.lock().iter().map(|entry| entry.access).max().unwrap_or_default()
     }

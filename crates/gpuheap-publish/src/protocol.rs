@@ -10,23 +10,23 @@ use crate::text::{Bounded, Texts};
 /// Version of the protocol, in each question and each answer.
 const VERSION: u32 = 1;
 
-/// Longest line of a question, bytes.
+/// Maximum length of a question's line, bytes.
 pub(crate) const MOST_QUESTION: usize = 4096;
 
-/// Longest line of an answer, bytes. [`MOST_ENTRIES`] entries with texts of [`MOST_TEXT`]
+/// Maximum length of an answer's line, bytes. [`MOST_ENTRIES`] entries with texts of [`MOST_TEXT`]
 /// characters need at most half of it.
 pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
-/// Most entries of a list in an answer.
+/// Maximum number of entries of a list in an answer.
 pub const MOST_ENTRIES: usize = 100;
 
-/// Most characters of a text in an answer.
+/// Maximum number of characters of a text in an answer.
 pub(crate) const MOST_TEXT: usize = 200;
 
-/// Most characters of the path of a recording. Linux allows paths of 4,096 bytes.
+/// Maximum number of characters of a recording's path. Linux allows paths of 4,096 bytes.
 const MOST_PATH: usize = 4096;
 
-/// Name of the pool of memory that a recorder counts. The memory may be a heap's too.
+/// Name of the pool of memory that a recorder counts. A heap may count the same memory too.
 pub const RECORDED: &str = "recorded";
 
 /// A question about a process.
@@ -47,7 +47,7 @@ pub enum Question {
     Limit {
         /// Name of the device, as in [`HeapStatus::device`].
         device: String,
-        /// The limit in bytes; `None` for no limit. In JSON, `null` and not a missing field.
+        /// The limit in bytes; `None` for no limit. JSON needs `null`, not a missing field.
         #[serde(deserialize_with = "Option::deserialize")]
         bytes: Option<u64>,
     },
@@ -63,8 +63,8 @@ impl Question {
         !matches!(self, Question::Status | Question::Leaks | Question::Held | Question::Scopes)
     }
 
-    /// Returns the most seconds that the program takes for the answer. A flush waits for frees in
-    /// flight, and the search of holders for Python's collector.
+    /// Returns the maximum time that the program takes for the answer. A flush waits for frees in
+    /// flight. The search for holders waits for Python's garbage collector.
     pub(crate) fn limit(&self) -> Duration {
         let is_slow = self.is_change() || *self == Question::Held;
         Duration::from_secs(if is_slow { 10 } else { 1 })
@@ -102,7 +102,7 @@ impl Answer {
         to_line(&self.clone().bounded())
     }
 
-    /// Cuts lists. Texts are cut where they are written and read.
+    /// Cuts lists. [`Texts`] cuts texts, when they are written and when they are read.
     fn bounded(mut self) -> Answer {
         match &mut self {
             Answer::Status(status) => truncate(&mut status.heaps, &mut status.left_out),
@@ -130,7 +130,7 @@ pub struct Status {
     pub left_out: u64,
 }
 
-/// A heap, in bytes unless said otherwise.
+/// A heap. Its sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapStatus {
     /// Name of the device in the program: `cuda:0`, `emulated:16GiB`.
@@ -306,7 +306,7 @@ pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
 /// The line is no answer of this version. The text is the reason.
 pub fn parse_answer(line: &[u8]) -> Result<Answer, String> {
     let answer: Answer = parse(line)?;
-    // A program that ignores the bounds is read within them.
+    // The other program may have ignored the bounds.
     Ok(answer.bounded())
 }
 
@@ -330,7 +330,7 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
     }
     // The text of an error may quote the line.
     let reason = |error: serde_json::Error| error.to_string().bounded(MOST_TEXT);
-    // Read first, because another version may have other fields.
+    // The version is read first, because another version may have other fields.
     let head: Head = serde_json::from_slice(line).map_err(reason)?;
     if head.version != VERSION {
         return Err(format!("its version is {}", head.version));

@@ -24,7 +24,7 @@ pub fn join(member: Arc<dyn Member>, access: Access) -> io::Result<Membership> {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let mut current = lock_publisher()?;
     let pid = std::process::id();
-    // The socket and the thread of a forked child's publisher are the parent's.
+    // In a forked child, the publisher's socket and thread belong to the parent.
     if let Some(of_parent) = current.take_if(|publisher| publisher.pid != pid) {
         std::mem::forget(of_parent);
     }
@@ -37,13 +37,13 @@ pub fn join(member: Arc<dyn Member>, access: Access) -> io::Result<Membership> {
     Ok(Membership { pid, number, path, _member: member })
 }
 
-/// Membership of a heap. Dropping it ends the membership. The socket ends with the last one.
+/// Membership of a heap or recorder. It ends when it is dropped. The last one removes the socket.
 #[must_use = "the membership ends when this is dropped"]
 pub struct Membership {
     pid: u32,
     number: u64,
     path: PathBuf,
-    /// Kept alive here. The list of members does not keep it alive.
+    /// Keeps the member alive, because the list of members holds a weak reference.
     _member: Arc<dyn Member>,
 }
 
@@ -56,7 +56,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // In a forked child, another thread of the parent may have held a lock.
+        // In a forked child, a lock may be held for ever: a thread of the parent held it.
         if self.pid != std::process::id() {
             return;
         }
@@ -72,7 +72,7 @@ impl Drop for Membership {
 
 /// The socket of a process and its members.
 struct Publisher {
-    /// Process that bound the socket. A forked child has a copy of the value.
+    /// Pid of the process that bound the socket. A forked child's copy has its parent's pid.
     pid: u32,
     path: PathBuf,
     stop: Stop,
@@ -91,14 +91,14 @@ impl Publisher {
 
     fn end(self) {
         self.members.has_ended.store(true, Ordering::Release);
-        // Another process may have swept the socket.
+        // Another process may have removed the socket.
         let _ = std::fs::remove_file(&self.path);
         self.stop.stop();
     }
 }
 
-/// Locks the publisher. Gives up after a second: in a forked child, a thread of the parent may have
-/// held the lock.
+/// Locks the publisher. Gives up after a second: in a forked child, the lock may be held for ever,
+/// if a thread of the parent held it.
 fn lock_publisher() -> io::Result<MutexGuard<'static, Option<Publisher>>> {
     let start = Instant::now();
     loop {

@@ -34,7 +34,7 @@ const BUSY_STEP: Duration = Duration::from_millis(50);
 /// Wait after a failed accept. It fails while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Stack of a thread, bytes. Names of frames are resolved on it.
+/// Stack of a thread, bytes. The thread resolves the names of stack frames.
 const STACK: usize = 1 << 20;
 
 /// Ends the thread that waits for clients.
@@ -61,7 +61,7 @@ pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
         let _ = catch_unwind(AssertUnwindSafe(|| serve(&listener, &members)));
     };
     let thread = thread::Builder::new().name(name).stack_size(STACK);
-    // This thread starts the thread of the answers, so both block the signals.
+    // The worker is started by this thread, and so has the same signals blocked.
     match kernel::with_signals_blocked(|| thread.spawn(serve)) {
         Ok(_) => Ok((path, stop)),
         Err(error) => {
@@ -93,13 +93,13 @@ fn serve(listener: &UnixListener, members: &Arc<Members>) {
     }
 }
 
-/// Answers a waiting client, if there is one, that another question is worked on.
+/// If a client waits, answers that the program is busy with another question.
 fn refuse_waiting(listener: &UnixListener) {
     if listener.set_nonblocking(true).is_err() {
         return;
     }
     let accepted = listener.accept();
-    // On failure, the thread pauses at its next wait for a client.
+    // If this fails, the next accept fails too, and the thread pauses.
     let _ = listener.set_nonblocking(false);
     let Ok((client, _)) = accepted else { return };
     let answer = match question(&client, Instant::now() + BUSY_STEP) {
@@ -164,7 +164,7 @@ fn answer(
     worker.ask(question, listener)
 }
 
-/// The thread that calls the members. It ends when this is dropped and its call returns.
+/// The thread that calls the members. It ends once this value is dropped and its call returns.
 struct Worker {
     questions: Sender<Question>,
     answers: Receiver<Answer>,
@@ -222,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// Receives an answer until `end`. After a second, answers waiting clients in the meantime: a
+    /// Waits for an answer until `end`. After a second, also answers waiting clients, because a
     /// client gives up after two seconds.
     fn receive(&self, end: Instant, listener: &UnixListener) -> Result<Answer, RecvTimeoutError> {
         let mut step = CLIENT_LIMIT;
@@ -275,7 +275,7 @@ impl Members {
         }
     }
 
-    /// Changes the members that allow it.
+    /// Applies a change to the members that allow changes.
     fn change(&self, question: &Question) -> Answer {
         let members = self.with(Access::Control);
         if members.is_empty() {

@@ -1,4 +1,4 @@
-//! Texts of an answer, within a bound of characters and without control characters.
+//! Texts of an answer, cut to a maximum length and without control characters.
 //!
 //! Both sides apply this: the program, so that its answer is short, and the reader, because a
 //! program can send any text.
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Maximum number of texts in a list of an entry. A holder is a name of some 20 to 80 characters.
 const MOST_TEXTS: usize = 8;
 
-/// Form of a field that has texts of at most `MOST` characters.
+/// Serialized form of a field that has texts of at most `MOST` characters.
 pub(crate) struct Texts<const MOST: usize>;
 
 impl<const MOST: usize> Texts<MOST> {
@@ -36,7 +36,7 @@ pub(crate) trait Bounded: Sized {
 }
 
 impl Bounded for String {
-    /// Keeps the end, because a path ends with its name.
+    /// Keeps the end, because a path ends with the file's name.
     fn bounded(&self, most: usize) -> String {
         let over = self.chars().count().saturating_sub(most);
         let start = self.char_indices().nth(over).map_or(self.len(), |(at, _)| at);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::net::SendFlags;
 
-/// Reads a line of at most `most` bytes, without its end. A line that ends with the stream counts.
+/// Reads a line of at most `most` bytes, without its newline. The last line needs no newline.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub(crate) fn write_line(stream: &UnixStream, line: &str, end: Instant) -> io::R
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(end)?))?;
-        // Without the flag, the signal of a closed socket ends a program in C.
+        // Without the flag, SIGPIPE of a closed socket would end a C program.
         match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
             Err(rustix::io::Errno::INTR) => {}
             sent => rest = &rest[sent.map_err(|error| in_time(error.into()))?..],
@@ -57,7 +57,7 @@ fn left(end: Instant) -> io::Result<std::time::Duration> {
     if left.is_zero() { Err(late()) } else { Ok(left) }
 }
 
-/// Names a time limit alike on all kernels.
+/// Replaces the kernel's error of a socket's timeout by the error of a late line.
 fn in_time(error: Error) -> Error {
     if error.kind() == ErrorKind::WouldBlock { late() } else { error }
 }

@@ -44,7 +44,7 @@ impl Member for Fixed {
     }
 
     fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
-        // The working folder of the tests is refused here, as a folder without a right to write.
+        // Refuses the tests' working folder, as if it could not be written.
         let path = file.display().to_string();
         match file.starts_with(std::env::current_dir().unwrap()) {
             true => Err("the folder cannot be written".to_owned()),
@@ -111,7 +111,7 @@ impl Member for Panicking {
     }
 }
 
-/// The other process, in the way that its environment names. Ends with its stdin.
+/// Runs as the other process. Environment variables choose its behaviour. Ends with its stdin.
 #[test]
 #[ignore = "the other tests start it"]
 fn program() {
@@ -139,7 +139,7 @@ fn program() {
         // lock is taken by `join`, and `join` gives up after a second.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // One child outlives its parent. More of them end with it.
+            // A single child outlives its parent. Several children end with their parent.
             if children > 1 {
                 // SAFETY: the call only sets the signal.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -160,7 +160,7 @@ fn program() {
     drop(membership);
 }
 
-/// Prints the processes of a folder's sockets, in the PID namespace that a test gives it.
+/// Prints the processes of a folder's sockets. A test starts it in a PID namespace.
 #[test]
 #[ignore = "another test starts it"]
 fn client() {
@@ -175,7 +175,7 @@ fn client() {
     }
 }
 
-/// Another process that publishes into a folder. Dropping this ends it.
+/// Another process that publishes into a folder. It ends when the value is dropped.
 struct Program {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -332,7 +332,7 @@ fn clients_during_flush_are_answered() {
     let socket = only(base.path());
     let flushed = std::thread::scope(|scope| {
         let flush = scope.spawn(|| ask(&socket, &Question::Flush).unwrap().1);
-        // The first questions may be before the flush.
+        // The first questions may arrive before the flush.
         let busy = (0..100).find_map(|_| match ask(&socket, &Question::Status).unwrap().1 {
             Answer::Refused(refusal) => Some(refusal),
             _ => {
@@ -435,14 +435,14 @@ fn survey_of_thousand_programs_is_bounded() {
     let base = tempfile::tempdir().unwrap();
     let variables = [("PUBLISH_TEST_FORK", "1000"), ("PUBLISH_TEST_MEMBER", "small")];
     let mut program = Program::start(base.path(), &variables);
-    // The parent's line was read first, or a child's.
+    // Each of the 1,001 processes prints a line. `start` has read one.
     for _ in 0..1000 {
         program.line("/");
     }
     let found = surveyed(base.path());
     let answers = found.iter().filter(|one| one.status.is_some()).count();
     let others = found.iter().filter_map(|one| one.failure.as_ref());
-    // A busy machine answers fewer questions in the time of a survey, and the rest is counted.
+    // On a busy machine, a survey asks fewer sockets in its time, and counts the others.
     let left_over: usize = others
         .map(|text| match text.strip_prefix("not asked: user ") {
             Some(text) => text.split(' ').nth(2).unwrap().parse().unwrap(),
@@ -588,7 +588,7 @@ fn folder_open_to_others_is_refused() {
     let own = unsafe { libc::geteuid() };
     assert!(sockets_in(&folder, own).unwrap_err().to_string().contains("open to other users"));
     assert!(sockets_in(&folder, own + 1).is_err());
-    // The program takes the other folder.
+    // The program uses the other folder.
     let program = Program::start(base.path(), &[]);
     let shared = PathBuf::from(format!("/tmp/gpuheap-{own}"));
     assert_eq!(program.socket.parent(), Some(&*shared));
