@@ -19,7 +19,7 @@ use crate::figures::ProcessFigures;
 use crate::history::Series;
 use crate::view::{Order, View};
 
-/// Least rows of details below the processes.
+/// Minimum number of rows of details below the processes.
 const LEAST_DETAILS: usize = 6;
 
 /// Draws a frame.
@@ -58,7 +58,7 @@ pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
     buffer
 }
 
-/// Renders all figures as text without a terminal: `width` columns, as many lines as there are.
+/// Renders all figures as text without a terminal: `width` columns wide, any number of lines.
 pub(crate) fn text(view: &View, width: usize) -> String {
     let palette = Palette { is_coloured: false };
     let rows = view.processes();
@@ -170,7 +170,7 @@ fn device(
     ])
 }
 
-/// Least columns for the ages of processes, and for their live bytes.
+/// Minimum width, in columns, for showing the ages and live bytes of processes.
 const WIDE: usize = 100;
 
 fn processes(

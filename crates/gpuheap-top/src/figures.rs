@@ -47,7 +47,7 @@ struct Lines {
     complete: Option<u64>,
 }
 
-/// Process of a frame, over all its devices.
+/// A process as a frame shows it, with all its devices.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessFigures {
     pub(crate) pid: Option<u32>,
@@ -66,7 +66,7 @@ pub(crate) struct ProcessFigures {
     pub(crate) live: Option<u64>,
     /// Cached bytes of its heaps, if it publishes.
     pub(crate) cached: Option<u64>,
-    /// Steps below its root in the tree.
+    /// Number of ancestors in the tree.
     pub(crate) depth: usize,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct GrownLine<'a> {
 }
 
 impl Figures {
-    /// Takes over devices and processes that were read in a second since the start.
+    /// Stores the devices and processes that were read in the given second since the start.
     pub(crate) fn take_snapshot(&mut self, second: u64, snapshot: Snapshot) {
         self.second = self.second.max(second);
         let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
@@ -210,7 +210,7 @@ impl Lines {
         }
         let is_complete = program.leaks.left_out == 0;
         if is_complete {
-            // A line that is missing in a complete answer holds nothing.
+            // A line that is missing in a complete answer holds no memory.
             for line in self.series.keys() {
                 sums.entry(line.clone()).or_insert(0);
             }

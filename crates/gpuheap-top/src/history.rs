@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-/// Seconds of figures from which growth is measured: half a minute now, half a minute one minute
-/// before.
+/// Seconds of figures from which growth is measured. The last half minute is compared with the half
+/// minute that began a minute earlier.
 pub(crate) const WINDOW: u64 = 90;
 
-/// Least seconds of figures for a growth.
+/// Minimum number of seconds of figures for a growth.
 const LEAST: u64 = 3;
 
 /// A figure over time, a point for each second.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     points: VecDeque<Point>,
-    /// Seconds that are kept.
+    /// Number of seconds whose figures are kept.
     kept: u64,
 }
 
@@ -66,8 +66,8 @@ impl Series {
 
     /// Returns the growth over a minute: the floor of the window's last third, less the floor of
     /// its first third. Memory that rises and falls in each step of a program has no growth. Before
-    /// the window is full, returns the growth over two thirds of the time so far. `None` before
-    /// three seconds of figures.
+    /// the window is full, returns the growth over two thirds of the time so far. Returns `None`
+    /// for less than three seconds of figures.
     pub(crate) fn growth(&self) -> Option<Growth> {
         let end = self.last_second()?;
         let within = self.points.iter().filter(|point| point.second + WINDOW >= end);

@@ -1,4 +1,4 @@
-//! The screen of `gpuheap top`: devices, processes, and the lines that grow.
+//! The screen of `gpuheap top`: devices, processes, and the lines of code whose memory grows.
 //!
 //! * [`run`] shows the screen until a key or a signal ends it.
 //! * [`Once`] is one frame, as text and as JSON.

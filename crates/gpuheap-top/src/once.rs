@@ -54,7 +54,7 @@ struct JsonLine<'a> {
 }
 
 impl Once {
-    /// Reads the machine for `time`, a reading every `interval`, and then runs the doctor.
+    /// Reads the machine every `interval` for `time`. Then runs the doctor.
     pub fn read(machine: &Machine, time: Duration, interval: Duration) -> Once {
         let mut view = View::default();
         let mut machine = machine.clone();
@@ -76,7 +76,7 @@ impl Once {
         Once { view }
     }
 
-    /// Renders the frame for `width` columns, as many lines as there are.
+    /// Renders the frame for `width` columns, in any number of lines.
     pub fn text(&self, width: usize) -> String {
         draw::text(&self.view, width)
     }

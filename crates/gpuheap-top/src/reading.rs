@@ -1,7 +1,7 @@
 //! Threads that read the machine while frames are drawn.
 //!
-//! Devices, programs and the doctor's facts are read by a thread each, so that a program that does
-//! not answer delays its own figures alone.
+//! Devices, programs and the doctor's facts each have a thread. A program that does not answer then
+//! delays no figures of devices.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,10 +39,10 @@ pub(crate) enum Message {
     Freed(String),
 }
 
-/// Least time between two rounds of questions to programs: a round takes the heap's lock twice.
+/// Minimum time between two rounds of questions to programs. A round locks each heap twice.
 const LEAST_ROUND: Duration = Duration::from_secs(1);
 
-/// Time between two examinations. One takes seconds of a core with 200 processes.
+/// Time between two examinations. With 200 processes, one takes seconds of processor time.
 const EXAMINED_EVERY: Duration = Duration::from_secs(300);
 
 /// The threads.
@@ -52,7 +52,7 @@ pub(crate) struct Readers {
     pub(crate) actions: Sender<Action>,
 }
 
-/// Starts the threads. Once the result is dropped, each ends with its current read.
+/// Starts the threads. Once the result is dropped, each thread ends after its current read.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ fn repeat(interval: Duration, mut work: impl FnMut() -> bool) {
     }
 }
 
-/// Examines the machine at the start, on request, and every five minutes; and frees memory.
+/// Examines the machine at the start, on request and every five minutes. Also frees memory.
 fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) {
     let mut action = Action::Examine;
     loop {
@@ -126,7 +126,8 @@ fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) 
     }
 }
 
-/// Ends an orphan, if a second look finds it again. Returns the result for people.
+/// Reads the machine again, and ends the process if it is still an orphan. Returns the result for
+/// people.
 fn end(machine: &Machine, orphan: &Orphan) -> String {
     let mut later = machine.reread();
     later.examine();

@@ -25,17 +25,17 @@ pub enum End {
     Signal(u8),
 }
 
-/// Longest time without a look at messages and signals.
+/// Maximum time between two checks for messages and signals.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Shows the machine until a key or a signal ends the screen. Leaves the terminal as it was, also
-/// on a panic.
+/// Shows the machine until a key or a signal ends the screen. Restores the terminal, also on a
+/// panic.
 ///
 /// # Errors
 ///
 /// The process has no terminal, the terminal cannot be written, or a thread cannot be started.
 pub fn run(machine: &Machine, options: Options) -> io::Result<End> {
-    // First: a signal between the two would leave the terminal in raw mode.
+    // Signals are caught first: one between the two calls would leave the terminal in raw mode.
     let signals = Catcher::start()?;
     let mut terminal = Terminal::enter()?;
     let readers = reading::start(machine, options)?;
@@ -127,7 +127,7 @@ struct Screen {
 }
 
 impl Screen {
-    /// Takes over all messages that wait. Returns `true` if there was one.
+    /// Handles all waiting messages. Returns `true` if there was one.
     fn take_messages(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
         loop {

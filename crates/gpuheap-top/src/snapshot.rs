@@ -11,7 +11,7 @@ use gpuheap_doctor::{Finding, Machine, diagnose};
 pub(crate) struct Snapshot {
     /// The driver's version; empty if unknown.
     pub(crate) driver: String,
-    /// Reason why devices are missing, if the driver gives none.
+    /// Error that NVML gave for the devices, if it gave one.
     pub(crate) failure: Option<String>,
     /// Account of each device.
     pub(crate) accounts: Vec<Account>,
@@ -48,7 +48,7 @@ impl Snapshot {
     }
 }
 
-/// Facts of the doctor, which take seconds to read.
+/// Facts of the doctor. Reading them takes seconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Examination {
     /// Findings, worst first.
@@ -59,7 +59,7 @@ pub(crate) struct Examination {
     pub(crate) libraries: BTreeMap<u32, String>,
 }
 
-/// Libraries with memory on devices, by the start of a mapped file's name.
+/// Libraries that use device memory, by the start of the file's name.
 const LIBRARIES: [(&str, &str); 7] = [
     ("libtorch_cuda", "PyTorch"),
     ("libc10_cuda", "PyTorch"),

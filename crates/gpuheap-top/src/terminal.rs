@@ -1,4 +1,4 @@
-//! The terminal: entered for the screen, and left as it was.
+//! The terminal: prepared for the screen, and restored after it.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{self, PanicHookInfo};
@@ -19,8 +19,8 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color as CellColor, Modifier, Style};
 
-/// The terminal, in raw mode and with its alternate screen. Its drop leaves both, also after a
-/// panic of the thread that entered.
+/// The terminal, in raw mode and with its alternate screen. Dropping it restores the terminal, also
+/// after a panic of the thread that draws.
 pub(crate) struct Terminal {
     output: BufWriter<Stdout>,
     /// The frame that the terminal shows.
@@ -32,7 +32,7 @@ pub(crate) struct Terminal {
 type Hook = dyn Fn(&PanicHookInfo<'_>) + Send + Sync;
 
 impl Terminal {
-    /// Enters the terminal.
+    /// Sets the terminal's raw mode and alternate screen, and the hook of panics.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Leaves the terminal, stops the process, and enters again once it is continued.
+    /// Restores the terminal, and stops the process. Once it continues, shows the screen again.
     ///
     /// # Errors
     ///
@@ -104,8 +104,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// Sets the raw mode again, and draws the next frame whole. For a process that another one
-    /// stopped and continued: a shell changed the mode in between.
+    /// Sets the raw mode again, and draws the next frame whole. Needed if another process stopped
+    /// and continued this one, because the shell then changed the mode.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         close();
-        // A hook can only be set by a thread that does not panic.
+        // A panicking thread cannot set a hook.
         if !thread::panicking() {
             let hook = self.hook.clone();
             panic::set_hook(Box::new(move |info| hook(info)));
@@ -129,8 +129,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Leaves the terminal if its thread panics, and reports the panic below the shell's lines. A panic
-/// of another thread ends no frame, and its text would garble the screen.
+/// If the drawing thread panics, restores the terminal and then reports the panic. Does not report
+/// a panic of another thread: the screen stays, and the text would garble it.
 fn report(info: &PanicHookInfo<'_>, drawing: ThreadId, hook: &Hook) {
     if thread::current().id() == drawing {
         close();
@@ -147,7 +147,7 @@ fn open() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Leaves the terminal, if it is entered.
+/// Restores the terminal, if [`open`] changed it.
 pub(crate) fn close() {
     if !IS_OPEN.swap(false, Ordering::Relaxed) {
         return;

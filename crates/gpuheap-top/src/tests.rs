@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 fn machine(devices: u64, processes: u64) -> Machine {
     let device = |index: u64| {
         let own = (0..processes).filter(|process| process % devices == index);
-        // Half of the devices' memory in all.
+        // All processes together use half of the devices' memory.
         let unit = 80 * 1024 * devices / (processes * processes).max(1);
         let bytes = |process: u64| (processes - process) * unit.max(1) * MIB;
         let used: u64 = own.clone().map(bytes).sum();
@@ -63,7 +63,7 @@ fn machine(devices: u64, processes: u64) -> Machine {
     machine
 }
 
-/// Returns a program whose lines hold bytes.
+/// Returns a program with these lines and their bytes.
 fn program(pid: Option<u32>, lines: &[(&str, u64)]) -> Published {
     let live = lines.iter().map(|(_, bytes)| bytes).sum();
     let heap = HeapStatus {
@@ -185,7 +185,7 @@ fn order_changes_with_key() {
         press(&mut view, "s");
         firsts.push(first(&view));
     }
-    // Memory, grown, cached, age, pid, and memory again.
+    // The orders are memory, grown, cached, age, pid, and memory again.
     assert_eq!(firsts, [4000, 4000, 4000, 4005, 4000, 4000]);
 }
 
@@ -251,7 +251,7 @@ fn libraries_are_named() {
     assert!(text.contains("pid 4000  python3 train.py  PyTorch"), "{text}");
 }
 
-/// Presses `f` and hands over the examination.
+/// Presses `f`, and gives the view the examination that it requests.
 fn free(view: &mut View) {
     assert_eq!(press(view, "f"), Some(Action::Examine));
     let found = view.figures.examination.clone().unwrap();

@@ -12,12 +12,12 @@ use crate::figures::{Figures, ProcessFigures};
 /// Order of the processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Most memory first.
+    /// Largest memory first.
     #[default]
     Memory,
     /// Fastest growth first.
     Grown,
-    /// Most cached bytes first.
+    /// Largest cache first.
     Cached,
     /// Youngest first.
     Age,
@@ -61,7 +61,7 @@ pub(crate) enum Dialog {
     Text { title: String, text: String, scroll: usize },
     /// Findings of the doctor, one of them selected.
     Findings { selected: usize },
-    /// The doctor examines before memory of the process is freed.
+    /// The doctor examines the machine, before memory of the process is freed.
     Looking { pid: u32 },
     /// A question before memory is freed.
     Question { text: String, action: Action },
@@ -85,7 +85,7 @@ pub(crate) struct View {
     selected: Option<Identity>,
 }
 
-/// Pid of a process; of one in another PID namespace, its index among the programs.
+/// Pid of a process. In another PID namespace, its index among the programs instead.
 type Identity = (Option<u32>, Option<usize>);
 
 fn identity(process: &ProcessFigures) -> Identity {
@@ -330,7 +330,7 @@ impl View {
         self.examine()
     }
 
-    /// Takes over the doctor's facts. If memory of a process is to be freed, opens the question.
+    /// Stores the doctor's facts. If the user wants to free a process's memory, opens the question.
     pub(crate) fn take_examination(&mut self, found: crate::snapshot::Examination) {
         self.is_busy = false;
         if let Dialog::Looking { pid } = self.dialog {

@@ -1,4 +1,4 @@
-//! Details of a process: its heaps, and the lines that grow.
+//! Details of a process: its heaps, and the lines of code whose memory grows.
 
 use gpuheap_publish::{Leaks, Published};
 use gpuheap_text::{Amount, count, cut_name, printable};
@@ -12,7 +12,7 @@ use crate::view::View;
 /// Columns of a curve of live or cached bytes.
 const CURVE: usize = 14;
 
-/// Draws the details of a process, as many lines as there are.
+/// Draws the details of a process, in any number of lines.
 pub(super) fn details(
     view: &View,
     process: &ProcessFigures,
@@ -69,7 +69,7 @@ fn heaps(program: &Published) -> Vec<Line<'static>> {
     let is_one = heaps.clone().count() == 1;
     let line = heaps.map(|heap| {
         let mut figures = Vec::new();
-        // The curves have the figures of the only heap.
+        // The curves already show the figures if there is only one heap.
         if !is_one {
             figures.push(format!("{} live", Amount(heap.live)));
             figures.push(format!("{} cached", Amount(heap.cached)));

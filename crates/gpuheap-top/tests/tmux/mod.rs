@@ -1,5 +1,5 @@
-//! A shell in a real terminal emulator, tmux. Without tmux the tests say so and pass. With
-//! `GPUHEAP_TEST_TMUX=required` they fail.
+//! A shell in a real terminal emulator, tmux. Without tmux, the tests print that they are skipped,
+//! and pass. With `GPUHEAP_TEST_TMUX=required` they fail.
 
 #![allow(dead_code, reason = "each suite uses its own part")]
 
@@ -26,7 +26,7 @@ impl Tmux {
             let words = "no tmux on this machine, so no terminal was opened";
             let is_required = std::env::var("GPUHEAP_TEST_TMUX").is_ok_and(|is| is == "required");
             assert!(!is_required, "{words}; GPUHEAP_TEST_TMUX is required");
-            // Not captured by the test's harness.
+            // The test harness does not capture this output.
             let mut stderr = std::io::stderr();
             writeln!(stderr, "SKIPPED: {words}").unwrap();
             return None;
