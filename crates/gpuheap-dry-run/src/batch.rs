@@ -9,15 +9,15 @@ pub struct FindBatch {
     pub least: u64,
     /// Largest value.
     pub most: u64,
-    /// Distance of the values: each is `least` and a multiple of it.
+    /// Distance between values. Each value is `least` plus a multiple of the distance.
     pub step: u64,
 }
 
-/// Largest number of combinations of the values of all variables but the first.
+/// Maximum number of combinations of values. The first variable does not count.
 const MOST_COMBINATIONS: usize = 64;
 
 impl FindBatch {
-    /// Parses `BATCH=8..64`, or `LENGTH=128..8192:128` with a distance of the values.
+    /// Parses `BATCH=8..64`, or with a distance between values, `LENGTH=128..8192:128`.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl FindBatch {
         Ok(Some(value(fitting)))
     }
 
-    /// Returns the smallest value, its doubles up to the largest value, and that one.
+    /// Returns the smallest value, its repeated doublings, and the largest value.
     fn ladder(&self) -> Vec<u64> {
         let next = |value: &u64| match value.saturating_mul(2).max(1) {
             next if next < self.most => {
@@ -91,8 +91,8 @@ impl FindBatch {
     }
 }
 
-/// Returns the combinations of the variables after the first one, smallest values first: each
-/// variable takes its smallest value, the doubles of it, and its largest one.
+/// Returns the combinations of the variables after the first one, smallest values first. Each
+/// variable has its smallest value, its repeated doublings, and its largest value.
 ///
 /// # Errors
 ///
@@ -116,8 +116,8 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns the bound of a search with the values `with`: the smallest result of a combination with
-/// values that are no larger. `Some(None)` if such a combination does not fit at all.
+/// Returns the upper bound of a search with the values `with`: the smallest result that was found
+/// with no larger values. `Some(None)` if the program does not fit with some of these.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

@@ -11,7 +11,7 @@ use crate::program::Run;
 use crate::verdict::{Benchmark, BenchmarkRun, Outcome};
 use crate::{Error, Options, Remedies};
 
-/// Oldest compute capability of the cards that are tried. PyTorch for CUDA 13 runs on no older one.
+/// Least compute capability of the cards that are tried. PyTorch for CUDA 13 requires it.
 const LEAST_CAPABILITY: (u32, u32) = (7, 5);
 
 /// Returns the largest workspace that benchmark mode timed, bytes; `None` without benchmark mode.
@@ -20,10 +20,10 @@ pub(crate) fn timed_workspace(run: &Run) -> Option<u64> {
     libraries.map(|libraries| libraries.timed_workspace).max().filter(|&bytes| bytes > 0)
 }
 
-/// Searches by bisection for the smallest card that the program fits on. PyTorch takes a smaller
-/// plan where memory is short, so a card may do on which the trace of `furthest` does not fit.
+/// Searches by bisection for the smallest card that the program fits on. A replay of `furthest`
+/// cannot find it: if memory is short, PyTorch chooses a plan that takes less.
 ///
-/// Returns `None` without benchmark mode, and if remedies are off.
+/// Returns `None` without benchmark mode, or if remedies are off.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub(crate) fn search(
         .collect();
     let mut found =
         Benchmark { workspace, without: None, with: most_allocated(furthest), tried: Vec::new() };
-    // The program fits on no card before `least`, and on each card from `most` on.
+    // The program fits on no card below index `least`, and on each card from index `most` on.
     let (mut least, mut most) = (0, cards.len());
     while let Some(device) = cards.get(least..most).and_then(|left| left.get(left.len() / 2)) {
         let middle = least + (most - least) / 2;

@@ -37,8 +37,8 @@ pub(crate) fn judge(
     by_number(processes).into_iter().map(verdict).collect()
 }
 
-/// Adds peaks of a run on devices with memory to spare. Judges the devices that the run on the card
-/// left open because memory ran out on another device first.
+/// Adds the peaks of a run on devices with memory to spare. Judges the devices that had no verdict
+/// because memory ran out on another device first.
 pub(crate) fn compare(verdicts: &mut [DeviceVerdict], processes: &[ProcessResult]) {
     let figures = by_number(processes);
     for verdict in verdicts {
@@ -82,8 +82,8 @@ fn least(figures: &Figures<'_>) -> Option<u64> {
     Some(peak(figures)?.saturating_sub(unused))
 }
 
-/// Returns whether memory ran out for the process on the device. If a process has failed requests
-/// and no report of their devices, memory ran out on each device of the process.
+/// Returns whether memory ran out for the process on the device. If the process has failed requests
+/// whose devices are not reported, memory counts as run out on each of its devices.
 fn ran_out_on((process, device): &(&ProcessResult, &DeviceResult)) -> bool {
     let is_here = |ordinal: u32| ordinal == device.device;
     let decisive = || process.refused.iter().filter(|refusal| refusal.is_decisive);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::verdict::Failure;
 
-    /// Returns a process with these figures of devices: ordinal, number, allocated and in use.
+    /// Returns a process. A device is its ordinal, number, allocated bytes and bytes in use.
     fn process(rank: &str, devices: &[(u32, u32, u64, u64)], failed_on: &[u32]) -> ProcessResult {
         let device = |&(device, number, allocated, in_use): &(u32, u32, u64, u64)| DeviceResult {
             device,

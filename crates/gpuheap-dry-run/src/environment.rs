@@ -10,8 +10,8 @@ use crate::card::Device;
 use crate::folder::Folder;
 use crate::verdict::Counts;
 
-/// Returns the environment variables to set for a program. Entries are put before those of the
-/// user's own lists, such as `LD_PRELOAD`.
+/// Returns the environment variables to set for a program. In lists such as `LD_PRELOAD`, these
+/// entries precede the user's entries.
 pub(crate) fn variables(
     options: &Options,
     device: &Device,
@@ -48,14 +48,14 @@ pub(crate) fn variables(
 /// Variable that makes the hook load the stand-ins of the CUDA runtime and libraries.
 pub(crate) const RUNTIME: &str = "GPUHEAP_EMULATED_RUNTIME";
 
-/// Variable with the only line whose counts are the smallest.
+/// Variable with the line of the program that gets the smallest counts.
 pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";
 /// Variable with the names of the remedies that the hook switches on.
 const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";
-/// Variables with the settings of PyTorch's allocator, the one that PyTorch prefers first.
+/// Variables with the settings of PyTorch's allocator. PyTorch prefers the first one.
 const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// Returns the variables that switch on remedies, given their names with commas between them.
+/// Returns the variables that switch on remedies. Commas separate the names.
 pub(crate) fn remedy(names: &str) -> Vec<(&'static str, OsString)> {
     let mut set = vec![(REMEDY, names.into())];
     if names.split(',').any(|name| name == "expandable_segments") {

@@ -15,24 +15,24 @@ use crate::program::Run;
 use crate::reports::{Owners, Process};
 use crate::verdict::{CardResult, Held, KindBytes, Needs, Peak, Remedy};
 
-/// Most holders of memory in a report.
+/// Maximum number of holders of memory in a report.
 const HOLDERS: usize = 5;
-/// Most cards in a report, the smallest first.
+/// Maximum number of cards in a report, the smallest first.
 const CARDS: usize = 3;
-/// Most remedies in a report.
+/// Maximum number of remedies in a report.
 const REMEDIES: usize = 3;
 
-/// Least compute capability of a card that is named by its memory alone. Older cards lack kernels
-/// of flash attention and bfloat16: a GPT whose memory on an H200 fits a T4 takes 182 GiB there.
+/// Least compute capability of a card that is suggested for its memory alone. Older cards lack
+/// flash attention and bfloat16: a GPT that fits a T4 by its trace of an H200 takes 182 GiB on it.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
-/// A request is absurd if it is so many times as large as all others at once.
+/// A request is absurd if it is at least this many times as large as all others together.
 const ABSURD: u64 = 3;
 
 /// A request whose size a result may have decided, and that is much larger than all others.
 pub(crate) struct Absurd {
     /// Requested bytes.
     pub(crate) bytes: u64,
-    /// Most bytes of other requests that were live at once.
+    /// Peak of the live bytes of all other requests.
     pub(crate) others: u64,
     /// File, line and function.
     pub(crate) line: String,
@@ -56,7 +56,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns the largest parameters of a module that is repeated, bytes.
+    /// Returns the bytes of parameters of the largest repeated module.
     pub(crate) fn largest_block(&self) -> u64 {
         self.owners.as_ref().map_or(0, |owners| owners.largest_block)
     }
@@ -86,9 +86,9 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
     })
 }
 
-/// Finds the largest request of a trace, if it is [`ABSURD`] times as large as all others at once,
-/// and was made by a function that reads a result. `reads` are lines of the program, as the hook
-/// reports them. Returns the line of the request, and the largest sum of the others.
+/// Returns the largest request of a trace if it is [`ABSURD`] times as large as all others
+/// together, and a function that reads a result made it. `reads` are the program's lines that read,
+/// as the hook reports them.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
     let requests = trace.events().iter().filter_map(|event| match event.op {
@@ -159,8 +159,8 @@ pub(crate) fn find_peak(run: &Run, recording: &Recording) -> Option<Peak> {
     })
 }
 
-/// Returns the kinds of memory of the whole device: those of PyTorch's live blocks, then the memory
-/// that its allocator reserved without a live block in it, and the memory outside its allocator.
+/// Returns the memory of the whole device by kind: the kinds of PyTorch's live blocks, reserved
+/// memory without live blocks, and memory outside PyTorch's allocator.
 fn kinds(live: Vec<KindBytes>, recording: &Recording) -> Vec<KindBytes> {
     if live.is_empty() {
         return live;
@@ -212,14 +212,14 @@ pub(crate) fn find_needs(report: &TraceReport, recording: &Recording, run: &Run)
     })
 }
 
-/// Returns the memory of kernels and libraries. The context's memory depends on the card.
+/// Returns the memory of kernels and libraries. Leaves out the context, which depends on the card.
 fn code_bytes(beside: u64, run: &Run) -> u64 {
     beside.saturating_sub(run.device.context_bytes)
 }
 
-/// Finds the smallest card that has enough memory and [`LEAST_CAPABILITY`], other than cards on
-/// which the program did not fit. Returns `None` if a card of `needs` is of the same size, or the
-/// program ran on the card.
+/// Finds the smallest card that has enough memory and [`LEAST_CAPABILITY`]. Leaves out cards on
+/// which the program did not fit. Returns `None` if the program ran on the card found, or if a card
+/// of `needs` is as small.
 pub(crate) fn find_smaller(needs: &Needs, run: &Run, tried: &[CardResult]) -> Option<String> {
     let least = needs.least + code_bytes(needs.beside, run);
     let result = |card: &Card| tried.iter().find(|result| result.card == card.name);

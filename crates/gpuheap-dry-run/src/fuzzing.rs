@@ -12,8 +12,7 @@ use crate::stand_ins::StandIns;
 use crate::verdict::{Ended, Verdict};
 use crate::{Counts, Options, Remedies, outcome, reports};
 
-/// Judges a run that ended as `ended`, and whose processes wrote these reports: file names and
-/// contents.
+/// Judges a run that ended as `ended`. `files` are the names and contents of its reports.
 pub fn judge_reports(files: &[(&str, &[u8])], ended: Ended) -> Verdict {
     let card = &cards::all()[0];
     let options = Options {

@@ -36,7 +36,7 @@ pub(crate) struct Results {
     pub(crate) range: Option<ResultRange>,
 }
 
-/// Most lines of the program that are reported with their number of reads.
+/// Maximum number of lines that a report lists with their numbers of reads.
 const LINES: usize = 3;
 
 /// Judges the runs, and writes the trace to the file that the options name.

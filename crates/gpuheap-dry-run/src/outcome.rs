@@ -112,8 +112,8 @@ fn ran_out(ended: Ended, processes: &[Process]) -> bool {
     gave_up || processes.iter().any(is_decisive)
 }
 
-/// Returns whether a refused request means that memory ran out. A refusal that a later request made
-/// up for does not. The hook reports failures of PyTorch's allocator, so a refusal of that
+/// Returns whether a refused request means that memory ran out. A refusal does not count if a later
+/// request made up for it. The hook reports failures of PyTorch's allocator, so a refusal of that
 /// allocator's request counts only if the hook cannot watch failures. A refusal of another
 /// allocator's request counts only if the program failed.
 fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {

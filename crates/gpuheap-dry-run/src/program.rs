@@ -60,7 +60,7 @@ pub(crate) struct Change<'c> {
     pub(crate) values: Vec<(&'c str, u64)>,
     /// Remedies to switch on, in the form of [`environment::REMEDY`].
     pub(crate) remedy: &'c str,
-    /// The only line whose counts follow the options; all others are the largest. `None` for all.
+    /// The only line whose counts follow the options; other lines get the largest. `None` for all.
     pub(crate) line: Option<&'c str>,
 }
 

@@ -137,7 +137,7 @@ pub(crate) struct Owners {
     pub(crate) kinds: Vec<KindBytes>,
     pub(crate) modules: Vec<ModuleBytes>,
     pub(crate) holders: Vec<Held>,
-    /// Largest parameters of a module that is repeated, bytes.
+    /// Bytes of parameters of the largest repeated module.
     pub(crate) largest_block: u64,
 }
 

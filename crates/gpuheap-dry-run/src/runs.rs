@@ -20,7 +20,7 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Most lines that are run alone with the smallest counts. Each costs a run, or two.
+/// Maximum number of lines that are run alone with the smallest counts. Each costs 1 or 2 runs.
 const LINES: usize = 8;
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
 /// It is more than any card has.
@@ -270,8 +270,8 @@ impl Runner<'_> {
         Ok(Some(ResultRange { largest, smallest, lines, lines_left }))
     }
 
-    /// Runs the program for each of `lines` with counts of 0 at that line, or at all for `None`.
-    /// Runs it with counts of 1 if it fails so. Returns no ends after a signal.
+    /// Runs the program for each of `lines` with counts of 0 at that line; `None` is all lines.
+    /// If the program fails, runs it with counts of 1. Returns no ends after a signal.
     fn run_smallest(
         &self,
         device: &Device,
@@ -282,7 +282,7 @@ impl Runner<'_> {
         for count in [0, 1] {
             let counts = Counts::AtMost(count);
             let options = &Options { counts, ..self.options.clone() };
-            // Many programs fail with counts of 0, and then not with counts of 1.
+            // Many programs fail with counts of 0, but not with counts of 1.
             let is_left = |end: &Option<RangeEnd>| {
                 end.as_ref().is_none_or(|end| matches!(end.outcome, Outcome::NoVerdict(_)))
             };

@@ -28,8 +28,8 @@ pub struct StandIns {
 }
 
 impl StandIns {
-    /// Finds the libraries in `folder`; if that is `None`, in the first of the [`folders`] that has
-    /// the driver.
+    /// Finds the libraries in `folder`. If `folder` is `None`, uses the first of the [`folders`]
+    /// that has the driver.
     ///
     /// # Errors
     ///
@@ -76,9 +76,9 @@ fn named() -> Option<PathBuf> {
     env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the folders that may contain gpuheap's libraries, the first has precedence: the folder
-/// that `GPUHEAP_STAND_INS` names, the executable's folder, where Cargo builds them, the folder
-/// above it, and `lib/gpuheap` there, where packages install them.
+/// Returns the folders that may contain gpuheap's libraries, in order of precedence: the folder
+/// that `GPUHEAP_STAND_INS` names, the executable's folder (Cargo builds there), the folder above
+/// it, and `lib/gpuheap` in the folder above it (packages install there).
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let executable = env::current_exe().and_then(|path| path.canonicalize()).ok();

@@ -9,12 +9,12 @@ use crate::program::Run;
 use crate::verdict::{CardResult, Outcome, Peak, Trial};
 use crate::{Options, Remedies};
 
-/// Longest run, in seconds, of a program that is run again with each remedy without a request.
+/// Longest run, in seconds, of a program whose remedies are run without a request by the user.
 const LONGEST: f64 = 60.0;
 /// Name of the remedy that keeps cuDNN's benchmark mode off.
 pub(crate) const BENCHMARK_OFF: &str = "benchmark_off";
-/// Names of the remedies that the hook switches on, in the order of a report. Several names are one
-/// run with all of them.
+/// Names of the remedies that the hook switches on, in the order of a report. An entry with several
+/// names is one run with all of them.
 const REMEDIES: [&str; 13] = [
     "expandable_segments",
     BENCHMARK_OFF,
@@ -32,15 +32,15 @@ const REMEDIES: [&str; 13] = [
 ];
 /// Numbers of cards for which FSDP is estimated if its run fails.
 const RANKS: [u64; 3] = [2, 4, 8];
-/// Name of FSDP in the hook's report, and start of the names of its runs.
+/// Name of FSDP in the hook's report, and prefix of the names of its runs.
 const FSDP: &str = "fsdp";
-/// Most cards in a report, the smallest first.
+/// Maximum number of cards in a report, the smallest first.
 const CARDS: usize = 2;
 
 /// A remedy to run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Planned {
-    /// Names for the hook, with commas between them.
+    /// Names for the hook, separated by commas.
     pub(crate) names: String,
     /// Detail of each name, as the hook reported it.
     details: Vec<String>,
@@ -182,9 +182,9 @@ fn fsdp_words(ranks: &str) -> (String, String) {
     )
 }
 
-/// Returns estimates for FSDP over several cards, for runs of it that failed: each card holds its
-/// part of parameters, gradients and state, and two blocks of layers whole. Empty if the program
-/// does not train, or has several devices already.
+/// Returns estimates for FSDP over several cards, for use if its runs fail. Each card holds its
+/// part of parameters, gradients and state, and two whole blocks of layers. Empty if the program
+/// does not train, or already uses several devices.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,

@@ -445,8 +445,8 @@ pub struct Trial {
     pub reserved: Option<u64>,
     /// Peak of memory in use on a device with memory to spare; `None` if the program failed.
     pub in_use: Option<u64>,
-    /// `true` if the program fits on the first card that is too small, or else on the first card;
-    /// `None` if it is not known.
+    /// `true` if the program fits on the first card that is too small without the remedy, or on the
+    /// first card if all are large enough; `None` if it is not known.
     pub fits: Option<bool>,
     /// Smallest cards of the run's compute capability on which it fits.
     pub cards: Vec<String>,
@@ -568,7 +568,7 @@ pub struct Read {
     pub line: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose; `None` if it was as the program wrote it.
+    /// Last result that the dry run chose; `None` if the copy kept the program's value.
     pub value: Option<String>,
 }
 
@@ -582,7 +582,7 @@ pub struct SizeRead {
     pub operator: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose; `None` if it was as the program wrote it.
+    /// Last result that the dry run chose; `None` if the copy kept the program's value.
     pub value: Option<String>,
     /// `true` if the result is a count that is as large as its bound.
     pub is_bound: bool,

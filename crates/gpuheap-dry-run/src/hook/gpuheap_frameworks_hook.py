@@ -14,7 +14,7 @@ from gpuheap_import_waiter import Waiter
 
 CUPY = 0
 RMM = 1
-# Frames of this file between the recorder and the framework.
+# Number of frames of this file between the recorder and the framework.
 OWN_FRAMES = 1
 
 # Calls of a `PyDLL` keep the interpreter's lock. Releasing it takes longer than the call.
@@ -42,7 +42,7 @@ def cupy_imported(memory_hook):
             if mem_ptr:
                 allocated(CUPY, device_id, mem_ptr, mem_size, 0, OWN_FRAMES)
 
-        # Before the free: afterwards, another thread may get the address.
+        # Is called before the free: afterwards, another thread may get the address.
         def free_preprocess(self, mem_ptr, **_):
             freed(CUPY, mem_ptr, 0)
 
@@ -50,7 +50,7 @@ def cupy_imported(memory_hook):
     hook.__enter__()
     run = threading.Thread._bootstrap_inner
 
-    # CuPy's hooks belong to a thread.
+    # A hook of CuPy applies to one thread only.
     def run_with_hook(thread):
         hook.__enter__()
         run(thread)
@@ -59,7 +59,7 @@ def cupy_imported(memory_hook):
 
 
 def rmm_imported(rmm):
-    # Of a version of RMM without one of the functions, no block is recorded.
+    # If this version of RMM lacks one of the functions, no block is recorded.
     with contextlib.suppress(AttributeError):
         record_rmm(rmm)
 
@@ -69,7 +69,7 @@ def record_rmm(rmm):
     initialize, handle = rmm.rmm._initialize, rmm.pylibrmm.stream.Stream.__cuda_stream__
     resource_of, set_resource = mr.get_per_device_resource, mr.set_per_device_resource
     devices = mr.get_log_filenames
-    # Blocks are freed at the interpreter's end, too, when a module's variables are gone.
+    # These names are local, because blocks are also freed after a module's variables are gone.
     note, forget, framework, skipped = allocated, freed, RMM, OWN_FRAMES
 
     class Recorder(mr.CallbackMemoryResource):
@@ -82,7 +82,7 @@ def record_rmm(rmm):
                     note(framework, device, address, size, handle(stream)[1], skipped)
                 return address
 
-            # Before the free: afterwards, another thread may get the address.
+            # Calls `forget` before the free: afterwards, another thread may get the address.
             def deallocate(address, size, stream):
                 forget(framework, address, handle(stream)[1])
                 resource.deallocate(address, size, stream)

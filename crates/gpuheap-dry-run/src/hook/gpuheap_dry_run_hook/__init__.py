@@ -24,11 +24,11 @@ from .remedies import Remedies
 from .report import write, write_modules, write_snapshot
 from .tuning import leave_out_tuning
 
-# Most events in PyTorch's recorded history. Bounds its host memory: an event takes a few hundred
-# bytes.
+# Maximum number of events in PyTorch's recorded history. An event takes a few hundred bytes of host
+# memory.
 MOST_EVENTS = 400_000
-# Functions of PyTorch that the emulated runtime replaces or calls, and the note if a PyTorch lacks
-# them.
+# PyTorch's functions that the emulated runtime replaces or calls, and the note for a PyTorch
+# without them.
 REPORTS = (
     (
         "libc10.so",
@@ -106,7 +106,7 @@ def device_opened():
 
 
 def write_presence():
-    """Writes a report for a process that is killed before its first step."""
+    """Writes a report, in case the process is killed before its first step."""
     write()
     # The first step is reported at once.
     state.written = 0.0
@@ -144,7 +144,7 @@ def end():
 
 
 def end_without_atexit(code):
-    """Replaces `os._exit`, with which some trainers end: first writes the process's reports."""
+    """Replaces `os._exit`, which some trainers call: writes the process's reports first."""
     if state.is_recording:
         guarded(end)()
     write_modules()
@@ -162,7 +162,7 @@ def end_program(number, frame):
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
-    # Threads of the program may hold up its end until it is killed.
+    # The program's threads may delay its end until it is killed.
     if state.torch is not None:
         guarded(update_peaks)()
         guarded(write)()

@@ -1,7 +1,7 @@
 """Branches of the program that a truth value from the device decides.
 
-No kernel runs, so the value is free. The program goes on with a value that neither raises an error
-nor leaves a loop. The source of the program shows that value.
+No kernel runs, so the hook may choose the value. By the source of the program, it chooses a value
+with which the program raises no error and leaves no loop.
 """
 
 import ast
@@ -11,19 +11,19 @@ import linecache
 from .lines import place
 from .process import state
 
-# Rounds of a `while` loop in which PyTorch's peak does not grow, until the loop is left: further
-# rounds would take no other memory.
+# Number of rounds without a higher peak after which a `while` loop is left: further rounds would
+# take no more memory.
 ROUNDS = 100
 # Consequences of a branch, from the best to the worst.
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
 # Functions that end the program.
 EXITS = {"exit", "quit", "_exit", "abort"}
-# Functions whose result is rarely true, and an error if it is.
+# Functions whose result is rarely true. If it is true, there was an error.
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
 
 
 def truth(frame):
-    """Returns the truth value with which the code of `frame` goes on; True if both do."""
+    """Returns the truth value with which `frame` goes on; True if it goes on with both."""
     at = (frame.f_code, frame.f_lasti)
     if at not in state.branches:
         state.branches[at] = find_branch(frame)
@@ -69,7 +69,7 @@ def is_staying(branch, frame):
 
 
 def find_branch(frame):
-    """Returns the branch that a value read in `frame` decides; None if either value goes on."""
+    """Returns the branch that a value read in `frame` decides; None if both values go on."""
     where = position(frame)
     for node, loop in tests_of(frame.f_code.co_filename).get(frame.f_lineno, ()):
         found = operand_at(node.test, where)
@@ -81,13 +81,13 @@ def find_branch(frame):
             branch.value = branch.value != is_negated
             return branch
         return Branch(False) if names_in(read) & RARE else None
-    # The value is stored. An expression that looks for errors finds none.
+    # The value is stored. If its expression looks for errors, the value says that none occurred.
     expression = expression_at(frame, where)
     return Branch(False) if expression is not None and names_in(expression) & RARE else None
 
 
 def consequence(node, loop):
-    """Returns the value of a test with which the program goes on; None if each value does."""
+    """Returns the value of a test with which the program goes on; None if both values do."""
     if isinstance(node, ast.Assert):
         return Branch(True)
     if isinstance(node, ast.While):
@@ -156,7 +156,7 @@ def parts_of(test, is_negated=False):
 
 
 def ends_slice(frame):
-    """Returns True if the code of `frame` reads the end of a slice next, as `n` of `x[m:n]`.
+    """Returns True if `frame` is about to read the end of a slice, such as `n` of `x[m:n]`.
 
     Python reads the start of a slice before its end.
     """
@@ -172,9 +172,9 @@ def ends_slice(frame):
 
 
 def tests_of(file):
-    """Returns the statements of a file with a test, by each line of the test, innermost first.
+    """Returns a file's statements that have a test, keyed by line of the test, innermost first.
 
-    With each statement comes the loop around it in the same function, or None.
+    Each statement is paired with the loop around it in the same function, or None.
     """
     if file not in state.tests:
         found = state.tests[file] = {}
@@ -199,7 +199,7 @@ def add_tests(node, loop, found):
 
 
 def expression_at(frame, where):
-    """Returns the expression at a position of a file; the line's if the position is not known."""
+    """Returns the expression at a position; the whole line's if the position is not known."""
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     if where is not None and where[0] == where[2] == frame.f_lineno:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).encode()

@@ -13,7 +13,7 @@ MAIN_THREAD = threading.main_thread().ident
 def guarded(function):
     """Returns `function` with its errors noted in the report instead of raised.
 
-    If a signal handler of the program raises an exception meanwhile, that exception is raised.
+    If the program's signal handler raises an exception meanwhile, that exception is raised.
     """
 
     def call(*arguments):
@@ -61,7 +61,7 @@ def called_by_native_code(function):
 
 
 def raise_later(error):
-    """Raises `error`, from a signal handler in a callback, in the main thread after callbacks."""
+    """Raises `error` of a signal handler in the main thread, after the callbacks have returned."""
     kind = type(error)
     if error.args:
         # The interpreter will create the exception without arguments, so a subclass supplies them.

@@ -1,8 +1,7 @@
 """Counts of boxes in torchvision's detectors.
 
-In training, a detector samples the boxes of each image. At most `batch_size_per_image` are sampled,
-and at most a fraction of these has a hit, so that counts stay below the sizes of the tensors that
-are read.
+In training, a detector samples at most `batch_size_per_image` boxes of each image. At most a
+fraction of these boxes hits an object. So counts are smaller than the tensors that are read.
 """
 
 import os
@@ -19,7 +18,7 @@ def count_in_detector(frame, bound):
 
 
 def most_boxes(frame):
-    """Returns the largest number of boxes that a sampler leaves; None outside of such code."""
+    """Returns the largest number of boxes that a sampler keeps; None outside of such code."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     if file.endswith(PROPOSALS) and function == "compute_loss":
         return sampled(frame) * len(frame.f_locals["labels"])

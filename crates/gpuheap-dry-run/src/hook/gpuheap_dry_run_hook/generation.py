@@ -1,16 +1,16 @@
 """Loops of `transformers` that generate text: they run to their maximum length.
 
-A dry run reads no end token, so that a sequence does not end before.
+A dry run reads no end token, so no sequence ends earlier.
 """
 
 import os
 
 from .process import state
 
-# File with the loops, and the function whose truth value continues a loop. Others end it.
+# File with the loops, and the function that continues a loop if it reads True. Others end it.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
-# Most callers that are looked at for the lengths.
+# Maximum number of callers that are searched for the lengths.
 CALLERS = 3
 
 

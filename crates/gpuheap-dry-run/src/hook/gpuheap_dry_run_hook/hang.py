@@ -12,11 +12,11 @@ from .report import write
 
 # Seconds without progress after which the program is ended.
 SECONDS = 10.0
-# Number of reads without progress after which a program is ended. The second number holds if the
-# program also allocates memory: a loop that evaluates a model does, but it reads less often.
+# Number of reads without progress after which a program is ended. The second number is for programs
+# that also allocate memory. A loop that evaluates a model does, but reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
-# Exit code of a program that was ended, if it does not end by an exception within `SECONDS`.
+# Exit code of a program that waits forever. It is ended by an exception, or else by `os._exit`.
 CODE = 3
 
 
@@ -56,7 +56,7 @@ def check_progress(place, frame):
     if progress.reads < least or time.monotonic() - progress.since < SECONDS:
         return
     if state.ended == "hang":
-        # The program caught the exception, or its main thread waits for this one.
+        # The program caught the exception, or its main thread waits for this thread.
         os._exit(CODE)
     state.ended, state.hang = "hang", place(frame)
     progress.mark = None

@@ -1,7 +1,7 @@
 """JAX on the emulated device: its choice of the device, and the peaks of its allocator.
 
-JAX takes most of a device's memory in advance. So memory in use says nothing of a program, and the
-peaks of its allocator do.
+JAX takes most of a device's memory in advance, whatever the program needs. So the peaks of JAX's
+allocator are reported.
 """
 
 import atexit
@@ -16,10 +16,10 @@ from .report import replace
 
 # Module that searches for a GPU's files in `/dev`. JAX imports it before it opens a device.
 MODULE = "jax._src.hardware_utils"
-# JAX builds CUDA graphs node by node, which the emulated driver does not. This flag makes it launch
+# JAX builds CUDA graphs node by node. The emulated driver cannot, so this flag makes JAX launch
 # kernels one by one.
 NO_GRAPHS = "--xla_gpu_enable_command_buffer="
-# Requests that JAX's allocator refused, and that ended the program.
+# Errors of JAX's allocator that ended the program.
 failures = []
 
 
@@ -47,7 +47,7 @@ def imported(module):
 
 @guarded
 def write_peaks():
-    """Writes the allocator's peaks as PyTorch's are written. PyTorch's own report goes first."""
+    """Writes JAX's peaks as a report of PyTorch's form, unless PyTorch has a report itself."""
     jax = sys.modules.get("jax")
     if jax is None or state.torch is not None:
         return
@@ -78,7 +78,7 @@ def write_peaks():
 
 
 def failure(text, devices):
-    """Returns a failed request. The pool's peaks stand for its state at that moment."""
+    """Returns a failed request. The peaks at exit stand for the state when it failed."""
     size = re.search(r"alloc\w+ ([\d.]+) ?([KMGT]i)?B|alloc\w+ (\d+) bytes", text)
     if size is None:
         requested = 0

@@ -31,7 +31,7 @@ def innermost(frame):
 
 
 def reader(frame):
-    """Returns the innermost frame outside of the hook, PyTorch and Python; None without one."""
+    """Returns the innermost frame outside of the hook, PyTorch and Python; None if all are in."""
     while frame is not None:
         name = frame.f_code.co_filename
         if is_package(name):
@@ -61,5 +61,5 @@ def line_of(code, line):
 
 
 def line_at(at):
-    """Returns the line of a read, given as code and number; in words on a thread without one."""
+    """Returns the line of a read as text. `at` is its code and number; None on a native thread."""
     return "a thread of PyTorch" if at is None else line_of(*at)

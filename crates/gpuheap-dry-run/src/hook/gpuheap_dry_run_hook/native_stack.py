@@ -7,8 +7,8 @@ import re
 from .lines import is_package
 from .process import state
 
-# Most frames of native code that are examined at a read, from the copy outwards. Bounds the time
-# that a read takes.
+# Maximum number of native frames that are examined at a read, from the copy outwards. Bounds the
+# time that a read takes.
 MOST_FRAMES = 160
 # Operators that return a value to their caller. For these, the caller's name decides whether a size
 # depends on the value.
@@ -69,8 +69,8 @@ def operator_that_reads():
 
 def native_place(address):
     """Returns the kind and the name of a place on a native stack."""
-    # Looks up the byte before the return address: that address may already belong to the next
-    # function.
+    # Looks up the byte before the return address, because the return address may already belong to
+    # the next function.
     found = symbol(state.libc, address - 1)
     name, file = found.name or b"", os.fsdecode(found.file or b"")
     if found.base == state.driver:

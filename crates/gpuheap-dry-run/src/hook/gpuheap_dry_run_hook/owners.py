@@ -2,7 +2,7 @@
 
 PyTorch records each allocation with a text that a program may set. The hook sets it to the module
 that is called. Parameters, gradients and optimiser states are recognised by their addresses, read
-at steps and at failures. Both allocate no device memory, and change no size.
+at steps and at failures. Neither method allocates device memory or changes a size.
 """
 
 import os
@@ -17,12 +17,12 @@ from .lines import LIBRARY, is_package
 KINDS = (
     "parameters", "gradients", "optimiser_state", "activations", "backward", "workspaces", "other",
 )  # fmt: skip
-# Number of looks at the addresses: the first steps, steps with a new peak, and failures. A look at
-# a thousand parameters takes 3 ms.
+# Maximum number of reads of all addresses: at first steps, steps with a new peak, and failures. A
+# read for a thousand parameters takes 3 ms.
 MOST_LOOKS = 48
-# Steps after which the addresses are always read. The second one has all states and gradients.
+# Number of first steps after which addresses are always read. From the second on, states exist.
 FIRST_STEPS = 3
-# Most lines and modules in a report.
+# Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Outermost functions of Python's threads, other than the threads of PyTorch's backward pass.
@@ -44,10 +44,10 @@ class Owners:
         self.modules = {}
         self.roots = {}
         self.optimisers = weakref.WeakSet()
-        # Times in microseconds, kinds and tags of the looks that saw an address.
+        # Time in microseconds, kind and tag of each read that found a tensor, keyed by its address.
         self.seen = {}
         self.looks = 0
-        # Largest parameters, in bytes, of a module that is repeated, for an estimate of FSDP.
+        # Bytes of parameters of the largest repeated module, for an estimate of FSDP.
         self.largest_block = 0
         self.calls = threading.local()
         self.set_text = getattr(torch._C, "_cuda_setMemoryMetadata", None)
@@ -192,7 +192,7 @@ class Owners:
         if tensor is None:
             return
         try:
-            # A tensor of several ranks has its part in an attribute.
+            # A tensor that is sharded over ranks has this rank's part in an attribute.
             tensor = getattr(tensor, "_local_tensor", tensor)
             if tensor.device.type == "cuda":
                 address = tensor.untyped_storage().data_ptr()
@@ -345,8 +345,8 @@ def blocks_before(entries, segments):
 
 
 def lines_of(frames, torch):
-    """Returns the innermost line outside PyTorch, and the program's line that called it, if it
-    is another one."""
+    """Returns the innermost line outside PyTorch, and the line of the program that called it. The
+    second is None if both are the same line."""
     deep = own = None
     for frame in frames:
         file = frame["filename"]

@@ -9,9 +9,9 @@ from .owners import FIRST_STEPS
 from .process import state
 from .report import write, write_snapshot
 
-# A request is absurd if it is so many times as large as the peak of all others.
+# A request is absurd if it is at least this many times as large as the peak of all others.
 ABSURD = 3
-# Most failures in a report: a program that tries smaller sizes may have many failures.
+# Maximum number of failures in a report: a program that tries smaller sizes may have many.
 MOST_FAILURES = 20
 
 

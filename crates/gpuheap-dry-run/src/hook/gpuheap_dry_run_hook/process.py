@@ -4,7 +4,7 @@ import ctypes
 import os
 import time
 
-# Most lines with reads in a report, and most notes.
+# Maximum number of lines with reads in a report, and maximum number of notes.
 MOST_LINES = 200
 
 
@@ -20,15 +20,15 @@ class State:
         self.torch = None
         # Number of reads and last result for each line; None while the hook records no lines.
         self.lines = {}
-        # Functions of the emulated libraries: for the tensors that operators read, and for
-        # PyTorch's memory; None if this PyTorch does not report them.
+        # Functions of the emulated libraries that report the tensors that operators read, and
+        # PyTorch's memory; None if this PyTorch does not provide these.
         self.operands = None
         self.memory = None
-        # Branches that results decide, by their place in the code, and statements with tests, by
-        # their file.
+        # Branches that results decide, keyed by place in the code, and statements with tests, keyed
+        # by file.
         self.branches = {}
         self.tests = {}
-        # Bounds of slices that results decide, by their place in the code: 0 for a start.
+        # Bounds of slices that results decide, keyed by place in the code. 0 stands for a start.
         self.slices = {}
         # True between the two reads of `multinomial`.
         self.multinomial = False

@@ -38,7 +38,7 @@ def watch_reads():
 
 
 def stop_watching():
-    """Ends callbacks before the interpreter ends. Later ones would wait forever for its lock."""
+    """Ends callbacks before the interpreter ends: later ones would wait forever for its lock."""
     if state.callback is not None:
         state.register(READ())
 
@@ -79,7 +79,7 @@ class Reads:
         self.is_bound = True
 
     def text(self):
-        """The last result that was chosen, in words; None if no result was."""
+        """Returns the last chosen result as text; None if no result was chosen."""
         value = self.last.value
         if value is None:
             return None

@@ -1,7 +1,7 @@
 """Remedies that a dry run switches on from outside, without a change of the program's text.
 
-`GPUHEAP_DRY_RUN_REMEDY` has the names of those to switch on. Without it, the module only notes
-which remedies a program has a place for.
+`GPUHEAP_DRY_RUN_REMEDY` has the names of the remedies to switch on. Without this variable, the
+module only notes which remedies apply to the program.
 """
 
 import functools
@@ -13,28 +13,28 @@ from .sharding import Sharding
 
 # Start of the names of remedies that shard a model. The number of cards follows.
 FSDP = "fsdp_"
-# Repeated blocks that gradient checkpoints are put around: fewer are no stack of layers.
+# Least number of repeated blocks that get gradient checkpoints: fewer are no stack of layers.
 LEAST_BLOCKS = 2
-# Elements that share a scale in 8-bit optimisers, and the elements below which a state stays in
-# full precision (as bitsandbytes documents).
+# Number of elements that share a scale in 8-bit optimisers, and least number of elements in a
+# state of 8 bits (as bitsandbytes documents).
 SCALED_BLOCK = 256
 LEAST_IN_8_BITS = 4096
 
 
 class Remedies:
-    """Remedies of this process: those switched on, and those that the program has a place for."""
+    """Remedies of this process: the ones switched on, and the ones that apply to the program."""
 
     def __init__(self, torch, note):
         self.torch = torch
         self.note = note
         names = os.environ.get("GPUHEAP_DRY_RUN_REMEDY", "")
         self.on = {name for name in names.split(",") if name}
-        # The remedies that the program has a place for, each with a detail for the report.
+        # The remedies that apply to the program, each with a detail for the report.
         self.found = {}
-        # Modules that were called: at all, and with gradients.
+        # Modules that were called, keyed by whether a call computed gradients.
         self.called = {False: weakref.WeakSet(), True: weakref.WeakSet()}
         self.contexts = threading.local()
-        # Batch sizes of loaders: as the program gave them.
+        # Batch sizes of data loaders, as the program gave them.
         self.batches = set()
         self.halved = weakref.WeakSet()
         ranks = [int(name[len(FSDP) :]) for name in self.on if name.startswith(FSDP)]
@@ -51,7 +51,7 @@ class Remedies:
         if "adam_8bit" in self.on:
             for kind in self.adams():
                 kind.step = step_of(self.step_in_8_bits)
-        # State in host memory is state that a device does not have.
+        # With the state in host memory, the device holds no state either.
         if self.on & {"no_state", "offload_parameters"}:
             for kind in (*self.adams(), self.torch.optim.SGD):
                 kind.step = step_of(self.step_without_state)
@@ -66,8 +66,8 @@ class Remedies:
     def enter(self, module):
         """Called before the outermost module of a call."""
         torch = self.torch
-        # The backward pass calls modules again that have gradient checkpoints. Hooks for saved
-        # tensors would hide from PyTorch the tensors that it recomputes.
+        # The backward pass calls modules with gradient checkpoints again. Hooks for saved tensors
+        # would hide the recomputed tensors from PyTorch.
         is_training = torch.is_grad_enabled() and not self.is_in_backward()
         if module not in self.called[is_training]:
             self.called[is_training].add(module)
@@ -143,7 +143,7 @@ class Remedies:
     # ---- gradient checkpoints -------------------------------------------------------------------
 
     def checkpoint(self, root, is_on):
-        """Returns the call or the names of blocks for checkpoints, and puts them there if on."""
+        """Returns the call or block names for checkpoints. If `is_on`, enables checkpoints."""
         for module in root.modules():
             enable = getattr(module, "gradient_checkpointing_enable", None)
             if enable is not None and getattr(module, "supports_gradient_checkpointing", False):
@@ -151,7 +151,7 @@ class Remedies:
                     return ""
                 if is_on:
                     enable()
-                    # Without it, checkpoints have no gradient if only adapters are trained.
+                    # Without this call, checkpoints have no gradient if only adapters are trained.
                     require = getattr(module, "enable_input_require_grads", None)
                     if require is not None and not all(
                         parameter.requires_grad for parameter in module.parameters()
@@ -180,7 +180,7 @@ class Remedies:
         ]
 
     def is_stack(self, module):
-        """Returns True for a list of at least two blocks of one class that have parts."""
+        """Returns True for a list of at least two blocks of one class that have submodules."""
         nn = self.torch.nn
         blocks = (
             list(module.children()) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
@@ -231,7 +231,7 @@ class Remedies:
             self.found["no_state"] = "SGD"
 
     def step_in_8_bits(self, optimiser):
-        """Allocates the states of an 8-bit Adam. No kernel runs, so none is launched."""
+        """Allocates the states of an 8-bit Adam. Launches no kernel, because kernels do nothing."""
         torch = self.torch
         for group in optimiser.param_groups:
             for parameter in group["params"]:
@@ -253,7 +253,7 @@ class Remedies:
     # ---- batches --------------------------------------------------------------------------------
 
     def watch_loaders(self):
-        """Notes the batch sizes of data loaders, and halves them if that is on."""
+        """Notes the batch sizes of data loaders, and halves them if that remedy is on."""
         from torch.utils.data import BatchSampler, DataLoader
 
         make, is_on, owner = DataLoader.__init__, "half_batch" in self.on, self
@@ -273,14 +273,14 @@ class Remedies:
                     batch_sampler.batch_size = size // 2
             make(loader, dataset, batch_size, shuffle, sampler, batch_sampler, *others, **keywords)
             if loader.batch_sampler is not None:
-                # Libraries make further loaders with the batches of this one.
+                # Libraries make further loaders with the batch sampler of this loader.
                 owner.halved.add(loader.batch_sampler)
 
         DataLoader.__init__ = halving
 
 
 def pack(tensor):
-    """Keeps the shape of a tensor alone. Results do not matter, so its data is not copied."""
+    """Keeps only the shape of a tensor. Results do not matter, so its data is not copied."""
     if not tensor.is_cuda:
         return tensor, None, None
     return tensor.size(), tensor.dtype, tensor.device

@@ -57,7 +57,7 @@ def write():
 
 @guarded
 def write_modules():
-    """Writes the names of imported modules that do not run on the emulated driver, or that do.
+    """Writes which imported modules do not run on the emulated driver, and whether numba does.
 
     numba's CUDA takes all its memory from the driver. Its bindings load a static runtime as well.
     """

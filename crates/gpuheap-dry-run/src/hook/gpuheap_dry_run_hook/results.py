@@ -15,19 +15,19 @@ from .detectors import count_in_detector
 from .generation import truth_in_generation
 from .process import state
 
-# Most operators whose tensors are looked at, innermost first.
+# Maximum number of operators whose tensors are examined, innermost first.
 MOST_OPERANDS = 8
 # Operators that count elements of a tensor, to allocate a result of that size.
 COUNTING = {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"}
 # Prefixes of operators for which a true value means an error.
 TRUE_IS_ERROR = ("_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "lu_", "svd")
-# Files whose floating-point numbers are flags, which are 0 on a GPU if all is well.
+# Files that read floating-point numbers as flags: on a GPU, 0 means that there is no error.
 FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
-# Formats of `struct` by PyTorch's number of an element type.
+# Formats of `struct`, keyed by PyTorch's number of the element type.
 INTEGERS = {0: "B", 1: "b", 2: "h", 3: "i", 4: "q", 27: "H", 28: "I", 29: "Q"}
 FLOATS = {5: "e", 6: "f", 7: "d"}
 BOOLEAN, BFLOAT16 = 11, 15
-# End of a slice that is read from the device: Python takes the end of the sequence instead.
+# Value of a slice's end that is read from the device: Python shortens it to the sequence's end.
 MOST_INDEX = 2**31 - 1
 # Bytes that are written at a time.
 PIECE = 1 << 20

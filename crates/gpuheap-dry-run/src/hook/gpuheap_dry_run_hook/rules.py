@@ -7,7 +7,7 @@ from .lines import line_at
 
 # Rules of `--read`: the end of a file's path, a line, and an expression.
 RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
-# Count to return where a count has a bound: the bound, or at most this number.
+# Count to return if the count has a bound: the bound if `LARGEST`, else at most `SMALLEST`.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
 # The only line with small counts; None if all lines have them.
@@ -20,7 +20,7 @@ def is_largest_at(line):
 
 
 def rule_at(line):
-    """Returns the rule for a line, given as code and number; None without one."""
+    """Returns the rule for a line, given as code and number; None if no rule is for it."""
     if not RULES or line is None:
         return None
     file, number = line[0].co_filename, line[1]

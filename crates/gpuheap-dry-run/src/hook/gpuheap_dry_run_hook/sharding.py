@@ -60,7 +60,7 @@ class Sharding:
         return True
 
     def shard_part(self, part, optimisers):
-        """Shards a module, and gives its sharded parameters to optimisers that have whole ones.
+        """Shards a module, and puts the sharded parameters into optimisers in place of whole ones.
 
         Keeps no whole parameter, so that its memory is free before the next module is sharded.
         """

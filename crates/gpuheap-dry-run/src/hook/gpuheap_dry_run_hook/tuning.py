@@ -1,6 +1,6 @@
 """Options of `torch.compile` that choose kernels by their time. A dry run has no times.
 
-With them, PyTorch compiles dozens of kernels for each product.
+With these options, PyTorch compiles dozens of kernels for each matrix product.
 """
 
 import os
@@ -11,7 +11,7 @@ TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordin
 
 
 def leave_out_tuning(torch):
-    """Makes `torch.compile` leave out these options: of its modes, its callers and variables."""
+    """Makes `torch.compile` ignore these options in its modes, its arguments and variables."""
     values = [os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") for name in TIMED]
     if "1" in values:
         note_tuning()
