@@ -5,14 +5,14 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 
 thread_local! {
-    /// `true` while requests of this thread may take the interpreter's lock. This needs a request
-    /// that came from Python and released the lock itself. Below a foreign allocator a thread may
-    /// hold that allocator's lock, and a thread with the interpreter's lock may wait for that lock.
+    /// `true` while requests of this thread may take the interpreter's lock. Such a request came
+    /// from Python and released the lock itself. A call from a foreign allocator may hold that
+    /// allocator's lock, and the thread with the interpreter's lock may wait for that.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Permission for this thread's requests to take the interpreter's lock, until this value is
-/// dropped. The drop restores the earlier permission: a finaliser that the collector runs may
+/// Permission for this thread's requests to take the interpreter's lock. Dropping the value
+/// restores the earlier permission. Permissions nest: a finaliser that the collector runs may
 /// allocate.
 pub(crate) struct MayAttach(bool);
 

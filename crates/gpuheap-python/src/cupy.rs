@@ -1,7 +1,7 @@
 //! CuPy's allocator. CuPy calls it for each array, with the interpreter's lock held.
 //!
-//! The object that CuPy keeps is its own `CFunctionAllocatorMemory`, which calls one C function for
-//! its memory and another to free it. An object of this module would cost more than its block.
+//! CuPy keeps its own `CFunctionAllocatorMemory`. It calls one C function to get memory and another
+//! to free it. Making an object of this module would take longer than making the block.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -20,7 +20,7 @@ use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::charge;
 
-/// Unit of the sizes in CuPy's own pool, in bytes. Programs use the whole `size` of the memory.
+/// Sizes are multiples of this many bytes, as in CuPy's own pool. Programs use the whole `size`.
 const UNIT: u64 = 512;
 
 /// An allocator for `cupy.cuda.set_allocator`: `gpuheap.cupy.Allocator` without its checks.
@@ -37,7 +37,7 @@ pub(crate) struct CupyAllocator {
     /// CuPy's classes of a memory and of a pointer to it.
     memory_class: Py<PyAny>,
     pointer_class: Py<PyAny>,
-    /// Addresses of [`take`] and [`free`], as numbers of Python.
+    /// Addresses of [`take`] and [`free`], as Python integers.
     take: Py<PyAny>,
     free: Py<PyAny>,
 }
@@ -47,7 +47,7 @@ type HandleFunction = unsafe extern "C" fn() -> isize;
 
 #[pymethods]
 impl CupyAllocator {
-    /// Makes the allocator of `heaps`, at most one for a device.
+    /// Makes the allocator of `heaps`. A device has at most one of them.
     #[new]
     fn new(py: Python<'_>, heaps: Vec<PyRef<'_, Heap>>) -> PyResult<CupyAllocator> {
         let mut by_device: Vec<Option<Arc<Owner>>> = Vec::new();
@@ -66,10 +66,10 @@ impl CupyAllocator {
             heaps: by_device,
             get_device: device.getattr("get_device_id")?.unbind(),
             get_stream: stream.getattr("get_current_stream")?.unbind(),
-            // SAFETY: the signature in the capsule's name is the type's.
+            // SAFETY: the capsule's name is the signature of this function type.
             device_function: device_function
                 .map(|found| unsafe { std::mem::transmute::<*mut c_void, DeviceFunction>(found) }),
-            // SAFETY: the signature in the capsule's name is the type's.
+            // SAFETY: the capsule's name is the signature of this function type.
             handle_function: handle_function
                 .map(|found| unsafe { std::mem::transmute::<*mut c_void, HandleFunction>(found) }),
             memory_class: memory.getattr("CFunctionAllocatorMemory")?.unbind(),

@@ -65,8 +65,8 @@ impl Device {
         call_detached(py, || self.inner.synchronize())
     }
 
-    /// Returns the cached memory of all of this process's heaps on the device to the driver.
-    /// Returns the number of bytes.
+    /// Gives the cached memory of all of this process's heaps on the device back to the driver.
+    /// Returns the number of bytes given back.
     fn flush(&self, py: Python<'_>) -> PyResult<u64> {
         call_detached(py, || self.inner.flush().map(|report| report.given_back()))
     }

@@ -51,9 +51,9 @@ pub(crate) trait Lent: Send + Sync {
     fn is_read_only(&self) -> bool;
 }
 
-/// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand the
-/// memory back to gpuheap. That use is not ordered after work that gpuheap enqueued in the
-/// meantime.
+/// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand
+/// such memory back to gpuheap, and does not order that use after gpuheap's own work on the memory.
+/// [`Shown::order`] does.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.
@@ -179,7 +179,7 @@ pub(crate) fn array_interface<'py>(
 }
 
 /// Makes the capsule that `__dlpack__` returns. Makes the consumer's stream wait for the work
-/// enqueued on the memory. The free comes after the consumer's stream.
+/// enqueued on the memory. The free is ordered after the work of the consumer's stream.
 pub(crate) fn dlpack<'py>(
     py: Python<'py>,
     exported: Exported,
@@ -426,7 +426,7 @@ pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
     )))
 }
 
-/// A managed tensor of another library. Its capsule owns it until it is consumed.
+/// A managed tensor of another library. Its capsule owns it until the tensor is consumed.
 pub(crate) struct Foreign<M>(*mut M);
 
 /// Returns the managed tensor of a capsule. The capsule keeps owning the tensor until the tensor is

@@ -44,7 +44,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     try_exception(py, error).unwrap_or_else(|failed| failed)
 }
 
-/// Makes an exception of the kind that [`gpuheap::ErrorKind`] calls `kind`.
+/// Makes an exception with `text`. `kind` is the name of a [`gpuheap::ErrorKind`].
 pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let made = errors(py)?.getattr("from_kind")?.call1((kind, text))?;
@@ -124,7 +124,7 @@ pub(crate) fn text(error: &Error) -> String {
     in_python(error.to_string())
 }
 
-/// Writes a text and a 0 to a C buffer, cut to the room.
+/// Writes a text and a final 0 to a C buffer. Cuts the text to fit into `room` bytes.
 ///
 /// # Safety
 ///

@@ -28,9 +28,9 @@ use crate::owner::Owner;
 ///
 /// `heap` allocates the results of operations on the array. It must belong to the memory's device.
 /// Without `heap`, results for a gpuheap array or buffer come from its own heap. Results for other
-/// objects come from the default heap. `stream` waits for the library's work, and orders the first
-/// use of the array. The library keeps the memory until the array is freed and the work on it has
-/// completed. That free waits for the work.
+/// objects come from the default heap. `stream` waits for the library's work, and the first work on
+/// the array is enqueued on it. The library keeps the memory until the array is freed and the work
+/// on it has completed. That free waits for the work.
 ///
 /// Page-locked and managed memory is accepted too. Pageable host memory, strides with gaps, and
 /// other element types raise `BufferError`.
@@ -104,8 +104,8 @@ fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
     )))
 }
 
-/// Returns whether an object's `__dlpack__` ignores the stream argument. Buffers of cuda.core do,
-/// and they name no stream of their own either.
+/// Returns whether an object's `__dlpack__` ignores the stream argument. Buffers of cuda.core
+/// ignore it, and name no stream of their own either.
 fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = source.py();
     for class in source.get_type().mro() {

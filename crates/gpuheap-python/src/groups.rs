@@ -79,7 +79,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// Runs work of the crate without the interpreter's lock.
+/// Runs work of `gpuheap_groups` without the interpreter's lock.
 fn run<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error> + Send) -> PyResult<R> {
     detached(py, work)?.map_err(|error| exception(py, &error))
 }
@@ -98,8 +98,8 @@ pub(crate) struct GroupKeys {
     types: Vec<KeyType>,
 }
 
-/// A column of keys or results: the name of its type, `None` for text; values; offsets of text; and
-/// a byte for each row, 1 if it has a value, or `None` if all rows have one.
+/// A column of keys or results: its type's name (`None` for text), the values, the offsets of text,
+/// and a byte for each row that is 1 if the row has a value (`None` if all have one).
 type HostValues<'py> = (
     Option<&'static str>,
     Bound<'py, PyBytes>,
@@ -136,7 +136,7 @@ impl GroupKeys {
     }
 }
 
-/// Numbers the distinct keys of rows. Returns the keys, and the bytes of a `uint32` for each row.
+/// Numbers the distinct keys of rows. Returns the keys, and each row's number as bytes of `uint32`.
 #[pyfunction]
 pub(crate) fn _factorize<'py>(
     py: Python<'py>,
@@ -152,7 +152,7 @@ pub(crate) fn _factorize<'py>(
     Ok((GroupKeys { keys: dense.keys, types }, codes))
 }
 
-/// Returns the bytes of the rows' indices in the order of their keys.
+/// Returns the indices of the rows in the order of their keys, as bytes.
 #[pyfunction]
 pub(crate) fn _sort_rows<'py>(
     py: Python<'py>,
@@ -162,7 +162,7 @@ pub(crate) fn _sort_rows<'py>(
     bytes(py, &run(py, || sort(&columns(&of)?, &descending))?)
 }
 
-/// Returns the bytes of the indices of the first row of each distinct key.
+/// Returns the index of the first row of each distinct key, as bytes.
 #[pyfunction]
 pub(crate) fn _unique_rows<'py>(
     py: Python<'py>,
@@ -177,7 +177,7 @@ pub(crate) fn _true_rows<'py>(py: Python<'py>, mask: &[u8]) -> PyResult<Bound<'p
     bytes(py, &run(py, || true_rows(mask))?)
 }
 
-/// Returns the bytes of the indices of matching rows, of the left table and the right one.
+/// Returns the indices of matching rows in the left and in the right table, as bytes.
 #[pyfunction]
 pub(crate) fn _join_rows<'py>(
     py: Python<'py>,
@@ -189,7 +189,7 @@ pub(crate) fn _join_rows<'py>(
     Ok((bytes(py, &found.left)?, bytes(py, &found.right)?))
 }
 
-/// Returns the offsets and the bytes of the texts that indices name.
+/// Returns the offsets and the bytes of the texts at the given indices.
 #[pyfunction]
 pub(crate) fn _take_text<'py>(
     py: Python<'py>,
@@ -204,7 +204,7 @@ pub(crate) fn _take_text<'py>(
     Ok((bytes(py, &offsets)?, PyBytes::new(py, &text)))
 }
 
-/// Merges the aggregates of batches. After [`end`](PartsMerger::end), it has the groups.
+/// Merges the aggregates of batches. After [`end`](PartsMerger::end), it contains the groups.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_PartsMerger")]
 pub(crate) struct PartsMerger {
     plan: Plan,
@@ -222,7 +222,7 @@ const BROKEN: &str = "the groups were used out of order; make them again";
 
 #[pymethods]
 impl PartsMerger {
-    /// `of` has the type and the aggregates of each column; the type is `None` without numbers.
+    /// `of` has the type and the aggregates of each column: type `None` for one without numbers.
     #[new]
     fn new(
         py: Python<'_>,
@@ -240,7 +240,7 @@ impl PartsMerger {
         Ok(PartsMerger { plan, state: Mutex::new(MergerState::Adding(merger, Vec::new())) })
     }
 
-    /// The names of the parts that each batch has of a column.
+    /// The names of the parts that each batch computes for a column.
     fn parts(&self, column: usize) -> Vec<&'static str> {
         let name = |part: &Part| match part {
             Part::Count => "count",
@@ -253,7 +253,7 @@ impl PartsMerger {
         self.plan.parts(column).iter().map(name).collect()
     }
 
-    /// Adds the parts of a batch: the bytes of a number for each key.
+    /// Adds the parts of a batch. A part is the bytes of one number for each key.
     fn add(
         &self,
         py: Python<'_>,
@@ -272,7 +272,7 @@ impl PartsMerger {
         })
     }
 
-    /// Ends the additions. Returns the bytes in temporary files.
+    /// Ends the additions. Returns the number of bytes in temporary files.
     fn end(&self, py: Python<'_>) -> PyResult<u64> {
         run(py, || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

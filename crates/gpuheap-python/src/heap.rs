@@ -264,8 +264,8 @@ impl Heap {
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Returns cached memory to the driver until at least `nbytes` were returned. Without `nbytes`,
-    /// returns all of it. Waits for frees in flight. Returns the number of bytes.
+    /// Gives at least `nbytes` of cached memory back to the driver, or all of it without `nbytes`.
+    /// Waits for frees in flight. Returns the number of bytes given back.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
@@ -275,7 +275,7 @@ impl Heap {
     }
 
     /// Forecasts whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`,
-    /// with a sentence. Counts the limits of the open scopes around the call. Allocates nothing.
+    /// with a sentence. Applies the limits of the open scopes too. Allocates nothing.
     fn would_fit(&self, py: Python<'_>, nbytes: Count) -> PyResult<(&'static str, String)> {
         let budget = Budget::for_caller(py, &self.owner.scopes)?;
         if let Some((scope, left, limit)) =
@@ -510,7 +510,7 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
     call_detached(py, || gpuheap::Device::open(&name))
 }
 
-/// Reads a size as the limits of a heap are read. A percentage is of `total`. Returns bytes.
+/// Reads a size in the notation of a heap's limits. A percentage refers to `total`. Returns bytes.
 #[pyfunction]
 #[pyo3(signature = (size, total=0))]
 pub(crate) fn _size(size: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {

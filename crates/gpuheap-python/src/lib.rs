@@ -125,7 +125,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Returns an error unless the interpreter is the process's main one. Classes and modules are kept
-/// for the whole process. They would be used after their interpreter has ended.
+/// for the whole process. Those of another interpreter would be used after it has ended.
 fn check_interpreter() -> PyResult<()> {
     // SAFETY: the interpreter that imports the module is running, and its lock is held.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };

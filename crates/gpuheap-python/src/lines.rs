@@ -2,7 +2,7 @@
 //!
 //! A line is a code object and a line number, found in the frames of the calling thread. Frames of
 //! libraries that pass memory to the program are skipped. The line is therefore the innermost one
-//! of the program. Names are made only when they are read, so an allocation costs a walk of the
+//! of the program. Names are made only when they are read. An allocation costs only a walk of the
 //! frames and a count.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -24,7 +24,7 @@ pub(crate) struct Lines {
     state: Mutex<Table>,
 }
 
-/// Index of an allocation's record. `Lines::freed` takes it.
+/// Index of an allocation's record, for `Lines::freed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordId(u32);
 
@@ -33,7 +33,7 @@ struct Table {
     /// Code objects, keyed by address. The table holds each object, so that no other object gets
     /// its address.
     codes: FxHashMap<usize, Code>,
-    /// Number of code objects at which unused ones are dropped.
+    /// Number of code objects at which the table drops the unused ones.
     prune_at: usize,
     /// Indices into `lines`, keyed by a code object's address and a line number.
     by_place: FxHashMap<(usize, i32), u32>,
@@ -237,7 +237,7 @@ impl Lines {
     }
 
     /// Returns outstanding allocations of a scope and of the scopes inside it, the oldest first.
-    /// Includes those for which `is_wanted` returns `true`; its arguments are address and bytes.
+    /// Includes an allocation if `is_wanted` returns `true` for its address and bytes.
     pub(crate) fn records_inside<'py>(
         &self,
         py: Python<'py>,
@@ -318,8 +318,8 @@ impl Lines {
         is_program
     }
 
-    /// Releases the code objects that only this table holds. Without it, a notebook would fill the
-    /// table: it compiles each cell that it runs.
+    /// Releases the code objects that only this table holds. Without pruning, a notebook would fill
+    /// the table, because it compiles each cell that it runs.
     fn prune(&self) {
         // Drops the objects after the lock is released: dropping an object may run Python code.
         drop(self.lock().map(|mut state| state.prune()));
@@ -331,7 +331,7 @@ impl Lines {
 }
 
 impl Table {
-    /// Number of code objects at which unused ones are first dropped.
+    /// Number of code objects at which the table first drops the unused ones.
     const PRUNE: usize = 256;
 
     /// Returns the index of a line. Adds the line if it is new.
@@ -400,7 +400,7 @@ impl Table {
     }
 
     /// Adds a thread. If an earlier thread had the same number and no record names that thread, the
-    /// new one takes its index.
+    /// new thread gets its index.
     fn new_thread(&mut self, ident: u64, thread: Thread) -> u32 {
         let before = self.by_ident.get(&ident).copied();
         if let Some(index) = before.filter(|at| self.threads[*at as usize].allocations == 0) {
@@ -461,19 +461,19 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
     Some(gpuheap::Requester { place: 0, line: line.flatten() })
 }
 
-/// Adds a frame: its key, and a function that finds its line.
+/// Function that is called with a frame's key, and with a function that finds the frame's line.
 type AddFrame<'a> = dyn FnMut([u64; 3], &dyn Fn() -> gpuheap::SourceLine) + 'a;
 
-/// Walks the calling thread's frames of Python, the innermost first. A recorded stack has them.
+/// Calls `each` for each Python frame of the calling thread, the innermost first.
 pub(crate) fn walk_frames(each: &mut AddFrame<'_>) {
-    /// Most frames that are recorded of a stack.
+    /// Maximum number of recorded frames of a stack.
     const DEPTH: usize = 48;
     let walk = |py: Python<'_>| {
         let mut frame = innermost_frame(py);
         for _ in 0..DEPTH {
             let Some(found) = frame else { return };
             let (code, number) = read_place(&found);
-            // A code object may get the address of one that was freed. Its name differs then.
+            // A new code object may get the address of a freed one, but its name differs.
             let name = code.getattr(intern!(py, "co_qualname"));
             let name = name.map_or(0, |name| name.as_ptr() as u64);
             each([code.as_ptr() as u64, name, number as u64], &|| {

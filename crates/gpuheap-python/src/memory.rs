@@ -104,7 +104,7 @@ fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error>
     ordered.or_else(|_| other.synchronize())
 }
 
-/// Returns whether a stream was destroyed. Its handle may name another stream since.
+/// Returns whether a stream was destroyed. Its handle may name another stream by now.
 pub(crate) fn has_ended(stream: &gpuheap::Stream) -> bool {
     let is_default = stream.raw().0 <= CUstream::PER_THREAD.0;
     let means = || matches!(still_means(stream), Ok(None | Some(true)));

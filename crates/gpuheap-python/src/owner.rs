@@ -14,7 +14,7 @@ use crate::reserve;
 use crate::scope::{Budget, OpenScopes};
 use crate::streams::Streams;
 
-/// Device of an address: the number of its emulator if the device is emulated, and its ordinal.
+/// Device of an address: the emulator's number if the device is emulated, and the device's ordinal.
 pub(crate) type Place = (Option<u64>, i32);
 
 /// A heap with its device, streams and records by line. Buffers and arrays share it.
@@ -47,7 +47,7 @@ impl Owner {
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Arc::new(Lines::new(heap.clone())));
-        // A scope of either heap then governs requests of both.
+        // The two heaps share their scopes: a scope of one also governs requests of the other.
         let scopes = beside.map(|other| other.scopes.clone()).unwrap_or_default();
         let part = PythonPart {
             lines: tracks.then(|| Arc::downgrade(&lines)),

@@ -13,11 +13,11 @@ use pyo3::prelude::*;
 use crate::lines::Lines;
 use crate::scope::OpenScopes;
 
-/// The part of a heap that only Python knows, as a member of the process's socket.
+/// Python's figures of a heap: the part that this module adds to the process's socket.
 pub(crate) struct PythonPart {
     /// `None` if the heap records no lines.
     pub(crate) lines: Option<Weak<Lines>>,
-    /// `None` if another heap, whose scopes these are too, publishes them.
+    /// `None` if the heap shares the scopes of another heap. That heap publishes them.
     pub(crate) scopes: Option<Arc<OpenScopes>>,
     /// Name of the heap's device.
     pub(crate) device: String,

@@ -64,8 +64,8 @@ impl Reserving {
     /// Holds back the parts for which the host has memory. Returns whether they suffice for the
     /// next growth of the largest table, which doubles it.
     ///
-    /// Larger parts are not required. Even if much memory is free, it may be fragmented, with no 16
-    /// MiB in a row.
+    /// Larger parts are not required: free memory may be fragmented, without 16 MiB next to each
+    /// other.
     fn hold_back(&self) -> bool {
         let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);

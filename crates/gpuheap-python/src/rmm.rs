@@ -68,8 +68,8 @@ impl Served {
         // SAFETY: RMM's callers pass a stream that is alive, and free the memory of a stream before
         // the stream ends.
         let stream = unsafe { self.owner.device.unannounced_stream(raw) }?;
-        // The handle of a thread's default stream names another stream on each thread. The id of a
-        // stream within a capture is valid only until the capture ends.
+        // The handle of a thread's default stream names a different stream on each thread. The id
+        // of a stream within a capture is valid only until the capture ends.
         if raw != CUstream::PER_THREAD && !stream.is_of_capture() {
             locked(&self.owner.heap, &self.streams)?.insert(raw.0, stream.clone());
             if let Some(ended) = known {

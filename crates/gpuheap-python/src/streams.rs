@@ -1,11 +1,11 @@
 //! Streams of gpuheap and of other libraries.
 //!
 //! A handle does not identify a stream for good: after the stream's end, the driver may give the
-//! handle to another stream. An object with `__cuda_stream__` does not either, because many such
-//! objects are views of a stream that another object keeps alive. So each free on a foreign stream
-//! records an event. A heap needs the stream only while memory that was allocated on it exists.
-//! During that time the table holds the objects that were passed for those allocations, because one
-//! of them may keep the stream alive.
+//! handle to another stream. An object with `__cuda_stream__` does not identify it either, because
+//! many such objects are views of a stream that another object keeps alive. So each free on a
+//! foreign stream records an event. A heap needs the stream only while memory that was allocated on
+//! it exists. During that time the table holds the objects that were passed for those allocations,
+//! because one of them may keep the stream alive.
 //!
 //! The per-thread default stream (handle 2) needs no object: a heap notices the end of the thread.
 
@@ -89,8 +89,8 @@ struct Entry {
     prune_at: usize,
 }
 
-/// An object or a number that was passed as a stream. Memory that was allocated through the user
-/// holds clones of the user's `stream`.
+/// A user of a stream: an object or a number that was passed for it. Memory allocated through the
+/// user holds clones of `stream`.
 struct User {
     stream: gpuheap::Stream,
     /// The object, if one was passed. It may keep the stream alive. `None` for a number.
@@ -101,7 +101,7 @@ struct User {
 enum Found {
     /// This object was passed before.
     Object(gpuheap::Stream),
-    /// The stream that the table has for the handle. The handle may name another stream since. If
+    /// The stream that the table has for the handle. The handle may name another stream by now. If
     /// `has_objects` is set, the table holds an object that may keep the stream alive.
     Stream { stream: gpuheap::Stream, has_objects: bool },
 }
@@ -366,7 +366,7 @@ fn address(object: Option<&Bound<'_, PyAny>>) -> usize {
     object.map_or(0, |object| object.as_ptr() as usize)
 }
 
-/// Returns the handle of a stream, and whether it was passed as an object, which may keep it alive.
+/// Returns the handle of a stream, and whether an object was passed, which may keep it alive.
 pub(crate) fn read_handle(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     if given.is_instance_of::<PyInt>() {
         let handle = given.extract::<usize>();

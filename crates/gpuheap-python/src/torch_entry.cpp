@@ -108,7 +108,7 @@ void throw_pytorchs(const char *text) {
 // c10::MempoolId_t.
 using PoolId = std::pair<unsigned long long, unsigned long long>;
 
-// Returns true for a stream whose allocations PyTorch wants from a pool.
+// Returns true for a stream whose allocations have to come from the pool.
 using Filter = std::function<bool(void *)>;
 
 // A capture in progress.

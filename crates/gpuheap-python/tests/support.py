@@ -21,7 +21,7 @@ def needs_driver(*modules):
         pytest.skip(f"no driver: {error}")
 
 
-# Start of the programs of `run_program`.
+# First lines of each program of `run_program`.
 BEGIN = """
 import gc, sys, types, gpuheap
 def refused(use):

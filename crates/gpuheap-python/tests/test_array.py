@@ -982,7 +982,7 @@ def test_threads_share_an_array(heap):
 
 
 def of_little_host_memory(program):
-    """Runs a program that may take at most 256 MiB of additional host memory."""
+    """Runs a program that can allocate at most 256 MiB of additional host memory."""
     begin = """
 import mmap, resource
 import gpuheap

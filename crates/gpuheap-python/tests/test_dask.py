@@ -25,7 +25,7 @@ from gpuheap import _dask_data  # noqa: E402
 MIB = 1 << 20
 LIMIT = 8 * MIB
 ROWS = 100_000
-#: Parts whose bytes together are ten times the limit of a worker.
+#: Number of parts. Together they have ten times as many bytes as the limit of a worker.
 PARTS = 10 * LIMIT // (2 * 8 * ROWS) + 1
 KEYS = 7
 
@@ -71,7 +71,7 @@ def expected():
 
 @pytest.fixture(scope="module")
 def client():
-    """Four workers, each a process with an emulated GPU of its own."""
+    """A client of four workers. Each is a process with its own emulated GPU."""
     needs_driver()
     devices = {"GPUHEAP_EMULATED_DEVICE": ",".join(["1GiB"] * 4)}
     cluster = LocalCluster(
@@ -197,7 +197,7 @@ def test_old_release_is_refused(monkeypatch):
 
 @pytest.fixture
 def data(tmp_path):
-    """Results above the limits of a device and of the host."""
+    """A `Data` whose device and host limits are smaller than the results of a test."""
     before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB", limit=LIMIT))
     yield gpuheap.dask.Data(str(tmp_path), host_limit=4 * MIB)
     gpuheap.set_default_heap(before)

@@ -14,7 +14,7 @@ from support import needs_driver
 
 
 class Theirs:
-    """An object of another library that hands over a given capsule."""
+    """An object of another library. Its `__dlpack__` returns a given capsule."""
 
     def __init__(self, capsule, device=(12, 0)):
         self.capsule, self.device, self.asked = capsule, device, []
@@ -479,7 +479,7 @@ for make, end in [(make, end) for make in (foreign, used_on_an_ended_stream) for
     memory = make()
     gate = ctypes.create_string_buffer(64)
     c.sem_init(gate, 0, 0)
-    # The stream gets past this once another thread of Python has run.
+    # The stream waits here until another Python thread has run.
     wait = ctypes.cast(c.sem_wait, ctypes.c_void_p)
     assert cuda.cuLaunchHostFunc(stream.handle, wait, ctypes.addressof(gate)) == 0
     opener = threading.Thread(target=lambda: (time.sleep(0.1), c.sem_post(gate)))

@@ -90,7 +90,7 @@ def compare(name, mine, theirs):
     assert (missing == theirs.isna().to_numpy()).all(), name
     mine, theirs = mine[~missing], theirs[~missing]
     if pd.api.types.is_float_dtype(theirs.dtype):
-        # pandas adds float32 in float32.
+        # pandas adds up float32 values in float32, and gpuheap in float64.
         rtol, atol = (1e-5, 1e-3) if name.startswith("s_") else (1e-9, 1e-6)
         np.testing.assert_allclose(
             mine.astype(float), theirs.astype(float), rtol, atol, err_msg=name
@@ -171,7 +171,7 @@ def test_full_disk_is_named_and_clean(tmp_path):
     )
     first, last = done.stdout.splitlines()
     assert first.startswith("True") and f"a file of {tmp_path}" in first, done.stdout + done.stderr
-    # Only the array that results are uploaded next to may stay until the groups are collected.
+    # Only the array `anchor` of the groups may stay until the groups are collected.
     assert int(last) <= 4 and list(tmp_path.iterdir()) == []
 
 

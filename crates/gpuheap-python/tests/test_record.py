@@ -1,4 +1,4 @@
-"""Recordings of heaps: what the command reports of them is what the program did."""
+"""Recordings of heaps: the command reports the allocations that the program made."""
 
 import gc
 import json

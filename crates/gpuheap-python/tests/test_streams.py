@@ -29,7 +29,7 @@ class View:
 
 @pytest.fixture
 def make(driver_heap):
-    """Makes streams with the driver's own functions. Destroys the remaining ones at the test's
+    """Makes streams with the driver's own functions. Destroys the remaining streams at the test's
     end."""
     check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
     made = []

@@ -52,7 +52,7 @@ def files(table, tmp_path_factory):
 
 
 def sums(batches):
-    """Returns the sum of `value`, and checks that the rows come once and in order."""
+    """Returns the sum of `value`. Checks that each row comes once, and in order."""
     total, rows = 0.0, []
     for batch in batches:
         total += batch["value"].sum()

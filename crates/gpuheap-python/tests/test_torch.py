@@ -209,7 +209,7 @@ def late(_):
 torch._C._cuda_changeCurrentAllocator = late
 refused("in use", lambda: gpuheap.torch.install(limit="64MiB"))
 torch._C._cuda_changeCurrentAllocator = change
-# The refusal has changed nothing: the device takes another heap.
+# The refused call changed nothing: the device accepts another heap.
 gpuheap.torch.install(limit="128MiB")
 refused("installed for PyTorch already", gpuheap.torch.install)
 refused("makes no MemPool", gpuheap.torch.pool)

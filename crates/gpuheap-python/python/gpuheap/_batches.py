@@ -26,11 +26,11 @@ def batches(
 ) -> Batches:
     """Uploads data in batches. Frees each batch before the next one.
 
-    A path of a file of CSV, Parquet, IPC or Feather, a file object or a list of paths is read by
-    pyarrow, part by part. Its batches are tables (`gpuheap.Table`), and so are the batches of a
-    table or a reader of pandas, Polars, pyarrow or DuckDB. `columns` chooses columns before they
-    are read. `types` are types of a CSV file's columns, such as `{"price": "float64"}`; pyarrow
-    takes the other types from the first part of the file.
+    pyarrow reads files of CSV, Parquet, IPC or Feather part by part: a path, a file object or a
+    list of paths. The batches are tables (`gpuheap.Table`). A table or a reader of pandas, Polars,
+    pyarrow or DuckDB gives tables too. `columns` chooses columns before they are read. `types` are
+    types of a CSV file's columns, such as `{"price": "float64"}`; pyarrow infers the other types
+    from the first part of the file.
 
     An array (an object with the buffer protocol), or a tuple of arrays with equally many rows, is
     cut into ranges of rows. A batch takes at most `fraction` of the memory that the heap can still
@@ -118,14 +118,14 @@ class Batches(Iterator[Any]):
 
     def halve(self) -> None:
         """Frees the current batch after work on it ran out of memory. Its rows are uploaded again
-        in batches of half as many rows. All later batches are as small. Raises `ValueError` for a
+        in batches of half as many rows. Later batches have that size too. Raises `ValueError` for a
         batch of one row, and for items of an iterable."""
         self._source.halve()
         self.close()
 
     def close(self) -> None:
-        """Frees the current batch. If a program leaves the loop early, the end of the `with` block
-        calls this, or the collection of the batches."""
+        """Frees the current batch. If a program leaves the loop early, this is called at the end of
+        the `with` block, or when the batches are collected."""
         current, self._current = self._current, []
         for one in current:
             one.free()
@@ -334,8 +334,8 @@ def arrays(structure: Any) -> list[Array]:
 
 
 def room(heap: Heap) -> int:
-    """Returns the bytes that the heap can still allocate: the largest size, to 1 MiB, for which
-    `would_fit` does not return `"no"`."""
+    """Returns the number of bytes that the heap can still allocate, to 1 MiB: the largest size for
+    which `would_fit` does not return `"no"`."""
     low, high = 0, heap.device.total_memory
     while high - low > 1 << 20:
         middle = (low + high) // 2

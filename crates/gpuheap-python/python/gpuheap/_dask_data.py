@@ -49,7 +49,7 @@ def _of_object(value: Any) -> int:
     try:
         found = [memory_of(one) for one in memory_in(value)]
     except BadInput:
-        # A structure of many objects is data of the host.
+        # A structure of so many objects counts as host data.
         return 0
     return sum(memory[1] for memory in found if memory is not None)
 
@@ -101,7 +101,7 @@ class Packed:
         try:
             header, frames = serialize(value, serializers=("dask", "pickle"), on_error="raise")
         except TypeError:
-            # Dask's own serializer of PyTorch's tensors reads tensors of the host alone.
+            # Dask's own serializer reads PyTorch tensors only if they are on the host.
             header, frames = serialize(value, serializers=("pickle",), on_error="raise")
         return cls(header, list(frames))
 
@@ -140,10 +140,10 @@ class Data(MutableMapping[Any, Any]):
     """Results of a worker's tasks, for the argument `data=` of a cluster or a worker.
 
     If the heap's live memory exceeds `device_limit`, results move to the host, the least recently
-    used first. Temporary memory of running tasks counts too. `device_limit` is bytes, or a share
-    of the heap's limit. If results on the host exceed `host_limit` bytes, or the worker's process
-    nears its limit of memory, they move to files. If these cannot be written, they stay on the
-    host, and the worker logs the reason.
+    used first. Temporary memory of running tasks counts too. `device_limit` is bytes, or a share of
+    the heap's limit. If results on the host exceed `host_limit` bytes, or the worker's process
+    nears its memory limit, results move to files. If a file cannot be written, the result stays on
+    the host, and the worker logs the reason.
     """
 
     def __init__(
@@ -242,25 +242,25 @@ class Data(MutableMapping[Any, Any]):
         self._make_room(0)
 
     def _make_room(self, nbytes: int) -> None:
-        """Moves results to the host until `nbytes` more are within the limit of the device."""
+        """Moves results to the host until another `nbytes` fit into the device's limit."""
         heap = _heap.peek_default_heap()
         if heap is None:
             return
         most = _gpuheap._size(self._device_limit, heap.limits[0] or heap.device.total_memory)
-        # A single large request does not empty the device.
+        # Bounds the spare memory: a single large request must not move all results.
         spare = min(self._spare, most // 2)
         excess = heap.stats()["live"] + nbytes + spare - most
         if excess > 0:
             self._evict(max(self.device.total_weight - excess, 0))
 
     def _packed(self, key: Any, form: type[Packed]) -> Any:
-        """Returns the value of a key, packed if it belongs to the device."""
+        """Returns the value of a key, packed if the value is on the device."""
         value = self.device.get(key)
         try:
             packed = self.host[key] if value is None else Packed.of(value)
         except TypeError:
-            # An error here would end the transfer without its end being counted. Sending the value
-            # fails with the same error.
+            # An error here would leave the transfer counted as running. Sending the value raises
+            # the same error later.
             return value
         return form(packed.header, packed.frames) if isinstance(packed, Packed) else packed
 
@@ -273,7 +273,7 @@ class Data(MutableMapping[Any, Any]):
             try:
                 self.device.evict(key)
             except Exception as error:
-                # Another thread may have moved or deleted it. Otherwise it stays on the device.
+                # Unless another thread moved or deleted the value, it stays on the device.
                 if key in self.device:
                     self._failed.add(key)
                     log.exception("a result cannot be moved from the device to the host")

@@ -28,7 +28,7 @@ class CardFit:
     card: str
     #: `True` if the function did not run out of memory there.
     fits: bool
-    #: Peak of memory in use, with CUDA's own.
+    #: Peak of memory in use, including CUDA's own.
     peak: int | None
     #: Peak that PyTorch's allocator reserved.
     reserved: int | None
@@ -44,7 +44,7 @@ class DryRun:
 
     #: `True` if the function fits on every card.
     fits: bool
-    #: `"fits"`, `"fits_as_far_as_known"` (results decided sizes), `"oversubscribed"` or
+    #: `"fits"`, `"fits_as_far_as_known"` (results of kernels decided sizes), `"oversubscribed"` or
     #: `"does_not_fit"`.
     outcome: str
     #: Results by card, in the order of the request.
@@ -92,13 +92,13 @@ def dry_run(
 ) -> DryRun:
     """Runs a function on an emulated GPU, and returns whether it fits on a card.
 
-    The function runs in a child process, with PyTorch as installed and kernels that do nothing.
-    No GPU is needed or used. The function is one of a module, or `functools.partial` of one. A
-    text names a function (`"train:main"`) or a program (`"train.py"`); a list is a program with
-    its arguments. `card` may have several names with commas between them. `memory` replaces the
-    card's size, `margin` is the part of a card to leave free (0.05 is 5 %; default 0), and
-    `time_limit` is in seconds.
-    `remedies` runs the function again with each remedy that can be switched on from outside.
+    The function runs in a child process, with PyTorch as installed and kernels that do nothing. No
+    GPU is needed or used. The function is defined in a module, or is a `functools.partial` of such
+    a function. A text names a function (`"train:main"`) or a program (`"train.py"`); a list is a
+    program with its arguments. `card` may have several names with commas between them. `memory`
+    replaces the card's size, `margin` is the part of a card to leave free (0.05 is 5 %; default 0),
+    and `time_limit` is in seconds. `remedies` runs the function again with each remedy that can be
+    switched on from outside.
 
     Raises `gpuheap.DryRunFailed` if the run has no verdict, with the end of its output: the
     function raised an exception, or used no GPU.
@@ -188,7 +188,7 @@ def _card(card: dict[str, Any]) -> CardFit:
 
 
 def _program(function: Any, arguments: tuple[Any, ...], call: Path) -> list[str]:
-    """Returns the command line of the child, and writes the call that it makes."""
+    """Returns the child's command line. Writes the function's call to the file `call`."""
     if isinstance(function, str) and ":" in function:
         module, _, name = function.rpartition(":")
         target = (module, None, name)

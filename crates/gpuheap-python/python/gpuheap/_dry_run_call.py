@@ -19,7 +19,7 @@ def load(name: str, file: str | None) -> ModuleType:
         except ModuleNotFoundError as error:
             if file is None or not name.startswith(error.name or ""):
                 raise
-    # The name is another one than `__main__`, so that the file does not run as a program.
+    # A name other than `__main__` keeps the file from running as a program.
     spec = importlib.util.spec_from_file_location(
         "__mp_main__" if name == "__main__" else name, file
     )

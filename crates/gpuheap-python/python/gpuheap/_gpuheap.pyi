@@ -56,7 +56,7 @@ __all__ = [
 
 __version__: str
 
-# The buffer protocol of PEP 688. Python's own library defines it from 3.12 on.
+# The buffer protocol of PEP 688. Python's standard library defines it from 3.12 on.
 class _SupportsBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

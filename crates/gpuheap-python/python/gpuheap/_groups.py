@@ -35,7 +35,7 @@ AGGREGATES = {
     "null": (),
 }
 
-#: Groups in each table of results, unless the caller passes another number.
+#: Default number of groups in a table of results.
 CHUNK = 1 << 20
 
 
@@ -58,8 +58,8 @@ def group_by(
     key, NaN or null, are left out; with `dropna=False` they form groups, which are last.
 
     The aggregates of the batches are merged on the host, in at most `host_limit` bytes, or a share
-    of the memory that the host has free. Beyond that, they go to files without names in the folder
-    `spill`, by default the system's folder of temporary files.
+    of the memory that the host has free. Beyond that, the aggregates go to unnamed files in the
+    folder `spill`, by default the system's folder of temporary files.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -116,7 +116,7 @@ class GroupBy:
             except OutOfMemory:
                 if not isinstance(source, Batches) or len(source.rows) <= 1:
                     raise
-                # These rows come again, in batches of half as many.
+                # The rows of this batch come again, in batches of half as many.
                 source.halve()
         return Groups(work)
 
@@ -201,10 +201,10 @@ class _Work:
         self.results = list(self.wanted)
         #: Column types of the first batch, by name.
         self.types: dict[str, str] = {}
-        #: For each column, an object from which another column takes its Arrow type.
+        #: For each column, an object with its Arrow type, which columns of results get.
         self.like: dict[str, Any] = {}
         self.merger: _PartsMerger | None = None
-        #: An array on the heap of the batches, which results are uploaded next to.
+        #: An array on the heap of the batches. Results are uploaded to its heap, on its stream.
         self.anchor: Array | None = None
 
     def add(self, batch: Table) -> None:
@@ -221,8 +221,8 @@ class _Work:
         merger.add(keys, parts)
 
     def _check(self, batch: Table) -> None:
-        """Refuses a batch without a column, or with a column of another type than in the batches
-        before."""
+        """Refuses a batch that lacks a column, or has one of another type than the earlier
+        batches."""
         for name in dict.fromkeys([*self.keys, *self.columns]):
             column = batch[name]
             before = self.types.setdefault(name, column.type)
@@ -314,11 +314,11 @@ def _named(
 
 
 def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[bytes]:
-    """Returns the bytes of the parts of each group, as the host merges them."""
+    """Returns the parts of each group as bytes, in the form that the host merges."""
     valid = column.validity
     made: dict[str, Array] = {}
     numbers = column._numbers
-    # Text is counted: any values will do.
+    # Text is only counted, so any values serve.
     values = codes if numbers is None else numbers
     floats = values
     if values.dtype != "float64" and {"total", "squares"} & set(names):

@@ -139,8 +139,8 @@ class Heap(_gpuheap.Heap):
         return Status(json.loads(figures), text)
 
     def flush(self) -> FlushReport:
-        """Returns all cached memory to the driver. Returns a report of the returned and the
-        remaining memory. Waits for frees in flight."""
+        """Gives all cached memory back to the driver. Returns a report of the memory given back and
+        of the remaining memory. Waits for frees in flight."""
         import json
 
         figures, text = self._flush()
@@ -208,7 +208,7 @@ class Heap(_gpuheap.Heap):
 
         The end of the scope frees the buffers that the code inside requested, in the order of their
         streams, also after an exception. It does not free a buffer that was passed to `Scope.keep`
-        or returned from a decorated function. It does not free objects of libraries either, but
+        or returned from a decorated function. It does not free objects of other libraries, but
         reports them. The code inside is all code that the block calls. Threads and asyncio tasks
         that the block starts are outside. If a generator opened the scope, code that runs while the
         generator is suspended is outside too.
@@ -298,7 +298,7 @@ def listed(heap: Heap | list[Heap] | None) -> list[Heap]:
 
 
 def set_other_heaps(heaps: tuple[Heap, ...]) -> None:
-    """Sets the heaps that `known_heaps` returns beside the default heap."""
+    """Sets the heaps that `known_heaps` returns in addition to the default heap."""
     global _others
     _others = heaps
 

@@ -185,7 +185,7 @@ def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
 
 
 def _without_parts(found: list[Holder]) -> list[Holder]:
-    """Lists each name once. A name may occur twice: it holds an array and the buffer inside the
+    """Lists each name once. A name occurs twice if it holds an array and the buffer inside the
     array."""
     unique = list(dict.fromkeys(found))
     named = [holder for holder in unique if holder.kind not in ("unknown", "cycle")]
@@ -196,8 +196,8 @@ class _Search:
     """A search from objects up to the names that keep them alive, level by level.
 
     `nodes` contains the found objects, keyed by `id`. `above` contains for each object the `id`s of
-    the objects that refer to it. Only these two and the list of the current level hold objects
-    here. The walk leaves them out of its results.
+    the objects that refer to it. In the search, only these two and the list of the current level
+    refer to objects. The walk leaves the three out of its results.
     """
 
     def __init__(self, targets: list[Any]) -> None:

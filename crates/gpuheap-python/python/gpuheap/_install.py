@@ -24,8 +24,8 @@ class Outcome(NamedTuple):
 
 
 class Installed:
-    """The result of `gpuheap.install`: `heap`, `heaps` with the heap of each device, keyed by its
-    name, and `libraries` with an `Outcome` for each library."""
+    """The result of `gpuheap.install`: `heap`, `heaps` with the heap of each device, keyed by the
+    device's name, and `libraries` with an `Outcome` for each library."""
 
     def __init__(
         self, heaps: list[_heap.Heap], before: _heap.Heap | None, given: tuple[Any, ...]
@@ -107,7 +107,7 @@ def install(
     With `devices`, each device gets a heap: `"all"` GPUs, or a list of devices, by number, by name
     or as `gpuheap.Device`. The first is the default heap. `limit` then applies to each device, or
     is a dict with the limit of each. `gpuheap.status()`, `flush()`, `meter()` and `scope()` count
-    all of these heaps. It opens a CUDA context on each device.
+    all of these heaps. `install` opens a CUDA context on each device.
 
     With `publish=True`, other processes of this user can read the figures and lines of the heaps:
     `gpuheap status` shows them. With `publish="control"`, `gpuheap free --yes` can also flush them.
@@ -126,7 +126,7 @@ def install(
     """
     global _current
     if not isinstance(libraries, str):
-        # An iterator has the names once, and they are read twice.
+        # The names are read twice, and an iterator yields them only once.
         libraries = list(libraries)
     names = _names(libraries)
     chosen = _chosen(devices)
@@ -152,7 +152,7 @@ def install(
     try:
         made.serve(libraries)
     except BaseException:
-        # An interrupt during an import. The caller has no object yet to call `undo` on.
+        # Ctrl-C during an import, for example. The caller has no object yet to call `undo` on.
         made.undo()
         raise
     return made
@@ -173,14 +173,14 @@ def _chosen(devices: str | Iterable[Any] | None) -> list[Any] | None:
 
 
 def _made(devices: list[Any], limit: Any, settings: dict[str, Any]) -> list[_heap.Heap]:
-    """Makes a heap for each device. Their scopes are the same."""
+    """Makes a heap for each device. The heaps share their scopes."""
     opened = [_device(each) for each in devices]
     names = [device.name for device in opened]
     real = [device.ordinal for device in opened if not device.emulated]
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
-    # Libraries copy between devices without a look at the allocator, so each device gets access to
-    # the memory of the others. If one cannot, only plain memory can be copied so.
+    # Libraries copy between devices without regard to the allocator, so each device gets access to
+    # the others' memory. If one cannot, only plain memory can be copied: that of pool `split`.
     pairs = [(one, other) for one in opened for other in opened if other is not one]
     reached = [one._can_reach(other) for one, other in pairs]
     if not all(reached) and not os.environ.get("GPUHEAP_POOL"):

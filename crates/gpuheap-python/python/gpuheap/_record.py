@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuheap import _gpuheap
 
 
-# Recordings that were not stopped. They go on if the program keeps no reference.
+# Recordings that were not stopped. The references keep them running if the program has none.
 _running: set[Recording] = set()
 
 
@@ -35,7 +35,7 @@ class Recording:
 
     @property
     def path(self) -> str:
-        """Path of the file. If the file that was named exists, `run.gph` became `run.2.gph`."""
+        """Path of the file. If the named file existed, the path has a number: `run.2.gph`."""
         return os.fspath(self._parts[0].path)
 
     @property
@@ -71,8 +71,8 @@ def record(path: str | os.PathLike[str]) -> Recording:
     """Records the allocations and frees of the default heap, and of the heaps of other devices that
     `install()` serves, into a file for each heap. `gpuheap report` and `gpuheap replay` read them.
 
-    A file has each allocation's size, thread, time and stack, with lines of Python. Memory that
-    was allocated before is not in it. An existing file is kept: the next one is `run.2.gph`.
+    A file has each allocation's size, thread, time and stack, with lines of Python. Memory that was
+    allocated before is not in it. An existing file is kept; the new file is then `run.2.gph`.
 
     >>> import os, tempfile
     >>> import gpuheap

@@ -24,8 +24,8 @@ def build() -> Path:
     `install` use it from then on. If the file is there already, does nothing.
 
     Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers, from
-    `CUDA_HOME` or the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute.
-    The file is in `~/.cache/gpuheap`, or in `XDG_CACHE_HOME`, under the versions that it is for.
+    `CUDA_HOME` or the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute. The
+    file is in `~/.cache/gpuheap`, or in `XDG_CACHE_HOME`, in a folder named by its versions.
     """
     made = _library()
     if made.exists():
@@ -74,7 +74,7 @@ def compile_against_rmm(source: Path, made: Path) -> None:
         found = [f"-I{folder}" for folder in includes]
         _run([compiler, translated, "-o", object, *found, *flags], compiler)
         made.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # A second process may do the same. The file appears as a whole.
+        # Another process may do the same. The rename makes the file appear complete.
         partial = made.with_suffix(f".{os.getpid()}")
         shutil.copyfile(object, partial)
         partial.replace(made)

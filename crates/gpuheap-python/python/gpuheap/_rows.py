@@ -1,4 +1,4 @@
-"""Rows of tables: chosen, sorted, joined, and windows that roll over them."""
+"""Chooses, sorts and joins rows of tables, and rolls windows over them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuheap._table import Column, Table
 
 
-#: Bytes of text that offsets of 32 bits count.
+#: Maximum number of bytes of text with 32-bit offsets.
 MOST_TEXT = 2**31 - 1
 
 
@@ -61,8 +61,8 @@ class TableRows:
         return _taken(self, names, _sort_rows(_keys(self, names), down))
 
     def unique(self: Any, columns: str | Sequence[str] | None = None) -> Table:
-        """The first row of each distinct key, as pandas' `drop_duplicates`. The key is all columns
-        without the index, or those that are named."""
+        """The first row of each distinct key, as pandas' `drop_duplicates`. The key is `columns`,
+        or all columns except the index."""
         every = [name for name in self if name not in self._index]
         names = every if columns is None else columns
         names = [names] if isinstance(names, str) else list(names)
@@ -71,7 +71,7 @@ class TableRows:
     def join(self: Any, other: Table, on: str | Sequence[str], how: str = "inner") -> Table:
         """The rows of both tables with equal keys, as pandas' `merge`. Both tables are on the
         device. `how` is `"inner"`, or `"left"`: then rows of this table without a match stay, with
-        nulls. Columns with one name get `_x` and `_y`. An index that is no key is left out."""
+        nulls. Columns of the same name get `_x` and `_y`. An index that is no key is left out."""
         if how not in ("inner", "left"):
             raise ValueError(f'how={how!r} is no kind of join here; pass "inner" or "left"')
         names = [on] if isinstance(on, str) else list(on)
@@ -106,7 +106,7 @@ class ColumnRows:
     __slots__ = ()
 
     def rolling(self: Any, window: int) -> Rolling:
-        """Windows of `window` rows, each with the row that it ends at.
+        """Windows of `window` rows. The window of a row ends at that row.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -123,7 +123,7 @@ class ColumnRows:
 
 class Rolling:
     """Windows that roll over the rows of a column. A window is null if it has fewer rows than
-    asked for, or a row with NaN or a null."""
+    requested, or a row with NaN or a null."""
 
     def __init__(self, column: Column, window: int) -> None:
         self._column, self._window = column, window
@@ -140,7 +140,7 @@ class Rolling:
         present = values == values
         if self._column.mask is not None:
             present = both(present, self._column.mask)
-        # An index beyond the rows makes 0 of a missing value.
+        # A missing value gets an index beyond the rows, for which `_take` returns 0.
         missing = (~present).astype("uint32") * 0x8000_0000
         values = values._take(_count_up(present) + missing)
         full = _windows(present.astype("uint32"), self._window) == min(self._window, 2**32 - 1)
@@ -156,7 +156,7 @@ class Rolling:
 
 
 def take(table: Table, indices: Array) -> Table:
-    """Returns the rows of a table that indices of `uint32` name. An index beyond the rows makes a
+    """Returns the rows of a table at `indices`, of type `uint32`. An index beyond the rows makes a
     row of nulls."""
     from gpuheap._table import Table
 
@@ -207,7 +207,7 @@ def on_host(column: Column) -> _HostColumn:
 
 
 def both(one: Array, other: Array) -> Array:
-    """Returns where two arrays of bool are both true."""
+    """Returns the elementwise `and` of two arrays of bool."""
     return (one.astype("uint8") + other.astype("uint8")) == 2
 
 
@@ -223,7 +223,7 @@ def _keys(table: Table, names: list[str]) -> list[Any]:
 
 
 def _key_type(column: Column) -> str:
-    """Returns the type of a key's values. Text is of one type, with a dictionary or without."""
+    """Returns the type of a key's values. All text has one type, with a dictionary or without."""
     column = column if column.dictionary is None else column.dictionary
     return "text" if column.kind == "text" else column.type
 
@@ -240,8 +240,8 @@ def _count_up(like: Array) -> Array:
 
 
 def _windows(values: Array, window: int) -> Array:
-    """Returns the sum of each value with the `window - 1` before it. Sums of 1, 2, 4 and more
-    values are put together, so nothing is subtracted."""
+    """Returns the sum of each value and the `window - 1` values before it. Adds up sums of 1, 2, 4
+    and more values, so nothing is subtracted."""
     total, begun, length = None, 0, 1
     while begun < window:
         if window & length:
@@ -255,7 +255,7 @@ def _windows(values: Array, window: int) -> Array:
 
 
 def _shifted(values: Array, rows: int) -> Array:
-    """Returns the values `rows` rows later, after zeros."""
+    """Returns the values moved down by `rows` rows. The first rows are 0."""
     if not rows:
         return values
     made = values.copy()

@@ -210,8 +210,8 @@ class Scope:
         account.close()
         _open.pop(account.number, None)
         # A framework may enter the scope in one context and leave it in another. A program may
-        # leave it before a scope inside it. In both cases `current` contains another scope, and
-        # stays unchanged: later look-ups skip the closed scope.
+        # leave it while a scope inside it is open. In both cases `current` contains another scope,
+        # and stays unchanged: later look-ups skip the closed scope.
         if current.get() is account:
             current.set(account.before)
         failures = _Failures(self)
@@ -403,8 +403,8 @@ def thread_scope(
     on_leak: str | Callable[[Scope], object] = "warn",
     heap: Heap | None = None,
 ) -> Any:
-    """Returns a scope that decorates the function of a thread. The scope's default name is the
-    thread's.
+    """Returns a scope that decorates the function of a thread. By default, the scope has the
+    thread's name.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")

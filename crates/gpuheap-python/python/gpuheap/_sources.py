@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuheap._gpuheap import _ArrowChunk, _ArrowReader
 
-#: Largest part of a file that is read at once, in bytes. Two parts are in host memory.
+#: Largest part of a file that is read at once, in bytes. Up to two parts are in host memory.
 MOST = 32 << 20
 #: Smallest part, so that the columns of a wide row fit.
 LEAST = 1 << 20
@@ -137,7 +137,7 @@ def _parquet(file: Any, columns: Sequence[str] | None, nbytes: int) -> Iterator[
 
 
 def _ipc(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
-    # A file of a path is mapped: its columns are uploaded from the mapping, without a copy.
+    # A file given by its path is mapped: its columns are uploaded from the mapping, without a copy.
     source = file if hasattr(file, "read") else pyarrow.memory_map(os.fspath(file))
     with pyarrow.ipc.open_file(source) as opened:
         names = opened.schema.names
@@ -164,7 +164,7 @@ def _csv(
     try:
         opened = csv.open_csv(
             _path(file),
-            # pyarrow reads and converts several blocks ahead.
+            # A block is a quarter of a part: pyarrow reads and converts several blocks ahead.
             read_options=csv.ReadOptions(block_size=max(LEAST, min(nbytes // 4, MOST // 4))),
             parse_options=csv.ParseOptions(delimiter="\t" if is_tab else ","),
             convert_options=csv.ConvertOptions(include_columns=columns, column_types=types),

@@ -29,8 +29,8 @@ class Copies(NamedTuple):
     uploads: int
     #: Bytes that were copied to the device.
     nbytes: int
-    #: Bytes that were copied on the host before: chunks that were joined, and text that was
-    #: converted. 0 if every column was in one piece.
+    #: Bytes copied on the host before the upload, to join chunks and to convert text. 0 if every
+    #: column was in one piece.
     host_nbytes: int
 
     def plus(self, other: Copies) -> Copies:
@@ -48,14 +48,14 @@ class Copies(NamedTuple):
 class Column(ColumnRows):
     """A column on the device, in Arrow's layout.
 
-    `values` has the numbers of the rows. Dates and times are their numbers since 1970. Text has its
-    bytes in `values`, and `offsets` says where each row begins. A dictionary column has its codes
-    in `values` and the texts in `dictionary`. The value of a null row is arbitrary.
+    `values` has the numbers of the rows. Dates and times are counts of units since 1970. Text has
+    its bytes in `values`, and `offsets` says where each row begins. A dictionary column has its
+    codes in `values` and the texts in `dictionary`. The value of a null row is arbitrary.
 
     Comparisons of numbers give a column of bool, in which a null stays null.
 
     `mask` says which rows have a value. To make a column from arrays on the device, pass `values`.
-    With `like`, it gets the type of that column.
+    With `like`, the column gets the type of `like`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -81,10 +81,10 @@ class Column(ColumnRows):
     )
 
     _field: _ArrowField
-    #: Extension type of pandas that the column came as.
+    #: Extension type of pandas that the column had before its upload.
     _dtype: Any
     _rows: int
-    #: Columns whose codes this dictionary has, by `id`. The last of them frees it.
+    #: Columns whose codes refer to this dictionary, by `id`. The last of them frees it.
     _users: WeakValueDictionary[int, Column]
     #: Bits of booleans.
     _bits: Array | None
@@ -94,7 +94,7 @@ class Column(ColumnRows):
     _restore: Callable[[Any], Any] | None
     #: Offsets of the rows in text: one more than there are rows.
     offsets: Array | None
-    #: Values of a dictionary's codes.
+    #: Values that the codes of a dictionary column stand for.
     dictionary: Column | None
     null_count: int
 
@@ -322,10 +322,10 @@ class Column(ColumnRows):
 class Table(TableRows):
     """Named columns on the device, of equally many rows.
 
-    `Heap.adapt` and `Table.from_arrow` make one of a table of pandas, Polars, pyarrow or DuckDB,
-    and `gpuheap.host` makes a table of the library that it came from. Other libraries take it
-    through Arrow's interface: `pyarrow.table(table)`, `polars.DataFrame(table)`. `len` is the
-    number of rows, and iteration gives the names, as in pandas.
+    `Heap.adapt` and `Table.from_arrow` upload a table of pandas, Polars, pyarrow or DuckDB, and
+    `gpuheap.host` makes a table of that library again. Other libraries read a `Table` through
+    Arrow's interface: `pyarrow.table(table)`, `polars.DataFrame(table)`. `len` is the number of
+    rows, and iteration gives the names, as in pandas.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -350,7 +350,7 @@ class Table(TableRows):
     _columns: dict[str, Column]
     #: Columns that are the index in pandas.
     _index: list[str]
-    #: The table's metadata. `pandas` keeps the index there.
+    #: The table's metadata. pandas stores its index there.
     _field: _ArrowField
     #: Library and class that the table came from.
     _library: tuple[str, str]
@@ -462,7 +462,7 @@ class Table(TableRows):
 
 class OnDevice:
     """A table's device memory, through Arrow's device interface. The table does not have this
-    interface: pyarrow prefers it to the interface on the host, and reads no GPU's memory."""
+    interface: pyarrow would prefer it to the host's interface, and cannot read GPU memory."""
 
     __slots__ = ("_table",)
 
@@ -526,8 +526,8 @@ def of_chunks(
 
 
 def restored(part: Table | Column) -> Any:
-    """Returns a table or a column on the host, as the type that it came as. Without one, a table
-    becomes a dictionary of NumPy arrays."""
+    """Moves a table or a column to the host, in the type that was uploaded. A table that was made
+    on the device becomes a dictionary of NumPy arrays."""
     if part._restore is not None:
         return part._restore(part)
     if isinstance(part, Column):
@@ -578,7 +578,7 @@ def _library(source: Any) -> tuple[str, str]:
 
 
 def _maker(library: str, name: str) -> Callable[[Any], Any]:
-    """Returns the function that makes a library's table or column of one on the device."""
+    """Returns the function that turns a table or a column on the device into the library's own."""
     if library == "pandas":
         return _to_pandas
     if library == "polars":
@@ -603,14 +603,14 @@ def _to_pandas(table: Table) -> Any:
     made = pandas.DataFrame({name: _series(column) for name, column in table.items()})
     if table._index:
         made = made.set_index(table._index)
-        # pyarrow's name of an index without a name.
+        # pyarrow gives an unnamed index such a name.
         unnamed = [name.startswith("__index_level_") for name in table._index]
         made.index.names = [None if is_so else name for is_so, name in zip(unnamed, table._index)]
     return made
 
 
 def _extension(dtype: Any) -> Any:
-    """Returns a type of pandas that reads Arrow's arrays itself, otherwise `None`."""
+    """Returns a pandas type if it reads Arrow's arrays itself, otherwise `None`."""
     return dtype if hasattr(dtype, "__from_arrow__") else None
 
 
@@ -644,19 +644,19 @@ def _host_copied(column: _ArrowColumn) -> int:
 
 
 def _is_freed(array: Array | None) -> bool:
-    """Returns whether an array has to be made, again if a scope freed it."""
+    """Returns whether an array was not made yet, or was freed by a scope."""
     return array is None or array.freed
 
 
 def _powers(like: Array) -> Array:
-    """Returns the values of a byte's bits, as a row on the device of `like`."""
+    """Returns the values 1 to 128 of a byte's bits, as a row on the device of `like`."""
     powers = like[:1].reshape(1, 1).broadcast_to((1, 8))
     powers[0] = [1 << bit for bit in range(8)]
     return powers
 
 
 def _unpacked(bits: Array, rows: int) -> Array:
-    """Returns an array of bool of the bits of Arrow, the lowest bit of a byte first."""
+    """Converts Arrow's bits to an array of bool. The lowest bit of a byte is first."""
     if not rows:
         return bits.astype("bool")
     shifted = bits.reshape(-1, 1).broadcast_to((len(bits), 8)).trunc_div(_powers(bits))
@@ -665,7 +665,7 @@ def _unpacked(bits: Array, rows: int) -> Array:
 
 
 def _packed(mask: Array) -> Array:
-    """Returns the bits of an array of bool, the lowest bit of a byte first."""
+    """Converts an array of bool to Arrow's bits. The lowest bit of a byte is first."""
     rows = len(mask)
     ones = mask.astype("uint8")
     if not rows:

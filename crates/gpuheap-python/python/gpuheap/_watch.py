@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two drawings.
 PERIOD = 1.0
-#: Most points of a curve. Above it, every second point is dropped, and points come half as often:
-#: the chart always shows the whole time, and a saved notebook stays small.
+#: Maximum number of points of a curve. Above it, every second point is dropped, and points come
+#: half as often. So the chart shows the whole time, and a saved notebook stays small.
 POINTS = 240
 WIDTH, ROW, CURVE = 640, 66, 36
 
@@ -299,7 +299,7 @@ class _Log:
 
 
 def _screen(watch: Watch) -> _Notebook | _Terminal | _Log:
-    # IPython's own module, so that a script without IPython does not import it.
+    # Looks among the loaded modules, so that a script without IPython does not import it.
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if hasattr(ipython, "get_ipython") else None
     if hasattr(shell, "kernel"):

@@ -73,8 +73,8 @@ class _Pinned:
 
 def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Allocator:
     """Makes CuPy allocate from `heap`, from a list of heaps with one for each device, or from the
-    default heap. Existing CuPy arrays keep their
-    memory. `uninstall` restores the earlier allocators."""
+    default heap. Existing CuPy arrays keep their memory. `uninstall` restores the earlier
+    allocators."""
     import cupy
 
     made = Allocator(*_heap.listed(heap))

@@ -55,11 +55,11 @@ class Plugin(WorkerPlugin):
     `limit`, `libraries` and `settings` are passed to `gpuheap.install` in each worker. Workers
     that share a GPU need limits that fit on it together: `"20%"` for four of them.
 
-    `device` is a device's name or UUID. Without it, the worker takes the GPU with its own number,
-    counted again from the first if there are fewer GPUs; under dask-cuda, or if its name is no
-    number, the first. `log` is a folder in which each worker records its allocations, for `gpuheap
-    report`. With `retry`, a task that runs out of memory is run once more, after results were moved
-    to the host and cached memory was returned.
+    `device` is a device's name or UUID. Without it, the number in a worker's name chooses the GPU,
+    modulo the number of GPUs. Under dask-cuda, or if the name has no number, it is the first GPU.
+    `log` is a folder in which each worker records its allocations, for `gpuheap report`. With
+    `retry`, a task that runs out of memory is run once more, after results were moved to the host
+    and cached memory was returned.
 
     Workers that are threads of one process share one heap.
     """
@@ -133,7 +133,7 @@ class _Served:
         for name in self._metrics(worker.data):
             worker.metrics.pop(name, None)
         if self._executor is not None:
-            # Uncovers the method of the class.
+            # Removes the attribute that hides the class's method.
             del self._executor.submit
         if isinstance(worker.data, Data):
             worker.handlers["get_data"] = worker.get_data
@@ -173,7 +173,7 @@ class _Served:
             error = result.get("actual_exception") if isinstance(result, dict) else None
             if error is None or not _is_out_of_memory(error):
                 return result
-            # As text: the log would keep the error, and its frames the arrays of the task.
+            # Logs only the text: an error in the log would keep the task's arrays alive.
             log.warning("a task is run once more: %s", str(error))
             requested = getattr(error, "requested", 0)
             traceback.clear_frames(error.__traceback__)
@@ -188,8 +188,8 @@ class _Served:
 
 
 def _packing(get_data: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the worker's handler that sends results. It sends packed results: a message of many
-    results may have more bytes than the receiver's device."""
+    """Returns the worker's handler that sends results. Packs them, because the results of one
+    message may have more bytes than the receiver's device."""
 
     async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:
         # Without `who`, the receiver is a client. Within a process, values are not pickled.

@@ -3,9 +3,8 @@
     python -m gpuheap emulate --device rtx4090 --checks -- python script.py
 
 Programs that use only the driver's interface run: cuda.core, Numba's memory, PyCUDA's memory, this
-package. Libraries that use NVIDIA's runtime do not run: CuPy, RMM, and PyTorch, which runs with
-`gpuheap run --emulate` and `gpuheap dry-run`.
-Kernels of other libraries do not run either.
+package. Libraries that use NVIDIA's runtime do not run: CuPy, RMM and PyTorch. PyTorch runs with
+`gpuheap run --emulate` and `gpuheap dry-run`. Kernels of other libraries do not run either.
 """
 
 from __future__ import annotations

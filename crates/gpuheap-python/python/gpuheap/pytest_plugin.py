@@ -1,8 +1,8 @@
 """GPU memory in pytest: budgets for tests, limits for the memory that tests keep, and a summary.
 
-    @pytest.mark.gpu_limit("2 GiB")          # the test may have that much live at once
-    @pytest.mark.gpu_limit("1 GiB", device="cuda:1")     # of it on one device
-    @pytest.mark.gpu_limit_leaks("1 MiB")    # and leave that much behind
+    @pytest.mark.gpu_limit("2 GiB")          # limit of the bytes live at once in the test
+    @pytest.mark.gpu_limit("1 GiB", device="cuda:1")     # limit on one device
+    @pytest.mark.gpu_limit_leaks("1 MiB")    # limit of the bytes live after the test
     def test_step(gpu_heap): ...
 
     def test_fits(gpu_dry_run):              # on an emulated card, without a GPU
@@ -64,8 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.pluginmanager.register(_measuring(), "gpuheap-measuring")
     except TypeError:
-        # Pluggy before 1.2 has no hooks with `wrapper`. With it, only the tests that would be
-        # measured fail.
+        # Pluggy before 1.2 has no hooks with `wrapper`. With such a version, only the measured
+        # tests fail.
         config.pluginmanager.register(_TooOld(), "gpuheap-measuring")
     if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Summary(), "gpuheap-summary")

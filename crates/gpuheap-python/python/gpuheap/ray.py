@@ -26,7 +26,7 @@ from gpuheap._errors import BadInput
 
 
 def setup() -> None:
-    """Makes the process's default heap by `install` at its first use. Pass this function as
+    """Makes the process's default heap by `install` at the heap's first use. Pass this function as
     `worker_process_setup_hook`. It opens no device, because Ray calls it before it assigns a
     GPU."""
     _heap.make_default_by(lambda: install(libraries=[]).heap)
@@ -47,7 +47,7 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
         return _install.install(f"{min(share, 1):%}", libraries, **devices, **settings)
     for heap in current.heaps.values():
         heap.set_limits(limit=int(heap.device.total_memory * min(share, 1)))
-    # `setup` makes the heap for arguments of the task, before the task calls this.
+    # With `setup`, the task's arguments may have made the heap before this call.
     current.serve(libraries)
     return current
 

@@ -15,9 +15,8 @@ use super::window::length;
 use crate::failure::detached;
 use crate::kind::{self, Kind, Native, Number, with_kind};
 
-/// Number of elements after which an iteration handles signals and lets other threads run. It
-/// bounds a wait for Ctrl-C at about a millisecond. At 2^14 these pauses take less than 1 % of the
-/// time.
+/// Number of elements after which an iteration handles signals and lets other threads run. Bounds
+/// the delay of Ctrl-C to about a millisecond. The pauses take less than 1 % of the time.
 const TURN: usize = 1 << 14;
 
 /// An iterator over an array, returned by `iter(array)`.

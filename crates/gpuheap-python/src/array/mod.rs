@@ -203,8 +203,8 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// Set to `None`, so that NumPy leaves operations between its arrays and this class to this
-    /// class. This class refuses them.
+    /// `None` makes NumPy leave an operation between its array and an `Array` to this class. This
+    /// class refuses the operation.
     #[classattr]
     fn __array_ufunc__(py: Python<'_>) -> Py<PyAny> {
         py.None()
@@ -701,8 +701,8 @@ impl Array {
         Array::by_key(py, None, self, groups.map(Count::length))
     }
 
-    /// An aggregate of this column's values by keys of `uint32`, for `gpuheap.group_by`. `valid`
-    /// has Arrow's bits. Rows with a key outside of `0..groups` are left out.
+    /// An aggregate of this column's values by keys of `uint32`, for `gpuheap.group_by`. `valid` is
+    /// a validity bitmap of Arrow. Rows with a key outside of `0..groups` are left out.
     #[pyo3(signature = (fold, keys, groups, valid=None, means=None))]
     fn _fold(
         &self,
@@ -727,7 +727,7 @@ impl Array {
         Array::new(py, &self.held.owner, self.held.owner.make(py, work)?)
     }
 
-    /// The bytes of elements of the host as an array next to this one: on its heap and its stream.
+    /// Uploads the bytes of elements. The new array has the heap and the stream of this array.
     fn _upload(
         &self,
         py: Python<'_>,
@@ -743,7 +743,7 @@ impl Array {
         Array::new(py, &self.held.owner, operations::upload(py, &self.held.owner, &target, source)?)
     }
 
-    /// The elements that indices of `uint32` name; 0 for an index that names none.
+    /// The elements at `indices`, of type `uint32`; 0 for an index out of range.
     fn _take(&self, py: Python<'_>, indices: &Array) -> PyResult<Py<Array>> {
         let (values, indices) = (self.window(py)?, indices.window(py)?);
         let made = self.held.owner.make(py, || operations::take(values, indices))?;

@@ -454,7 +454,7 @@ pub(crate) fn fold(
     }
 }
 
-/// Copies the elements that indices of `uint32` name. If an index names none, the result is 0.
+/// Copies the elements at `indices`, of type `uint32`. Copies 0 for an index out of range.
 pub(crate) fn take(values: &Window, indices: &Window) -> Result<Window, Error> {
     let (indices, count) = (indices.row::<u32>()?, indices.len());
     let made = with_size!(values.kind, T => {
@@ -469,7 +469,7 @@ pub(crate) fn are_whole(floats: &Window) -> Result<bool, Error> {
     compare(Comparison::Equal, floats, &Side::Array(back))?.typed::<bool>()?.all()
 }
 
-/// Distinct keys in ascending order with NaN last, and for each row the index of its key in them.
+/// Distinct keys in ascending order with NaN last, and the index of each row's key among them.
 pub(crate) struct Distinct {
     /// Bytes of the keys.
     pub(crate) keys: Vec<u8>,
@@ -589,7 +589,7 @@ pub(crate) fn transposed(window: &Window, axes: Option<&[usize]>) -> Result<Wind
     Ok(copy.read_as(window.kind))
 }
 
-/// Copies a window, repeated to fill a larger shape.
+/// Copies a window and repeats it to fill a larger shape.
 pub(crate) fn broadcast(window: &Window, shape: &[usize]) -> Result<Window, Error> {
     let copy = with_size!(window.kind, T => {
         Window::from_array(window.typed::<T>()?.broadcast_to(IxDyn(shape))?)

@@ -117,7 +117,7 @@ struct DeviceArray {
     array: FFI_ArrowArray,
     device_id: i64,
     device_type: i32,
-    /// Event after which the memory may be read. Null: all work has completed.
+    /// Event after which the memory may be read. Null if all work has completed.
     sync_event: *mut c_void,
     reserved: [i64; 3],
 }
@@ -163,7 +163,7 @@ impl ExportedColumn<'_> {
         match place {
             Place::Host => builder.build().map_err(failed),
             // SAFETY: nothing here reads the buffers; validation would read device memory. The
-            // reader on the device trusts the column as any array that it is given.
+            // reader on the device trusts this column as it trusts any other array.
             Place::Device(_) => Ok(unsafe { builder.build_unchecked() }),
         }
     }

@@ -66,7 +66,7 @@ impl ArrowField {
         ArrowField(Arc::new(self.0.as_ref().clone().with_name(name)))
     }
 
-    /// Returns the field of text whose offsets have 64 bits.
+    /// Returns the field with its text type changed to the one with 64-bit offsets.
     fn large(&self) -> ArrowField {
         let data_type = match self.0.data_type() {
             DataType::Utf8 => DataType::LargeUtf8,
@@ -114,7 +114,7 @@ impl ArrowReader {
         let schema = pointer::<FFI_ArrowSchema>(&schema, SCHEMA)?;
         let array = pointer::<FFI_ArrowArray>(&array, ARRAY)?;
         // SAFETY: the capsules' names say that they contain a schema and an array. The array is
-        // moved out. The schema is only read, and `pair` keeps it meanwhile.
+        // moved out. The schema is only read, while `pair` keeps it alive.
         let (schema, array) =
             unsafe { (schema.as_ref(), FFI_ArrowArray::from_raw(array.as_ptr())) };
         let field = Arc::new(Field::try_from(schema).map_err(failed)?);

@@ -31,7 +31,7 @@ pub(crate) struct ArrowColumn {
     /// Bits of the rows: 1 for a value, 0 for a null. `None` if there are no nulls.
     validity: Option<Py<Array>>,
     offsets: Option<Py<Array>>,
-    /// Values of a dictionary's codes.
+    /// Values that the codes of a dictionary stand for.
     dictionary: Option<Py<ArrowColumn>>,
     /// Bytes that were copied on the host before the upload.
     host_copied: usize,
@@ -130,7 +130,7 @@ fn upload(
     )
 }
 
-/// Returns the bytes of text that offsets of 32 bits count, otherwise 0.
+/// Returns the number of bytes of text with 32-bit offsets; 0 for other types.
 fn text_bytes(array: &ArrayRef) -> usize {
     match array.data_type() {
         DataType::Utf8 | DataType::Binary => text::<i32>(&array.to_data()).len(),
@@ -138,7 +138,7 @@ fn text_bytes(array: &ArrayRef) -> usize {
     }
 }
 
-/// Joins the chunks of a column and converts views of text. Returns the number of bytes that this
+/// Joins the chunks of a column and converts views of text. Also returns the number of bytes
 /// copied. A single chunk is not copied.
 fn joined(
     field: &Field,
@@ -198,7 +198,7 @@ fn offsets(data: &ArrayData) -> Option<(Cow<'_, [u8]>, Kind)> {
     }
 }
 
-/// Returns `rows` bits from bit `first` on, beginning in a whole byte.
+/// Returns `rows` bits from bit `first` on, shifted to begin at a byte.
 fn bits(buffer: &arrow_buffer::Buffer, first: usize, rows: usize) -> Cow<'_, [u8]> {
     let bytes = rows.div_ceil(8);
     match first % 8 {
@@ -223,7 +223,7 @@ fn text<T: ArrowNativeType>(data: &ArrayData) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the offsets, the first of them 0.
+/// Returns the offsets, shifted so that the first is 0.
 fn from_zero<T: ArrowNativeType + std::ops::Sub<Output = T>>(data: &ArrayData) -> Cow<'_, [u8]> {
     let offsets = raw_offsets::<T>(data);
     let Some(first) = offsets.first().copied() else {

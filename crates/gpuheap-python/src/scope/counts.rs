@@ -14,7 +14,7 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 /// One heap's open scopes in all contexts.
 #[derive(Default)]
 pub(crate) struct OpenScopes {
-    /// Number of the scopes. Each allocation reads it.
+    /// Number of open scopes. Each allocation reads it.
     count: AtomicUsize,
     /// The scopes, keyed by number.
     list: Mutex<FxHashMap<u32, Weak<Counts>>>,

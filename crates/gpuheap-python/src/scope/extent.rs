@@ -48,8 +48,8 @@ impl Extent {
         })
     }
 
-    /// Returns whether `other`, an extent that began earlier, may be inside this one. That is so if
-    /// its generator was not on the stack when this extent began. Both extents are running.
+    /// Returns whether `other` may be inside this extent although it began earlier. This is so if
+    /// the generator of `other` was not on the stack when this extent began. Both run now.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {

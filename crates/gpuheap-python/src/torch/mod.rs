@@ -29,8 +29,8 @@ use pools::{PoolId, Pools};
 /// Heaps, indexed by device ordinal.
 static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
 
-/// Error text for a capture without a pool. Memory that the capture frees would serve other
-/// tensors, and each replay of the graph would overwrite it.
+/// Error text for a capture without a pool. Memory that the capture frees would be given to other
+/// tensors. Each replay of the graph would then overwrite them.
 const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch has begun no memory pool for it, so \
      gpuheap cannot keep the graph's memory; capture by torch.cuda.graph() with a recent PyTorch, or allocate \
      before the capture";
@@ -258,8 +258,7 @@ extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64
     on_pools(device, |pools| pools.release([first, second]));
 }
 
-/// Runs `work` on a device's pools. PyTorch accepts no error here, of a forked child or of the
-/// device's work.
+/// Runs `work` on a device's pools. Ignores its error, because PyTorch accepts none here.
 fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {

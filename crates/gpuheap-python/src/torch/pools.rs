@@ -97,8 +97,8 @@ impl Pools {
         self.return_released()
     }
 
-    /// Allocates free memory of a pool, or new memory of the heap. Waits until no earlier work uses
-    /// new memory.
+    /// Allocates free memory of a pool, or new memory of the heap. If the memory is new, waits
+    /// until no earlier work uses it.
     pub(super) fn allocate(&self, id: PoolId, bytes: u64, stream: usize) -> Result<u64, Error> {
         let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
         {
