@@ -10,7 +10,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that a header `Accept` prefers. A client that names neither gets
+    /// Returns the format that a header `Accept` prefers. A client that names neither format gets
     /// Prometheus' format.
     pub fn accepted(header: &str) -> Format {
         let weight = |types: &[&str]| {

@@ -1,4 +1,4 @@
-//! HTTP server of the last reading.
+//! HTTP server for the last reading.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -29,21 +29,21 @@ use crate::format::Format;
 /// much as all other dependencies of this crate together (2026-11-28, two busy cores).
 const THREADS: usize = 32;
 
-/// Time for a request. A silent client has a thread for so long: with 5 s, 7 clients a second
-/// delayed every scrape.
+/// Time for a request. A silent client occupies a thread for this time. With 5 s, 7 clients a
+/// second delayed every scrape.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time for a response. A client that is slower is cut off.
+/// Time for a response. A slower client is disconnected.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Most bytes of a request's head.
+/// Maximum size of a request's head, bytes.
 const MOST_HEAD: usize = 16 << 10;
 
 /// Page at `/`.
 const INDEX: &str = "<!DOCTYPE html>\n<html lang=\"en\"><title>gpuheap export</title>\n\
                      <h1>gpuheap export</h1>\n<p><a href=\"/metrics\">Metrics</a></p>\n</html>\n";
 
-/// A bound address that is not yet served.
+/// A server that is bound to its address and does not serve yet.
 #[derive(Debug)]
 pub struct Server(TcpListener);
 
@@ -69,7 +69,7 @@ impl Server {
         self.0.local_addr()
     }
 
-    /// Serves `first`, and each `interval` a new reading, until SIGTERM or SIGINT. A thread reads,
+    /// Serves `first`, then a new reading each `interval`, until SIGTERM or SIGINT. A thread reads,
     /// so a scrape never waits for a reading. If `read` returns `None`, the last reading stays.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ fn accept(listener: &TcpListener, current: &Current) {
     loop {
         match listener.accept() {
             Ok((stream, _)) => answer(stream, current),
-            // Descriptors or memory are short; a client may also have ended its connection.
+            // The process lacks descriptors or memory, or the client has closed its connection.
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
     }
@@ -138,7 +138,7 @@ fn answer(stream: TcpStream, current: &Current) {
         .serve_connection(connection, service);
     let mut connection = pin!(connection);
     let mut context = Context::from_waker(Waker::noop());
-    // Calls of the connection block, so hyper is pending only to give way to others.
+    // Reads and writes block, so hyper is pending only to yield to other tasks.
     while connection.as_mut().poll(&mut context).is_pending() && Instant::now() < end.get() {}
 }
 

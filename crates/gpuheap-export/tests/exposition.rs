@@ -161,7 +161,7 @@ fn small_processes_are_joined() {
     let samples: Vec<&str> =
         text.lines().filter(|line| line.starts_with("gpuheap_process_memory_bytes{")).collect();
     assert_eq!(samples.len(), 33, "{text}");
-    // The eight smallest have 1 to 8 MiB.
+    // `other` sums the eight smallest processes: 1 to 8 MiB.
     let other = samples.iter().find(|line| line.contains("pid=\"other\"")).unwrap();
     assert!(other.ends_with(&format!(" {}", 36 << 20)), "{other}");
 }

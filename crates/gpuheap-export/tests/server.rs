@@ -1,4 +1,4 @@
-//! The server, with clients that write bytes of their own.
+//! The server, with clients that write raw bytes.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -37,7 +37,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 /// Sends bytes, and returns all bytes of the answer.
 fn send(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    // The server may close the connection before it has read all.
+    // The server may close the connection before it has read all bytes.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
@@ -103,7 +103,7 @@ fn malformed_requests_are_refused() {
 #[test]
 fn silent_clients_are_cut_off() {
     let address = start(NEVER);
-    // More than the server has room for.
+    // More clients than the server has threads.
     let mut silent: Vec<TcpStream> =
         (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     silent[0].write_all(b"GET /metrics HTT").unwrap();

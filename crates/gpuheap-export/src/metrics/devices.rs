@@ -60,7 +60,7 @@ fn add_device(samples: &mut Samples, machine: &Machine, gpu: &Gpu, device: &Labe
         let comm = machine.process(row.pid).map(|process| process.comm.as_str());
         let labels = [
             ("pid", row.pid.to_string()),
-            // The kernel bounds names to 15 bytes.
+            // The kernel cuts a process's name at 15 bytes.
             ("comm", cut(comm.unwrap_or_default(), 15)),
             ("user", cut(row.user.as_deref().unwrap_or_default(), 32)),
             ("container", row.container.clone().unwrap_or_default()),

@@ -10,16 +10,16 @@ use gpuheap_text::{cut, cut_name};
 use super::metric::Metric;
 use super::samples::{Labels, Samples, and};
 
-/// Most lines of a program: an answer has no more.
+/// Maximum number of lines of a program: an answer has no more lines.
 pub const MOST_LINES: usize = MOST_ENTRIES;
 
-/// Most programs. 64 programs with a heap and 10 lines each are some 1,800 series.
+/// Maximum number of programs. 64 programs with a heap and 10 lines each make some 1,800 series.
 const MOST_PROGRAMS: usize = 64;
 
-/// Most heaps of a program. Programs have one for each device.
+/// Maximum number of heaps of a program. A program has a heap for each device.
 const MOST_HEAPS: usize = 16;
 
-/// Most characters of a line or a function.
+/// Maximum number of characters of a line's or a function's name.
 const MOST_TEXT: usize = 80;
 
 pub(super) fn add(samples: &mut Samples, machine: &Machine, top_lines: usize) {

@@ -23,13 +23,13 @@ pub(super) enum Value {
 #[derive(Debug, Default)]
 pub(crate) struct Samples(BTreeMap<Metric, BTreeMap<Labels, Value>>);
 
-/// Returns labels with further ones.
+/// Returns `labels` followed by `more`.
 pub(super) fn and<const N: usize>(labels: &Labels, more: [(&'static str, String); N]) -> Labels {
     labels.iter().cloned().chain(more).collect()
 }
 
 impl Samples {
-    /// Adds a value to a sample. Two programs may choose the same labels: the sample is their sum.
+    /// Adds a value to a sample. If two programs have the same labels, their values are added.
     pub(super) fn add(&mut self, metric: Metric, labels: Labels, value: u64) {
         self.add_signed(metric, labels, i64::try_from(value).unwrap_or(i64::MAX));
     }
