@@ -6,7 +6,7 @@ use crate::error::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are the names of Rust's types")]
 pub enum NumberType {
-    /// A byte; any other than 0 is true.
+    /// A byte: 0 is false, and any other value is true.
     Bool,
     I8,
     I16,
@@ -127,7 +127,7 @@ impl<'a> Column<'a> {
     ///
     /// # Errors
     ///
-    /// The bytes are no whole number of elements, or there are fewer bits than rows.
+    /// The bytes are no whole number of elements, or `valid` has fewer bits than rows.
     pub fn numbers(
         of: NumberType,
         bytes: &'a [u8],
@@ -138,11 +138,11 @@ impl<'a> Column<'a> {
     }
 
     /// Makes a column of text. `offsets` are `i32`, or `i64` if `is_large`: the beginning of each
-    /// row's text in `bytes`, and the end of the last.
+    /// row's text in `bytes`, and the end of the last text.
     ///
     /// # Errors
     ///
-    /// The offsets decrease or leave the bytes, or there are fewer bits than rows.
+    /// The offsets decrease or point beyond `bytes`, or `valid` has fewer bits than rows.
     pub fn text(
         offsets: &'a [u8],
         is_large: bool,
@@ -235,7 +235,7 @@ impl<'a> Text<'a> {
         if self.is_large { 8 } else { 4 }
     }
 
-    /// Returns an offset; a negative one, or one that is not there, as the largest number.
+    /// Returns a row's offset. A negative or missing offset becomes the largest number.
     fn offset(&self, row: usize) -> usize {
         let bytes = self.offsets.chunks_exact(self.width()).nth(row).unwrap_or_default();
         let offset = match self.is_large {
@@ -254,8 +254,8 @@ pub(crate) fn code(of: NumberType, bytes: &[u8], row: usize) -> Option<usize> {
     usize::try_from(code).ok()
 }
 
-/// Appends to the list of rows that have a value, after `rows` other rows. The list begins at the
-/// first row without one.
+/// Notes if the next row, after `rows` other rows, has a value. The list is made at the first row
+/// that has none.
 pub(crate) fn push_present(present: &mut Option<Vec<bool>>, rows: usize, is_present: bool) {
     match present {
         Some(present) => present.push(is_present),

@@ -24,7 +24,7 @@ pub struct Dense {
     pub keys: Keys,
 }
 
-/// Numbers the distinct keys of rows. A key has one value of each column.
+/// Gives a number to each distinct key of the rows. A key has one value of each column.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub(crate) fn number(
     let mut all = number_column(first, missing)?;
     for column in others {
         let (codes, firsts) = number_column(column, missing)?;
-        // Both sets of numbers are in the order of their values, so their pairs are too.
+        // Numbers are in the order of their values, so pairs of numbers are in the order of keys.
         let pairs = |row: usize| match (all.0[row], codes[row]) {
             (LEFT_OUT, _) | (_, LEFT_OUT) => None,
             (one, other) => Some(u64::from(one) * firsts.len() as u64 + u64::from(other)),
@@ -87,7 +87,7 @@ fn number_column(column: &Column<'_>, missing: Missing) -> Result<(Vec<u32>, Vec
             number_by_map(rows, |row| column.is_valid(row).then(|| text.get(row)))?
         }
         Values::Codes(of, bytes, dictionary) => {
-            // A dictionary may have a value twice, so its own values are numbered first.
+            // A dictionary may contain a value twice, so its own values get numbers first.
             let (numbers, _) = number_column(dictionary, Missing::LeftOut)?;
             number_integers(rows, |row| {
                 let code = code(*of, bytes, row).filter(|_| column.is_valid(row))?;
@@ -105,7 +105,7 @@ fn number_column(column: &Column<'_>, missing: Missing) -> Result<(Vec<u32>, Vec
     Ok((codes, firsts))
 }
 
-/// Numbers integers in ascending order.
+/// Gives a number to each distinct integer, in ascending order.
 fn number_integers(
     rows: usize,
     get: impl Fn(usize) -> Option<u64>,
@@ -116,7 +116,7 @@ fn number_integers(
     }
     let range = greatest.checked_sub(least).and_then(|range| usize::try_from(range).ok());
     match range {
-        // A table of all integers in the range is quicker than a map, if it is not much larger.
+        // If the range is not much larger than the rows, a table of it is quicker than a map.
         Some(range) if range < rows.saturating_mul(2) => {
             let mut table = room(range + 1)?;
             table.resize(range + 1, usize::MAX);
@@ -137,7 +137,7 @@ fn number_integers(
     }
 }
 
-/// Numbers values in ascending order, by a map of the distinct ones.
+/// Gives a number to each distinct value, in ascending order. Uses a map of the values.
 fn number_by_map<K: Copy + Ord + std::hash::Hash>(
     rows: usize,
     get: impl Fn(usize) -> Option<K>,

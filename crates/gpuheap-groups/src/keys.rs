@@ -101,7 +101,7 @@ impl Keys {
         self.bytes.len() + self.ends.len() * size_of::<usize>()
     }
 
-    /// Makes the keys of some rows, given in the order of their keys.
+    /// Makes the keys of `rows`. The rows are in the order of their keys.
     pub(crate) fn of_rows(
         columns: &[Column<'_>],
         rows: impl ExactSizeIterator<Item = usize>,

@@ -1,4 +1,4 @@
-//! Merges the parts of batches.
+//! Merges the groups of batches.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,9 +10,9 @@ use crate::keys::Keys;
 use crate::plan::Plan;
 use crate::run::{Run, RunReader, SpilledRun};
 
-/// Merges the parts of the groups of batches. Each batch is a sorted run; runs of similar size are
-/// merged as they come. Above the limit of host memory, they are written to temporary files of a
-/// folder, and merged again by [`Merged::groups`].
+/// Merges the groups of batches. Each batch is a sorted run. When a batch is added, runs of similar
+/// size are merged. Above the limit of host memory, runs are written to temporary files of a
+/// folder. [`Merged::groups`] merges these files.
 #[derive(Debug)]
 pub struct Merger {
     plan: Plan,
@@ -24,8 +24,8 @@ pub struct Merger {
 
 impl Merger {
     /// Makes a merger that keeps at most `limit` bytes of host memory. While two runs are merged,
-    /// their result is in memory too. So between two batches the runs take at most half of the
-    /// limit.
+    /// their result is in memory too. So the runs are written to a file once they exceed half of
+    /// the limit.
     pub fn new(plan: Plan, limit: usize, folder: PathBuf) -> Merger {
         Merger { plan, runs: Vec::new(), spilled: Vec::new(), limit, folder }
     }
@@ -44,8 +44,8 @@ impl Merger {
     ///
     /// # Errors
     ///
-    /// The number of parts is not the plan's; a part does not have 8 bytes for each key; the host
-    /// has no memory; a temporary file cannot be written. Earlier batches stay.
+    /// The number of parts differs from the plan's; a part does not have 8 bytes for each key; the
+    /// host has no memory; a temporary file cannot be written. Earlier batches stay.
     pub fn add(&mut self, keys: Keys, parts: &[&[u8]]) -> Result<(), Error> {
         let width = self.plan.width();
         if parts.len() != width || parts.iter().any(|part| part.len() != keys.len() * 8) {
@@ -97,7 +97,7 @@ impl Merger {
         }
     }
 
-    /// Ends the additions.
+    /// Ends the additions, and returns the groups.
     pub fn merged(mut self) -> Merged {
         while self.runs.len() > 1 {
             self.merge_last();
@@ -163,8 +163,8 @@ struct Cursor {
 }
 
 impl Groups {
-    /// Returns the keys and the parts of the next groups, at most `most` of them. Without groups
-    /// left, there are no keys.
+    /// Returns the keys and the parts of the next groups, at most `most` groups. Returns no keys if
+    /// no groups are left.
     ///
     /// # Errors
     ///

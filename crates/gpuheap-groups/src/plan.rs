@@ -1,4 +1,4 @@
-//! Aggregates of columns, and the parts of which they are merged.
+//! Aggregates of columns, and the parts from which they are computed.
 
 use crate::column::{NumberType, push_present};
 use crate::error::Error;
@@ -32,8 +32,8 @@ impl Aggregate {
     ];
 }
 
-/// A figure of each group of a batch, of 8 bytes. Figures of batches are merged into figures of all
-/// rows.
+/// A figure of 8 bytes that a batch has for each of its groups. The figures of all batches are
+/// merged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     /// Number of values, as `u64`.
@@ -78,7 +78,7 @@ pub struct ResultColumn {
 
 impl Plan {
     /// Plans aggregates of columns of numbers. For a column of another type, `of` is `None`, and
-    /// only its values are counted.
+    /// only counts are possible.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the parts that each batch has of a column, in order.
+    /// Returns the parts that each batch has for a column, in order.
     pub fn parts(&self, column: usize) -> &[Part] {
         self.columns.get(column).map_or(&[], |column| &column.parts)
     }

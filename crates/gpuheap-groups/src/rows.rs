@@ -54,7 +54,7 @@ fn indices(rows: usize) -> Result<Vec<u32>, Error> {
     Ok(all)
 }
 
-/// Returns a number of rows, if indices of 32 bits count them.
+/// Returns `rows` if indices of 32 bits suffice for so many rows.
 fn count_u32(rows: usize) -> Result<u32, Error> {
     u32::try_from(rows).ok().filter(|rows| *rows != LEFT_OUT).ok_or_else(|| {
         Error::Invalid(format!("a table of {rows} rows has more than indices of 32 bits count"))
@@ -65,7 +65,7 @@ fn count_u32(rows: usize) -> Result<u32, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] if indices of 32 bits do not count the bytes.
+/// [`Error::Invalid`] if the mask has too many bytes for indices of 32 bits.
 pub fn true_rows(mask: &[u8]) -> Result<Vec<u32>, Error> {
     let end = count_u32(mask.len())?;
     Ok((0..end).zip(mask).filter(|(_, is)| **is != 0).map(|(row, _)| row).collect())
@@ -90,7 +90,7 @@ pub struct Matches {
 /// tables; a table has `u32::MAX` rows or more, or the result has more pairs.
 pub fn join(left: &[Column<'_>], right: &[Column<'_>], keeps_left: bool) -> Result<Matches, Error> {
     let (left_rows, right_rows) = (check(left)?, check(right)?);
-    // The right rows by key: rows of one key are next to each other.
+    // The right rows are sorted by key, so that rows with the same key are adjacent.
     let mut by_key = indices(right_rows)?;
     count_u32(left_rows)?;
     let left_keys = Keys::of_rows(left, 0..left_rows)?;
@@ -125,8 +125,8 @@ pub fn join(left: &[Column<'_>], right: &[Column<'_>], keeps_left: bool) -> Resu
     Ok(matches)
 }
 
-/// Copies the texts of the rows that `indices` name, in their order. Returns the offsets of the
-/// texts and their bytes. A row that the column does not have is an empty text.
+/// Copies the texts of the rows in `indices`, in that order. Returns the offsets of the texts and
+/// their bytes. An index beyond the column's rows gives an empty text.
 ///
 /// # Errors
 ///

@@ -32,7 +32,7 @@ impl Run {
         (self.keys.get(index), &self.states[index * width..][..width])
     }
 
-    /// Merges two runs. A group of both is in the result once, with its parts merged.
+    /// Merges two runs. A group that both runs have is in the result once, with its parts merged.
     pub(crate) fn merged(&self, later: &Run, plan: &Plan) -> Run {
         let (mut made, width) = (Run::default(), plan.width());
         let (mut one, mut other) = (0, 0);
@@ -123,7 +123,7 @@ impl RunReader {
     }
 }
 
-/// Reads a file at its own place, so that several readers of one file do not disturb each other.
+/// Reads a file at its own offset, so that several readers of one file do not disturb each other.
 struct ReadAt {
     file: Arc<File>,
     at: u64,

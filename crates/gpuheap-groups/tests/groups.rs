@@ -10,7 +10,7 @@ use gpuheap_groups::{
 };
 use proptest::prelude::*;
 
-/// Rows of a key of a float and a text, with a value; each may be missing.
+/// A row: a key of a float and a text, and a value. Each may be missing.
 type Row = (Option<f64>, Option<String>, Option<i64>);
 
 fn rows() -> impl Strategy<Value = Vec<Row>> {
