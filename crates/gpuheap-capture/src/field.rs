@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Numbers that the next record's differences refer to.
+/// Values from which the next record stores differences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deltas {
     time_ns: u64,
@@ -26,7 +26,7 @@ pub struct Time(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Address(pub u64);
 
-/// Number of eight bytes, low byte first. A writer may update it in its place.
+/// Number of eight bytes, low byte first. A writer may update it in place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count(pub u64);
 
@@ -172,7 +172,7 @@ fn decode_list<T>(
     (0..length).map(|_| decode(deltas, input)).collect()
 }
 
-/// Encodes a signed difference so that small ones of both signs are short.
+/// Encodes a signed difference so that small differences of both signs are short.
 fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ ((difference as i64) >> 63) as u64
 }

@@ -1,14 +1,14 @@
 //! Folding: allocations that are freed at once become a count.
 //!
-//! A pair of an allocation and its free is folded if its thread allocated once in between at most,
-//! and if the live bytes during the pair never exceeded the most that the kept records show since
-//! the last start or end of a range. So the peak of a device and of each range stays exact, with
-//! the blocks that were live then, and so do all sums of allocations. The two allocations after one
-//! that stays are kept as well: it does not look as if it was freed at once.
+//! A pair of an allocation and its free is folded on two conditions. Its thread allocated at most
+//! once in between. The live bytes during the pair never exceeded the peak of the kept records
+//! since the last start or end of a range. So the peaks of devices and ranges stay exact, with the
+//! blocks that were live then. All sums of allocations stay exact too. If an allocation is kept,
+//! the thread's next two are kept as well. A reader then sees that it was not freed at once.
 //!
 //! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
-//! so the free of such a block keeps all open pairs: within a pair, the counted bytes and the true
-//! ones differ by a constant, which never decreases from pair to pair.
+//! so the free of such a block keeps all open pairs. Within a pair, the counted bytes minus the
+//! true bytes are then a constant. It never decreases from pair to pair.
 
 use std::collections::VecDeque;
 
@@ -18,17 +18,17 @@ use crate::field::{Count, Deltas};
 use crate::mapped_file::MappedFile;
 use crate::{Address, MemoryKind, Record, Time};
 
-/// Most allocations of the thread between an allocation and its free.
+/// Maximum number of allocations of the thread between an allocation and its free.
 const BETWEEN: u32 = 1;
 
-/// Most bytes of the file between an allocation and its free: some 25 pairs. They are encoded
-/// again. A block that stays live is not known to stay before so many bytes follow.
+/// Maximum number of bytes of the file between an allocation and its free: some 25 pairs. A fold
+/// encodes these bytes again. A block counts as kept only after so many bytes.
 const TAIL: u64 = 512;
 
-/// Most records with counts that are updated. If there are more, new ones begin.
+/// Maximum number of records whose counts are updated. Beyond it, all counts begin anew.
 const COUNTS: usize = 1024;
 
-/// Folded pairs whose free may still fail: one for each thread within a free.
+/// Number of folded pairs that are remembered, because their free may still fail. A thread has one.
 const RECENT: usize = 64;
 
 /// Numbers of an allocation's record.
@@ -43,11 +43,12 @@ struct Allocation {
     stack: u32,
 }
 
-/// Pairs that have one count: thread, kind, device, stack, and size or power of two above it.
+/// Key of pairs with the same count: thread, kind, device, stack, and size or power of two above
+/// it.
 type Key = (u32, MemoryKind, u32, u32, u64);
 
-/// Live bytes that have one peak: of a device's memory or of its blocks of pools. The host is a
-/// device.
+/// Key of live bytes with the same peak: the device, and `true` for blocks of pools. The host
+/// counts as a device.
 type Level = (u32, bool);
 
 impl Allocation {
@@ -88,17 +89,16 @@ impl Allocation {
 #[derive(Debug)]
 struct Open {
     allocation: Allocation,
-    /// Place of the record in the file, and the numbers before it.
+    /// Offset of the record in the file, and the deltas before it.
     offset: u64,
     before: Deltas,
     /// `true` if the pair stays in the file.
     is_kept: bool,
-    /// Number of its thread's later allocations, of the same memory.
+    /// Number of later allocations with the same thread and level.
     later: u32,
-    /// Most live bytes since the allocation.
+    /// Peak of the live bytes since the allocation.
     most: u64,
-    /// Live bytes without this allocation that the kept records show at some moment since: at
-    /// least these.
+    /// Lower bound for the peak that the kept records show since the allocation, without it.
     shown: u64,
 }
 
@@ -108,7 +108,7 @@ struct Bytes {
     live: u64,
     /// Bytes of the live allocations that are kept.
     kept: u64,
-    /// Most live bytes that the kept records show. `None` at the start or end of a range.
+    /// Peak of the live bytes that the kept records show. `None` at the start or end of a range.
     peak: Option<u64>,
 }
 
@@ -122,22 +122,22 @@ pub(crate) enum Folding {
     Done,
 }
 
-/// Folder of the pairs of one capture.
+/// Folds the pairs of one capture.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// `true` if the capture has blocks of pools. The driver's memory may contain them then, and is
-    /// not folded.
+    /// `true` if the capture has blocks of pools. The driver's memory may then contain such blocks,
+    /// and is not folded.
     has_pools: bool,
     levels: FxHashMap<Level, Bytes>,
-    /// In the order of the records.
+    /// Open allocations in the order of their records.
     open: Vec<Open>,
     /// Places of the records with counts.
     counts: FxHashMap<Key, u64>,
-    /// Number of a thread's next allocations that are kept.
+    /// Number of the next allocations that are kept, by thread and level.
     kept_next: FxHashMap<(u32, Level), u32>,
     /// Allocations that were folded last.
     recent: VecDeque<Allocation>,
-    /// Bytes of the file that are encoded again, before and after.
+    /// Bytes of the file that are encoded again; `encoded` has the result.
     tail: Vec<u8>,
     encoded: Vec<u8>,
 }
@@ -147,7 +147,7 @@ impl Folder {
         Folder { has_pools, ..Folder::default() }
     }
 
-    /// Takes a record before it is written.
+    /// Decides how a record is written.
     pub(crate) fn fold(
         &mut self,
         record: &Record<'_>,
@@ -189,9 +189,9 @@ impl Folder {
         Folding::Write
     }
 
-    /// Takes a record that was written at a place, with the numbers before it.
+    /// Notes a record that was written at `offset`. `before` are the deltas before it.
     pub(crate) fn written(&mut self, record: &Record<'_>, offset: u64, before: Deltas) {
-        // The first ones are the oldest.
+        // The first allocations are the oldest.
         while self.open.first().is_some_and(|open| offset.saturating_sub(open.offset) > TAIL) {
             self.keep(0, false);
         }
@@ -204,7 +204,7 @@ impl Folder {
             self.counts.insert(one.key(), offset);
         }
         let Some(allocation) = Allocation::from_record(record) else { return };
-        // An earlier free of this address did not fail.
+        // The address is allocated again, so its earlier free did not fail.
         let (space, address) = (allocation.kind.space(), Address(allocation.address));
         self.recent.retain(|one| !one.is_at(space, address));
         if self.is_unfolded(&allocation) {
@@ -222,13 +222,13 @@ impl Folder {
         self.open.push(Open { allocation, offset, before, is_kept, later: 0, most, shown });
     }
 
-    /// Takes an allocation before it is written.
+    /// Updates the open allocations before another allocation is written.
     fn allocate(&mut self, record: &Record<'_>) {
         let Some(allocation) = Allocation::from_record(record) else { return };
         let Allocation { thread, device, .. } = allocation;
         let of = allocation.level();
         if self.is_unfolded(&allocation) {
-            // Peaks are of blocks and the driver's other memory together.
+            // A peak is the sum of blocks and the driver's other memory.
             self.keep_all();
             self.levels.values_mut().for_each(|level| level.peak = None);
             self.kept_next.insert((thread, (device, true)), BETWEEN + 1);
@@ -250,7 +250,7 @@ impl Folder {
         self.has_pools && allocation.kind.counts_on_device()
     }
 
-    /// Takes the free of an open allocation. Folds the pair if the peaks stay exact.
+    /// Handles the free of an open allocation. Folds the pair if the peaks stay exact.
     fn freed(
         &mut self,
         at: usize,
@@ -264,7 +264,7 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // It counts as a later one of those.
+            // Earlier open allocations count this one as a later one.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {
@@ -288,7 +288,7 @@ impl Folder {
         Folding::Replace(record)
     }
 
-    /// Removes the record of an open allocation from the file, and encodes the later ones again.
+    /// Removes the record of an open allocation from the file, and encodes the later records again.
     /// Returns `false` if the record is in a part of the file that is no longer mapped.
     fn remove(&mut self, at: usize, file: &mut MappedFile, deltas: &mut Deltas) -> bool {
         let Open { offset, before, .. } = self.open[at];
@@ -323,8 +323,8 @@ impl Folder {
         true
     }
 
-    /// Adds pairs of an allocation's size to their count in the file. Returns `false` if the file
-    /// has no record of theirs that can be updated.
+    /// Adds `pairs` of the allocation to their count in the file. Returns `false` if no record of
+    /// the count can be updated.
     fn add(&mut self, allocation: &Allocation, file: &mut MappedFile, pairs: i64) -> bool {
         let place = self.counts.get(&allocation.key()).copied();
         let Some((place, tail)) = place.and_then(|place| Some((place, file.tail(place)?))) else {
@@ -345,7 +345,7 @@ impl Folder {
         true
     }
 
-    /// Keeps all open pairs, the last one first: the peaks of a pair contain the ones within.
+    /// Keeps all open pairs, the last one first: the peak of a pair contains the pairs within it.
     fn keep_all(&mut self) {
         for at in (0..self.open.len()).rev() {
             self.keep(at, false);
@@ -359,7 +359,7 @@ impl Folder {
         let shown = shown.saturating_add(allocation.bytes);
         let level = self.levels.entry(of).or_default();
         level.peak = level.peak.max(Some(shown));
-        // The earlier ones are live with it.
+        // The earlier allocations are live at the same time.
         for open in self.open[..at].iter_mut().filter(|open| open.allocation.level() == of) {
             open.shown = open.shown.max(shown);
         }

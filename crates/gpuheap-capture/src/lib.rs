@@ -1,8 +1,8 @@
 //! gpuheap's own capture of a process: append-only, readable after a crash.
 //!
-//! A file is the magic, the version, and records: a tag, then fields as LEB128 numbers and texts. A
-//! writer that fills a mapped file stores the tag of a record last, and an unused rest is zeros. So
-//! the records before a tag of 0 are whole, even if the process was killed within a call.
+//! A file has the magic, the version, and records. A record is a tag, then fields as LEB128 numbers
+//! and texts. In a mapped file, the writer stores the tag of a record last, and the unused rest is
+//! zeros. So all records before a tag of 0 are whole, even if the process was killed within a call.
 //!
 //! | record | is |
 //! |---|---|

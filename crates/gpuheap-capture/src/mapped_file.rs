@@ -12,7 +12,7 @@ use std::{fs, path, ptr};
 /// 64 KiB, a program with 10,000 distinct stacks mapped the file 30 times.
 const CHUNK: usize = 1 << 20;
 
-/// Bytes of a chunk that only [`MappedFile::append_last`] uses: for the record of the end.
+/// Bytes of a chunk that are reserved for the last record, by [`MappedFile::append_last`].
 const RESERVED: usize = 256;
 
 /// Append-only file. Its last chunk is mapped. The file is not held open, because programs close
@@ -40,7 +40,7 @@ unsafe impl Send for MappedFile {}
 
 impl MappedFile {
     /// Creates a file that does not exist yet. If it exists, adds `.2`, `.3` and so on before the
-    /// ending: an earlier program of this process may have written it.
+    /// ending: this process may have written it before an `exec`.
     pub(crate) fn create(path: &Path, most: u64) -> io::Result<MappedFile> {
         let path = path::absolute(path)?;
         let mut number = 1;
@@ -79,7 +79,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Appends the record of the end, if it fits into the chunk, and cuts the unused rest.
+    /// Appends the last record, if it fits into the chunk, and cuts the unused rest.
     pub(crate) fn append_last(mut self, record: &[u8]) {
         if self.used + record.len() <= self.mapped {
             self.store(record);
@@ -94,7 +94,7 @@ impl MappedFile {
         self.used = 0;
         self.unmap();
         if let Ok(file) = self.reopened() {
-            // A longer file ends with zeros, and is read as well.
+            // On failure, the file ends with zeros, and can still be read.
             let _ = file.set_len(self.start);
         }
     }
@@ -103,7 +103,7 @@ impl MappedFile {
     pub(crate) fn remove(mut self) {
         self.unmap();
         if fs::metadata(&self.path).is_ok_and(|found| id_of(&found) == self.id) {
-            // A file that stays is read as an empty capture.
+            // On failure, the file is read as an empty capture.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -127,7 +127,7 @@ impl MappedFile {
         self.end() >= self.most.max(CHUNK as u64) / 2
     }
 
-    /// Returns the used bytes from a place of the file on. `None` if they are not all mapped.
+    /// Returns the used bytes from offset `from` of the file on. `None` if they are not all mapped.
     pub(crate) fn tail(&self, from: u64) -> Option<&[u8]> {
         let skipped = usize::try_from(from.checked_sub(self.start)?).ok()?;
         let length = self.used.checked_sub(skipped)?;
@@ -138,8 +138,8 @@ impl MappedFile {
         Some(unsafe { std::slice::from_raw_parts(self.chunk.add(skipped), length) })
     }
 
-    /// Replaces the used bytes from a place on by fewer ones. If the process ends meanwhile, a
-    /// reader finds the end of the file at that place.
+    /// Replaces the used bytes from offset `from` on by fewer bytes. If the process ends during the
+    /// call, a reader finds the end of the file at that offset.
     pub(crate) fn replace(&mut self, from: u64, bytes: &[u8]) {
         let Some(length) = self.tail(from).map(<[u8]>::len) else { return };
         if bytes.len() > length || length == 0 {
@@ -252,8 +252,8 @@ fn page_bytes() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Returns the size up to which the process may extend files. The kernel ends a process that
-/// extends one beyond it.
+/// Returns the maximum size to which the process may extend a file. The kernel ends a process that
+/// exceeds it.
 fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the pointer is valid for a write.
@@ -293,7 +293,7 @@ mod tests {
         assert!(fs::read(&path).unwrap() == other);
     }
 
-    /// The limit of file sizes is of a process, so a child of this test has it.
+    /// The limit of file sizes applies to a whole process, so a child of this test sets it.
     #[test]
     fn file_without_room_is_removed() {
         const FOLDER: &str = "GPUHEAP_TEST_NO_ROOM";

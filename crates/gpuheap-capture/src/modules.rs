@@ -64,7 +64,7 @@ unsafe extern "C" fn add(
     0
 }
 
-/// Returns the build id in a segment of notes. A note is three lengths and kinds, a name and a
+/// Returns the build id in a segment of notes. A note is two lengths and a kind, then a name and a
 /// description, each padded to 4 bytes.
 fn build_id(mut notes: &[u8]) -> Option<String> {
     const GNU_BUILD_ID: u32 = 3;

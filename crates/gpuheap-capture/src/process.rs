@@ -1,4 +1,4 @@
-//! Capture of this process: its file, and the numbers that its later records name.
+//! Capture of this process: its file, and the numbers by which records name earlier records.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -16,8 +16,8 @@ use crate::mapped_file::MappedFile;
 use crate::modules::{LoadedModule, program};
 use crate::{Deltas, Record, Time, header};
 
-/// Most names of ranges that are kept. Some profilers number each range in its name, so the names
-/// have no bound: a forgotten one is written again.
+/// Maximum number of range names that are remembered. Some profilers number each range in its name,
+/// so the names have no bound. A forgotten name is written again.
 const NAMES: usize = 1024;
 
 /// Name, file and line of an interpreter's frame.
@@ -59,7 +59,7 @@ pub struct ProcessCapture {
     has_memory: bool,
     /// `true` if the capture has blocks of pools.
     has_pools: bool,
-    /// Folder, from the time on when half of the file's largest size is used.
+    /// Folds pairs; `None` until half of the file's maximum size is used.
     folder: Option<Folder>,
 }
 
@@ -223,9 +223,9 @@ impl ProcessCapture {
         }
     }
 
-    /// Records the exit of the process. Destructors that run later may free memory, so the
-    /// recording goes on, in a file without an unused rest. A file without an event of memory is
-    /// removed.
+    /// Records the exit of the process. Cuts the unused rest of the file. Destructors that run
+    /// later may free memory, so the recording continues. Removes a file without an event of
+    /// memory.
     pub fn exit(&mut self, time: Time) {
         if let Some(file) = self.file.take_if(|_| !self.has_memory) {
             return file.remove();
@@ -234,7 +234,7 @@ impl ProcessCapture {
         self.file.iter_mut().for_each(MappedFile::cut);
     }
 
-    /// Ends the recording. The reason is empty at the end of the process.
+    /// Ends the recording. `reason` is empty at the end of the process.
     pub fn end(&mut self, time: Time, reason: &str) {
         if let Some(file) = self.file.take() {
             self.bytes.clear();
@@ -243,7 +243,7 @@ impl ProcessCapture {
         }
     }
 
-    /// Returns the number of an interpreter's frame. Records it at its first call.
+    /// Returns the number of an interpreter's frame. Records a frame at its first use.
     fn frame(&mut self, line: &SourceLine) -> u32 {
         let (function, file) = (self.text(&line.function), self.text(&line.file));
         let line = line.line;
@@ -256,7 +256,7 @@ impl ProcessCapture {
         number
     }
 
-    /// Returns the number of a text. Records it at its first call.
+    /// Returns the number of a text. Records a text at its first use.
     fn text(&mut self, text: &str) -> u32 {
         if text.is_empty() {
             return 0;
@@ -269,7 +269,7 @@ impl ProcessCapture {
         number
     }
 
-    /// Returns the number of a range's name. Records it if it is not one of the last names.
+    /// Returns the number of a range's name. Records a name that is not remembered.
     fn name(&mut self, name: &str) -> u32 {
         if name.is_empty() {
             return 0;
@@ -292,8 +292,8 @@ impl ProcessCapture {
     }
 }
 
-/// Returns a path with the process id in place of the last `%p`. The name of a folder or a program
-/// may have others.
+/// Returns a path with the process id in place of the last `%p`. The names of folders and programs
+/// may contain other `%p`.
 pub fn with_process_id(path: &Path) -> PathBuf {
     const PLACE: &[u8] = b"%p";
     let bytes = path.as_os_str().as_bytes();

@@ -5,18 +5,18 @@ use std::borrow::Cow;
 use crate::field::{Address, Count, DecodeError, Deltas, Field, Time};
 use crate::{CopyDirection, CopyMemory, MemoryKind};
 
-/// First bytes of a capture. The high bit and the line ends show copies that changed the bytes.
+/// First bytes of a capture. A copy in text mode changes these bytes.
 pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 
 /// Version of the format. It follows the magic, as two bytes, low byte first.
 ///
-/// No release of gpuheap has written captures yet, so records and kinds were added to version 1. A
-/// reader without them refuses the capture as invalid and misreads nothing: an unknown tag or kind
-/// is an error. After a release, a new record or kind needs a new version.
+/// No release of gpuheap has written captures yet, so version 1 still gets new records and kinds.
+/// An older reader refuses a capture that has them, because an unknown tag or kind is an error.
+/// After a release, a new record or kind needs a new version.
 pub const VERSION: u16 = 1;
 
-/// Most ranges that are open at once. A report reads the events of each range. A program that never
-/// ends its ranges reaches the bound.
+/// Maximum number of ranges that are open at once. A report reads the events of each range. A
+/// program that never ends its ranges reaches this number.
 pub const OPEN_RANGES: usize = 4096;
 
 macro_rules! records {
@@ -43,7 +43,7 @@ macro_rules! records {
                 }
             }
 
-            /// Takes a record from the start of `input`. Returns `None` at the end: no bytes are
+            /// Decodes a record at the start of `input`. Returns `None` at the end: no bytes are
             /// left, or the tag is 0, as in the unused rest of a mapped file.
             ///
             /// # Errors
@@ -228,8 +228,8 @@ records! {
         /// Number of the range.
         range: u32,
     }
-    /// Ranges that are not recorded, because [`OPEN_RANGES`] were open. The counts of all such
-    /// records are added.
+    /// Ranges that are not recorded, because [`OPEN_RANGES`] were open. Readers add the counts of
+    /// all such records.
     18 LostRanges {
         /// Number of ranges.
         count: u64,
@@ -272,7 +272,7 @@ records! {
         /// Reason for an early end; empty at the end of the process.
         reason: &'a str,
     }
-    /// Mapping of physical memory to a range of addresses. Recorded only with blocks of pools.
+    /// Mapping of physical memory to a range of addresses. Recorded only if blocks of pools are.
     20 Map {
         /// Time.
         time: Time,
@@ -292,8 +292,8 @@ records! {
         /// Size in bytes.
         bytes: u64,
     }
-    /// Allocations that were freed at once, with their frees, counted instead of recorded. They are
-    /// between the records before and after this one that start or end a range.
+    /// Allocations that were freed at once, with their frees, counted instead of recorded. No range
+    /// started or ended between them and this record.
     22 Folded {
         /// Time of the first free.
         time: Time,
