@@ -1,4 +1,4 @@
-//! Replacement of the functions that a program searches.
+//! Replaces the functions that a program looks up by name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -113,7 +113,7 @@ impl Catcher {
         });
         let symbol = match of_address {
             Some(symbol) => symbol,
-            // Another variant, of which the library replaces none.
+            // The driver's variant that was found has no replacement in the library.
             None if loader::is_symbol(found) => return Ok(()),
             None => self.variant(base, version, flags),
         };
