@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 /// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
-/// so that a size that is enough is still enough when it is typed again.
+/// so that a sufficient size is still sufficient after a user types the rounded text.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount(pub u64);
 
@@ -127,7 +127,7 @@ pub fn cut(text: &str, width: usize) -> String {
 /// program, such as `train.py:115 in step`, keeps the line's number and the end of the function's
 /// name. If not, keeps both ends of the name.
 pub fn cut_name(text: &str, width: usize) -> String {
-    /// Least number of characters of a function.
+    /// Minimum number of characters that are kept of a function's name.
     const LEAST: usize = 8;
     let letters: Vec<char> = printable(text).chars().collect();
     if letters.len() <= width {
