@@ -167,8 +167,8 @@ impl<T, E> Out<T, E> {
     ///
     /// # Safety
     ///
-    /// The contract of the called function makes the pointer one to a `U`, as for an attribute or a
-    /// version that the C caller passed.
+    /// By the contract of the called function, the pointer points to a `U`. An attribute or a
+    /// version that the C caller passed may decide that type.
     pub unsafe fn cast<U>(self) -> Out<U, E> {
         Out(self.0.cast(), PhantomData)
     }
@@ -194,7 +194,7 @@ impl<T, E: Code> Out<T, E> {
         Ok(())
     }
 
-    /// Writes the result, unless the pointer is null: the caller does not take this result.
+    /// Writes the result. Does nothing for a null pointer: the caller does not take the result.
     pub fn write_if_wanted(self, value: T) -> Result<(), E> {
         if self.is_null() { Ok(()) } else { self.write(value) }
     }
@@ -230,8 +230,8 @@ impl<T, E> In<T, E> {
     ///
     /// # Safety
     ///
-    /// The contract of the called function makes the pointer one to a `U`, as for an attribute or a
-    /// version that the C caller passed.
+    /// By the contract of the called function, the pointer points to a `U`. An attribute or a
+    /// version that the C caller passed may decide that type.
     pub unsafe fn cast<U>(self) -> In<U, E> {
         In(self.0.cast(), PhantomData)
     }
@@ -329,7 +329,7 @@ pub trait Arg {
     /// # Safety
     ///
     /// If the argument is a pointer, it is null, or valid for the called function's accesses until
-    /// that function returns: of one element, or of as many as the function takes.
+    /// that function returns. It points to one element, or to as many as the function accesses.
     unsafe fn typed(self) -> Self::Typed;
 }
 

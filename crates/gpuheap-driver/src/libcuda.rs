@@ -14,8 +14,8 @@ use crate::{
     EmulatedRequest, RequestReports, cuda_functions,
 };
 
-/// Names and paths at which libcuda is looked for, in this order. The first is a name that the
-/// system's loader resolves with `LD_LIBRARY_PATH` and its cache. The others are paths that
+/// Names and paths at which libcuda is searched, in this order. The system's loader resolves the
+/// first, a name, with `LD_LIBRARY_PATH` and the loader's cache. The others are paths that
 /// distributions and WSL2 use, for libraries that are not in that cache.
 pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     &["nvcuda.dll"]

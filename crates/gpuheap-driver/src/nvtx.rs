@@ -1,9 +1,9 @@
 //! Names of memory for profilers: the program's side of NVTX's memory extension.
 //!
-//! NVTX is a header. A program with it loads the profiler's library, named by
-//! `NVTX_INJECTION64_PATH`, and passes it a table with a slot for each function of the extension.
-//! This module does the same without the header. A slot that stays empty is a function that the
-//! profiler does not have.
+//! NVTX is a header. A program that includes it loads the profiler's library, which
+//! `NVTX_INJECTION64_PATH` names. It passes the library a table with a slot for each function of
+//! the extension. This module does the same without the header. If the profiler lacks a function,
+//! the function's slot stays empty.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,7 +26,7 @@ const MODULE: u16 = 1;
 const COMPATIBILITY: u16 = 0x0102;
 
 /// `NVTX_MEM_HEAP_USAGE_TYPE_LAYOUT`: memory that may be used without regions. Tools that check
-/// accesses then report none between blocks.
+/// accesses then do not report accesses between blocks.
 const LAYOUT: u32 = 2;
 /// `NVTX_MEM_TYPE_VIRTUAL_ADDRESS`.
 const ADDRESSES: u32 = 1;
@@ -34,7 +34,7 @@ const ADDRESSES: u32 = 1;
 const TEXT: u32 = 1;
 /// `NVTX_MEM_REGION_REF_TYPE_POINTER`.
 const BY_POINTER: u32 = 1;
-/// Largest value of a slot that is no function.
+/// Largest value of a slot that contains no function.
 const DISABLED: usize = 1;
 
 /// Slots of the extension's functions; the first one is unused.
@@ -307,7 +307,7 @@ impl MemoryNames {
 /// `F` is a pointer to a function, and a function in the slot has its type.
 unsafe fn function<F: Copy>(slot: usize) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
-    // SAFETY: the caller's. The sizes are equal, and a function's address is not null.
+    // SAFETY: the caller guarantees the type. The sizes are equal, and a function is not null.
     (slot > DISABLED).then(|| unsafe { mem::transmute_copy(&slot) })
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 
-/// Symbol, with a final null, of the function to which an emulated libcuda takes reports of
+/// Symbol, with a final null, of the function through which an emulated libcuda receives reports of
 /// requests. The function's type is [`EmulatedRequest`]. The symbol is not part of the driver API.
 pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 
@@ -11,7 +11,7 @@ pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 /// the result or 0, requesting line or null, and 1 if the request was granted, else 0.
 pub type EmulatedRequest = unsafe extern "C" fn(u64, u64, *const c_char, c_int);
 
-/// The function of a loaded, emulated libcuda that takes reports of requests.
+/// The function of a loaded, emulated libcuda that receives reports of requests.
 #[derive(Clone, Copy)]
 pub struct RequestReports<'d> {
     function: EmulatedRequest,

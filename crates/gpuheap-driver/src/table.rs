@@ -547,9 +547,9 @@ pub enum Lookup {
     VersionTooOld,
 }
 
-/// Returns the symbol that `cuGetProcAddress` finds for `base`: the newest variant's symbol, of the
-/// variants that are not newer than `version`. If `per_thread` is `true` and the function has a
-/// per-thread twin, returns the twin's symbol.
+/// Returns the symbol that `cuGetProcAddress` finds for `base`: the symbol of the newest variant
+/// that is not newer than `version`. If `per_thread` is `true` and the function has a per-thread
+/// twin, returns the twin's symbol.
 pub fn lookup(base: &str, version: i32, per_thread: bool) -> Lookup {
     let mut known = false;
     let mut best: Option<(&str, i32)> = None;

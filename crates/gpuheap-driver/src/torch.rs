@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_void};
 
 /// Symbol of the function:
 /// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`. The second
-/// argument, bytes, is negative if the block is freed. A PyTorch in which the function takes other
-/// arguments has another symbol.
+/// argument, bytes, is negative if the block is freed. If a version of PyTorch changes the
+/// arguments, the symbol changes too.
 pub const REPORT: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
 
 /// Library of PyTorch that has the function.

@@ -105,19 +105,19 @@ integers! {
 
     /// A property of a device.
     CUdevice_attribute {
-        /// Most threads in a block.
+        /// Maximum number of threads in a block.
         MAX_THREADS_PER_BLOCK = 1,
-        /// Most threads in a block's first dimension.
+        /// Maximum number of threads in a block's first dimension.
         MAX_BLOCK_DIM_X = 2,
-        /// Most threads in a block's second dimension.
+        /// Maximum number of threads in a block's second dimension.
         MAX_BLOCK_DIM_Y = 3,
-        /// Most threads in a block's third dimension.
+        /// Maximum number of threads in a block's third dimension.
         MAX_BLOCK_DIM_Z = 4,
-        /// Most blocks in a grid's first dimension.
+        /// Maximum number of blocks in a grid's first dimension.
         MAX_GRID_DIM_X = 5,
-        /// Most blocks in a grid's second dimension.
+        /// Maximum number of blocks in a grid's second dimension.
         MAX_GRID_DIM_Y = 6,
-        /// Most blocks in a grid's third dimension.
+        /// Maximum number of blocks in a grid's third dimension.
         MAX_GRID_DIM_Z = 7,
         /// Shared memory of a block, bytes.
         MAX_SHARED_MEMORY_PER_BLOCK = 8,
@@ -147,7 +147,7 @@ integers! {
         GLOBAL_MEMORY_BUS_WIDTH = 37,
         /// Size of the L2 cache, bytes.
         L2_CACHE_SIZE = 38,
-        /// Most threads on a multiprocessor.
+        /// Maximum number of threads on a multiprocessor.
         MAX_THREADS_PER_MULTIPROCESSOR = 39,
         /// Number of copy engines.
         ASYNC_ENGINE_COUNT = 40,
@@ -239,7 +239,7 @@ integers! {
     }
     /// A property of a kernel.
     CUfunction_attribute {
-        /// Most threads of a block.
+        /// Maximum number of threads in a block.
         MAX_THREADS_PER_BLOCK = 0,
         /// Shared memory that the kernel declares, bytes.
         SHARED_SIZE_BYTES = 1,
