@@ -177,7 +177,7 @@ export! {
         with(plan, |plan| plan.is_provided = allocates == 0)
     }
 
-    /// Takes the program's work area: frees the plan's.
+    /// Accepts a work area of the program, and frees the plan's work area.
     fn cufftSetWorkArea(plan: c_int) -> Outcome {
         with(plan, |plan| replace(&mut plan.area, 0))?
     }

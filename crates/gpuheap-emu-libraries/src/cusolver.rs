@@ -176,7 +176,7 @@ sizes! {
          _tau: Unread, _c: Unread, _ldc: c_int;)
         |_number| workspace::multiply(side == 0, size(m)?, size(n)?, size(k)?);
 
-    /// Writes the size for eigenvalues by division.
+    /// Writes the size for eigenvalues by divide and conquer.
     fn [cusolverDnSsyevd_bufferSize cusolverDnDsyevd_bufferSize cusolverDnCheevd_bufferSize
         cusolverDnZheevd_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;)
@@ -214,7 +214,7 @@ sizes! {
          _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::SMALL_SINGULAR;
 
-    /// Writes the size for singular values of many matrices from the eigenvalues of their squares.
+    /// Writes the size for singular values of many matrices, from the eigenvalues of their squares.
     fn [cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnDgesvdaStridedBatched_bufferSize
         cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize]
         (_job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int,

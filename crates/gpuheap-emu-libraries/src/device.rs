@@ -20,19 +20,19 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 ///
 /// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
 /// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS on
-/// two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT's, cuSOLVER's and
-/// cuSPARSE's were measured at the first use of each library, on another H200 (2026-11-24), and
-/// NCCL's on two others (2026-11-28). Other cards load other kernels, so the
-/// sizes are estimates for them.
+/// two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The sizes of cuFFT,
+/// cuSOLVER and cuSPARSE were measured at the first use of each library, on another H200
+/// (2026-11-24). The sizes of NCCL were measured on two others (2026-11-28). For other cards, sizes
+/// are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
     /// Kernels of PyTorch. They are loaded with the first library.
     Kernels,
     Cublas,
     Cudnn,
-    /// Stacks of a kernel that spills, for all threads that the device can run at once: the
-    /// context's stacks grow by 384 MiB. Benchmark mode took them for 25 of 29 convolutions that
-    /// `Convolution::spills` describes, and for none of 149 others (2026-11-28).
+    /// Stacks of a kernel that spills registers, for all threads that the device can run at once:
+    /// 384 MiB. Benchmark mode allocated them for 25 of 29 convolutions that `Convolution::spills`
+    /// describes, and for none of 149 others (2026-11-28).
     CudnnStacks,
     Cufft,
     Cusolver,
@@ -155,10 +155,10 @@ pub(crate) fn allocate(bytes: usize) -> Option<CUdeviceptr> {
 pub(crate) struct Memory(CUdeviceptr);
 
 impl Memory {
-    /// Memory of a cuBLAS handle, bytes: measured as an H200's (2026-11-28). PyTorch has a handle
-    /// for each thread that multiplies.
+    /// Memory of a cuBLAS handle, bytes: measured on an H200 (2026-11-28). PyTorch has a handle for
+    /// each thread that multiplies.
     pub(crate) const OF_CUBLAS: usize = 64 << 20;
-    /// Memory of a cuDNN handle, bytes. It was 8 to 10 MiB for each of three there.
+    /// Memory of a cuDNN handle, bytes. Each of three handles took 8 to 10 MiB on that H200.
     pub(crate) const OF_CUDNN: usize = 8 << 20;
 
     /// Allocates `bytes`; `None` if the device has too little memory.

@@ -51,8 +51,8 @@ struct Communicator {
     channels: Channels,
     /// Buffers to and from neighbours. They are allocated at the first collective.
     buffers: Option<Memory>,
-    /// Buffers for messages, keyed by peer and `true` for those from the peer. They are allocated
-    /// at the first message.
+    /// Buffers for messages, keyed by peer, and by `true` for messages from the peer. They are
+    /// allocated at the first message.
     messages: BTreeMap<(c_int, bool), Memory>,
 }
 
@@ -75,8 +75,8 @@ impl Communicator {
         }
     }
 
-    /// Allocates the buffers for messages to a peer, or from a peer, at the first one. A rank has
-    /// none for messages to itself.
+    /// Allocates the buffers for messages to a peer, or from a peer, at the first message. A rank
+    /// has no buffers for messages to itself.
     fn meet(&mut self, peer: c_int, is_receiver: bool) -> Outcome {
         if peer < 0 || peer >= self.ranks {
             return Err(NcclCode::INVALID_ARGUMENT);

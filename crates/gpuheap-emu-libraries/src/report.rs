@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 /// Environment variable that names the folder of the report.
 const FOLDER: &str = "GPUHEAP_EMULATED_REPORT";
-/// Most functions that a library's line names.
+/// Maximum number of functions that a library's line names.
 const NAMED: usize = 3;
 
 /// Numbers of refused calls, keyed by library, then by function.
@@ -18,8 +18,8 @@ static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap
 /// Pairs of a library, and a line about a part of the library that is not modelled.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
-/// Largest workspace of the plans that benchmark mode timed and that are not the heuristic's choice
-/// or the fastest plan, bytes.
+/// Largest workspace of the plans that benchmark mode timed, bytes. Leaves out the heuristic's
+/// choice and the fastest plan.
 static TIMED: AtomicU64 = AtomicU64::new(0);
 
 /// Notes the workspace of a plan that benchmark mode timed, bytes.

@@ -1,6 +1,6 @@
 //! Addresses and sizes of workspaces that programs hand to the libraries.
 //!
-//! `gpuheap dry-run` looks a block of PyTorch's allocator up here, to tell workspaces from results.
+//! `gpuheap dry-run` looks up PyTorch's blocks here, to distinguish workspaces from results.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuheap_driver::export;
 
-/// Most addresses and most sizes. Programs reuse the addresses of a few workspaces; a model has one
-/// size for each shape of its convolutions.
+/// Maximum number of addresses, and of sizes. Programs reuse the addresses of a few workspaces. A
+/// model has one size for each shape of its convolutions.
 const MOST: usize = 65_536;
 
 static ADDRESSES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());

@@ -134,7 +134,7 @@ struct found {
   int deterministic, math, reserved[3];
 };
 
-/* The convolution of `plans`, by functions of before operation graphs. */
+/* The convolution of `plans`, by the functions that are older than operation graphs. */
 static int older(void) {
   int images[] = {32, 128, 28, 28}, strides[] = {128 * 784, 784, 28, 1},
       filter[] = {128, 128, 3, 3};

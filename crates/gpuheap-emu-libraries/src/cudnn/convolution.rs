@@ -27,7 +27,7 @@ pub(crate) struct Window {
 pub(crate) enum Pass {
     /// The output `y`.
     Forward,
-    /// The gradient of the input `x`. The forward pass of a transposed convolution is this one.
+    /// The gradient of the input `x`. A transposed convolution computes this in its forward pass.
     Input,
     /// The gradient of the filter `w`.
     Filter,
@@ -48,14 +48,14 @@ pub(crate) struct Convolution {
 /// Bytes of the input, the filter and the output.
 pub(crate) type Bytes = [u64; 3];
 
-/// Number of multiprocessors of an H200, for which cuDNN splits work.
+/// Number of multiprocessors of an H200. cuDNN splits work among them.
 const MULTIPROCESSORS: u64 = 132;
 
 /// Bound of a size, so that sums of a few sizes do not overflow. No tensor of such a size fits a
 /// device.
 const LARGEST: u64 = 1 << 40;
 
-/// Returns the product, or the largest number if it is larger.
+/// Returns the product, or `u64::MAX` if the product is larger.
 pub(crate) fn product<'a>(numbers: impl IntoIterator<Item = &'a u64>) -> u64 {
     numbers.into_iter().fold(1, |all, &number| all.saturating_mul(number))
 }
@@ -100,8 +100,8 @@ impl Convolution {
         Self { pass, x, w, y, window, channels_last }
     }
 
-    /// Returns whether cuDNN offers a plan whose kernel spills: for the filter's gradient of
-    /// depthwise convolutions with 5 x 5 positions, in half precision.
+    /// Returns whether cuDNN offers a plan whose kernel spills registers. It does for the filter's
+    /// gradient of depthwise convolutions with a 5 x 5 filter, in half precision.
     pub(crate) fn spills(&self) -> bool {
         const CHANNELS: u64 = 32;
         self.pass == Pass::Filter
@@ -142,7 +142,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the size of the result in 4-byte numbers, in which partial results are added.
+    /// Returns the bytes of the result in 4-byte numbers, the type of partial results.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),
@@ -168,7 +168,7 @@ impl Convolution {
         tiles.saturating_mul(self.groups()) as f64 / MULTIPROCESSORS as f64
     }
 
-    /// Returns the number with this name in the rules.
+    /// Returns the figure of this convolution that the rules call `name`.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let (c, k) = (self.w.channels(), self.outputs());
         let most = |numbers: &[u64]| numbers.iter().copied().max().unwrap_or(0);

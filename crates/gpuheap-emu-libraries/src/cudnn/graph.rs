@@ -71,7 +71,7 @@ mod of {
 
 /// Number of the mode in which a heuristic returns engines that support every graph.
 const FALLBACK: c_int = 2;
-/// Number of the note that an engine uses tensor cores.
+/// Number of the note that says that an engine uses tensor cores.
 const TENSOR_CORE: c_int = 0;
 /// Index of the engine that supports every graph and needs no workspace.
 const LAST_ENGINE: u64 = 1 << 20;
@@ -267,7 +267,7 @@ impl Descriptor {
         }
     }
 
-    /// Returns the engine of a plan, of an engine's configuration, or of itself.
+    /// Returns the engine of a plan or of an engine's configuration. Returns an engine itself.
     fn engine(&self) -> Option<Self> {
         match self.kind {
             kind::PLAN => self.descriptors(attribute::PLAN_CONFIG).first()?.engine(),
@@ -396,8 +396,8 @@ impl Value {
         }
     }
 
-    /// Writes at most `most` elements. If one of `of` and the attribute is for descriptors and the
-    /// other is not, writes nothing.
+    /// Writes at most `most` elements. Writes nothing if only one of `of` and the attribute is for
+    /// descriptors.
     fn write(&self, of: c_int, most: usize, elements: Out<c_void>) -> Outcome {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {

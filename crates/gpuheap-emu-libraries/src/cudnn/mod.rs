@@ -3,7 +3,7 @@
 //! Parts:
 //! * `graph`: the interface of operation graphs.
 //! * `convolution`, `plans`, `fourier`: the plans for a convolution, with their workspaces.
-//! * `older`: functions of before operation graphs.
+//! * `older`: functions that are older than operation graphs.
 //! * `tensor`: descriptors of tensors, and descriptors that are never read.
 //! * `rnn`: recurrent networks: sizes of workspaces, and addresses of weights.
 //! * `norm`: sizes of workspaces for batch normalisation.
@@ -53,7 +53,7 @@ type Handle<T> = abi::Handle<T, CudnnCode>;
 /// Version of cuDNN to return: 9.19.0.
 const VERSION: usize = 91_900;
 
-/// Bytes of dropout's random generators for each multiprocessor: 24 for each of its 2048 threads.
+/// Bytes of dropout's random generators on each multiprocessor: 24 bytes for each of 2048 threads.
 const GENERATORS: usize = 24 * 2048;
 
 /// State of a handle that the program created.

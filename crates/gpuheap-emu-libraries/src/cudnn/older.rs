@@ -1,4 +1,4 @@
-//! Functions of before operation graphs: convolutions by algorithm, and the workspace of CTC loss.
+//! Functions that are older than operation graphs: convolutions by algorithm, and CTC loss.
 //!
 //! PyTorch 2.11 calls the convolution functions if `TORCH_CUDNN_V8_API_DISABLED=1` is set. The
 //! number of an algorithm is an index in the list of plans that operation graphs get.
@@ -113,7 +113,7 @@ export! {
         window.change(|window| *window = set)
     }
 
-    /// Writes the workspace of CTC loss with lengths in the host's memory, bytes.
+    /// Writes the workspace of CTC loss, bytes. The lengths are in host memory.
     fn cudnnGetCTCLossWorkspaceSize(
         _handle: *const c_void, probabilities: Handle<Tensor>, _gradients: *const c_void,
         _labels: *const c_void, label_lengths: In<c_int>, _input_lengths: *const c_void,
@@ -126,7 +126,7 @@ export! {
         bytes.write((probabilities.read(|tensor| ctc_loss(tensor, most))? + labels) as usize)
     }
 
-    /// Writes the workspace of CTC loss with lengths in the device's memory, bytes.
+    /// Writes the workspace of CTC loss, bytes. The lengths are in device memory.
     fn cudnnGetCTCLossWorkspaceSize_v8(
         _handle: *const c_void, _algorithm: c_int, _settings: *const c_void,
         probabilities: Handle<Tensor>, _gradients: *const c_void, bytes: Out<usize>,
@@ -135,11 +135,11 @@ export! {
     }
 }
 
-/// Most labels of a sequence, as PyTorch sets it.
+/// Maximum number of labels of a sequence, as PyTorch sets it.
 const MOST_LABELS: u64 = 255;
 
-/// Returns the workspace of CTC loss, bytes: the probabilities by step, sequence and class, and two
-/// values for each step and state. Labels and blanks are states.
+/// Returns the workspace of CTC loss, bytes. It contains the probabilities by step, sequence and
+/// class, and two values for each step and state. Labels and blanks are states.
 ///
 /// The formula gave the 32 sizes that were measured on an H200 (cuDNN 9.19, 2026-11-24). The
 /// deterministic algorithm takes as much as the other.

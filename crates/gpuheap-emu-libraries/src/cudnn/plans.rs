@@ -1,18 +1,18 @@
 //! Plans that cuDNN offers for a convolution, with their workspaces.
 //!
-//! A program chooses among the plans. PyTorch takes the first plan whose workspace it gets. In
-//! benchmark mode, it allocates the workspace of the greediest plan, times the plans, and keeps the
-//! fastest.
+//! A program chooses among the plans. PyTorch takes the first plan whose workspace it can allocate.
+//! In benchmark mode, it allocates the workspace of the greediest plan, times the plans, and keeps
+//! the fastest.
 //!
-//! The plans are by rules (`rules.txt`) and, for convolutions of common models, by measurement
-//! (`measured.txt`). Both are from the plans of 14,565 convolutions, counted by pass, type and
-//! layout: cuDNN 9.19 with PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24). Further 39 of the
-//! table are read off the requests of three programs there (2026-11-28). Rules for 4-byte
-//! numbers are from the first 7,114 of them: a fit to all was worse for three dimensions. Every
-//! fifth shape was kept back from the rules. Of these 2,276 with 2-byte numbers, the rules are
-//! within 3 % or 1 MiB for 82 % of the first plans, 84 % of the fastest, and 57 % of the greediest.
-//! Of grouped convolutions, they are for 75 %, 75 % and 47 %. Other cards have other engines, so
-//! the plans are estimates for those cards.
+//! The plans are from rules (`rules.txt`) or, for convolutions of common models, from a table of
+//! measurements (`measured.txt`). Both were made from the plans of 14,565 convolutions, counted by
+//! pass, type and layout: cuDNN 9.19 with PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24).
+//! Another 39 rows of the table are from the requests of three programs there (2026-11-28). Rules
+//! for 4-byte numbers were fitted to the first 7,114 convolutions: a fit to all was worse for three
+//! dimensions. Every fifth shape was kept to test the rules. For the 2,276 test convolutions with
+//! 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the first plans, 84 % of the
+//! fastest, and 57 % of the greediest. For grouped convolutions, it is 75 %, 75 % and 47 %. For
+//! other cards, plans are estimates.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: bool,
 }
 
-/// Plans by measurement, bytes. `None` if a part was not measured: then the rule counts.
+/// Measured workspaces of plans, bytes. `None` if one was not measured: then its rule applies.
 struct Measured {
     first: Option<u64>,
     /// Workspace of the greediest plan without Fourier transforms.
@@ -44,7 +44,7 @@ struct Measured {
 /// Line of a tree of rules.
 #[derive(Debug)]
 enum Line {
-    /// If the number is at most `most`, the next line counts. Otherwise line `other` does.
+    /// If the number is at most `most`, the next line applies. Otherwise, line `other` applies.
     Branch {
         number: &'static str,
         most: f64,
@@ -53,13 +53,13 @@ enum Line {
     Leaf(Formula),
 }
 
-/// Workspace as the sizes of copied tensors, and a term for partial results.
+/// Workspace as a sum: the sizes of copied tensors, and a term for partial results.
 #[derive(Clone, Copy, Debug)]
 struct Formula {
     /// Letters of the copied tensors: `x`, `w`, `y`, or `X`, `W`, `Y` with padded channels.
     copies: &'static str,
-    /// Number to a multiple of which a group's channels are padded; `None` for the least number
-    /// that tensor cores need.
+    /// A group's channels are padded to a multiple of this number. `None` for the least number that
+    /// tensor cores need.
     channels: Option<u64>,
     /// Largest number of groups that are copied.
     groups: u64,
@@ -72,8 +72,8 @@ enum Partial {
     /// This many results in 4-byte numbers.
     Results(u64),
     Bytes(u64),
-    /// One result in 4-byte numbers for each part into which the work is split: so many parts that
-    /// the tiles of all parts fill each multiprocessor this many times.
+    /// One result in 4-byte numbers for each part into which the work is split. The number of parts
+    /// is chosen so that all tiles together fill each multiprocessor `times` times.
     Split {
         rows: u64,
         columns: u64,
@@ -81,7 +81,7 @@ enum Partial {
     },
 }
 
-/// Trees, keyed by their title: what is sought, bytes of an element, layout and pass.
+/// Trees, keyed by title: the sought workspace, bytes of an element, layout and pass.
 type Trees = HashMap<&'static str, Vec<Line>>;
 
 impl Convolution {
@@ -92,7 +92,7 @@ impl Convolution {
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // No plan is greedier than the greediest: then the rule for the fastest does not hold.
+        // If the rule for the fastest plan exceeds the greediest, the first plan is used.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
@@ -283,7 +283,7 @@ mod tests {
         Convolution::new(pass, tensors, Window { stride, padding, dilation })
     }
 
-    /// The convolutions were kept back from the rules, and are not in the table.
+    /// The rules were not fitted to these convolutions, and the table does not contain them.
     #[test]
     fn rules_are_near_h200() {
         let measured = [

@@ -12,17 +12,17 @@ const GRU: c_int = 3;
 /// Number of the mode for the forward pass of a training step.
 const TRAINING: c_int = 1;
 const BIDIRECTIONAL: c_int = 1;
-/// Algorithm that computes each step on its own. The others keep the matrices on the
+/// Algorithm that computes each step separately. The other algorithms keep the matrices on the
 /// multiprocessors.
 const STANDARD: c_int = 0;
 /// Layout in which sequences have no padding.
 const PACKED: c_int = 1;
-/// Types for which an algorithm other than the standard one has a larger workspace: 4-byte and
-/// 2-byte floating-point numbers. For `bfloat16` it takes as much as the standard one.
+/// Types for which the other algorithms have larger workspaces than the standard one: 4-byte
+/// numbers and half precision. For `bfloat16`, all algorithms have the same workspace.
 const PERSISTENT_TYPES: [c_int; 2] = [0, 2];
 /// Constant part of each layer's workspace, bytes. The other part follows from the layer's sizes.
 const LAYER: u128 = 8 << 20;
-/// Largest numbers of elements and layers of a network, so that sizes of its weights do not
+/// Maximum numbers of elements and of layers of a network, so that sizes of its weights do not
 /// overflow. No larger network fits a device.
 const LARGEST: u64 = 1 << 20;
 const MOST_LAYERS: u64 = 1 << 10;
@@ -94,8 +94,8 @@ descriptors! {
 }
 
 impl Network {
-    /// Returns the number of a layer's matrices for the input. Equally many matrices take the
-    /// output of the previous step.
+    /// Returns the number of a layer's matrices for the input. As many matrices take the output of
+    /// the previous step.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,
@@ -141,8 +141,8 @@ impl Network {
     /// Returns the size of the workspace, bytes.
     ///
     /// Formulas of this file gave the sizes of 121,000 of 122,000 networks within 0.1 % (an H200,
-    /// cuDNN 9.19, 2026-11-24). For others of a persistent algorithm, the workspace of the backward
-    /// pass is up to 3 MB larger.
+    /// cuDNN 9.19, 2026-11-24). For other networks with a persistent algorithm, the workspace of
+    /// the backward pass is up to 3 MB larger.
     fn workspace(&self, sequences: &Sequences, is_training: bool) -> u64 {
         let sizes = Sizes::new(self, sequences);
         let is_persistent =
@@ -181,7 +181,7 @@ impl Network {
     }
 }
 
-/// Returns a number of bytes, or the largest one if it is larger.
+/// Returns `bytes`, or `u64::MAX` if `bytes` is larger.
 fn clamped(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
@@ -231,8 +231,8 @@ impl Sizes {
         self.directions > 1
     }
 
-    /// Returns the size of so many vectors for each sequence, layer and direction, with `more` of
-    /// them in a network of two directions.
+    /// Returns the size of `vectors` vectors for each sequence, layer and direction. A network with
+    /// two directions has `more` vectors in addition.
     fn states(&self, vectors: u128, more: u128) -> u128 {
         let vectors = vectors + if self.has_two_directions() { more } else { 0 };
         vectors * self.batch * self.hidden * self.layers * self.directions
@@ -418,7 +418,7 @@ struct Weights {
     data_type: c_int,
     rows: u64,
     columns: u64,
-    /// Offset from the start of the weights, in elements.
+    /// Offset from the start of all weights, in elements.
     from: u64,
 }
 

@@ -7,7 +7,7 @@ use gpuheap_driver::export;
 use super::convolution::{Shape, Window};
 use super::{CudnnCode, Handle, In, Out, Outcome};
 
-/// Most dimensions that a tensor can have.
+/// Maximum number of dimensions of a tensor.
 const MOST: usize = 8;
 
 /// Returns the size, in bytes, of an element of the type with cuDNN's number `data_type`.

@@ -5,7 +5,7 @@
 //! they are within 3 % of the data's size. The other plans are of a few lengths (12,000 and
 //! 22,050), of large primes in 8-byte numbers, and of many transforms of 32,768 numbers.
 
-/// Kind of a transform by its numbers.
+/// Kind of a transform: complex or real input and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Complex,
@@ -86,7 +86,7 @@ impl Length {
         }
     }
 
-    /// Returns the largest length of a large prime that one kernel transforms.
+    /// Returns the largest length with a large prime factor that one kernel transforms.
     fn padding(&self, is_double: bool) -> u64 {
         if is_double { 2048 } else { 4096 }
     }

@@ -1,10 +1,9 @@
 //! Device memory of communicators, by channels and buffers as NCCL 2.28.9 allocates them.
 //!
-//! NCCL allocates each piece by itself, in multiples of 2 MiB. The rules were measured on two H200
-//! with NVLink and without NVLS (driver 580.159, 2026-11-28), after each call: one and two ranks
-//! take the granules of these rules exactly. Two ranks that a socket connected took 16 MiB each.
-//! Buffers between cards without NVLink, and between more than two ranks, follow from NCCL's
-//! sources.
+//! NCCL allocates each piece separately, in multiples of 2 MiB. The rules were measured on two H200
+//! with NVLink and without NVLS (driver 580.159, 2026-11-28), after each call. One rank and two
+//! ranks take exactly the granules of the rules. Two ranks that a socket connected took 16 MiB
+//! each. Buffers between cards without NVLink, or more than two ranks, follow from NCCL's sources.
 
 use std::ffi::{c_char, c_int};
 
