@@ -2,9 +2,9 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Without a soname, a program would search the library at the path that it was linked with. The
-    // argument is not given as one for cdylibs: it would then also apply to cdylibs that depend on
-    // this crate, and give them this name.
+    // Without a soname, a program would search the library at the path that it was linked with.
+    // `rustc-cdylib-link-arg` would also apply to cdylibs that depend on this crate, and give them
+    // this name.
     println!("cargo::rustc-link-arg=-Wl,-soname,libgpuheap_capi.so");
     // Keeps the library mapped after `dlclose`: fork and thread-exit handlers may still run its
     // code.

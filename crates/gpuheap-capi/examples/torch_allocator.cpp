@@ -40,7 +40,7 @@ static gpuheap_heap *heap_of(int device) {
   return heap;
 }
 
-// PyTorch's streams are cudaStream_t and live as long as the process, so none is announced.
+// PyTorch's streams are cudaStream_t and live as long as the process, so no end is announced.
 extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   void *address;
   check(gpuheap_allocate(heap_of(device), uint64_t(bytes), stream, &address));
@@ -64,7 +64,7 @@ extern "C" void used_on(void *address, void *stream) {
   throw std::runtime_error("no heap has memory that was used on another stream");
 }
 
-// Returns the most bytes that were live at once on a device, as requested.
+// Returns the peak of the live bytes on a device, as requested.
 extern "C" uint64_t live_peak(int device) {
   gpuheap_statistics statistics = {};
   statistics.size = sizeof statistics;

@@ -132,9 +132,8 @@ typedef struct gpuheap_flushed {
   uint64_t device_free;
   // Size of the device's memory, in bytes.
   uint64_t device_total;
-  // Bytes that live blocks hold. A piece is memory taken from the driver in one call; counted
-  // are the pieces with at least one live block. 0 for the pool "driver", because its pieces are
-  // unknown.
+  // Bytes of the pieces in which at least one block is live. A piece is memory taken from the
+  // driver in one call. 0 for the pool "driver", because its pieces are unknown.
   uint64_t held;
   // Free bytes among the bytes of held.
   uint64_t held_free;
@@ -251,8 +250,8 @@ typedef struct gpuheap_statistics {
   uint64_t given_back;
   // Number of driver calls made for memory, stream order and statistics.
   uint64_t driver_calls;
-  // Most cached bytes that the pool could hand out as one block. The pool "stitched" can map
-  // free pieces together for that. For other pools, the figure equals largest_cached_block.
+  // Size of the largest block that the pool could make of cached bytes. The pool "stitched" can
+  // map free pieces together for that. For other pools, the figure equals largest_cached_block.
   uint64_t largest_stitchable;
 } gpuheap_statistics;
 
@@ -298,7 +297,7 @@ typedef struct gpuheap_scope_report {
   uint64_t allocations;
   // Bytes allocated inside the scope, as requested.
   uint64_t allocated_bytes;
-  // Most bytes of allocations made inside the scope that were live at once.
+  // Peak of the live bytes of allocations made inside the scope.
   uint64_t peak;
   // Number of allocations that the end of the scope freed.
   uint64_t freed_at_end;
@@ -336,7 +335,7 @@ typedef struct gpuheap_site {
 extern "C" {
 #endif // __cplusplus
 
-// Returns all cached memory to the driver. Reports the memory that is left, and why. Waits for
+// Returns all cached memory to the driver. Reports how much memory is left, and why. Waits for
 // frees in flight. Live memory is not changed.
 //
 // flushed: receives the figures. Set flushed->size before the call. May be null.

@@ -339,8 +339,8 @@ class registered {
   }
   registered(const registered &) = delete;
   registered &operator=(const registered &) = delete;
-  // If unlocking fails, the device may still use the memory, so never free it. To learn of a
-  // failure, call unregister() before.
+  // If unlocking fails, the device may still use the memory, so never free it. To see a failure,
+  // call unregister() first.
   ~registered() {
     if (data_ != nullptr) (void)gpuheap_unregister(heap_, data_);
   }

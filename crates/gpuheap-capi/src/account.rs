@@ -47,9 +47,8 @@ pub struct gpuheap_flushed {
     pub device_free: u64,
     /// Size of the device's memory, in bytes.
     pub device_total: u64,
-    /// Bytes that live blocks hold. A piece is memory taken from the driver in one call; counted
-    /// are the pieces with at least one live block. 0 for the pool "driver", because its pieces are
-    /// unknown.
+    /// Bytes of the pieces in which at least one block is live. A piece is memory taken from the
+    /// driver in one call. 0 for the pool "driver", because its pieces are unknown.
     pub held: u64,
     /// Free bytes among the bytes of held.
     pub held_free: u64,
@@ -77,7 +76,7 @@ pub enum gpuheap_fit {
 #[derive(Debug)]
 pub struct gpuheap_snapshot(Snapshot);
 
-/// Returns all cached memory to the driver. Reports the memory that is left, and why. Waits for
+/// Returns all cached memory to the driver. Reports how much memory is left, and why. Waits for
 /// frees in flight. Live memory is not changed.
 ///
 /// flushed: receives the figures. Set flushed->size before the call. May be null.

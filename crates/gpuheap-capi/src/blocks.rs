@@ -2,7 +2,7 @@
 //!
 //! Each address hashes to two candidate places. An allocation claims a free place with one atomic
 //! exchange. A free removes the entry with another exchange. No lock is taken. Each place has
-//! separate cache lines, so threads contend only if one frees a block of another.
+//! separate cache lines, so threads contend only if one thread frees a block of another thread.
 //!
 //! With tens of thousands of live blocks, both places of an address may be taken. The entry then
 //! goes into one of the sharded maps. Each map has a lock.
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of blocks, above the number of places. Under Miri, so many blocks would take minutes.
+    /// Number of blocks of a test, above `PLACES`. Under Miri, so many blocks would take minutes.
     const MANY: u64 = if cfg!(miri) { 300 } else { 3 * PLACES as u64 };
 
     fn taken<T>(blocks: &Blocks<T>, address: u64) -> Option<T> {

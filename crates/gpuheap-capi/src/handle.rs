@@ -220,7 +220,7 @@ impl Open {
     /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
     /// [`stream_ended`](Open::stream_ended).
     pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
-        // `entry::reported` reports requests with the caller's variable.
+        // The heap reports no requests: `entry::reported` does, with the caller's variable.
         gpuheap::find_requesters_by(|| None);
         Open {
             blocks: Blocks::new(),
@@ -313,7 +313,7 @@ impl Open {
         address
     }
 
-    /// Enters an allocation into the innermost scope of this thread and this heap.
+    /// Adds an allocation to the innermost scope of this thread and this heap.
     #[cold]
     fn enter_scope(&self, address: u64, bytes: u64) {
         if let Some(scope) = scope::innermost(self.handle.load(Ordering::Relaxed) as usize) {
@@ -506,7 +506,7 @@ impl Open {
     }
 
     /// Returns the stream of a handle. If all streams of the heap were retired, makes a new object
-    /// for it.
+    /// for the stream.
     pub(crate) fn live_stream(&self, handle: LiveStream) -> Result<Given<'_>, Failure> {
         let found = self.stream(handle)?;
         if found.is_retired() { self.stream_anew(handle, found.id()) } else { Ok(found) }

@@ -27,7 +27,7 @@ pub struct gpuheap_scope_report {
     pub allocations: u64,
     /// Bytes allocated inside the scope, as requested.
     pub allocated_bytes: u64,
-    /// Most bytes of allocations made inside the scope that were live at once.
+    /// Peak of the live bytes of allocations made inside the scope.
     pub peak: u64,
     /// Number of allocations that the end of the scope freed.
     pub freed_at_end: u64,
@@ -43,7 +43,7 @@ struct State {
     report: gpuheap_scope_report,
 }
 
-/// Number of open scopes of all threads. If it is zero, scopes cost an allocation only this load.
+/// Number of open scopes of all threads. If zero, an allocation spends only this load on scopes.
 static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

@@ -47,8 +47,8 @@ pub struct gpuheap_statistics {
     pub given_back: u64,
     /// Number of driver calls made for memory, stream order and statistics.
     pub driver_calls: u64,
-    /// Most cached bytes that the pool could hand out as one block. The pool "stitched" can map
-    /// free pieces together for that. For other pools, the figure equals largest_cached_block.
+    /// Size of the largest block that the pool could make of cached bytes. The pool "stitched" can
+    /// map free pieces together for that. For other pools, the figure equals largest_cached_block.
     pub largest_stitchable: u64,
 }
 

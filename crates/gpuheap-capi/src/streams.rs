@@ -86,7 +86,7 @@ impl LiveStream {
     /// # Safety
     ///
     /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`]. If
-    /// streams end unannounced, the contract of [`Device::unannounced_stream`] takes its place. No
+    /// streams end unannounced, the contract of [`Device::unannounced_stream`] applies instead. No
     /// thread announces the stream's end meanwhile.
     pub unsafe fn new(raw: *mut c_void) -> LiveStream {
         LiveStream(CUstream(raw as usize))

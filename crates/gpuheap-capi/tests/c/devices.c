@@ -1,4 +1,4 @@
-/* Lists two devices and the emulated device. Each line printed is an assertion of the test. */
+/* Lists two devices and the emulated device. The test compares the printed lines. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

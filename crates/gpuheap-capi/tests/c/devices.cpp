@@ -1,5 +1,5 @@
-// Uses several devices, and memory of the program that one device uses in place. Each line printed
-// is an assertion of the test.
+// Uses several devices, and memory of the program that one device uses in place. The test compares
+// the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

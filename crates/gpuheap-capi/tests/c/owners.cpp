@@ -1,4 +1,4 @@
-// Uses the C++ owners on an emulated device. Each line printed is an assertion of the test.
+// Uses the C++ owners on an emulated device. The test compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

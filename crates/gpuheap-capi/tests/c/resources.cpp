@@ -1,5 +1,5 @@
 // Uses the allocators and resources for Thrust and CCCL, without the headers of these libraries.
-// Each line printed is an assertion of the test.
+// The test compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

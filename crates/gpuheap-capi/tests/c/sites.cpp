@@ -1,4 +1,4 @@
-// Lists places that allocated, as structures. Each line printed is an assertion of the test.
+// Lists places that allocated, as structures. The test compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

@@ -34,8 +34,8 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
-    /// Makes a client whose streams end unannounced. If `zero_on_free`, the heap zeroes freed
-    /// memory.
+    /// Makes a client whose streams end unannounced. If `zero_on_free` is set, the heap zeroes
+    /// freed memory.
     pub(crate) fn with_unannounced_streams(
         device: &Device,
         pool: PoolKind,
