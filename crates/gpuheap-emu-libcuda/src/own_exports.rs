@@ -1,5 +1,5 @@
-//! Exports that are not part of the driver API. The program's heaps and allocators report their
-//! memory through them. The emulated NVML finds the devices through them.
+//! Exports that are not part of the driver API. Heaps and allocators of the program report their
+//! memory through these exports. The emulated NVML finds the devices through them.
 
 use std::ffi::{c_char, c_int};
 
@@ -76,8 +76,8 @@ export! {
         process::report(|device| device.changed(address, bytes));
     }
 
-    /// Writes a repeated value of `width` bytes, at most 8, to a range of device memory. The value
-    /// is the first bytes of `value`.
+    /// Fills a range of device memory with copies of the first `width` bytes of `value`. `width` is
+    /// at most 8.
     fn gpuheap_emulated_filled(address: CUdeviceptr, bytes: u64, value: u64, width: c_int) -> () {
         let value = value.to_le_bytes();
         let width = usize::try_from(width).unwrap_or(0).clamp(1, value.len());

@@ -27,8 +27,8 @@ static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
 /// Number of findings that were written to stderr.
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Most findings that are written to stderr. More findings would show nothing new, and every call
-/// would spend time on reading them.
+/// Maximum number of findings that are written to stderr. More findings would show nothing new, and
+/// each driver call would spend time on reading them.
 const REPORTED_AT_MOST: usize = 100;
 
 struct Process {

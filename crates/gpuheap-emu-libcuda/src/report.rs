@@ -28,8 +28,8 @@ pub(crate) fn refused(function: &'static str) {
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
 /// Time of the last report. The lock lets only one thread write a report at a time.
 static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
-/// If the peak has grown by its `GROWTH`th part, a report is written at once. A program that takes
-/// all of a device's memory in small pieces then writes 500 reports, of 0.1 ms each.
+/// If the peak has grown by a `GROWTH`th of its size, a report is written at once. A program that
+/// takes all of a device's memory in small pieces then writes 500 reports, of 0.1 ms each.
 const GROWTH: u64 = 64;
 /// Time since the last report after which a smaller growth of the peak is written.
 const EVERY: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Refused requests for device memory, their callers, and the requests that followed.
 //!
-//! A program that ignores a refusal must be distinguished from one that then gets another size. So
-//! the stack of a refused request is kept, and is compared with the stacks of later requests.
+//! Some programs ignore a refusal, and others then request another size. To distinguish them, the
+//! stack of a refused request is kept and compared with the stacks of later requests.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,15 +14,15 @@ use std::thread::{self, ThreadId};
 
 use gpuheap_emu::{Request, take_request};
 
-/// Most refused requests that are kept, each of a different place in the program. A program with
-/// more refusals repeats itself.
+/// Maximum number of refused requests that are kept, each of a different place in the program. A
+/// program with more refusals repeats itself.
 const KEPT: usize = 64;
-/// Most frames of a stack that are kept and compared. An unoptimised heap has more than 40 itself.
+/// Maximum number of frames to keep of a stack. An unoptimised heap alone has more than 40.
 const DEPTH: usize = 96;
 /// Maximum number of lines of the program that are reported for one request.
 const LINES: usize = 3;
-/// Divisor of a refused size: a smaller request replaces the refused one if the smaller size is at
-/// least the quotient. Programs that try smaller sizes halve the size, or reduce it by a tenth.
+/// A smaller request replaces a refused request if it has at least the refused size divided by this
+/// number. Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
 /// Libraries of gpuheap, other than this one, that replace the vendor's libraries.
@@ -41,8 +41,8 @@ const REPEATED_FAILURE: u64 = u64::MAX / 2;
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library name for requests that a heap makes to the driver to serve a request of its program.
 const HEAP: &str = "gpuheap";
-/// Most frames of a heap in which to find a function that is on both stacks: that of the heap's
-/// report, and that of its request to the driver.
+/// Maximum number of frames of a heap that are searched for a function on both stacks: the stack of
+/// the heap's report, and the stack of its request to the driver.
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
@@ -100,10 +100,10 @@ struct Caller {
 struct Stack {
     addresses: Vec<usize>,
     functions: Vec<usize>,
-    /// Number of frames inside the program's frames. They are not compared, because they depend on
-    /// the way in which a heap serves a request.
+    /// Number of innermost frames that are not the program's. They are not compared, because they
+    /// depend on the way in which a heap serves a request.
     inner: usize,
-    /// Line of the program, if a heap reported one. Then only the line is compared.
+    /// Line of the program, if a heap reported it. Then only lines are compared.
     line: Option<String>,
 }
 

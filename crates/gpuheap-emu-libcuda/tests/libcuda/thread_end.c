@@ -47,7 +47,7 @@ static void let_go(void *object) {
   struct left *left = object;
   void *popped;
   if (left->is_pushed) OK(push(context));
-  /* Otherwise calls in the context that the thread made current. */
+  /* If no context was pushed, calls in the context that the thread made current. */
   OK(release(left->block));
   OK(stream_destroy(left->stream));
   if (left->is_pushed) OK(pop(&popped));
