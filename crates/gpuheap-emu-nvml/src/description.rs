@@ -93,7 +93,7 @@ pub(crate) struct Bar1 {
     pub(crate) used: u64,
 }
 
-/// Process in one of NVML's lists. No process with this id need exist.
+/// Process in one of NVML's lists. The process need not exist.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Process {

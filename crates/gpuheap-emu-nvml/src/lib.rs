@@ -1,10 +1,9 @@
 //! Emulated CUDA devices as a `libnvidia-ml.so.1` for unmodified monitors.
 //!
-//! A description lists the devices. If it lists none, the devices come from the emulated driver
-//! in the process, else environment variables select them. The processes belong to the
-//! description, and those that use emulated devices. The latter are all processes of a shared
-//! account, or only this process. The README lists the environment variables and the description's
-//! fields.
+//! A description lists devices and processes. If it lists no devices, the devices of the emulated
+//! driver in this process are used. Without such a driver, environment variables select the
+//! devices. Processes that use emulated devices are added: all processes of a shared account, or
+//! else this process. The README lists the environment variables and the description's fields.
 //!
 //! The module `functions` has one table of functions for each subject. NVML's functions that these
 //! tables lack are not exported. To a program that looks up such a symbol, the driver seems older.

@@ -7,7 +7,7 @@ use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
 use crate::driver;
 use crate::settings::Settings;
 
-/// Default version of the driver: the H200's, with which the emulator was compared.
+/// Default version of the driver: the version on the H200 that the emulator was compared with.
 const DRIVER: &str = "580.95.05";
 
 /// Default version of CUDA, 1000 × major + 10 × minor: equal to the emulated driver's default.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Returns the number that callers write into a structure's version field: version and size.
+/// Returns the number that callers write into a structure's version field: size and version.
 const fn version<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }

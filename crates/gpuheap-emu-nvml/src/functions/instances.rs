@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use crate::args::{Handle, Out, write_if_known};
 use crate::code::{Code, fail_if};
 
-/// Most instances of a device, according to NVIDIA's documentation of MIG.
+/// Maximum number of instances of a device, according to NVIDIA's documentation of MIG.
 const INSTANCES: c_uint = 7;
 
 functions! {

@@ -5,8 +5,8 @@
 ///
 /// Rows of `figures` are for functions that write one number of a device. Each has the symbols,
 /// then a function that returns the number; `None` if the device lacks it. Functions of
-/// `unsupported` return `NOT_SUPPORTED` for every device. They declare no argument but the device:
-/// in every C ABI of Unix, the caller removes the others.
+/// `unsupported` return `NOT_SUPPORTED` for every device. They declare only the argument for the
+/// device: in every C ABI of Unix, the caller removes the other arguments.
 macro_rules! functions {
     (unsupported { $($symbol:ident)* } $($rest:tt)*) => {
         functions! {

@@ -88,7 +88,7 @@ functions! {
     }
 }
 
-/// Returns the program of a process, as its command line names it.
+/// Returns the name of a process's program from its command line.
 fn program(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let first = line.split(|byte| *byte == 0).next().filter(|first| !first.is_empty())?;
