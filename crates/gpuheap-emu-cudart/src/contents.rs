@@ -7,16 +7,16 @@ use std::sync::Mutex;
 /// Fact about the content of device memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Content {
-    /// One of so many elements is not 0.
+    /// In each group of this many elements, one element is not 0.
     OneOf(i64),
-    /// No element is larger.
+    /// No element is larger than this number.
     AtMost(i64),
 }
 
-/// Facts about ranges of device memory, by address: end and fact.
+/// Facts about ranges of device memory, keyed by start address, with the end of the range.
 static CONTENTS: Mutex<BTreeMap<u64, (u64, Content)>> = Mutex::new(BTreeMap::new());
 
-/// Removes the facts about a block. PyTorch's allocator hands it out again.
+/// Removes the facts about a block that PyTorch's allocator hands out again.
 pub(crate) fn forget(block: u64, bytes: u64) {
     let Ok(mut contents) = CONTENTS.lock() else { return };
     let end = block.saturating_add(bytes);

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use crate::contents::{self, Content};
 use crate::torch::{TORCH, Tensor, Torch, driver, find};
 
-/// Most dimensions of a tensor that an [`Operand`] describes.
+/// Maximum number of dimensions of a tensor that an [`Operand`] describes.
 const DIMENSIONS: usize = 8;
 
 /// Tensor that an operator reads.
@@ -25,7 +25,7 @@ struct Operand {
     /// Number of dimensions, at most 8.
     dimensions: c_int,
     sizes: [i64; DIMENSIONS],
-    /// Number of elements of which one is not 0; 1 if nothing is known.
+    /// Size of the groups of elements of which one is not 0; 1 if nothing is known.
     one_of: i64,
     /// Largest value of an element; 0 if nothing is known.
     most: i64,
@@ -44,8 +44,8 @@ type Function = unsafe extern "C-unwind" fn(
     Argument,
 ) -> Argument;
 
-/// Defines functions that replace PyTorch's functions, and call these through the named function
-/// with the number of the argument that is the tensor.
+/// Defines functions that replace PyTorch's functions. Each calls PyTorch's function through
+/// `$through`, and passes it the index of the argument that is the tensor.
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal);)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
@@ -90,7 +90,7 @@ operators! {
         "_ZN2at4_ops13count_nonzero4callERKNS_6TensorESt8optionalIlE" by note_content(1);
 }
 
-/// Returns PyTorch's function. Ends the process if PyTorch lacks it: the caller linked against it.
+/// Returns PyTorch's function. Ends the process if PyTorch lacks the function: a caller needs it.
 fn pytorchs(symbol: &'static str, ours: Function) -> Function {
     let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
     // SAFETY: the mangled name of a C++ function includes the types of its arguments. By the
@@ -106,7 +106,7 @@ fn pytorchs(symbol: &'static str, ours: Function) -> Function {
     }
 }
 
-/// Calls an operator. Meanwhile, the hook can look at the tensor that the operator reads.
+/// Calls an operator. During the call, the hook can look at the tensor that the operator reads.
 ///
 /// # Safety
 ///
@@ -156,8 +156,8 @@ unsafe fn fill(
     result
 }
 
-/// Calls an operator, and notes a fact about its result: of `one_hot`, one of so many elements as
-/// there are classes is not 0; `sum` of booleans and `count_nonzero` are at most the number of
+/// Calls an operator, and notes a fact about its result. In the result of `one_hot`, one element of
+/// each row is not 0. Results of `sum` of booleans and of `count_nonzero` are at most the number of
 /// elements.
 ///
 /// # Safety

@@ -1,5 +1,5 @@
 //! Functions to which the compiler adds calls: they register kernels and variables, and configure
-//! launches. Also functions that do not return a code of success or failure.
+//! launches. Also functions whose result is not a code of success or failure.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -12,8 +12,8 @@ use crate::functions::args;
 use crate::types::PointerAttributes;
 use crate::version;
 
-/// Element size to request for pitched memory, bytes. It is the largest that the driver takes, so
-/// the pitch is aligned for all element sizes.
+/// Element size to request for pitched memory, bytes. It is the largest size that the driver
+/// accepts, so the pitch is aligned for all element sizes.
 const ELEMENT: c_uint = 16;
 /// Device ordinal to return for a pointer that belongs to no device.
 const NO_DEVICE: c_int = -2;

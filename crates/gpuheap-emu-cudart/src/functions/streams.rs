@@ -16,7 +16,7 @@ const GRANULE: usize = 2 << 20;
 #[derive(Default)]
 struct Streams {
     live: usize,
-    /// Granules that the driver took. It keeps them for later streams.
+    /// Granules that the driver took. The driver keeps them for later streams.
     granules: usize,
 }
 
@@ -56,9 +56,9 @@ pub(crate) fn forget_objects(device: c_int) {
     lock().remove(&device);
 }
 
-/// Returns the number of granules for the streams of a device, as an H200's driver takes them
-/// (580.159, 2026-11-28): one at the 2nd stream, the 6th, the 10th, and 35 for the 128 streams that
-/// PyTorch creates with its first one.
+/// Returns the number of granules that an H200's driver takes for so many streams of a device
+/// (580.159, 2026-11-28). It takes one more at the 2nd, the 6th and the 10th stream, and 35 for the
+/// 128 streams that PyTorch creates with its first stream.
 fn granules(streams: usize) -> usize {
     (3 * streams + 5) / 11
 }
