@@ -5,8 +5,8 @@ use crate::threads::UNITS;
 use crate::types::worded;
 use crate::{Arithmetic, Comparison, Fold, Reduction, Type};
 
-/// A kernel. A GPU runs the kernel's PTX, and an emulated device its Rust. Both identify the kernel
-/// by its name.
+/// A kernel. A GPU runs the kernel's PTX, and an emulated device runs the kernel's Rust code. Both
+/// identify the kernel by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Kernel(pub(crate) Kind);
 
@@ -87,7 +87,7 @@ impl Kernel {
         format!("{PREFIX}_{}", words.join("_"))
     }
 
-    /// Parses the name of a kernel. Returns `None` if the name is not that of a gpuheap kernel.
+    /// Parses the name of a kernel. Returns `None` if no gpuheap kernel has that name.
     pub fn parse(name: &str) -> Option<Kernel> {
         let words: Vec<&str> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').collect();
         let kind = match words[..] {

@@ -1,4 +1,4 @@
-//! Amounts of work of a thread and of a block. Launches are planned and PTX is written with them.
+//! Amounts of work of a thread and of a block. Both the plans and the PTX depend on them.
 
 use crate::Type;
 

@@ -152,7 +152,7 @@ impl Fold {
         }
     }
 
-    /// Returns the bits of the aggregate of no values, with which `out` must be filled before.
+    /// Returns the bits of an aggregate of no values. A launch needs `out` to be filled with them.
     pub const fn identity(self, of: Type) -> u64 {
         match (self, self.output(of)) {
             (Fold::Min, Type::F64) => f64::INFINITY.to_bits(),

@@ -4,8 +4,8 @@ use crate::kernel::Kind;
 use crate::threads::{BLOCK, SHARED_BYTES, grid};
 use crate::{Fold, Kernel, Launch, Type, Words};
 
-/// Maximum number of blocks that keep their own aggregates. Each block adds all of them to the
-/// result at its end, and that work must stay small.
+/// Maximum number of blocks that keep their own aggregates. At its end, each block adds its
+/// aggregates to the result, and that work must stay small.
 const MOST_BLOCKS: u64 = 1024;
 
 /// Rows to aggregate by key. Each row of `values`, shape `[rows, inner]`, has a key that names a
@@ -14,7 +14,7 @@ const MOST_BLOCKS: u64 = 1024;
 pub struct ByKey {
     /// The aggregate.
     pub fold: Fold,
-    /// Type of the values, and their address. If there are none, each row counts 1, `inner` is 1,
+    /// Type of the values, and their address. If this is `None`, each row counts 1, `inner` is 1,
     /// and `fold` must be [`Fold::Count`].
     pub values: Option<(Type, u64)>,
     /// Type of the keys, an integer, and the address of one key for each row.
@@ -40,8 +40,8 @@ pub struct ByKey {
     pub skips_nan: bool,
 }
 
-/// Plans aggregates by key. Without rows, without keys of an integer type, or without values for a
-/// fold that needs them, returns no launches.
+/// Plans aggregates by key. Returns no launches if there are no rows, if the keys are not integers,
+/// or if the fold needs values and there are none.
 pub fn group(by: &ByKey) -> Vec<Launch> {
     let inner = if by.values.is_some() { by.inner } else { 1 };
     let count = (by.rows as u64).saturating_mul(inner as u64);
@@ -52,7 +52,7 @@ pub fn group(by: &ByKey) -> Vec<Launch> {
     let slots = by.groups.saturating_mul(inner).max(1);
     let most = SHARED_BYTES / 8;
     let shared = slots <= most;
-    // With several copies of a block's aggregates, fewer threads add to the same one at once.
+    // With several copies of a block's aggregates, fewer threads add to the same copy at once.
     let copies = if shared { 1_u64 << (most / slots).min(BLOCK as usize).ilog2() } else { 1 };
     let (of, values) = by.values.unzip();
     let kernel = Kernel(Kind::Groups { shared, fold: by.fold, of, key: by.keys.0 });

@@ -1,4 +1,4 @@
-//! Aggregates by key. If all of them fit, each block first forms its own in its shared memory.
+//! Aggregates by key. If all aggregates fit, each block first forms its own in its shared memory.
 //! Otherwise all additions are in global memory.
 
 use crate::ptx::value::{cast, class, combine, load};
@@ -183,8 +183,8 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
     emit!(w, "@{negative} red.{space}.{opposite}.u64 [{place}], {bits};");
 }
 
-/// Aggregates that one block keeps in shared memory: several copies of one for each element of the
-/// result.
+/// Aggregates that one block keeps in shared memory: one for each element of the result, in several
+/// copies.
 struct OwnTotals {
     /// Address of the first aggregate of the first copy.
     first: Reg,
@@ -214,7 +214,7 @@ impl OwnTotals {
 }
 
 /// Divides `count` aggregates from `first` on among the block's threads. `work` receives the
-/// address and the index of each.
+/// address and the index of each aggregate.
 fn for_each_own(w: &mut Writer, first: Reg, count: Reg, work: impl Fn(&mut Writer, Reg, Reg)) {
     let index = w.special("tid.x");
     let place = w.reg(Class::Bits32);

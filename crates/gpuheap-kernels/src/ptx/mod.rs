@@ -1,4 +1,4 @@
-//! PTX of the kernels, generated from code that types and operations have in common.
+//! PTX of the kernels, generated from code that all types and operations share.
 
 mod elementwise;
 mod group;

@@ -103,8 +103,7 @@ fn piece_of(
     (length, w.at(input, place, of.size()))
 }
 
-/// Writes the share of one lane in a piece. It consists of vectors at a distance of `lanes` vectors
-/// from each other.
+/// Writes the work of one lane on a piece. The lane reads every `lanes`-th vector.
 fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: Reg, from: Reg) {
     let (of, each) = (fold.of, VECTOR / fold.of.size());
     let [at, step, far, last] = w.regs(Class::Bits32);

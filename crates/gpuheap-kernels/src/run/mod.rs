@@ -1,5 +1,5 @@
-//! Kernels in Rust: the operations of the PTX. Where the order affects results, it is the PTX's
-//! order.
+//! Kernels in Rust, with the operations of the PTX. If the order of operations affects results, it
+//! is the order of the PTX.
 
 mod element;
 mod elementwise;

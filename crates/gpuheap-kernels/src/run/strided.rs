@@ -10,7 +10,7 @@ use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 /// too.
 const NEAR: u64 = 64;
 
-/// Reads elements at a stride into adjacent ones.
+/// Reads elements at a stride into adjacent elements.
 pub(super) fn gather(
     memory: &mut AnyMemory<'_>,
     address: u64,

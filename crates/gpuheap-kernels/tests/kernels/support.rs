@@ -67,7 +67,7 @@ pub(crate) trait Native: Copy + PartialEq + std::fmt::Debug {
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Returns the bits, zero-extended, with one pattern for all NaNs.
     fn bits(self) -> u64;
-    /// Returns values at the edges of the type's range, which are the most likely to go wrong.
+    /// Returns values at the edges of the type's range.
     fn edges() -> Vec<Self>;
 }
 
