@@ -117,7 +117,7 @@ fn adapted_parameters(parameters: &[Ident], fields: &[(&Field, How)]) -> Result<
     Ok(adapted)
 }
 
-/// Returns the names, out of `names`, that occur in a type.
+/// Returns the names of `names` that occur in a type.
 fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
     struct Names<'a> {
         names: &'a [Ident],
