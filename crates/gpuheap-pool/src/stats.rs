@@ -49,9 +49,9 @@ pub struct RunningStats {
     stats: AllocStats,
     /// The high-water mark of `live` since the last call of `take_recent_peak`.
     recent_peak: u64,
-    /// Largest excess of the driver's free bytes over a request that it refused, in bytes. `None`
-    /// if the driver refused no request. `None` also after the driver granted a later request and
-    /// then reported no more free bytes than this margin.
+    /// Largest difference, in bytes, between the driver's free bytes and a request that it refused.
+    /// `None` if the driver refused no request. `None` also after the driver granted a later
+    /// request and then reported no more free bytes than this margin.
     pub refused_margin: Option<u64>,
 }
 

@@ -45,7 +45,7 @@ impl Order {
     }
 
     /// Sets whether a free from now on counts as completed at once. The ticket of such a free has
-    /// the number zero. Every stream counts as past it.
+    /// the number zero. Every stream counts as past that ticket.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
@@ -115,8 +115,8 @@ impl Order {
         Ok(())
     }
 
-    /// Polls some streams, then makes `stream` wait for those frees that it is not already ordered
-    /// after.
+    /// Polls some streams, then makes `stream` wait for those of the frees that it does not come
+    /// after yet.
     ///
     /// # Errors
     ///
@@ -257,8 +257,8 @@ impl Order {
     }
 }
 
-/// Makes driver calls in one group, to enter and leave the driver once: that takes as long as one
-/// call.
+/// Makes driver calls in one group, so that the driver is entered and left only once. Entering and
+/// leaving take as long as one call.
 pub(super) fn group_calls<R>(
     source: &mut dyn MemorySource,
     calls: impl FnOnce(&mut dyn MemorySource) -> R,

@@ -82,7 +82,7 @@ pub struct Order {
     pub(super) ended: Vec<u64>,
 }
 
-/// Number of active streams from which a new stream triggers a poll for ended ones.
+/// If at least this many streams are active, a new stream triggers a poll for ended streams.
 const MANY_ACTIVE: usize = 32;
 
 /// Maximum number of moments kept apart for one stream. If there are more, frees of the oldest
@@ -222,7 +222,7 @@ impl Order {
             // Never fails, because retiring a transient stream makes no driver call.
             let _ = self.retire_slot(slot as usize, source);
         }
-        // A program that makes streams also ends them.
+        // Programs that make new streams also end streams, so ended streams are retired here.
         self.retire_abandoned(source);
         if self.active.len() >= MANY_ACTIVE.max(2 * self.left) {
             // This poll only frees slots. If the poll fails, the next poll is made when more

@@ -55,7 +55,7 @@ impl Environment<'_> {
         let ordered = self.source.is_stream_ordered();
         if let Some(limit) = self.limits.hard {
             let reserved = self.reserved()?;
-            // The bytes that a pool of the driver has free may already cover the request.
+            // The free bytes of a driver's pool may already cover the request.
             let kept = if ordered { reserved.saturating_sub(self.stats.taken) } else { 0 };
             if reserved.saturating_add(growth) > limit && kept < bytes {
                 return Err(Shortage::Limit(growth));
@@ -128,7 +128,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the bytes that the heap could reserve in all, and the bytes of them that are left.
+    /// Returns the bytes that the heap could reserve in total, and the bytes left to reserve.
     pub fn headroom(&mut self) -> Headroom {
         Headroom::from_source(self.source, self.limits)
     }
@@ -173,11 +173,11 @@ impl Environment<'_> {
     }
 }
 
-/// Bytes that a heap could reserve in all, and bytes that are left to reserve. Both are zero if the
-/// driver does not report the device's memory.
+/// Bytes that a heap could reserve in total, and bytes that are left to reserve. Both are zero if
+/// the driver does not report the device's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headroom {
-    /// Most that the heap could reserve: the device's memory, or a limit below it.
+    /// Maximum of the reserved bytes: the device's memory, or a limit below it.
     pub most: u64,
     /// Bytes that the heap can reserve before the device or a limit is full.
     pub left: u64,

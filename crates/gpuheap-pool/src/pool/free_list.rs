@@ -17,7 +17,7 @@ impl FreeList {
     }
 
     /// Takes the last freed block that `fits` and may be used on `stream`. If no such block may be
-    /// used at once, polls the driver, then makes `stream` wait for one.
+    /// used at once, polls the driver, then makes `stream` wait for a block.
     pub(super) fn find(
         &mut self,
         stream: StreamRef,
@@ -25,8 +25,8 @@ impl FreeList {
         fits: impl Fn(u64) -> bool,
     ) -> Result<Option<Segment>, Shortage> {
         let blocks = &self.blocks;
-        // Of the blocks that fit, the oldest one was freed first, so its fence is the likeliest to
-        // be reached.
+        // The oldest block that fits was freed before the others, so its fence is most likely to be
+        // reached.
         let oldest = blocks.iter().position(|(_, segment)| fits(segment.bytes));
         let found = env.order.find(stream, env.source, |order, _| Candidates {
             usable: blocks.iter().rposition(|(ticket, segment)| {

@@ -7,7 +7,7 @@
 //! | [`binned`](PoolKind::Binned) | powers of two up to 128 MiB | the last one freed in the bin |
 //! | [`split`](PoolKind::Split) | segments, split and coalesced | the smallest range that fits |
 //! | [`stitched`](PoolKind::Stitched) | pages at reserved addresses | the smallest range that fits, else maps pages into one |
-//! | [`driver`](PoolKind::Driver) | a pool of the driver's own | as the driver does |
+//! | [`driver`](PoolKind::Driver) | memory in a pool of the driver | as the driver does |
 //!
 //! A policy manages block descriptors. It reaches the driver only through its [`Environment`], so
 //! each policy is tested without a driver.

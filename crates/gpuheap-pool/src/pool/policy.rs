@@ -126,8 +126,7 @@ pub struct Forecast {
     /// Least bytes that the policy would take from the driver if the request is not cached.
     pub take: u64,
     /// Bytes that the policy would take if no cached piece became part of the request. Missing
-    /// memory is counted with this figure, because a reclaim gives back such pieces with the
-    /// others.
+    /// memory is counted with this figure, because a reclaim gives back cached pieces too.
     pub take_whole: u64,
     /// Segments without a live block. They could be given back to the driver.
     pub spare: Vec<Segment>,

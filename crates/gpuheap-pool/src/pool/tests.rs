@@ -240,14 +240,14 @@ impl World {
         (0..STREAMS).for_each(|slot| self.model.complete(slot));
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         // A fence of a transient stream may have failed. The free then stays pending until that
-        // stream's next free or a wait for the whole device. This is such a wait.
+        // stream's next free or a wait for the whole device. `complete_all` stands for that wait.
         self.model.all_known();
         self.order.complete_all(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         if self.limits.soft.is_some() {
             let released = self.act(|policy, env| policy.release_freed(u64::MAX, env));
             released.map_err(|error| format!("{error:?}"))?;
-            // A failed growth leaves memory that no program freed, so it is not noted as freed.
+            // A failed growth leaves memory that no program freed, so that memory has no note.
             let grew = |action: &Action| !matches!(action, Action::Fail { .. });
             if self.stats.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
                 return Err(format!("{} bytes were freed and not noted", self.stats.taken));

@@ -92,7 +92,7 @@ pub struct Limits {
     pub hard: Option<u64>,
 }
 
-/// A function that waits. It is made under the heap's lock and called later.
+/// A function that waits. It is made under the heap's lock, and called without the lock.
 pub type Waiter = Box<dyn FnOnce() -> SourceResult + Send>;
 
 /// Source of memory and of stream order: the driver, or a model of it.
@@ -124,7 +124,7 @@ pub trait MemorySource: Send {
     /// Returns the high-water mark of [`reserved`](MemorySource::reserved).
     fn reserved_peak(&mut self) -> SourceResult<u64>;
 
-    /// Returns the most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
+    /// Returns the maximum by which taking `bytes` can raise [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
     /// Returns the bytes by which [`reserved`](MemorySource::reserved) would fall if these segments
@@ -158,7 +158,7 @@ pub trait MemorySource: Send {
     /// immediately and waits for the fill.
     fn zero(&mut self, address: u64, bytes: u64, stream: Option<StreamRef>) -> SourceResult;
 
-    /// Returns the most bytes that could ever be taken.
+    /// Returns the maximum number of bytes that could ever be taken.
     fn capacity(&self) -> u64;
 
     /// Returns the free and the total bytes of the device, counting all processes. For pinned

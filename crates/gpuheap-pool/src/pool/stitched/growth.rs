@@ -12,13 +12,13 @@ use crate::source::{GRANULE, round_up};
 /// back a chunk of 512 MiB costs 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const MOST: u64 = 512 << 20;
 
-/// Divisor of the most bytes that the heap could reserve. The quotient, 1.4 % of them, may be
+/// Divisor of the maximum number of bytes that the heap could reserve. The quotient (1.4 %) may be
 /// reserved above the high-water mark of live bytes. With this value, none of 20 recorded programs
 /// stitches on an H200. For random sizes with 8 GiB live, utilisation is 0.81 there; with a divisor
 /// of 64 it is 0.79.
 const SHARE_OF_MOST: u64 = 72;
-/// Divisor of the bytes that are left to reserve: a second bound of the allowance. The allowance
-/// shrinks once three quarters of the device are reserved.
+/// Divisor of the bytes that are left to reserve. The quotient is a second bound of the allowance.
+/// It lowers the allowance once three quarters of the device are reserved.
 const SHARE_OF_LEFT: u64 = 16;
 /// Divisor of the allowance. The quotient bounds the size of a piece: 128 MiB on an H200. The
 /// driver takes 80 µs for a piece of any size from 32 MiB on, and larger pieces leave more memory

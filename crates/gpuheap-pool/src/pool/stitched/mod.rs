@@ -619,8 +619,8 @@ impl Stitched {
     }
 
     /// Returns `true` if a free block may become a small run. With `split`, part of a larger
-    /// segment becomes one only if no segment can be taken: otherwise the larger segment could not
-    /// serve a request of its size.
+    /// segment becomes a small run only if no segment can be taken: otherwise the larger segment
+    /// could not serve a request of its size.
     fn may_hold_small(&self, key: u32) -> bool {
         !self.in_segments || self.primary.blocks[key].bytes == SMALL_RUN
     }

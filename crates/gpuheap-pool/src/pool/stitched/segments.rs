@@ -10,8 +10,8 @@ use super::{SMALL_RUN, Stitched};
 use crate::pool::{Environment, Request, Shortage, Taking};
 use crate::source::{Segment, SourceResult, round_up};
 
-/// Requests below this size share segments of [`SHARED_SEGMENT`]; each larger one takes its own
-/// segment.
+/// Requests below this size share segments of [`SHARED_SEGMENT`]; each larger request takes a
+/// separate segment.
 const SHARED: u64 = 10 << 20;
 const SHARED_SEGMENT: u64 = 20 << 20;
 

@@ -8,7 +8,7 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Least number of chunks in the bound on mappings: a heap with fewer chunks gets the same bound.
+/// The bound on mappings counts at least this many chunks, even if the heap has fewer.
 const CHUNKS: usize = 32;
 
 /// Number of times that new memory is added before stitching is given up.
@@ -105,9 +105,9 @@ impl Stitched {
         grant.ok_or_else(none)
     }
 
-    /// Returns the most bytes that could be stitched without new memory, with nothing set apart for
-    /// small requests. The sum is all whole free chunks, the longest free end of another chunk, and
-    /// the longest free beginning of one.
+    /// Returns the maximum number of bytes that could be stitched without new memory, with nothing
+    /// set apart for small requests. It is the sum of all whole free chunks, the longest free end
+    /// of another chunk, and the longest free beginning of one.
     pub(super) fn stitchable(&self, allowed: impl Fn(&Block) -> bool) -> u64 {
         if self.in_segments {
             return 0;

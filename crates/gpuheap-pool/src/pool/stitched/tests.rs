@@ -243,8 +243,8 @@ fn small_request_is_stitched_before_failing() {
     bench.free(across, 0);
     bench.allocate(66 * KIB, 0);
     bench.limits.hard = Some(bench.stats.taken);
-    // Free are 20 KiB at the end of one chunk, 10 KiB at the end of another, and 24 KiB at the
-    // beginning of the next.
+    // The free bytes are 20 KiB at the end of one chunk, 10 KiB at the end of another, and 24 KiB
+    // at the beginning of the next.
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!((cached.bytes, cached.largest, cached.stitchable), (54 * KIB, 34 * KIB, 44 * KIB));
     assert!(bench.forecast(44 * KIB).is_cached);
@@ -343,8 +343,8 @@ fn release_at_small_block_frees_chunk() {
     }
 }
 
-/// Makes two small runs of 2 MiB with one live small block in each. After them follow a free large
-/// block and a live one.
+/// Makes two small runs of 2 MiB with one live small block in each. A free large block and a live
+/// large block follow.
 fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
     let mut bench = Bench::new(stitches());
     bench.allocate(70_000, 0);

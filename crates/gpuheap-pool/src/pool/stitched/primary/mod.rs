@@ -35,7 +35,7 @@ const PAGE: u64 = crate::source::GRANULE;
 /// Number of empty small runs that are kept for the next small requests.
 const KEPT_EMPTY_RUNS: usize = 2;
 
-/// Number of noted boundaries above which stale ones are removed.
+/// Number of noted boundaries above which stale boundaries are removed.
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(crate) struct Primary {
     /// Keys of free blocks that could not merge with the next block, because another stream freed
     /// that block.
     boundaries: Vec<u32>,
-    /// Number of boundaries above which stale ones are removed, if it exceeds [`BOUNDARIES`].
+    /// Number of boundaries above which stale ones are removed, if larger than [`BOUNDARIES`].
     crowded: usize,
     /// Keys of empty small runs: free blocks of small requests without another such block on either
     /// side.

@@ -72,7 +72,7 @@ impl Addresses {
 /// so many.
 pub(crate) fn reserve(bytes: u64, env: &mut Environment<'_>) -> Result<Segment, Shortage> {
     const TIMES: u64 = 4;
-    /// Most bytes of addresses to reserve at once.
+    /// Maximum number of bytes of addresses to reserve at once.
     const SPACE: u64 = 1 << 46;
     let capacity = env.source.capacity();
     let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();

@@ -65,7 +65,7 @@ pub(crate) struct Plan {
 }
 
 /// Plans `bytes` from `runs`, sorted by the bytes of their whole chunks. The plan has one run as
-/// its head, then the runs with most whole chunks, then the shortest sufficient tail.
+/// its head, then the runs with the most whole chunks, then the shortest sufficient tail.
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -79,7 +79,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
             plan.missing -= length;
         }
     };
-    // Parts that are left of runs in the plan.
+    // Remainders of runs whose first part is in the plan.
     let mut rests: Vec<Run> = Vec::new();
     let rest = |run: Run| run.remainder().filter(|_| packing == Packing::Most);
     let first = (0..runs.len()).max_by_key(|at| leads(&runs[*at]));
