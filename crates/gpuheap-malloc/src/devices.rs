@@ -177,7 +177,7 @@ fn primary_of(context: CUcontext) -> Option<CUdevice> {
     {
         return None;
     }
-    // Releasing this reference does not end the context, because it is current and so has another.
+    // Releasing this reference does not end the context: a current context has another reference.
     let _ = real::cuDevicePrimaryCtxRelease_v2(device);
     (primary == context).then_some(device)
 }

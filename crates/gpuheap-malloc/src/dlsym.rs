@@ -12,7 +12,7 @@ use crate::real::CATCHER;
 
 export_dlsym!(CATCHER);
 
-/// Answer to a load by `dlopen`.
+/// Result of [`loads`], for `dlopen`.
 #[repr(C)]
 struct Loading {
     /// The loader's `dlopen`.

@@ -1,4 +1,4 @@
-//! C symbols, made from the table.
+//! C symbols of the functions in `table.rs`.
 
 use std::ffi::{c_int, c_uint, c_void};
 

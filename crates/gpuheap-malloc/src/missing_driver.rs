@@ -47,8 +47,8 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
     counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
-    // If the program may search other folders than a search from here, or may try other names, the
-    // message is written at the exit.
+    // If the program's own search may still find a driver, in other folders or under another name,
+    // the message is written at the exit instead.
     if file == DRIVER
         && found_elsewhere().is_none()
         && !search_path::brings_folders(caller)

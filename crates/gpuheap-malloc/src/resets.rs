@@ -21,8 +21,8 @@ pub(crate) struct Resets {
     pub(crate) lost: u64,
     /// Bytes of the lost allocations, as requested.
     pub(crate) lost_bytes: u64,
-    /// If backtraces are recorded: places of the allocations that the last reset with live memory
-    /// lost.
+    /// Places of the allocations that were lost in the last reset with live memory. `None` if
+    /// backtraces are not recorded.
     pub(crate) leaks: Option<String>,
 }
 

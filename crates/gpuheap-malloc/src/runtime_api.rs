@@ -35,8 +35,8 @@ fn pass_on(call: impl FnOnce() -> CUresult) -> CUresult {
     code
 }
 
-/// Passes on a call, then calls `then` if the call succeeded. If the runtime made the call, returns
-/// the call's code instead.
+/// Passes on a call, then calls `then` if the call succeeded. If the call came from the runtime
+/// itself, does not call `then`.
 pub(crate) fn pass_on_first(
     call: impl FnOnce() -> CUresult,
     then: impl FnOnce() -> CUresult,

@@ -1,5 +1,5 @@
 /* Calls a function that dlsym found in a library, before and after the library is closed. The
- * function is the drop-in's. */
+ * function belongs to the drop-in. */
 #include <dlfcn.h>
 #include <stdio.h>
 
