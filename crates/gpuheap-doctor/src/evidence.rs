@@ -145,7 +145,7 @@ pub(crate) enum Ended {
 ///
 /// In a container, an older driver also lists processes from outside, with pids that processes
 /// inside may have too. Then the end is likely in two cases. Either a holder belongs to the session
-/// or group that the process led. Or all unlisted holders of the device only inherited it, and this
+/// or group that the process led. Or all unlisted holders only inherited the device, and this
 /// namespace has used the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {

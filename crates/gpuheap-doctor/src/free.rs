@@ -1,4 +1,4 @@
-//! Steps that would give memory back, and the end of proven orphans.
+//! Steps that would give memory back, and the termination of proven orphans.
 
 mod holders;
 mod requests;
@@ -65,7 +65,7 @@ pub struct Plan {
     pub orphans: Vec<Orphan>,
     /// Reason why no orphan is proven, if the proof failed.
     pub unproven: Option<String>,
-    /// Programs that can give back cached memory on request, without an end.
+    /// Programs that can give back cached memory on request, and continue.
     pub caches: Vec<Cache>,
     /// Further steps, each a command.
     pub steps: Vec<Step>,
@@ -309,7 +309,7 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
 }
 
 /// Makes a program give back its cached memory. Returns the bytes, and a line for each of the
-/// program's sockets that allows it. Blocks for 11 seconds at most for each socket.
+/// program's sockets that allows a flush. Blocks for 11 seconds at most for each socket.
 pub fn flush(cache: &Cache) -> (u64, String) {
     let Cache { pid, uid, program, .. } = cache;
     let name = format!("pid {pid} ({})", cut(program, 40));

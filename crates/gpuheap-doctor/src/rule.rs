@@ -21,7 +21,7 @@ pub struct Rule {
     check: Check,
 }
 
-/// Function that runs a rule, by the subject of a call.
+/// Function that runs a rule. The variants differ in the subject of one call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Check {
     /// The whole machine.
@@ -42,7 +42,7 @@ pub enum Severity {
     Fail,
     /// A process holds memory that may be recoverable, or that a later request will lack.
     Warning,
-    /// A fact explains a figure. Shown on request.
+    /// The finding explains a figure. It is shown on request.
     Info,
 }
 
@@ -85,7 +85,7 @@ pub struct Finding {
     pub bytes: u64,
 }
 
-/// Page with a section for each rule, whose heading begins with the rule's id.
+/// Page with a section for each rule. Each heading begins with the rule's id.
 const PAGE: &str = include_str!("../rules.md");
 
 impl Rule {

@@ -79,7 +79,7 @@ pub struct Gpu {
     pub pages_pending: Option<bool>,
     /// Number of pages that are retired already.
     pub retired_pages: Option<u32>,
-    /// Percentage of the last sample in which a kernel ran.
+    /// Percentage of the last sample period during which a kernel ran.
     pub utilization: Option<u32>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn windows_drive(path: &str) -> Option<&str> {
 /// Returns the device file of a path, as `/dev/nvidia0`; `None` for other files.
 ///
 /// Containers mount device files below other folders, such as `/host/dev`. If the file was removed
-/// after it was opened, a remark follows its name.
+/// after it was opened, its path ends with ` (deleted)`.
 pub(crate) fn device(path: &str) -> Option<String> {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let (folder, name) = path.rsplit_once('/')?;

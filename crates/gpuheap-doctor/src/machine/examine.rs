@@ -102,8 +102,8 @@ pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32
 }
 
 /// Largest number of processes that are compared, and of descriptors of each process. Jobs with 126
-/// workers were reported, and a process has some 20 descriptors for each GPU. All pairs of 256
-/// processes without a shared file take some 2 million calls, about a second.
+/// workers were reported, and a process has some 20 descriptors for each GPU. Comparing all pairs
+/// of 256 processes that share no file takes some 2 million calls, about a second.
 const MOST_COMPARED: usize = 256;
 
 /// Pairs of processes that share an open file of a device, and the reason why some processes were

@@ -32,7 +32,7 @@ pub struct Host {
     pub last_pid: Option<u32>,
     /// Memory that drivers have pinned, bytes; 0 if the kernel does not count it.
     pub pinned: u64,
-    /// Facts that each show WSL2.
+    /// Facts that indicate WSL2.
     pub wsl_facts: Vec<&'static str>,
     /// `true` under WSL2.
     pub is_wsl: bool,
@@ -102,8 +102,8 @@ impl Host {
 /// Bytes of a page on the machines that WSL2 runs on.
 const PAGE: u64 = 4096;
 
-/// Returns the facts that show WSL2. Each fact can be missing: in a container, under sudo, with a
-/// custom kernel, or with the GPU or the start of Windows programs switched off.
+/// Returns the facts that indicate WSL2. Each fact can be missing: in a container, under sudo, with
+/// a custom kernel, or with the GPU or the start of Windows programs switched off.
 fn wsl_facts(source: &dyn Source, is_microsoft: bool, has_dxg: bool) -> Vec<&'static str> {
     let is_there = |path: &str| source.read(path).is_ok() || source.list(path).is_ok();
     let interop = "/proc/sys/fs/binfmt_misc/WSLInterop";

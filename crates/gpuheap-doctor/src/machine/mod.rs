@@ -113,7 +113,7 @@ impl Machine {
         Machine::from_source(Arc::new(source), Probes::default())
     }
 
-    /// Returns the machine, read anew from the same source as by [`read`](Machine::read).
+    /// Reads the machine again from its source, as [`read`](Machine::read) does.
     pub fn reread(&self) -> Machine {
         let mut machine = Machine::from_source(self.source.clone(), self.probes.clone());
         machine.read_programs();
@@ -174,9 +174,9 @@ impl Machine {
         };
     }
 
-    /// Reads NVML's figures again, and the processes that are new in its lists. For a display that
-    /// repeats: mappings, environments and descriptors of known processes are not read again, and
-    /// their states every two seconds. Blocks for 13 seconds at most.
+    /// Reads NVML's figures again, and the processes that are new in its lists. Serves displays
+    /// that repeat: does not read mappings, environments and descriptors of known processes again,
+    /// and reads their states every two seconds. Blocks for 13 seconds at most.
     pub fn refresh(&mut self) {
         self.nvml = limited_nvml(&self.source, &self.probes.nvml);
         let listed = listed(&self.nvml);

@@ -198,8 +198,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     Scan { processes, visible, unreadable: Some(unreadable) }
 }
 
-/// Returns the listed processes and their parents. Of the processes in `known` reads the state
-/// alone.
+/// Returns the listed processes and their parents. Reads only the state of processes in `known`.
 pub(super) fn reread(
     source: &Arc<dyn Source>,
     mut known: Vec<Process>,

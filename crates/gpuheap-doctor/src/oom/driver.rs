@@ -4,8 +4,8 @@ use super::explanation::{Explanation, explanation};
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 
-/// Explains "device not ready". Under WSL2, Windows did not keep memory on the card; elsewhere, a
-/// query found unfinished work.
+/// Explains "device not ready". Under WSL2, it means that Windows did not keep memory on the card.
+/// Elsewhere, a query found unfinished work.
 pub(super) fn not_ready(text: &str, on_wsl2: bool) -> Option<Explanation> {
     const NAMES: [&str; 3] = ["device not ready", "cudaErrorNotReady", "CUDA_ERROR_NOT_READY"];
     if !NAMES.iter().any(|name| text.contains(name)) {

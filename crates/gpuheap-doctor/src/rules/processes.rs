@@ -246,7 +246,7 @@ pub(super) const P22: Rule = Rule::new(
     Processes(memory_of_ended_senders),
 );
 
-/// Shared memory from which on a device counts as listed twice, bytes.
+/// Difference above which memory of a device counts as listed twice, bytes.
 const NOISE: i64 = 64 << 20;
 
 /// Returns a finding for each process that shares memory with an ended process.

@@ -126,10 +126,10 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
 pub(super) const W05: Rule =
     Rule::new("W05", Severity::Warning, "little left to pin", Machines(pinned_memory));
 
-/// Pinned memory from which on calls failed in Docker on WSL2.
+/// Pinned memory, in bytes, from which calls began to fail in Docker on WSL2.
 const NOTED: u64 = 512 << 20;
 
-/// Pinned memory from which on calls failed on a host with 62 GiB.
+/// Pinned memory, in bytes, from which calls began to fail on a host with 62 GiB.
 const WARNED: u64 = 768 << 20;
 
 /// Returns a finding if pinned memory is close to the amounts at which calls failed.

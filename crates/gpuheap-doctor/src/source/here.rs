@@ -28,8 +28,8 @@ const LIMIT_OF_CUDA: Duration = Duration::from_secs(30);
 pub struct Here;
 
 impl Here {
-    /// Keeps NVML initialised until the drop of the result, for reads that repeat. Does not wait
-    /// for NVML.
+    /// Keeps NVML initialised until the result is dropped, for reads that repeat. Does not wait for
+    /// NVML.
     pub fn keep_nvml(self) -> KeptNvml {
         nvml::keep()
     }
@@ -184,7 +184,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
 /// Longest wait for the end of a killed command, and for the remaining output of an ended command.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// Waits until a command ends. `None` if it runs on after `limit`.
+/// Waits until a command ends. `None` if it still runs after `limit`.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {

@@ -14,18 +14,18 @@ use crate::facts::{Gpu, Kind, Listed, Nvml, NvmlFailure, Skipped, Why};
 /// Paths of NVML. Under WSL2, the library is outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
 
-/// NVML, kept initialised. Without it, each read of [`Here`](super::Here) initialises the devices:
-/// some seconds of a card without persistence mode.
+/// NVML, kept initialised. Without it, each read of [`Here`](super::Here) initialises the devices.
+/// This takes seconds on a card without persistence mode.
 pub struct KeptNvml(#[expect(dead_code, reason = "its drop ends the thread")] Sender<()>);
 
-/// Initialises NVML on a thread, and keeps it so until the drop of the result.
+/// Initialises NVML on a thread. The thread ends when the result is dropped.
 pub(super) fn keep() -> KeptNvml {
     let (kept, end) = channel();
     let work = move || {
         // Hangs if the driver does.
         let open = |place: &str| Library::builder().lib_path(place.as_ref()).init().ok();
         let _library = PLACES.into_iter().find_map(open);
-        // Fails at the drop of the result.
+        // Returns an error when the result is dropped.
         let _ = end.recv();
     };
     // Without the thread, each read initialises NVML.

@@ -84,7 +84,7 @@ const LARGE_CONTEXT: u64 = 527 << 20;
 /// 426 MiB (RTX 6000 Ada).
 const SMALL_CONTEXT: u64 = 330 << 20;
 
-/// Least memory of a data-centre card.
+/// Minimum memory of a data-centre card.
 const LARGE_CARD: u64 = 64 << 30;
 
 /// Accounts, as `gpuheap status --json` prints them.

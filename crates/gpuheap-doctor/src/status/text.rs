@@ -1,4 +1,4 @@
-//! Text of accounts.
+//! Accounts as text.
 
 use gpuheap_publish::{Leaks, Published, RECORDED, Site};
 use gpuheap_text::{Amount, age, count, cut, cut_name, hanging, line, mib};
@@ -6,7 +6,7 @@ use gpuheap_text::{Amount, age, count, cut, cut_name, hanging, line, mib};
 use super::{Account, Place, Program, Row};
 use crate::machine::Windows;
 
-/// Least width of the column of commands.
+/// Minimum width of the column of commands.
 const LEAST_COMMAND: usize = 12;
 
 /// Renders accounts for a terminal of `width` columns, a section for each device. `driver` is the
@@ -62,7 +62,7 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
     text
 }
 
-/// Most entries of each list of [`Program::render`].
+/// Maximum number of entries in each list of [`Program::render`].
 const SHOWN_DETAILS: usize = 20;
 
 impl Program {
@@ -121,8 +121,8 @@ fn lines(text: &mut String, leaks: &Leaks, width: usize) {
     }
 }
 
-/// Names a line and its function in `width` columns. Of a long path keeps the start and the file
-/// name.
+/// Names a line and its function in `width` columns. If the path is long, keeps its start and the
+/// file name.
 fn place(site: &Site, width: usize) -> String {
     if site.function.is_empty() {
         return cut_name(&site.line, width);

@@ -57,8 +57,8 @@ fn idle_device_has_no_step() {
     assert!(text.ends_with("no process holds memory: nothing to give back\n"), "{text}");
 }
 
-/// Returns a GPU with two live programs of this user, which hold 3.8 GiB in all. No rule covers
-/// them.
+/// Returns a GPU with two live programs of this user. Together they hold 3.8 GiB, and no rule
+/// covers them.
 fn two_programs() -> Recording {
     let process = |pid: u32, program: &str| {
         format!(
@@ -236,12 +236,12 @@ fn published_cache_is_flushed_on_request() {
     let own = plan(mine("fires.machine"));
     assert_eq!((own.caches[0].pid, own.caches[0].bytes), (4000, 12 << 30));
     insta::assert_snapshot!(own.render(80));
-    // The program does not allow it, so it is a step to type.
+    // The program does not allow a flush, so the plan has a command instead.
     let read = plan(mine("fires_info.machine"));
     assert!(read.caches.is_empty());
     let step = read.steps.iter().find(|step| step.reason.starts_with("P25")).unwrap();
     assert_eq!(step.bytes, 2 << 30);
-    // A heap that does not allow it is not counted.
+    // A heap that does not allow a flush is not counted.
     let programs = mine("fires.machine").text("programs").unwrap().to_owned();
     let (heap, rest) = programs.split_once("\"heaps\": [").unwrap().1.split_once('}').unwrap();
     let closed = heap.replace("control", "read");

@@ -108,7 +108,7 @@ fn failed_pause_leaves_process_running() {
         assert!(error.contains(text), "{fails}: {error}");
         assert_eq!(*driver.state.borrow(), state, "{fails}");
     }
-    // The state that a failed unlock left is resumed without a restore.
+    // A failed unlock leaves the process locked. Its resume needs no restore.
     let driver = Fake::new(CUprocessState::LOCKED, "");
     assert_eq!(pause.resume(&machine, &driver), Ok(()));
     assert_eq!(*driver.calls.borrow(), ["unlock"]);
