@@ -83,7 +83,7 @@ impl Request {
             }
         };
         let code = call();
-        // After a failure, the places of the results have the program's own bytes.
+        // After a failure, the places of the results still hold the program's bytes.
         match code.is_success().then(result) {
             Some(Ok((address, bytes))) => {
                 block.address = address;
@@ -157,7 +157,7 @@ pub(crate) fn cuMemAllocPitch_v2(
     height: usize,
     element_bytes: c_uint,
 ) -> CUresult {
-    /// Multiple of bytes that a row takes on NVIDIA's devices. The driver returns the exact size.
+    /// Unit of a row's size on NVIDIA's devices, bytes. The driver returns the exact size.
     const ROW: usize = 512;
     let row = width_bytes.checked_next_multiple_of(ROW).unwrap_or(usize::MAX);
     let bytes = row.saturating_mul(height);

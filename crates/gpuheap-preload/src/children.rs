@@ -1,4 +1,4 @@
-//! Programs that set `LD_PRELOAD` for their children: this library stays in the list.
+//! Keeps this library in the list `LD_PRELOAD` that a program sets for its children.
 //!
 //! `execve`, `execv` and `execvp` may run in a forked child, so they allocate nothing and take no
 //! lock. `posix_spawn` and `posix_spawnp` take the loader's lock. `execl`, `execlp`, `execle`,
@@ -9,7 +9,7 @@ use std::mem;
 
 use gpuheap_catch::loader;
 
-/// Most variables and most bytes of a list that are changed; they are on the stack.
+/// Maximum number of variables, and of bytes of a list. Both are copied to the stack.
 const VARIABLES: usize = 1024;
 const BYTES: usize = 4096;
 
@@ -34,7 +34,7 @@ unsafe extern "C" {
 // SAFETY: the function has the type of `execve`, and its effect.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    // SAFETY: the program keeps the contract of `execve`. A library that replaces it too comes
+    // SAFETY: the program keeps the contract of `execve`. Other libraries that replace it come
     // before this one, so the kernel is next.
     unsafe {
         with_own(variables, |variables| {
@@ -62,7 +62,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 macro_rules! spawns {
     ($($name:ident)*) => {$(
         /// Starts a child that keeps this library in its list.
-        // SAFETY: the function has the type of the one of `spawn.h`, and its effect.
+        // SAFETY: the function has the type and the effect of the function of `spawn.h`.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             child: *mut libc::pid_t,
@@ -89,8 +89,8 @@ macro_rules! spawns {
 
 spawns!(posix_spawn posix_spawnp);
 
-/// Calls `call` with the variables. If they have a list of libraries without this one, they get it
-/// at the end of the list. An empty list stays empty.
+/// Calls `call` with the variables. If they have a list of libraries without this one, adds this
+/// one at the end of the list. An empty list stays empty.
 ///
 /// # Safety
 ///
@@ -122,7 +122,7 @@ unsafe fn with_own(variables: Strings, call: impl FnOnce(Strings) -> c_int) -> c
     let is_there =
         value.is_empty() || value.split(|byte| b": ".contains(byte)).any(|one| one == own);
     let parts = [LIST, value, b":", own];
-    // The zero at the end is there already.
+    // The last of the bytes stays zero.
     if is_there || parts.iter().map(|part| part.len()).sum::<usize>() >= BYTES {
         return call(variables);
     }

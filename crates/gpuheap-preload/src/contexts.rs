@@ -1,4 +1,4 @@
-//! Contexts: the current one with its device, and ends that free memory.
+//! Contexts: the current context with its device, and ends of contexts that free memory.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
@@ -11,14 +11,14 @@ use crate::table::Out;
 use crate::threads::Guard;
 use crate::{real, recorder};
 
-/// Number of contexts that ended. A context's handle may then be one of another device.
+/// Number of contexts that ended. A context of another device may get the handle of an ended one.
 static ENDS: AtomicU64 = AtomicU64::new(1);
 
 /// Primary context of each device, as far as known.
 static PRIMARY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 thread_local! {
-    /// Last context of the thread, its device, and the number of ends at that time.
+    /// Last context of the thread, its device, and the value of [`ENDS`] at that time.
     static LAST: Cell<(CUcontext, CUdevice, u64)> = const { Cell::new((CUcontext::NULL, 0, 0)) };
 }
 

@@ -12,19 +12,19 @@ use crate::layouts::{Volume, VolumeEnd};
 use crate::threads::Guard;
 use crate::{real, recorder};
 
-/// End of a copy.
+/// Source or destination of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     /// Host memory at an address.
     Host(u64),
     /// Memory of a device.
     Device,
-    /// Memory at an address that decides whether it is of the host.
+    /// Memory of the host or of a device, decided by its address.
     Either(u64),
 }
 
 impl End {
-    /// Returns the address, if the memory is of the host.
+    /// Returns the address, if the memory is host memory.
     fn host(self) -> Option<u64> {
         match self {
             End::Host(address) => Some(address),
@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    /// Returns an end that a structure describes. `offset` is the first copied byte.
+    /// Returns the end that the driver's structure describes. `offset` is the first copied byte.
     fn of(kind: CUmemorytype, host: *const c_void, device: CUdeviceptr, offset: usize) -> End {
         let offset = offset as u64;
         match kind {
@@ -44,7 +44,7 @@ impl End {
     }
 }
 
-/// Ends and size of a copy.
+/// Destination, source and size of a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) to: End,
@@ -118,11 +118,11 @@ pub(crate) fn copied(
     code
 }
 
-/// Returns the kind of memory at an address that a copy used on the host, by the recorded kind if
-/// there is one, and `true` if the host can read the memory.
+/// Returns the kind of the host's memory in a copy, and `true` if the host can read the memory.
+/// Uses the recorded kind if there is one.
 fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
     if let Some(recorded) = recorded {
-        // Some devices and the host cannot access managed memory at once: the read would fault.
+        // Some systems cannot share managed memory between device and host: a read would fault.
         return (recorded, recorded != CopyMemory::Managed);
     }
     match attribute(address, IS_MANAGED) {
@@ -130,7 +130,7 @@ fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
         Err(_) => (CopyMemory::Pageable, false),
         // A variable of the program's kernels, or memory of a pool.
         Ok(managed) if managed != 0 => (CopyMemory::Managed, false),
-        // The memory may be mapped for devices alone.
+        // The memory may be mapped only for devices.
         Ok(_) if is_on_device(address) => (CopyMemory::None, false),
         Ok(_) => (CopyMemory::Pinned, false),
     }

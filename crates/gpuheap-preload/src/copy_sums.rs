@@ -8,23 +8,23 @@ use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use crate::settings;
 
-/// Most bytes of an upload that are hashed, so that the work for a copy is bounded. Of a longer
-/// upload, pieces in equal distances are hashed.
+/// Maximum number of bytes of an upload that are hashed, to bound the work for a copy. Of a longer
+/// upload, equally spaced pieces are hashed.
 const HASHED: usize = 64 << 10;
 
-/// Pieces of a long upload that are hashed.
+/// Number of pieces of a long upload that are hashed.
 const PIECES: usize = 16;
 
-/// Most hashes that are kept of a site. Later data of the site is not compared with data that has
-/// no place.
+/// Maximum number of hashes that are kept for a site. Repeated data is not recognised if its hash
+/// was not kept.
 const HASHES: usize = 256;
 
-/// Least time between two records of all sums. A program that is killed loses the sums after the
-/// last one. Each record of a site takes 20 to 40 bytes.
+/// Minimum time between two records of all sums. A killed program loses the copies after the last
+/// record. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Part of the recording's time that is the least time between two records of all sums, if that is
-/// longer. Each site then has about 500 records in a day.
+/// Part of the recording's duration, 1/64, that is the minimum time instead if it is longer. Each
+/// site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.
@@ -61,7 +61,7 @@ struct Sum {
     call_ns: u64,
     repeated: u64,
     repeated_bytes: u64,
-    /// Copies in the last record of the sum.
+    /// Number of copies in the last record of the sum.
     written: u64,
     seen: FxHashSet<u64>,
 }
@@ -80,8 +80,8 @@ impl Copies {
         }
     }
 
-    /// Adds a copy. Returns the sums to record: of the copy's site at its 1st, 2nd, 4th copy and so
-    /// on, and at intervals of all sites.
+    /// Adds a copy. Returns the sums to record: the site's sum at its 1st, 2nd, 4th copy and so on,
+    /// and all sums at intervals.
     pub(crate) fn add(&mut self, copy: &Copy, stack: u32, time: Time) -> Vec<Record<'static>> {
         let key = (copy.direction, copy.memory, copy.is_async, stack);
         let sum = self.sums.entry(key).or_default();

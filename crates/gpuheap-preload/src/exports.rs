@@ -13,7 +13,7 @@ use crate::table::{In, Out, Text};
 use crate::threads::Uncancelled;
 use crate::{allocate, arrays, contexts, memory_info, real, settings, virtual_memory};
 
-/// Makes an end of a copy from its kind and its argument.
+/// Makes an [`End`] from its kind and its argument.
 macro_rules! end {
     (Device) => {
         End::Device
@@ -33,7 +33,7 @@ macro_rules! exports {
             }
         )*}
     };
-    // Programs call these functions most often, so a call that is not recorded does nothing else.
+    // Programs call these functions most often, so calls that are not recorded return early.
     (@if_off [copies $($rest:tt)*] $symbol:ident $arguments:tt) => {
         if !settings::get().copies {
             return real::$symbol $arguments;

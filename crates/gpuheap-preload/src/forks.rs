@@ -12,11 +12,11 @@ static LAST: AtomicU32 = AtomicU32::new(FIRST);
 /// Number of the process that called [`watch`] first.
 const FIRST: u32 = 1;
 
-/// Number of the process, in a page that is zeros in a child. The handlers of `fork` do not run for
-/// a raw `clone`.
+/// Number of the process, in a page that the kernel zeroes in a child. Handlers of `fork` would
+/// miss a raw `clone`.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Begins to count, at the first call, and returns the count so far.
+/// Returns the count so far. The first call begins to count.
 pub(crate) fn watch() -> u32 {
     static MAPPED: Once = Once::new();
     MAPPED.call_once(|| {
@@ -40,7 +40,7 @@ pub(crate) fn count() -> u32 {
     fork::count().wrapping_add(number - FIRST)
 }
 
-/// Numbers a new process. All its threads get the number of the first thread that writes one.
+/// Gives a new process its number. The first thread that writes a number decides.
 #[cold]
 fn number_child(mark: &AtomicU32) -> u32 {
     let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -48,7 +48,7 @@ fn number_child(mark: &AtomicU32) -> u32 {
     written.map_or_else(|other| other, |_| next)
 }
 
-/// Maps a page that children get as zeros. `None` before Linux 4.14.
+/// Maps a page that the kernel zeroes in children. `None` before Linux 4.14.
 fn map() -> Option<&'static AtomicU32> {
     const BYTES: usize = 4096;
     let protection = libc::PROT_READ | libc::PROT_WRITE;

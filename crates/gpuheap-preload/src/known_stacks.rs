@@ -2,11 +2,11 @@
 //! comparison takes four.
 //!
 //! A stack is known if it was captured at the same stack pointer of the same thread, and each of
-//! its return addresses is still where it was. Next to a frame of variable size (`alloca`), a
-//! return address of an earlier call may lie there by chance. Then the earlier stack is recorded.
+//! its return addresses is still in its place. If a frame has a variable size (`alloca`), an old
+//! return address may be there by chance. Then the earlier stack is recorded.
 //!
 //! Only places in the thread's own stack are read. Stacks of fibres and of signal handlers may be
-//! unmapped, and later ones may have the same addresses. Calls on them are always unwound.
+//! unmapped, and later stacks may have the same addresses. Calls on such stacks are always unwound.
 #![cfg(target_arch = "x86_64")]
 
 use std::cell::Cell;
@@ -16,12 +16,12 @@ use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
 
-/// Most stacks that are kept. Each takes 1.1 KiB at most. A training step of a transformer with 12
-/// layers has some hundreds.
+/// Maximum number of stacks that are kept. Each takes 1.1 KiB at most. A training step of a
+/// transformer with 12 layers has some hundreds.
 const KEPT: usize = 1024;
 
-/// Most stacks that are kept for one stack pointer. Python calls most functions of a library at the
-/// same depth, so a training step of PyTorch has some dozens at one.
+/// Maximum number of stacks that are kept for one stack pointer. Python calls most functions of a
+/// library at one depth, so PyTorch's training step has some dozens for one stack pointer.
 const KEPT_AT_ONE: usize = 64;
 
 /// Return address, and the place in the stack that holds it.
@@ -63,14 +63,14 @@ impl Unwound {
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
         // Frames of the unwinder have ended when the stack is compared. The outermost frame may
-        // have a null address, which is in no place.
+        // have a null address, and no place holds it.
         if place >= self.stack_pointer && address != 0 {
             self.slots.push(Slot { place, address });
         }
     }
 
-    /// Keeps the stack for [`known`], if all return addresses are in their places. The return
-    /// address of a signal handler is not.
+    /// Keeps the stack for [`known`], if all return addresses are in their places. A signal
+    /// handler's return address is not in its place.
     pub(crate) fn keep(self) {
         let Some(end) = stack_end(self.stack_pointer) else { return };
         let is_kept = self.slots.iter().all(|slot| slot.is_current(end));
@@ -82,7 +82,7 @@ impl Unwound {
 }
 
 impl Stacks {
-    /// Adds a stack. If there are too many, the others are forgotten first.
+    /// Adds a stack. If there are too many, forgets the others first.
     fn add(&mut self, stack_pointer: usize, stack: Known) {
         if self.len >= KEPT {
             *self = Stacks::default();
@@ -97,11 +97,11 @@ impl Stacks {
     }
 }
 
-/// Calls `add` with each return address of a stack that was captured at this stack pointer, if the
-/// stack is the same again. Returns `false` otherwise.
+/// If the stack is one that was captured at this stack pointer, calls `add` with each of its return
+/// addresses. If not, returns `false`.
 pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> bool {
     let Some(end) = stack_end(stack_pointer) else { return false };
-    // A lock that another thread holds, also at the time of a fork, costs an unwinding.
+    // If another thread holds the lock, or held it at a fork, the stack is unwound.
     let Ok(known) = KNOWN.try_lock() else { return false };
     let Some(at_one) = known.as_ref().and_then(|known| known.by_pointer.get(&stack_pointer)) else {
         return false;
@@ -110,7 +110,7 @@ pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> b
     let is_same = |found: &&Known| {
         found.thread == thread && found.slots.iter().all(|slot| slot.is_current(end))
     };
-    // A stack was added after those that it did not equal, so the latest one equals most likely.
+    // The latest stack is the most likely one: earlier stacks did not match when it was added.
     let Some(found) = at_one.iter().rev().find(is_same) else { return false };
     let _ = found.slots.iter().all(|slot| add(slot.address));
     true
@@ -131,7 +131,7 @@ impl Slot {
 #[derive(Clone, Copy)]
 struct StackEnd(usize);
 
-/// Returns the end of the calling thread's stack; `None` if the stack pointer is in another one.
+/// Returns the end of the calling thread's stack; `None` if the stack pointer is in another stack.
 fn stack_end(stack_pointer: usize) -> Option<StackEnd> {
     thread_local! {
         static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
@@ -144,7 +144,7 @@ fn stack_end(stack_pointer: usize) -> Option<StackEnd> {
     (start..end).contains(&stack_pointer).then_some(StackEnd(end))
 }
 
-/// Reads the addresses of the calling thread's stack; an empty range if the system has none.
+/// Reads the addresses of the calling thread's stack; an empty range if the system fails.
 fn stack_of_thread() -> Range<usize> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut start, mut bytes) = (std::ptr::null_mut(), 0);
@@ -161,7 +161,7 @@ fn stack_of_thread() -> Range<usize> {
     if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
 }
 
-/// Returns a number of the calling thread that also differs between stacks of threads.
+/// Returns a number of the calling thread. Threads with different stacks have different numbers.
 fn thread() -> usize {
     // SAFETY: the call takes no arguments.
     unsafe { libc::pthread_self() as usize }

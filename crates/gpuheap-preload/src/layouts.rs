@@ -42,7 +42,7 @@ pub(crate) struct Array3DDescription {
     pub(crate) flags: c_uint,
 }
 
-/// End of a copy of a volume, as one half of `CUDA_MEMCPY3D` of `cuda.h`.
+/// Source or destination of a volume's copy, as one half of `CUDA_MEMCPY3D` of `cuda.h`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct VolumeEnd {

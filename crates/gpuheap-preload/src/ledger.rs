@@ -1,4 +1,4 @@
-//! Bytes that processes under one limit hold, in memory that they share.
+//! Ledger in shared memory: the bytes that the processes with a common limit hold.
 
 use std::fs::{self, OpenOptions};
 use std::hash::BuildHasher as _;
@@ -16,15 +16,15 @@ use rustc_hash::FxBuildHasher;
 
 use crate::{forks, settings};
 
-/// Most devices that have an account.
+/// Maximum number of devices that have an account.
 pub(crate) const DEVICES: usize = 64;
 
-/// Most processes that share a limit and have an entry. Later ones use one entry together, so the
-/// limit keeps their bytes if they are killed.
+/// Maximum number of processes with an own entry. Later processes have one entry together. If one
+/// of these is killed, its bytes stay counted.
 const PROCESSES: usize = 255;
 
-/// Rounds of a wait for the lock without a sleep, and the sleep in later rounds. A change under the
-/// lock takes less than a microsecond.
+/// Number of rounds in which a wait for the lock does not sleep, and the sleep in later rounds. A
+/// change under the lock takes less than a microsecond.
 const FAST_ROUNDS: u32 = 100;
 const SLEEP: Duration = Duration::from_micros(100);
 
@@ -66,7 +66,7 @@ pub(crate) struct Ledger {
     devices: [AtomicU64; DEVICES],
     /// Sums of the shares.
     totals: [Account; DEVICES],
-    /// Share of each process. The last one is of all processes without an own entry.
+    /// Share of each process. The last share is for all processes without an own entry.
     entries: [Entry; PROCESSES + 1],
 }
 
@@ -88,7 +88,7 @@ static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const ENTRY: u64 = 2;
 
-/// This process in [`Ledger::holder`], if it has an entry.
+/// Value of [`Ledger::holder`] for this process, if it has an entry.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// File name of the shared ledger.
@@ -97,7 +97,7 @@ static FILE_NAME: OnceLock<Vec<u8>> = OnceLock::new();
 /// Ledger of this process alone.
 static ALONE: Ledger = Ledger::new();
 
-/// Returns the ledger: of the settings' file, else of this process alone.
+/// Returns the ledger in the settings' file; without a file, the ledger of this process alone.
 pub(crate) fn get() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     LEDGER.get_or_init(|| {
@@ -189,7 +189,7 @@ impl Ledger {
         Some(self.totals.get(index)?.bytes.load(Ordering::Acquire))
     }
 
-    /// Adds a pending request to an account, unless the bytes are then above the limit.
+    /// Adds a pending request to an account, unless the account would exceed the limit.
     pub(crate) fn reserve(&self, index: usize, bytes: u64, limit: u64) -> Result<(), Full> {
         let share = self.own_entry();
         let _lock = self.lock(OWNER.load(Ordering::Relaxed));
@@ -215,8 +215,8 @@ impl Ledger {
         accounts.into_iter().flatten().for_each(|account| account.remove((bytes, pending)));
     }
 
-    /// Takes the lock for a process. If the holder was killed, it may have made a part of its
-    /// change, so the totals are summed up again.
+    /// Takes the lock for a process. If the holder was killed, its change may be incomplete, so the
+    /// totals are summed up again.
     fn lock(&self, own: u64) -> Lock<'_> {
         let (mut rounds, mut checked) = (0, Instant::now());
         loop {
@@ -232,7 +232,7 @@ impl Ledger {
             if checked.elapsed() < CHECK_EVERY {
                 continue;
             }
-            // The earlier program of this process was replaced with `exec`.
+            // The holder is a program of this process that was replaced with `exec`.
             let is_earlier = holder != own && holder % PROGRAM == own % PROGRAM;
             let has_ended = is_earlier || holder != 0 && !runs(holder, &AtomicU64::new(0));
             if has_ended && self.holder.compare_exchange(holder, own, order.0, order.1).is_ok() {
@@ -276,17 +276,17 @@ impl Ledger {
         }
     }
 
-    /// Takes an entry for this process. An entry with its identity has the share of the program
-    /// that this one replaced with `exec`.
+    /// Takes an entry for this process. An entry with the same identity has the share of the
+    /// program before an `exec`.
     fn take_entry(&self) -> usize {
         let identity = identity();
         let owner = |entry: &Entry| entry.owner.load(Ordering::Acquire);
         let earlier = self.entries.iter().position(|entry| owner(entry) % PROGRAM == identity);
-        // A process that saw the earlier program end does not reap this one.
+        // A process that saw the earlier program end must not reap this program's share.
         let own = earlier.map_or(identity, |at| owner(&self.entries[at]).wrapping_add(PROGRAM));
         OWNER.store(own, Ordering::Relaxed);
         if ptr::eq(self, &ALONE) {
-            // The process that this one was forked off may have left its bytes, and the lock taken.
+            // After a fork, this is a copy of the parent's ledger: its bytes, and maybe its lock.
             let shares = self.entries.iter().flat_map(|entry| &entry.accounts);
             shares.for_each(|share| share.set(0, 0));
             self.sum_up();
@@ -332,8 +332,8 @@ impl Ledger {
 /// Bits of the process id in an [`identity`]; Linux has no larger ids.
 const PID_BITS: u32 = 22;
 
-/// One program of a process in [`Entry::owner`]. The bits below are the [`identity`], with 34 bits
-/// for the start time in hundredths of a second: 5 years.
+/// Step between the programs of a process in [`Entry::owner`]. The bits below are the [`identity`].
+/// Its start time has 34 bits, in hundredths of a second: 5 years.
 const PROGRAM: u64 = 1 << 56;
 
 /// Returns the number of this process: its id and its start time, because ids are used again.
@@ -342,8 +342,8 @@ fn identity() -> u64 {
     (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
 
-/// Programs of the entries that were last seen to map the ledger. Reading all mappings of a large
-/// process takes milliseconds.
+/// Program of each entry that was last seen to map the ledger. It is kept because reading all
+/// mappings of a large process takes milliseconds.
 static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
@@ -361,7 +361,7 @@ impl Stat {
         // The name before the fields may have spaces and parentheses.
         let fields: Vec<_> = text.rsplit_once(") ")?.1.split(' ').collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        // The first thread may end before the others. All memory is free once none is left.
+        // The first thread may end before the others. All memory is free once no thread is left.
         let has_ended = fields.first().is_some_and(|state| "ZX".contains(state));
         let has_ended = has_ended && number(17)? <= 1;
         let places = fields.get(23..26)?.iter().chain(fields.get(42..49)?);
@@ -370,14 +370,14 @@ impl Stat {
     }
 }
 
-/// Returns `true` unless the program of a process has surely ended, or was replaced with `exec`.
+/// Returns `false` if the program of a process has surely ended, or was replaced with `exec`.
 /// `seen` is the program that was last seen to map the ledger.
 fn runs(owner: u64, seen: &AtomicU64) -> bool {
     let (pid, started) = (owner % (1 << PID_BITS), (owner % PROGRAM) >> PID_BITS);
     let exists = libc::pid_t::try_from(pid).is_ok_and(|pid| {
         // SAFETY: signal 0 only checks that the process exists.
         let found = unsafe { libc::kill(pid, 0) } == 0;
-        // Without the right to send signals, the error is another one.
+        // Without the right to send signals, the error differs.
         found || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     });
     let Some(stat) = Stat::of(&pid.to_string()).filter(|_| exists) else { return exists };

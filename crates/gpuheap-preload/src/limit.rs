@@ -14,8 +14,8 @@ use crate::ledger::{self, DEVICES, Full};
 use crate::real;
 use crate::settings::{self, Limit};
 
-/// Longest wait for other requests that may fail and give back their bytes. A request that waits
-/// longer is refused. Drivers refuse within a second.
+/// Maximum wait for pending requests, because they may fail and give back their bytes. A request
+/// that waits longer is refused. Drivers refuse within a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Number of rounds without a sleep, and the sleep in later rounds. Most drivers answer within some
@@ -46,7 +46,7 @@ pub(crate) struct Refused;
 #[derive(Debug)]
 pub(crate) struct Pending(Charge);
 
-/// Takes the bytes of a request from the limit of a device.
+/// Counts the bytes of a request against the limit of a device.
 pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> {
     let settings = settings::get();
     if settings.fail_nth > 0 || settings.fail_after > 0 {

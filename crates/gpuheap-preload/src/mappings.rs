@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 /// References to physical memory.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
-    /// References to each handle: by the program, and by mapped ranges.
+    /// Number of references to each handle, by the program and by mapped ranges.
     references: FxHashMap<u64, usize>,
     /// Handle of each mapped range, by address.
     ranges: BTreeMap<u64, u64>,
@@ -18,7 +18,7 @@ pub(crate) struct Mappings {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reference {
     pub(crate) handle: u64,
-    /// Address of the range that had the reference; `None` for the program's.
+    /// Address of the range that had the reference; `None` for the program's reference.
     range: Option<u64>,
     /// `true` if no reference is left.
     pub(crate) is_last: bool,
@@ -35,7 +35,7 @@ impl Mappings {
         self.references.get_mut(&handle).map(|count| *count += 1).is_some()
     }
 
-    /// Gives a reference to the range at an address.
+    /// Gives one of a handle's references to the range at an address.
     pub(crate) fn map(&mut self, address: u64, handle: u64) {
         self.ranges.insert(address, handle);
     }

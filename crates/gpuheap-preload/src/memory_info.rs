@@ -30,7 +30,7 @@ pub(crate) fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CUdevice) -> CUresu
     code
 }
 
-/// Lowers a figure to `most`. The program may pass null for a figure that it does not take.
+/// Lowers a figure to `most`. The program may pass null for a figure that it does not need.
 fn lower(place: Out<usize>, most: u64) {
     if let Ok(bytes) = place.get() {
         let _ = place.write(bytes.min(usize::try_from(most).unwrap_or(usize::MAX)));

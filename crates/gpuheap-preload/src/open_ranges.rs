@@ -12,9 +12,9 @@ pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
     /// Number of the last range.
     last: u32,
-    /// Number of the last range when the ranges were recorded.
+    /// Value of `last` when ranges were last recorded.
     recorded: u32,
-    /// Ranges that were not opened because too many were open, and the ones in the capture.
+    /// Ranges that were not opened because too many were open, and their number in the capture.
     lost: u64,
     recorded_lost: u64,
 }
@@ -25,7 +25,7 @@ struct OpenRange {
     thread: u32,
     /// Name, until the range is recorded.
     name: String,
-    /// Number in the capture; 0 before.
+    /// Number in the capture; 0 until the range is recorded.
     number: u32,
 }
 
@@ -41,14 +41,14 @@ impl OpenRanges {
         self.last
     }
 
-    /// Records the open ranges. `thread` records a thread at a time, and returns its number in the
-    /// capture.
+    /// Records the open ranges. `thread` records a thread with a time, and returns its number in
+    /// the capture.
     pub(crate) fn write(
         &mut self,
         capture: &mut ProcessCapture,
         mut thread: impl FnMut(&mut ProcessCapture, u32, Time) -> u32,
     ) {
-        // A program that lost many ranges gets few records.
+        // The number is recorded when it has doubled, so that many lost ranges need few records.
         if self.lost >= 2 * self.recorded_lost {
             self.write_lost(capture);
         }

@@ -54,14 +54,14 @@ unsafe extern "C-unwind" fn report(
     }
 }
 
-/// Searches PyTorch's function.
+/// Finds PyTorch's function.
 fn pytorchs() -> Option<*mut c_void> {
     let found = loader::next(REPORT).or_else(|| loader::in_loaded(C10, REPORT))?;
     (found.addr() != (report as *const ()).addr()).then_some(found)
 }
 
 /// Records a block of a framework's pool. Leaves out the innermost `skipped` frames of Python: they
-/// are of the hook. `framework` is a number of [`kind_of`].
+/// belong to the hook. `framework` is a number of [`kind_of`].
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_run_block_allocated(

@@ -71,7 +71,7 @@ impl<F: Fn() -> Vec<(u32, DeviceBytes)> + Send + Sync> Member for RecordedBytes<
 /// Returns the UUID of a device in NVML's format; `None` if the driver does not answer.
 fn uuid(device: u32) -> Option<String> {
     let (device, mut uuid) = (CUdevice::try_from(device).ok()?, CUuuid::default());
-    // Without `_v2`, the UUID of the whole device, by which `gpuheap status` finds it.
+    // Without `_v2`, this is the UUID of the whole device. `gpuheap status` finds devices by it.
     let is_known = real::cuDeviceGetUuid(&mut uuid, device).is_success()
         || real::cuDeviceGetUuid_v2(&mut uuid, device).is_success();
     is_known.then(|| uuid.to_string())

@@ -1,10 +1,10 @@
 //! Frames of Python on the calling thread, read from the interpreter's memory.
 //!
 //! The thread itself is within a call from Python, so its frames and their code do not change, even
-//! if it has released the interpreter's lock. Nothing is called but a look-up of the thread's
-//! state, and no reference count changes. So no code of Python runs. Offsets are those of CPython
-//! 3.9 to 3.12 on 64-bit Linux; 3.13 and 3.14 export them. Each object's type is checked before the
-//! object is read.
+//! if it has released the interpreter's lock. The only call is a look-up of the thread's state, and
+//! no reference count changes. So no Python code runs. The offsets here are for CPython 3.9 to 3.12
+//! on 64-bit Linux; 3.13 and 3.14 export theirs. Each object's type is checked before the object is
+//! read.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gpuheap_capture::SourceLine;
 use gpuheap_catch::{loader, messages};
 
-/// Most frames that are recorded of a stack.
+/// Maximum number of frames that are recorded of a stack.
 const DEPTH: usize = 48;
 
-/// Most bytes of a name or path.
+/// Maximum length of a name or path, bytes.
 const LONGEST: usize = 1024;
 
 /// Offsets in the interpreter's structures, bytes.
@@ -38,7 +38,7 @@ struct Offsets {
     first_line: usize,
     line_table: usize,
     lines: LineTable,
-    /// Size of the head of a text in ASCII; of other texts, the offset of their UTF-8 size.
+    /// Size of the head of an ASCII text. In other texts, the offset of their UTF-8 size.
     ascii: usize,
 }
 
@@ -62,7 +62,7 @@ enum LineTable {
     Locations,
 }
 
-/// Owner of a frame that stands for a call from C, and has no line.
+/// Owner in a frame that stands for a call from C. Such a frame has no line.
 const OWNED_BY_C: u8 = 3;
 
 const PYTHON_3_9: Offsets = Offsets {
@@ -134,21 +134,21 @@ struct Types {
     bytes: usize,
 }
 
-/// Running line of a function. Two frames with equal numbers have one name, file and line.
+/// Running line of a function. Two frames with equal numbers have the same name, file and line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PythonFrame {
     /// Address of the code object.
     code: usize,
-    /// Address of its name. Another code object may get the address of one that was freed.
+    /// Address of its name. It differs if a new code object has the address of a freed one.
     name: usize,
-    /// Bytes of the running instruction after the first one.
+    /// Offset of the running instruction from the first instruction, bytes.
     at: i64,
 }
 
 /// Frames of Python, innermost first.
 pub(crate) struct PythonStack {
     frames: [MaybeUninit<PythonFrame>; DEPTH],
-    /// Frames at the start that are left out.
+    /// Number of innermost frames that are left out.
     skipped: usize,
     len: usize,
 }
@@ -218,11 +218,11 @@ impl PythonFrame {
         [self.code as u64, self.name as u64, self.at as u64]
     }
 
-    /// Reads the name, file and line. The frame is of a stack that the calling thread captured in
-    /// the same call from Python.
+    /// Reads the name, file and line. The calling thread captured the frame in the same call from
+    /// Python.
     pub(crate) fn line(self) -> Option<SourceLine> {
         let Interpreter { offsets, types, .. } = interpreter()?;
-        // SAFETY: the running frame holds the code object, and that holds its texts and its table.
+        // SAFETY: the running frame keeps the code object alive, with its texts and its table.
         unsafe {
             let function = text(self.name, types, &offsets);
             let file = text(word(self.code, offsets.filename), types, &offsets);
@@ -245,8 +245,8 @@ fn interpreter() -> Option<Interpreter> {
     if let Some(found) = FOUND.get() {
         return *found;
     }
-    // A search takes the loader's lock and microseconds. It is repeated at the 1st, 2nd, 4th call
-    // and so on, because a program may load the interpreter later.
+    // A search takes the loader's lock and microseconds. It runs at the 1st, 2nd, 4th call and so
+    // on, because a program may load the interpreter later.
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     if !(CALLS.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {
         return None;
@@ -309,8 +309,8 @@ fn offsets(version: u64) -> Option<Offsets> {
     }
 }
 
-/// Reads the offsets that the interpreter exports. A build without the lock keeps its threads'
-/// states elsewhere, so it has none.
+/// Reads the offsets that the interpreter exports. Returns `None` for a free-threaded build: it
+/// keeps its threads' states elsewhere.
 fn exported(runtime: usize, tables: [usize; 3]) -> Option<Offsets> {
     const COOKIE: &CStr = c"xdebugpy";
     // SAFETY: the runtime's state begins with the cookie and the table, in words.
@@ -366,8 +366,8 @@ unsafe fn byte(base: usize, offset: usize) -> u8 {
     unsafe { std::ptr::with_exposed_provenance::<u8>(base + offset).read() }
 }
 
-/// Reads a text. Names of code are compact; one outside of ASCII has its UTF-8 form only if the
-/// program used it.
+/// Reads a text. Names of code are compact. A name that is not ASCII has a UTF-8 form only if the
+/// program has used that form.
 unsafe fn text(object: usize, types: Types, offsets: &Offsets) -> String {
     // SAFETY: the caller passes an object of the interpreter. A text is never changed.
     unsafe {
@@ -388,8 +388,8 @@ unsafe fn text(object: usize, types: Types, offsets: &Offsets) -> String {
 }
 
 /// Returns `true` for the state of a text that is compact and has only ASCII. The state holds the
-/// size of a character, 1, 2 or 4, in three bits, followed by these two facts. The bits begin at 2,
-/// and in newer versions after a byte or two with another fact.
+/// size of a character, 1, 2 or 4, in three bits. A bit for compact and a bit for ASCII follow. The
+/// first bit is bit 2; in newer versions, it is bit 8 or 16.
 fn is_ascii(state: u32) -> bool {
     let facts = [2, 8, 16].map(|first| state >> first);
     let known = facts.into_iter().find(|facts| matches!(facts & 7, 1 | 2 | 4));
@@ -441,8 +441,8 @@ fn line_by_ranges(table: &[u8], first: u32, at: i64) -> Option<u32> {
     None
 }
 
-/// Returns the line of an instruction by a location table of CPython 3.11 or newer: entries of a
-/// first byte with a kind and a number of instructions, then differences of lines and columns.
+/// Returns the line of an instruction by a location table of CPython 3.11 or newer. An entry has a
+/// byte with a kind and a number of instructions, then differences of lines and columns.
 fn line_of(table: &[u8], first: u32, at: i64) -> Option<u32> {
     let mut line = i64::from(first);
     let mut start = 0_i64;
@@ -475,7 +475,7 @@ fn line_of(table: &[u8], first: u32, at: i64) -> Option<u32> {
     None
 }
 
-/// Reads a number of 6 bits a byte, the lowest first.
+/// Reads a number with 6 bits in each byte, the lowest bits first.
 fn unsigned(rest: &mut &[u8]) -> Option<i64> {
     let (mut value, mut shift) = (0_i64, 0);
     loop {

@@ -1,7 +1,7 @@
 //! Ranges that the program opens with NVTX.
 //!
-//! NVTX is a header: each file of the program that contains it has a table of its functions. At its
-//! first call it loads the library that `NVTX_INJECTION64_PATH` names, and calls
+//! NVTX is a header. Each file of the program that includes it has a table of NVTX's functions. The
+//! first call loads the library that `NVTX_INJECTION64_PATH` names, and calls the library's
 //! `InitializeInjectionNvtx2` with access to the table.
 #![allow(non_snake_case, reason = "named as in C")]
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::threads::{Guard, without_panic};
 use crate::{forks, recorder};
 
-/// Most characters of a range's name.
+/// Maximum number of characters of a range's name.
 const LONGEST: usize = 200;
 
 /// Pointer to a function of NVTX, of any type.
@@ -45,12 +45,12 @@ struct Attributes {
 #[derive(Clone, Copy)]
 struct Open {
     domain: usize,
-    /// Number of ranges of the domain around it.
+    /// Number of ranges of the same domain around this one.
     level: c_int,
     range: Range,
 }
 
-/// Number of a range, and the forks at its start: the number belongs to that process's recorder.
+/// Number of a range in its process's recorder, and the count of forks at its start.
 #[derive(Clone, Copy)]
 struct Range {
     number: u32,
@@ -61,14 +61,14 @@ thread_local! {
     static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Name of a domain, or registered text. It is never freed, because the program may use it until it
-/// ends.
+/// Name of a domain, or registered text. It is never freed, because the program may use it until
+/// the process ends.
 struct Name {
     text: String,
     next: *const Name,
 }
 
-/// Lists of the names, by [`list_of`] their addresses. A lock would stay locked in a forked child.
+/// Lists of the names; [`list_of`] selects one. A lock could stay locked in a forked child.
 static NAMES: [AtomicPtr<Name>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
 /// Replaces functions of NVTX. Each row is the module's number, the function's number, and the
@@ -172,8 +172,8 @@ fn push(domain: usize, name: Option<String>) -> c_int {
     OPEN.try_with(push).unwrap_or(0)
 }
 
-/// Closes the innermost range of the calling thread and a domain. Returns its level, or -1 if no
-/// range is open.
+/// Closes the calling thread's innermost range of a domain. Returns its level, or -1 if no range is
+/// open.
 fn pop_in(domain: usize) -> c_int {
     let pop = |open: &RefCell<Vec<Open>>| {
         let mut open = open.borrow_mut();
@@ -214,16 +214,16 @@ fn close(range: Range) {
 /// # Safety
 /// The attributes are null, or valid with their text.
 unsafe fn message(attributes: *const Attributes) -> Option<String> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     let attributes = unsafe { attributes.as_ref() }?;
     // Versions 1 and 2 have the same layout.
     if usize::from(attributes.bytes) < size_of::<Attributes>() {
         return None;
     }
     match attributes.message_kind {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the contract.
         1 => unsafe { narrow(attributes.message.cast()) },
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the contract.
         2 => unsafe { wide(attributes.message.cast()) },
         3 => kept(attributes.message.addr()).map(str::to_owned),
         _ => None,
@@ -235,7 +235,7 @@ unsafe fn message(attributes: *const Attributes) -> Option<String> {
 /// # Safety
 /// The pointer is null, or a C string.
 unsafe fn narrow(text: *const c_char) -> Option<String> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })?;
     Some(text.to_string_lossy().into_owned())
 }
@@ -248,7 +248,7 @@ unsafe fn wide(text: *const u32) -> Option<String> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract.
     let letters = (0..).map(|at| unsafe { *text.add(at) }).take_while(|letter| *letter != 0);
     Some(letters.map(|letter| char::from_u32(letter).unwrap_or('?')).collect())
 }

@@ -28,8 +28,8 @@ use crate::stacks::CallStack;
 use crate::threads::{Guard, ThreadEnds, Threads, without_panic};
 use crate::{closes, forks, publication, real, settings};
 
-/// Growth of a device's live bytes after which the driver's figure is read again: this many bytes
-/// and an eighth. Reading takes 20 to 100 µs on a GPU.
+/// Growth of a device's live bytes after which the driver's figure is read again. An eighth of the
+/// live bytes is added to it. Reading takes 20 to 100 µs on a GPU.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
 /// Memory that the program holds.
@@ -59,9 +59,9 @@ pub(crate) struct Recorder {
     began_ns: u64,
     /// Devices that are recorded, as bits.
     devices: AtomicU64,
-    /// Devices whose memory was read before the process took some, as bits.
+    /// Devices whose free memory was read before the process allocated there, as bits.
     read_before: AtomicU64,
-    /// `true` once a copy came after the end of the recording. Later ones take no lock.
+    /// `true` once a copy was made after the end of the recording. Later copies take no lock.
     without_copies: AtomicBool,
     state: Mutex<State>,
 }
@@ -77,7 +77,7 @@ struct State {
     devices: FxHashMap<u32, (DeviceBytes, u64)>,
     /// Key of the last stack, by [`State::set_key`].
     key: Vec<u64>,
-    /// [`closes::count`] when the recorded files were compared with the loaded ones.
+    /// [`closes::count`] when the recorded files were last compared with the loaded files.
     closes: u64,
     mappings: Mappings,
     copies: Copies,
@@ -269,8 +269,8 @@ impl Recorder {
         }
     }
 
-    /// Takes the start of a range of the program. It is recorded with the first event of memory
-    /// within. Returns its number; 0 if nothing is recorded.
+    /// Notes the start of a range of the program. The range is recorded with its first event of
+    /// memory. Returns its number; 0 if nothing is recorded.
     pub(crate) fn range_started(&'static self, name: String, of_thread: bool) -> u32 {
         if settings::get().output.is_none() {
             return 0;
@@ -310,7 +310,7 @@ impl Recorder {
     }
 
     /// Records a device at its first use, and the driver's figures before that use. These are read
-    /// only if the device is the current one: the driver has no function for others.
+    /// only if the device is the current one: the driver has no function for other devices.
     pub(crate) fn note_device(&self, device: i32, is_current: bool) {
         let Ok(ordinal) = u32::try_from(device) else { return };
         let is_new = |known: &AtomicU64| {
@@ -369,7 +369,7 @@ impl Recorder {
 
     /// Locks the state, and returns the number of a stack. If the stack is new or a library was
     /// closed, reads the loaded files first, without this lock: a thread that loads a library holds
-    /// the loader's lock, and may allocate.
+    /// the loader's lock, and may wait for this one.
     fn locked_with(&self, stack: &CallStack) -> (MutexGuard<'_, State>, u32) {
         let mut state = self.locked();
         if let Some(known) = state.known(stack) {
@@ -425,7 +425,7 @@ impl ThreadEnds for Recorder {
 }
 
 impl State {
-    /// Adds live memory. After the end, it is needed for the limit alone.
+    /// Adds live memory. After the end of the recording, only the limit needs it.
     fn insert(&mut self, block: Block) {
         if !self.is_ended {
             self.copies.allocated(block.kind, block.address, block.bytes);
@@ -435,7 +435,7 @@ impl State {
         }
     }
 
-    /// Adds memory again that was not freed.
+    /// Adds memory again whose free failed.
     fn restore(&mut self, time: Time, block: Block) {
         let (space, address) = (block.kind.space(), Address(block.address));
         self.write(&Record::FreeFailed { time, space, address });
@@ -484,8 +484,8 @@ impl State {
         threads.recorded(thread, time, capture)
     }
 
-    /// Returns the number of a stack that is recorded or empty, or 0 if nothing is recorded. After
-    /// a library was closed, the recorded ones are not known to be the same code.
+    /// Returns the number of a recorded stack; 0 for an empty stack, or if nothing is recorded.
+    /// Returns `None` after a library was closed, because its addresses may now be other code.
     fn known(&mut self, stack: &CallStack) -> Option<u32> {
         if stack.is_empty() || self.capture().is_none() {
             return Some(0);

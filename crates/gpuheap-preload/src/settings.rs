@@ -11,7 +11,7 @@ pub(crate) struct Settings {
     /// Path of the capture, in which the last `%p` stands for the process id; `None` to record
     /// nothing.
     pub(crate) output: Option<OsString>,
-    /// File to which the path of the capture is appended; `None` for none.
+    /// File to which the path of the capture is appended, if there is one.
     pub(crate) list: Option<PathBuf>,
     /// `true` to record native stacks.
     pub(crate) stacks: bool,
@@ -25,13 +25,13 @@ pub(crate) struct Settings {
     pub(crate) publish: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
-    /// File by which the processes of a run share the limit; `None` for a limit of each process.
+    /// File by which the processes of a run share the limit; `None` without sharing.
     pub(crate) ledger: Option<PathBuf>,
     /// Number of the request that fails, counted from 1; 0 for none.
     pub(crate) fail_nth: u64,
-    /// Bytes of requests after which all requests fail; 0 for no such point.
+    /// Sum of requested bytes after which all requests fail; 0 for no such failure.
     pub(crate) fail_after: u64,
-    /// Most bytes of a capture.
+    /// Maximum size of a capture, bytes.
     pub(crate) max_size: u64,
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn get() -> &'static Settings {
     })
 }
 
-/// Returns `true` for a value that switches publishing on. `control` allows changes of a heap, and
-/// the recorder has no heap.
+/// Returns `true` for a value that switches publishing on. `control` means `on` here: it allows
+/// changes of heaps, and the recorder has none.
 fn is_on(text: &str) -> bool {
     ["1", "true", "on", "yes", "control"].iter().any(|on| text.eq_ignore_ascii_case(on))
 }

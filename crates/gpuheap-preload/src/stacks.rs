@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use crate::known_stacks::{self, Unwound};
 use crate::python::{PythonFrame, PythonStack};
 
-/// Most frames that are recorded of a stack.
+/// Maximum number of frames that are recorded of a stack.
 const DEPTH: usize = 64;
 
 /// Stack of a call. The places after the last frame are not initialised, because clearing the 1.7
-/// KiB for each event takes longer than most stacks.
+/// KiB for each event takes longer than the capture of most stacks.
 pub(crate) struct CallStack {
     addresses: [MaybeUninit<u64>; DEPTH],
     len: usize,
@@ -53,7 +53,7 @@ impl CallStack {
         stack
     }
 
-    /// Adds the next outer return address. Returns `false` if no further one is captured.
+    /// Adds the next outer return address. Returns `false` if no further address is captured.
     fn push(&mut self, address: u64, own: (u64, u64)) -> bool {
         if self.len == 0 && (own.0..own.1).contains(&address) {
             return true;
@@ -90,7 +90,7 @@ impl CallStack {
     }
 }
 
-/// Calls `add` with each frame of the calling thread, the innermost first. Ends if it returns
+/// Calls `add` with each frame of the calling thread, the innermost first. Ends if `add` returns
 /// `false`.
 fn unwind(add: impl FnMut(&backtrace::Frame) -> bool) {
     // SAFETY: the unwinder of Linux needs no lock.

@@ -1,4 +1,4 @@
-//! Threads: whether one is within this library, their numbers, and their ends.
+//! Threads: their numbers, their ends, and a mark while a thread is within this library.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -12,7 +12,7 @@ pub(crate) trait ThreadEnds: Sync {
     /// Returns `false` in a forked child: the recorder belongs to the parent.
     fn is_current(&self) -> bool;
 
-    /// Records the end of the thread with a number and a name.
+    /// Records the end of the thread with this number and name.
     fn thread_ended(&self, thread: u32, name: &str);
 }
 
@@ -24,7 +24,7 @@ struct Thread {
     id: u64,
     /// Name, until the thread is recorded.
     name: String,
-    /// Number in the capture; 0 before.
+    /// Number in the capture; 0 until the thread is recorded.
     number: u32,
 }
 
@@ -75,14 +75,14 @@ struct Numbered {
 }
 
 thread_local! {
-    /// `true` while the thread is within this library or within a call of the driver for it.
+    /// `true` while the thread is within this library or in a call that it makes to the driver.
     static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
-    // Without a destructor: destructors of the program may free memory after this library's.
+    // There is no destructor: the program's destructors may free memory after this library's.
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
 }
 
-/// Rounds of the destructors of a thread's keys after which its end is recorded. Destructors of the
-/// program's own keys free memory in the first round.
+/// Number of rounds of a thread's key destructors after which its end is recorded. Destructors of
+/// the program's own keys free memory in the first round.
 const ROUNDS: usize = 2;
 
 /// Returns the key whose destructor records the ends of threads. Destructors of keys run last: a
@@ -156,9 +156,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Cancellation of the calling thread, off until the value is dropped. A cancelled thread unwinds
-/// from the next system call that waits, and unwinding through this library would end the process.
-/// The thread ends at its next such call after the value is dropped.
+/// Guard that switches off cancellation of the calling thread until it is dropped. A cancelled
+/// thread unwinds from the next system call that waits, and unwinding through this library would
+/// end the process. The thread ends at its next such call after the guard is dropped.
 pub(crate) struct Uncancelled {
     before: c_int,
 }

@@ -37,8 +37,8 @@ pub(crate) fn cuMemRelease(handle: u64) -> CUresult {
     remove(recorder, |mappings| mappings.remove(handle).into_iter().collect(), call)
 }
 
-/// Removes references, and then passes on the call that removes them in the driver. After the call,
-/// another thread may get the same handle or address.
+/// Removes references, and then passes on the call that removes them in the driver. In the other
+/// order, another thread may already have got the same handle or address.
 fn remove(
     recorder: &'static Recorder,
     remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,
@@ -76,7 +76,7 @@ pub(crate) fn cuMemMap(
     let call = || real::cuMemMap(pointer, bytes, offset, handle, flags);
     let Some(_guard) = Guard::enter() else { return call() };
     let Some(recorder) = recorder::existing() else { return call() };
-    // Before the call: another thread may release the handle in the meantime.
+    // Counted before the call, because another thread may release the handle meanwhile.
     let is_recorded = recorder.mappings(|mappings| mappings.add(handle));
     let code = call();
     if code.is_success() && is_recorded {

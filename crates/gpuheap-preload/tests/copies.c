@@ -15,7 +15,7 @@ typedef struct {
 
 int cuMemHostAlloc(void **, size_t, unsigned);
 int cuMemHostRegister_v2(void *, size_t, unsigned);
-/* An end of a rectangle, as one half of CUDA_MEMCPY2D. */
+/* Source or destination of a rectangle's copy, as one half of CUDA_MEMCPY2D. */
 typedef struct {
   size_t x, y;
   int kind;
@@ -104,7 +104,7 @@ int main(int count, char **arguments) {
   CHECK(cuMemcpyDtoD_v2(other, device, 3 * MIB));
   CHECK(cuMemcpy(other, device, 7));
   shapes(context, device, other, pageable, pinned);
-  /* Managed memory is not read, be its allocation recorded or not. */
+  /* Managed memory is not read, even if its allocation is not recorded. */
   CHECK(cuMemAllocManaged(&whole, MIB, 1));
   CHECK(cuMemPoolCreate(&pool, &managed));
   CHECK(cuMemAllocFromPoolAsync(&pooled, MIB, pool, NULL));

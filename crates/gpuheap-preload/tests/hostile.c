@@ -1,6 +1,6 @@
-/* A program that does the work of its first argument to a recorder: signals, cancellation, exits,
- * raw clones, and limits of the system. With LIBRARY: a library that allocates in its function of
- * that name, and frees in its destructor. With C10: PyTorch's library with the report of blocks. */
+/* A program that disturbs a recorder as its first argument says: signals, cancellation, exits, raw
+ * clones, and limits of the system. With LIBRARY, a library that allocates in its function of that
+ * name, and frees in its destructor. With C10, PyTorch's library with the report of blocks. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <dlfcn.h>
@@ -102,7 +102,7 @@ static void reports(const char *folder) {
   printf("cancelled: %d\n", result == PTHREAD_CANCELED);
 }
 
-/* The recorder calls this function while it writes. */
+/* The recorder calls posix_fallocate while it writes. */
 static int exits_within;
 
 static void leave(int signal) { exit(signal == SIGUSR1 ? 5 : 6); }
@@ -160,7 +160,7 @@ static void clones(const char *unused) {
 
 static const properties ON[2] = {{1, 0, 1, 0, 0, {0}}, {1, 0, 1, 1, 0, {0}}};
 
-/* Twice mapped, unmapped in one call; failures in between change nothing. */
+/* Maps memory twice, and unmaps it in one call. Failures in between change nothing. */
 static void maps(const char *unused) {
   (void)unused;
   ptr handle, again, range, other;
@@ -243,7 +243,7 @@ static void stacks(const char *unused) {
   printf("grows: %d\n", resident() > before + 8 * MIB);
 }
 
-/* Requests that the driver refuses fill the limit for a moment. The others always have room. */
+/* Requests that the driver refuses fill the limit for a moment. Other requests have room. */
 static atomic_size_t refused;
 
 static void *takes_much(void *stop) {
@@ -328,8 +328,8 @@ static void shares(const char *child_does) {
   _exit(0);
 }
 
-/* A child with 4 MiB is killed while it holds the lock of the ledger, with a total changed and not
- * yet its share. Its parent then requests all. */
+/* A child with 4 MiB is killed while it holds the lock of the ledger. It has changed a total, and
+ * not yet its share. Its parent then requests all memory. */
 static void half_done(const char *unused) {
   enum { DEVICES = 64, ENTRIES = 1 + 3 * DEVICES, ENTRY = 1 + 2 * DEVICES, ID = (1 << 22) - 1 };
   int ends[2];
@@ -359,8 +359,8 @@ static void half_done(const char *unused) {
   _exit(unused == 0);
 }
 
-/* Two fibres allocate at one address of the stack. The second one's stack ends before the places
- * that the first one's return addresses had. */
+/* Two fibres allocate at one address of the stack. The second fibre's stack ends before the places
+ * of the first fibre's return addresses. */
 static size_t pad;
 
 static void fibre(void) {
@@ -393,7 +393,7 @@ static void one(const char *unused) {
 
 extern char **environ;
 
-/* Children with a list of libraries of the program's own. */
+/* Starts children with the program's own list of libraries. */
 static void preloads(const char *library) {
   char self[] = "/proc/self/exe", *arguments[] = {self, "one", 0};
   pid_t child;

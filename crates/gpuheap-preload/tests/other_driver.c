@@ -1,5 +1,5 @@
-/* With DRIVER: a driver of the functions that the emulated one refuses. Without: a program that
- * calls them. */
+/* With DRIVER, a driver with the functions that the emulated driver refuses. Without DRIVER, a
+ * program that calls these functions. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -141,7 +141,7 @@ static void *takes_much(void *code) {
   return 0;
 }
 
-/* With 5 of 100 bytes free until the other request fails. */
+/* Only 5 of 100 bytes are free until the other request fails. */
 static int waits_for_other(void) {
   pthread_t thread;
   ptr address;

@@ -1,5 +1,5 @@
-/* A program that reaches the driver in a way of its first argument, and does the work of its second
- * one. It prints the bytes that it has allocated, and those that it holds at its end. */
+/* A program that does the work of its second argument. Its first argument selects how it finds the
+ * driver. It prints the bytes that it has allocated, and the bytes that it holds at its end. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>

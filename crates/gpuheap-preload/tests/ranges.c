@@ -1,6 +1,6 @@
 /* A program that opens ranges as NVTX does: it has the table of NVTX's functions, and loads the
- * library that NVTX_INJECTION64_PATH names. Its layouts are written after NVTX 3. With an argument,
- * it opens many ranges and does not end them. */
+ * library that NVTX_INJECTION64_PATH names. Its layouts are the layouts of NVTX 3. With an
+ * argument, it opens many ranges and does not end them. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -134,7 +134,7 @@ int main(int count, char **words) {
   given.message_kind = 1;
   given.message = "ascii";
   end(((uint64_t (*)(const attributes *))core[4])(&given));
-  /* Names that are no names, and ends without a start. */
+  /* Invalid names, and ends without a start. */
   given.message_kind = 3;
   given.message = (void *)12345;
   end(((uint64_t (*)(const attributes *))core[4])(&given));
