@@ -1,5 +1,4 @@
-//! Captures: what a writer wrote is read, and damaged files are errors or are read as far as they
-//! are whole.
+//! Captures are read as they were written. A damaged file is an error, or is read up to the damage.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::borrow::Cow;
@@ -43,7 +42,7 @@ fn capture_keeps_all_facts() {
     assert_eq!(read(&small(), false).unwrap().len(), 1);
 }
 
-/// The file is read in parts. Records lie across their bounds, and one is longer than a part.
+/// The file is read in parts. Some records cross into the next part, and one is longer than a part.
 #[test]
 fn records_cross_parts_of_file() {
     let mut file = start();
@@ -107,7 +106,7 @@ fn ranges_beyond_bound_are_left_out() {
     assert_eq!(trace.threads().unwrap()[thread as usize], 7);
 }
 
-/// Names of a file are shown on terminals.
+/// Terminals show the names of a file.
 #[test]
 fn names_have_no_control_characters() {
     let mut file = start();
@@ -231,7 +230,7 @@ fn other_files_are_clear_errors() {
     }
 }
 
-/// Repeated stacks and usual sizes: the size of an event that docs/recording.md promises.
+/// Asserts the size of an event that docs/recording.md states for repeated stacks and usual sizes.
 #[test]
 fn usual_event_is_small() {
     const PAIRS: u64 = 1000;
@@ -251,7 +250,7 @@ fn usual_event_is_small() {
     assert!(average <= 40, "{average} bytes an event");
 }
 
-/// Blocks of pools take the place of the memory that contains them; a block in a block is left out.
+/// Blocks of pools replace the memory that contains them. A block inside a block is left out.
 #[test]
 fn blocks_of_pools_lie_in_segments() {
     const PLAIN: u64 = 0x7000_0000;

@@ -89,7 +89,7 @@ fn row() -> impl Strategy<Value = Row> {
     )
 }
 
-/// Naive meaning of rows: a list of live blocks that is searched from its end.
+/// Naive model of a log. It keeps a list of live blocks and searches it from the end.
 #[derive(Default)]
 struct NaiveLog {
     ops: Vec<Op>,

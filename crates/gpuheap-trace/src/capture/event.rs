@@ -2,7 +2,7 @@
 
 use crate::model::MemoryKind;
 
-/// Event that the file contains, with numbers that are checked.
+/// Event of the file. Its numbers were checked.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     Allocate {

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::event::{Action, Timed};
 
-/// Part of an event in a trace with blocks of pools.
+/// Role of an event in a trace with blocks of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// An event of a block.
@@ -17,7 +17,7 @@ pub(super) enum Part {
     Nested,
 }
 
-/// Returns the part of each event. Returns nothing if no event is of a pool: all are of blocks.
+/// Returns the role of each event. Empty if no event belongs to a pool: all are events of blocks.
 pub(super) fn parts(events: &[Timed]) -> Vec<Part> {
     let is_pooled =
         |event: &Timed| matches!(event.action, Action::Allocate { kind, .. } if kind.is_pooled());
@@ -59,7 +59,7 @@ impl Memory {
                 }
                 self.blocks.insert(address, (end, index));
                 for (start, allocated) in overlapping(&self.ranges, address, end) {
-                    // The first range of physical memory that is mapped several times.
+                    // If physical memory is mapped several times, its first range counts.
                     if self.parts[allocated] == Part::Block {
                         self.parts[allocated] = Part::Segment(start);
                     }

@@ -19,32 +19,32 @@ use crate::{
 };
 use gpuheap_capture::{DecodeError, Deltas, MAGIC, OPEN_RANGES, Record, Time, VERSION};
 
-/// Number that host memory has in place of a device.
+/// Device number of host memory.
 const HOST: u64 = u64::MAX;
 
 const AGAIN: &str = "record again with gpuheap run";
 
-/// Ordinals of devices are below this number. A driver lists 64 devices or fewer. Each device has a
-/// trace, so a hostile file could request a trace for each of its events.
+/// Exclusive upper bound of device ordinals. A driver lists at most 64. Each device has a trace, so
+/// without a bound a hostile file could request a trace for each of its events.
 const DEVICES: u32 = 256;
 
-/// Most calls of a stack, and most frames of an interpreter. A recorder writes 64 and 48.
+/// Maximum number of calls of a stack, or of an interpreter's frames. Recorders write 64 and 48.
 const DEPTH: usize = 256;
 
-/// Ranges of all devices, of a capture that has few bytes. Each two further bytes add one.
-/// Each device has all ranges, so a hostile file of 1 MB could have 28 million.
+/// Maximum number of ranges of all devices in a small capture. Every two bytes of a file allow one
+/// more. Each device has all ranges: without a bound, a hostile file of 1 MB could have 28 million.
 const RANGES: usize = 1 << 18;
 
-/// Most arguments that are kept.
+/// Maximum number of arguments that are kept.
 const ARGUMENTS: usize = 1000;
 
-/// Frames of all stacks, with inlined functions, of a capture that has few bytes.
+/// Maximum number of frames in all stacks of a small capture, with inlined functions.
 const FRAMES: usize = 1 << 20;
-/// Further frames for each byte of a capture. A call of a stack takes three bytes or more, and
-/// seldom has more than ten inlined functions.
+/// Number of further frames that each byte of a capture allows. A call of a stack takes three bytes
+/// or more, and seldom has more than ten inlined functions.
 const FRAMES_PER_BYTE: usize = 4;
 
-/// Bytes of the file that are read at a time, at least.
+/// Minimum number of bytes that are read from the file at a time.
 const CHUNK: usize = 1 << 18;
 
 /// Part of the file that is in memory.
@@ -57,11 +57,11 @@ struct Window {
 }
 
 impl Window {
-    /// Forgets the first bytes, and reads more.
+    /// Drops the first `used` bytes, and reads more.
     fn advance(&mut self, used: usize, source: &mut Source<'_>) -> Result<(), Error> {
         self.bytes.drain(..used);
         self.offset += used;
-        // A record that is longer than the window doubles it, so its bytes are decoded few times.
+        // A record longer than the window doubles the window, so that it is decoded few times.
         let more = self.bytes.len().max(CHUNK);
         let read = source.by_ref().take(more as u64).read_to_end(&mut self.bytes);
         self.is_last = read.map_err(read_error)? < more;
@@ -163,7 +163,7 @@ struct RecordedStack {
     frames: Box<[u32]>,
 }
 
-/// Content of a capture that is read.
+/// Content of a capture, collected while the file is read.
 struct Capture {
     with_host: bool,
     with_pools: bool,
@@ -177,7 +177,7 @@ struct Capture {
     most_frames: usize,
     symbols: Symbols,
     events: Vec<Timed>,
-    /// Ranges by their numbers; `None` for one that is left out.
+    /// Ranges by their numbers; `None` for a range that is left out.
     ranges: Vec<Option<OpenRange>>,
     open_ranges: usize,
     lost_ranges: Odd,
@@ -217,7 +217,7 @@ impl Capture {
         }
     }
 
-    /// Bounds the memory by the bytes of the file that were read.
+    /// Bounds the memory in proportion to the bytes read so far.
     fn allow(&mut self, bytes: usize) {
         self.most_frames = FRAMES.saturating_add(bytes.saturating_mul(FRAMES_PER_BYTE));
         self.most_ranges = RANGES.saturating_add(bytes / 2);
@@ -374,7 +374,7 @@ impl Capture {
             }
             Record::RangeEnd { time, range } => {
                 self.note(time);
-                // A child that a raw `clone` made ends ranges of its parent.
+                // A child made by a raw `clone` may end ranges of its parent.
                 let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
                 if let Some(Some(range)) = range {
                     self.open_ranges -= usize::from(range.end == usize::MAX);
@@ -444,7 +444,7 @@ impl Capture {
         self.release(key);
         self.live.insert(key, (device, bytes));
         let sum = self.live_bytes.entry(device).or_default();
-        // No device has so much memory that honest sums reach this limit.
+        // Saturates: only a hostile file has sums of 2^64 bytes.
         *sum = sum.saturating_add(bytes);
     }
 
@@ -461,7 +461,7 @@ impl Capture {
     }
 
     fn finish(mut self, name: &str, broken: Option<Warning>) -> Result<Vec<Trace>, Error> {
-        // Not needed for the traces.
+        // The traces do not need these tables.
         self.live = FxHashMap::default();
         self.frees = FxHashMap::default();
         let numbers = self.resolve()?;
@@ -587,7 +587,7 @@ impl Capture {
     }
 }
 
-/// Returns a name of the file, as it is shown.
+/// Returns a name of the file without control characters.
 fn name_of(text: &str) -> Arc<str> {
     printable(text).into()
 }
@@ -600,11 +600,10 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
     }
 }
 
-/// Trace of one device that is built.
+/// Trace of one device, while it is built.
 struct Device {
     builder: TraceBuilder,
-    /// Index of each event of the file, and of its first event of the trace. Empty in a capture
-    /// without ranges.
+    /// Index of each event of the file, and of its first event in the trace. Empty without ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,

@@ -12,15 +12,15 @@ use rustc_hash::FxHashMap;
 use crate::Error;
 use crate::model::{StackInterner, is_runtime, next_number};
 
-/// Calls of a capture that has few bytes. A program has some thousand distinct calls on the way to
-/// an allocation.
+/// Maximum number of distinct calls in a small capture. The stacks of a program's allocations have
+/// some thousand distinct calls.
 const CALLS: usize = 1 << 16;
-/// Bytes of a capture for each further call. A recorder writes three bytes or more for a new call,
-/// and mostly events. A call takes 300 bytes of the reader's memory: without this bound, a hostile
-/// file of 4 MB took 1.24 GB.
+/// Number of bytes of a capture that allow one more call. A recorder writes three bytes or more for
+/// a new call, but mostly events. A call takes 300 bytes of the reader's memory: without this
+/// bound, a hostile file of 4 MB took 1.24 GB.
 const BYTES_PER_CALL: usize = 16;
 
-/// Number of a file for calls outside of all loaded files.
+/// File number of calls outside of all loaded files.
 const NO_FILE: u32 = u32::MAX;
 
 /// File with code. Several loaded modules may be of one file.
@@ -105,7 +105,7 @@ impl Symbols {
         }
     }
 
-    /// Bounds the calls by the bytes of the capture that were read.
+    /// Bounds the calls in proportion to the bytes read so far.
     pub(super) fn allow(&mut self, bytes: usize) {
         self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }
@@ -212,8 +212,8 @@ fn add_frames(
     Ok(())
 }
 
-/// Finds the name and line of an address, and the functions inlined there. An address in `runtime`,
-/// the path of a library between the program and the driver, gets its symbol and that path.
+/// Finds the name and line of an address, and the functions inlined there. If the file lies between
+/// the program and the driver, `runtime` is its path, and only the symbol is looked up.
 fn look_up(
     loader: &Loader,
     address: u64,
@@ -222,7 +222,7 @@ fn look_up(
     found: &mut Vec<u32>,
 ) -> Result<(), Error> {
     let symbol = loader.find_symbol(address).unwrap_or_default();
-    // A damaged file has no lines. Its symbol is used alone.
+    // A damaged file has no lines. Only its symbol is used.
     if runtime.is_none()
         && let Ok(mut inlined) = loader.find_frames(address)
     {

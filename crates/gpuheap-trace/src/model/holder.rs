@@ -17,8 +17,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Sums up live blocks by name, most bytes first. A block is a key, which has a name, and its
-    /// bytes.
+    /// Sums up live blocks by name, most bytes first. A block is given as a key and its bytes.
+    /// `name` names the key.
     pub fn sums<K: Eq + Hash>(
         blocks: impl Iterator<Item = (K, u64)>,
         name: impl Fn(K) -> String,

@@ -10,7 +10,7 @@ use gpuheap_capture::{CopyDirection, CopyMemory, MemoryKind};
 pub struct ThreadInfo {
     /// Id that the system gave the thread.
     pub id: u64,
-    /// `true` if the system gave the id of a thread that had ended to another thread.
+    /// `true` if several threads had this id, one after another.
     pub is_id_reused: bool,
     /// Time of the thread's first recorded call, nanoseconds since the recording began.
     pub started_ns: u64,
@@ -23,7 +23,7 @@ pub struct ThreadInfo {
     pub ended_ns: Option<u64>,
 }
 
-/// Range of a program, which the program named with NVTX.
+/// Range that the program named with NVTX.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Range {
@@ -36,7 +36,7 @@ pub struct Range {
     pub events: ops::Range<usize>,
 }
 
-/// Process of a native capture.
+/// Process that a capture recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recording {
@@ -81,13 +81,13 @@ pub struct Copies {
     pub stack: u32,
     /// Number of copies.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of these copies.
     pub bytes: u64,
     /// Time in the calls, nanoseconds.
     pub call_ns: u64,
     /// Number of uploads of data that the stack's calls uploaded before.
     pub repeated: u64,
-    /// Their bytes.
+    /// Bytes of these uploads.
     pub repeated_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ pub struct Copies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoldedPairs {
-    /// Number of the events before the record.
+    /// Number of events before this record.
     pub before: usize,
     /// Index into [`Trace::threads`](crate::Trace::threads).
     pub thread: u32,
@@ -104,11 +104,11 @@ pub struct FoldedPairs {
     pub stack: u32,
     /// Kind of memory.
     pub kind: MemoryKind,
-    /// Number of allocations. Each has its free.
+    /// Number of allocations. Each was freed.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of these allocations.
     pub bytes: u64,
-    /// Bytes of the largest one.
+    /// Bytes of the largest of these allocations.
     pub largest_bytes: u64,
 }
 

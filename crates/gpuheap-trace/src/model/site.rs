@@ -4,8 +4,8 @@ use std::iter::once;
 
 use super::{Frame, Op, Trace};
 
-/// Characters of a path or a function that a site shows: the last ones, because names of one file
-/// or module begin alike.
+/// Number of characters that a site shows of a path or a function. It shows the last ones, because
+/// names of one file or module begin alike.
 const SHOWN: usize = 48;
 
 impl Trace {
@@ -26,7 +26,7 @@ impl Trace {
         let kinds: [fn(&Frame) -> bool; 4] = [
             |frame| !frame.is_library(),
             |frame| frame.line > 0 && !is_of_system(&frame.file),
-            // A node of PyTorch's backward pass, which runs in a thread without frames of Python.
+            // A node of PyTorch's backward pass. The pass runs in a thread without Python frames.
             |frame| frame.function.starts_with("torch::autograd::generated::"),
             |_| true,
         ];
@@ -38,8 +38,8 @@ impl Trace {
     }
 }
 
-/// Frameworks with pools; a part of the path of the library that takes memory for the pool; a part
-/// of a function in it, for libraries with symbols.
+/// Frameworks with pools. The second text is in the path of the library that takes memory for the
+/// pool. The third is in the name of a function of this library, if the library has symbols.
 const POOLS: [(&str, &str, &str); 4] = [
     ("PyTorch", "libc10_cuda.so", "c10::cuda::CUDACachingAllocator"),
     ("CuPy", "cupy/cuda/memory.", "cupy_4cuda_6memory"),
@@ -82,7 +82,7 @@ impl Trace {
     }
 
     /// Returns the frameworks whose pools took memory, although the recording has no blocks of
-    /// them.
+    /// these pools.
     pub fn unrecorded_pools(&self) -> Vec<&'static str> {
         let mut stacks: Vec<_> = (self.events().iter())
             .filter(|event| match event.op {
@@ -186,8 +186,8 @@ fn is_of_cuda(frame: &Frame) -> bool {
     is_call || is_runtime(file)
 }
 
-/// Returns `true` if the frame is of gpuheap: a recorded heap's stacks begin there. With line
-/// tables alone, names of inlined functions lack their crates, so files are compared too.
+/// Returns `true` if the frame is of gpuheap: a recorded heap's stacks begin there. With only line
+/// tables, names of inlined functions lack their crates, so files are compared too.
 fn is_of_gpuheap(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches(['<', '&', '(']);
     let file = frame.file.split_once("crates/gpuheap").map(|(_, rest)| rest);

@@ -19,8 +19,9 @@ pub struct Frame {
     pub line: u32,
 }
 
-/// Most characters of a text. Longer names, as of templates, are cut. Each use of a frame searches
-/// its texts, so a hostile file with one name of half a megabyte in each frame took hours.
+/// Maximum number of characters of a text. Longer names, as of templates, are cut. Each use of a
+/// frame searches its texts, so a hostile file with a name of half a megabyte in all frames took
+/// hours.
 const LONGEST: usize = 1000;
 
 /// Distinct stacks of a file. Number 0 is the empty stack.

@@ -159,7 +159,7 @@ impl LogAction {
     }
 }
 
-/// State of a log that is read.
+/// State of the reader of a log.
 struct Log {
     builder: TraceBuilder,
     clock: Clock,

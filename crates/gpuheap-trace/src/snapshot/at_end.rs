@@ -74,7 +74,7 @@ pub(super) fn read_at_end(
     Ok(found)
 }
 
-/// Reads the id of a private pool. It is a pair.
+/// Reads the id of a private pool. The id is a pair.
 fn read_pool(plain: &Plain<'_>, pool: Value, path: &Path<'_>) -> Result<(u64, u64), Error> {
     match *plain.items(pool, path)? {
         [first, second] => {

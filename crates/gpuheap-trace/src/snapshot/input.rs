@@ -95,8 +95,8 @@ impl<R: Read> Input<R> {
         &self.buffer[self.taken..][..held]
     }
 
-    /// Returns the source, with the error of a failed read. If `to_its_end`, reads the rest first,
-    /// so that the source can check all its bytes.
+    /// Returns the source, with the error of a failed read. If `to_its_end` is set, reads the rest
+    /// first, so that the source can check all its bytes.
     pub(super) fn finish(mut self, to_its_end: bool) -> (R, Option<Error>) {
         while to_its_end && !self.is_ended {
             self.taken = self.filled;

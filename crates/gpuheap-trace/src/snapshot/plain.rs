@@ -23,7 +23,7 @@ pub(super) struct Plain<'h> {
     heap: &'h Heap,
     /// Number of items that may still be visited. Each item takes some bytes of the pickle, and
     /// shared items (frames and stacks) are visited once. So more visits than bytes mean that many
-    /// lists contain one list: such a small file could take hours.
+    /// lists contain the same list. Such a small file could take hours.
     visits_left: Cell<u64>,
     input_len: u64,
 }

@@ -54,8 +54,8 @@ fn snapshot<W: Write>(traces: &[Trace], pickle: &mut Pickle<W>) -> io::Result<()
         })?;
         pickle.text("device_traces")?;
         pickle.list(|pickle| {
-            // The list's index is the device. A file's device numbers are small, except in a
-            // hostile one: lists of devices without a trace are bounded.
+            // The list's index is the device. Bounds the lists of devices without a trace: a
+            // hostile file may have large device numbers.
             let last = devices.keys().next_back().map_or(0, |&last| last.min(1023));
             for device in 0..=last {
                 pickle.stacks.clear();
@@ -330,7 +330,7 @@ impl<W: Write> Pickle<W> {
         if let Some(&number) = self.texts.get(text) {
             return self.get(number);
         }
-        // A text of 4 GiB is in no file: the reader's limit is below.
+        // No text of a trace has 4 GiB: the reader's limit is lower.
         let length = u32::try_from(text.len()).map_err(io::Error::other)?;
         self.op(opcode::BINUNICODE)?;
         self.writer.write_all(&length.to_le_bytes())?;
@@ -350,7 +350,7 @@ impl<W: Write> Pickle<W> {
         }
     }
 
-    /// Makes the last value one that can be written again by its number. Returns the number.
+    /// Stores the last value in the memo, to be written again by its number. Returns the number.
     fn put(&mut self) -> io::Result<u32> {
         let number = self.memo;
         self.memo += 1;

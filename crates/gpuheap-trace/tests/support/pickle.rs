@@ -1,4 +1,4 @@
-//! Encoder of plain data as pickles, in place of CPython's, for protocols 2 to 5.
+//! Encoder of plain data as pickles of protocols 2 to 5. It replaces CPython's.
 
 /// Plain data.
 #[derive(Debug, Clone, PartialEq)]
