@@ -278,8 +278,8 @@ impl MemoryNames {
         }
     }
 
-    /// Ends a block that [`add_block`](MemoryNames::add_block) named, before another one may get
-    /// its address.
+    /// Ends a block that [`add_block`](MemoryNames::add_block) named, before another block may get
+    /// the address.
     pub fn remove_block(&self, address: u64) {
         let region = range(address, 0).start;
         let ended = Ended {
