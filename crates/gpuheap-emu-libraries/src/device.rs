@@ -39,8 +39,8 @@ pub(crate) enum Loaded {
     Cusparse,
     /// NCCL's kernels. They are loaded with the first communicator.
     Nccl,
-    /// Stacks of NCCL's kernels, for all threads that the device can run at once. They are taken
-    /// when the first kernel runs: never by a communicator of one rank.
+    /// Stacks of NCCL's kernels, for all threads that the device can run at once. They are
+    /// allocated when the first kernel runs. A communicator of one rank runs no kernel.
     NcclStacks,
     /// Kernels of NCCL for broadcasts and messages.
     NcclGeneric,
@@ -108,7 +108,7 @@ fn current(driver: &LibCuda) -> Option<CUcontext> {
 }
 
 /// Calls `then` with the primary context of a device current. Without a driver or such a device,
-/// calls `then` alone.
+/// only calls `then`.
 pub(crate) fn on<R>(device: CUdevice, then: impl FnOnce() -> R) -> R {
     let Some(driver) = driver() else { return then() };
     let before = current(driver).unwrap_or(CUcontext::NULL);

@@ -142,7 +142,7 @@ export! {
         })
     }
 
-    /// Creates a communicator for a part of the ranks. Its size and rank are those of the old
+    /// Creates a communicator for a part of the ranks. It has the size and the rank of the old
     /// communicator, because it is unknown which ranks join.
     fn ncclCommSplit(
         old: Handle, colour: c_int, _key: c_int, made: Out<Handle>, _settings: *mut c_void,

@@ -38,7 +38,7 @@ fn has(set: &Mutex<BTreeSet<u64>>, value: u64) -> bool {
 
 export! {
     /// Returns 1 if a block with this address and size, in bytes, may be a workspace: the program
-    /// has used both for one. Else 0.
+    /// has used workspaces with this address and with this size. Else returns 0.
     fn gpuheap_emulated_is_workspace(address: u64, bytes: u64) -> c_int {
         c_int::from(has(&ADDRESSES, address) && has(&SIZES, bytes))
     }

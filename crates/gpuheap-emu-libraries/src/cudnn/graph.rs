@@ -109,8 +109,8 @@ export! {
         made.write(Handle::new(Descriptor::new(kind, [])))
     }
 
-    /// Destroys a descriptor, or does nothing for null. Descriptors that refer to the destroyed one
-    /// keep its attributes.
+    /// Destroys a descriptor, or does nothing for null. Descriptors that refer to the destroyed
+    /// descriptor keep its attributes.
     fn cudnnBackendDestroyDescriptor(descriptor: Handle<Descriptor>) -> Outcome {
         let _ = descriptor.end();
         Ok(())
@@ -191,7 +191,7 @@ impl Descriptor {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attribute, value);
     }
 
-    /// Returns an attribute: one that is computed, or one that the program set.
+    /// Returns an attribute that is computed, or that the program set.
     fn get(&self, attribute: c_int) -> Option<Value> {
         match (self.kind, attribute) {
             (kind::HEURISTIC, attribute::HEURISTIC_RESULTS) => {

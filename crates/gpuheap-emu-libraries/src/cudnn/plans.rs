@@ -11,8 +11,8 @@
 //! for 4-byte numbers were fitted to the first 7,114 convolutions: a fit to all was worse for three
 //! dimensions. Every fifth shape was kept to test the rules. For the 2,276 test convolutions with
 //! 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the first plans, 84 % of the
-//! fastest, and 57 % of the greediest. For grouped convolutions, it is 75 %, 75 % and 47 %. For
-//! other cards, plans are estimates.
+//! fastest, and 57 % of the greediest. For grouped convolutions, the shares are 75 %, 75 % and
+//! 47 %. For other cards, plans are estimates.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
