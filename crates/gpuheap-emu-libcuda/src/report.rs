@@ -81,8 +81,8 @@ fn keep_earlier(folder: &Path) {
     }
 }
 
-/// Returns `true` if PyTorch's library for CUDA is loaded into this process. It stays loaded, so it
-/// is searched until it was found.
+/// Returns `true` if PyTorch's library for CUDA is loaded into this process. The library stays
+/// loaded, so the search ends once it was found.
 fn has_pytorch() -> bool {
     static IS_FOUND: AtomicBool = AtomicBool::new(false);
     let is_mapped =

@@ -407,8 +407,8 @@ fn without_arguments(name: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Place of an address: the loaded file that contains the address, and the exported symbol if one
-/// covers it.
+/// Place of an address: the loaded file that contains the address, and the exported symbol that
+/// covers the address, if any.
 struct Place {
     file: String,
     base: usize,
