@@ -33,8 +33,8 @@ pub(crate) struct Target<'m> {
     pub(crate) instance: Option<(usize, &'m Instance)>,
 }
 
-/// Counts one more initialisation. The first one creates the machine with `make`. Only this
-/// function reports errors in the environment variables.
+/// Counts one more initialisation. The first initialisation creates the machine with `make`. Only
+/// this function reports errors in the environment variables.
 pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Outcome {
     let machine = MACHINE.get_or_init(|| {
         MESSAGES.say_panics();

@@ -25,7 +25,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the variables: `variable` returns the value of a name, `None` if it is not set.
+    /// Reads the variables. `variable` returns the value for a name; `None` if it is not set.
     ///
     /// # Errors
     ///
