@@ -23,8 +23,8 @@ pub(crate) fn enter() -> Outcome {
     if current()?.is_null() { make_current(DEVICE.get()) } else { Ok(()) }
 }
 
-/// Returns the thread's device: that of the current context if there is one, else the device that
-/// the thread chose.
+/// Returns the thread's device: the device of the current context. Without a current context,
+/// returns the device that the thread chose.
 pub(crate) fn device() -> Outcome<c_int> {
     let mut device = DEVICE.get();
     if !current()?.is_null() {

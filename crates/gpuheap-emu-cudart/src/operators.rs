@@ -252,8 +252,8 @@ thread_local! {
     static RUNNING: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An operator that the thread executes until this value is dropped. An exception of PyTorch drops
-/// it too.
+/// An operator that the thread executes until this value is dropped. An exception of PyTorch also
+/// drops this value.
 struct Entered;
 
 impl Entered {

@@ -34,7 +34,7 @@ static PEAK: AtomicU64 = AtomicU64::new(0);
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
 
 /// Writes the peak of bytes that PyTorch's allocator had allocated on one device, and the number of
-/// blocks that it handed out.
+/// blocks that the allocator handed out.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64) {
