@@ -70,8 +70,8 @@ pub fn group(by: &ByKey) -> Vec<Launch> {
         u64::from(by.skips_nan),
     ]);
     let (grid, block) = if shared {
-        // Each block works on several times as many values as the number of aggregates it adds at
-        // its end.
+        // Each block works on at least 4 times as many values as it has aggregates to add at its
+        // end.
         let each = (slots as u64 * copies * 4).max(u64::from(BLOCK) * 8);
         (count.div_ceil(each).clamp(1, MOST_BLOCKS) as u32, BLOCK)
     } else {

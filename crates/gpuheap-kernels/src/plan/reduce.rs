@@ -7,9 +7,9 @@ use crate::kernel::Kind;
 use crate::threads::{BLOCK, grid};
 use crate::{Kernel, Launch, Reduction, Type, Words};
 
-/// Number of elements of a row that one pass reduces to one.
+/// Number of elements of a row that one pass reduces to one element.
 const ROW_CHUNK: u64 = 8192;
-/// Number of elements of a column that one pass reduces to one.
+/// Number of elements of a column that one pass reduces to one element.
 const COLUMN_CHUNK: u64 = 256;
 /// Longest row, in elements, that one thread reduces.
 const SHORT_ROW: u64 = 32;

@@ -1,5 +1,5 @@
-//! Aggregates by key. If all aggregates fit, each block first forms its own in its shared memory.
-//! Otherwise all additions are in global memory.
+//! Aggregates by key. If all aggregates fit, each block first forms its own aggregates in shared
+//! memory. Otherwise all additions are in global memory.
 
 use crate::ptx::value::{cast, class, combine, load};
 use crate::ptx::writer::{Class, Label, MAXWELL, PASCAL, Reg, Writer, emit};
@@ -41,7 +41,7 @@ pub(super) fn group(
     let (row, column) = w.divide_unless_one(index, inner);
     let from = w.at(keys, row, key.size());
     let found = load(w, key, from);
-    // A negative key becomes a large unsigned one, so the comparison below rejects it too.
+    // A negative key becomes a large unsigned number, so the comparison below rejects it too.
     let found = cast(w, key, if key.is_signed() { Type::I64 } else { Type::U64 }, found);
     emit!(w, "setp.lt.u64 {known}, {found}, {groups};");
     emit!(w, "@{known} bra {good};");

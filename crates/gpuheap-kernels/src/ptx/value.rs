@@ -388,7 +388,7 @@ pub(super) fn combine(w: &mut Writer, op: Reduction, of: Type, into: Reg, other:
     if !of.is_float() {
         return emit!(w, "{extreme}.{name} {into}, {into}, {other};");
     }
-    // If one operand is a NaN, the instruction returns the other one, so NaN is handled separately.
+    // If one operand is a NaN, the instruction returns the other operand, so NaN needs more code.
     let nan = w.reg(Class::Predicate);
     let quiet = if of == Type::F32 { "0f7FC00000" } else { "0d7FF8000000000000" };
     emit!(w, "setp.nan.{name} {nan}, {into}, {other};");
