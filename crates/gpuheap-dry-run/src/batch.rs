@@ -91,8 +91,8 @@ impl FindBatch {
     }
 }
 
-/// Returns the combinations of the variables after the first one, smallest values first. Each
-/// variable has its smallest value, its repeated doublings, and its largest value.
+/// Returns the combinations of the variables after the first one, smallest values first. The values
+/// of a variable are its smallest value, repeated doublings of it, and its largest value.
 ///
 /// # Errors
 ///

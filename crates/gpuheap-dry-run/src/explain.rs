@@ -23,7 +23,7 @@ const CARDS: usize = 3;
 const REMEDIES: usize = 3;
 
 /// Least compute capability of a card that is suggested for its memory alone. Older cards lack
-/// flash attention and bfloat16: a GPT that fits a T4 by its trace of an H200 takes 182 GiB on it.
+/// flash attention and bfloat16: a GPT whose trace from an H200 fits a T4 takes 182 GiB on a T4.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 /// A request is absurd if it is at least this many times as large as all others together.
 const ABSURD: u64 = 3;

@@ -74,8 +74,8 @@ pub struct Options {
     /// Time after which the program is ended. A program with optimiser steps is ended at the end of
     /// a step.
     pub time_limit: Option<Duration>,
-    /// Variables of a search for the largest value of the first one with which the program fits,
-    /// for values of the other ones; empty for no search.
+    /// Variables of a search; empty for no search. The search finds the largest value of the first
+    /// variable with which the program fits, for each combination of the others' values.
     pub find_batch: Vec<FindBatch>,
     /// Share of each card's memory that stays free.
     pub margin: f64,

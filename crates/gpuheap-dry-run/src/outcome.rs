@@ -11,7 +11,7 @@ use crate::verdict::{
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
 /// Libraries with an allocator between the program and the driver. If the driver refuses a request,
-/// they try other sizes or other memory. If that fails too, they return an error to the program.
+/// the allocator tries other sizes or other memory. If that fails too, the program gets an error.
 /// `gpuheap` stands for a heap that is linked into a program in Rust or Python.
 const ALLOCATORS: [&str; 4] =
     ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];

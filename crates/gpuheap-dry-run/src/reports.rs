@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::verdict::{Failure, Held, KindBytes, ModuleBytes, Read, Refusal, SizeRead};
 
-/// Reports of one process. Each is `None` if the process did not write it.
+/// Reports of one process. A report is `None` if the process did not write it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Process {
     pub(crate) pid: u32,

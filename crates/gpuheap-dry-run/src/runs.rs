@@ -202,7 +202,7 @@ impl Runner<'_> {
     }
 
     /// Searches for the largest fitting value up to `most` with these values of other variables.
-    /// Counts the runs, and keeps the last one that fits, or else the first one.
+    /// Counts the runs, and keeps the last run that fits. If no run fits, keeps the first.
     fn search_one(
         &self,
         device: &Device,

@@ -304,7 +304,7 @@ pub struct Batch {
     pub others: Vec<Others>,
     /// Share of a card's memory that stays free with the values found.
     pub margin: f64,
-    /// Results, one for each card and combination of the others' values.
+    /// Results, one for each card and each combination of the other variables' values.
     pub found: Vec<Found>,
     /// Number of runs.
     pub runs: u64,
@@ -511,7 +511,7 @@ pub struct ResultRange {
     pub largest: RangeEnd,
     /// Peaks with the smallest counts with which the program completes.
     pub smallest: RangeEnd,
-    /// Peaks with the smallest counts at one line alone, in the order in which lines read first.
+    /// Peaks with the smallest counts at one line alone, in the order of the lines' first reads.
     pub lines: Vec<LineRange>,
     /// Number of further lines that were not run alone.
     pub lines_left: u64,

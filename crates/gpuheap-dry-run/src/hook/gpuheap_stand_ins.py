@@ -11,7 +11,7 @@ PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "")
 
 
 def load_stand_ins_by_name():
-    """Makes `ctypes` load each library that has a stand-in by name, even if given a path.
+    """Makes `ctypes` load a library by its name if it has a stand-in, even if a path is given.
 
     PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
     loader would then load both the vendor's files and the stand-ins.
@@ -32,8 +32,8 @@ def torch_imported(_):
 
 
 load_stand_ins_by_name()
-# Makes the loader bind functions at their first call; by default, the interpreter binds all at
-# load. So a CUDA function that no stand-in has fails when it is called, and not when PyTorch is
-# loaded.
+# Makes the loader bind a function at its first call. By default, the interpreter binds all
+# functions at load. So a CUDA function without a stand-in fails when it is called, and not when
+# PyTorch is loaded.
 sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
 sys.meta_path.insert(0, Waiter("torch", torch_imported))

@@ -162,7 +162,7 @@ def end_program(number, frame):
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
-    # The program's threads may delay its end until it is killed.
+    # Threads may delay the program's end until the program is killed.
     if state.torch is not None:
         guarded(update_peaks)()
         guarded(write)()

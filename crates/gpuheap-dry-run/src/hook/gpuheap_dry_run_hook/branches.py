@@ -18,12 +18,12 @@ ROUNDS = 100
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
 # Functions that end the program.
 EXITS = {"exit", "quit", "_exit", "abort"}
-# Functions whose result is rarely true. If it is true, there was an error.
+# Functions whose result is rarely true. A true result means that there was an error.
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
 
 
 def truth(frame):
-    """Returns the truth value with which `frame` goes on; True if it goes on with both."""
+    """Returns the truth value with which `frame` goes on; True if it goes on with both values."""
     at = (frame.f_code, frame.f_lasti)
     if at not in state.branches:
         state.branches[at] = find_branch(frame)

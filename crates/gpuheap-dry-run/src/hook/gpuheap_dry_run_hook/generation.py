@@ -7,7 +7,7 @@ import os
 
 from .process import state
 
-# File with the loops, and the function that continues a loop if it reads True. Others end it.
+# File with the loops. This function continues a loop if it reads True; the others end the loop.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
 # Maximum number of callers that are searched for the lengths.

@@ -16,7 +16,7 @@ SECONDS = 10.0
 # that also allocate memory. A loop that evaluates a model does, but reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
-# Exit code of a program that waits forever. It is ended by an exception, or else by `os._exit`.
+# Exit code of a program that was ended because it waits forever.
 CODE = 3
 
 

@@ -14,7 +14,7 @@ from .callbacks import guarded
 from .process import state
 from .report import replace
 
-# Module that searches for a GPU's files in `/dev`. JAX imports it before it opens a device.
+# Module that searches for a GPU's files in `/dev`. JAX imports it before a device is opened.
 MODULE = "jax._src.hardware_utils"
 # JAX builds CUDA graphs node by node. The emulated driver cannot, so this flag makes JAX launch
 # kernels one by one.
@@ -29,7 +29,7 @@ def imported(module):
     os.environ["XLA_FLAGS"] = f"{flags} {NO_GRAPHS}".strip()
 
     def is_visible():
-        # JAX closes its devices by `atexit` too. The last registered function is called first.
+        # JAX closes its devices by `atexit` too. The function that is registered last runs first.
         atexit.unregister(write_peaks)
         atexit.register(write_peaks)
         return True

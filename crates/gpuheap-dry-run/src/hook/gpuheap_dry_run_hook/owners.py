@@ -40,7 +40,7 @@ class Owners:
         # Names of modules by their tag, the number that is recorded with an allocation.
         self.names = [OUTSIDE]
         self.tags = {OUTSIDE: 0}
-        # A weak reference and the tag of each named module, keyed by its id.
+        # Weak references and tags of named modules, keyed by the module's id.
         self.modules = {}
         self.roots = {}
         self.optimisers = weakref.WeakSet()
@@ -60,8 +60,8 @@ class Owners:
         """Registers hooks that note which module is called."""
         module = self.torch.nn.modules.module
         is_compiling = self.torch.compiler.is_compiling
-        # A process that was forked from one with CUDA, such as a worker of a DataLoader, calls
-        # modules too (transforms of images), and may not call CUDA.
+        # A forked child of a process with CUDA may not call CUDA. Such a child, for example a
+        # worker of a DataLoader, may still call modules (transforms of images).
         is_worker = getattr(self.torch._C, "_cuda_isInBadFork", lambda: False)
         enter, leave = self.enter, self.leave
 
@@ -198,7 +198,7 @@ class Owners:
                 address = tensor.untyped_storage().data_ptr()
                 self.seen.setdefault(address, []).append((at, kind, tag))
         except Exception:
-            # A tensor without storage, such as one of `torch.func`.
+            # A tensor without storage, such as a tensor of `torch.func`.
             return
 
     # ---- the peak -------------------------------------------------------------------------------

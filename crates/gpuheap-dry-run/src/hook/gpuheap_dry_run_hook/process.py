@@ -79,7 +79,7 @@ class State:
         return peak.value, blocks.value
 
     def step(self):
-        """Number of optimiser steps. If there are several optimisers, the highest number of one."""
+        """Number of steps of the optimiser that has made the most steps."""
         return max(self.steps.values(), default=0)
 
 

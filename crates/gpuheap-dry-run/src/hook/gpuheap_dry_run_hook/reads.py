@@ -38,7 +38,7 @@ def watch_reads():
 
 
 def stop_watching():
-    """Ends callbacks before the interpreter ends: later ones would wait forever for its lock."""
+    """Ends callbacks. While the interpreter ends, a callback would wait for its lock forever."""
     if state.callback is not None:
         state.register(READ())
 

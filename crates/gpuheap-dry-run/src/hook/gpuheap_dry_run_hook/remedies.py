@@ -171,7 +171,7 @@ class Remedies:
         return shown and f"torch.utils.checkpoint around each block of {shown}"
 
     def stacks(self, root):
-        """Returns the names and lists of repeated blocks that are in no other such list."""
+        """Returns the names and modules of the outermost lists of repeated blocks."""
         names = [(name, module) for name, module in root.named_modules() if self.is_stack(module)]
         return [
             (name, module)

@@ -1,8 +1,8 @@
 """Results that a program reads from the device.
 
-No kernel runs, so the hook chooses each result: counts as large as their bound, indices in range,
-truth values with which the program goes on, and floating-point numbers that sum to 1 as the
-probabilities of a row do. Memory is then not less than on a GPU.
+No kernel runs, so the hook chooses each result. Counts are as large as their bound, and indices are
+in range. Truth values let the program go on. Floating-point numbers sum to 1, as the probabilities
+of a row do. The program then takes at least as much memory as on a GPU.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ class Operand(ctypes.Structure):
 
 
 class Result:
-    """Result that was chosen: its value, and whether it is a count as large as its bound."""
+    """Result that was chosen: the value, and whether it is a count as large as its bound."""
 
     def __init__(self, value, is_bound=False):
         self.value = value
@@ -78,10 +78,10 @@ NOT_CHOSEN = Result(None)
 
 
 def put_result(copy, operator, frame, line):
-    """Writes the result of a copy, and returns it; None if it is as the program wrote it.
+    """Writes the result of a copy, and returns it; None if the copy keeps the program's value.
 
-    `operator` is the operator of PyTorch that reads, `frame` the Python code that called it, and
-    `line` the code and the number of the line that reads.
+    `operator` is the operator of PyTorch that reads. `frame` is the Python code that called it.
+    `line` is the code and the number of the line that reads.
     """
     rule = rules.rule_at(line)
     is_largest = rules.is_largest_at(line)

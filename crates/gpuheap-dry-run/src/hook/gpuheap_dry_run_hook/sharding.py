@@ -42,7 +42,7 @@ class Sharding:
         module.to, module.cuda = sharded_to, sharded_cuda
 
     def shard(self, model):
-        """Shards the repeated blocks of a model, then the rest. False if it has no parameters."""
+        """Shards a model's repeated blocks, then the rest. False for a model without parameters."""
         from torch.distributed.fsdp import FSDPModule
 
         if model in self.seen:

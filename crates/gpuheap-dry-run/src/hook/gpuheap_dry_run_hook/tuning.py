@@ -11,7 +11,7 @@ TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordin
 
 
 def leave_out_tuning(torch):
-    """Makes `torch.compile` ignore these options in its modes, its arguments and variables."""
+    """Makes `torch.compile` ignore these options in modes, arguments and variables."""
     values = [os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") for name in TIMED]
     if "1" in values:
         note_tuning()
