@@ -115,8 +115,8 @@ impl Order {
         Ok(())
     }
 
-    /// Polls some streams, then makes `stream` wait for those of the frees that it does not come
-    /// after yet.
+    /// Polls some streams, then makes `stream` wait for the frees. Skips frees that `stream`
+    /// already comes after.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl Order {
         }
     }
 
-    /// Fences all frees of a stream, with one more fence or by recording the newest one again.
+    /// Fences all frees of a stream, by one more fence or by recording the newest fence again.
     pub(super) fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         let state = &mut self.streams[slot];
         if state.fenced() >= state.freed {

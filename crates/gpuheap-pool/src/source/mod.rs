@@ -237,8 +237,8 @@ pub trait MemorySource: Send {
 
 /// Granule in which the driver hands out device memory.
 ///
-/// Measured on one H200, driver 580: allocations of up to 2 MiB share granules of 2 MiB, larger
-/// ones are rounded up to whole granules, and `cuMemGetInfo` moves in steps of 2 MiB.
+/// Measured on one H200, driver 580: allocations of up to 2 MiB share granules of 2 MiB, and larger
+/// allocations are rounded up to whole granules. `cuMemGetInfo` moves in steps of 2 MiB.
 pub const GRANULE: u64 = 2 << 20;
 
 /// Rounds `bytes` up to a multiple of `to`, a power of two. Saturates at the largest multiple that

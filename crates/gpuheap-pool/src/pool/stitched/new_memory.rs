@@ -202,7 +202,7 @@ impl Stitched {
             let ranges =
                 self.primary.unbacked.iter().map(|unbacked| &self.primary.blocks[*unbacked]);
             // Uses the first unbacked range that is large enough for the memory, else the largest
-            // one.
+            // range.
             let Some((_, _, address, length)) = ranges
                 .map(|unbacked| {
                     (

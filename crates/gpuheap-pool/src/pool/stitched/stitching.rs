@@ -107,7 +107,7 @@ impl Stitched {
 
     /// Returns the maximum number of bytes that could be stitched without new memory, with nothing
     /// set apart for small requests. It is the sum of all whole free chunks, the longest free end
-    /// of another chunk, and the longest free beginning of one.
+    /// of another chunk, and the longest free beginning of a chunk.
     pub(super) fn stitchable(&self, allowed: impl Fn(&Block) -> bool) -> u64 {
         if self.in_segments {
             return 0;

@@ -642,7 +642,7 @@ fn released_small_runs_are_forgotten() {
             bench.free(block, 0);
         }
         bench.complete_all();
-        // The addresses are given back too, so the next round reserves others.
+        // The addresses are given back too, so the next round reserves other addresses.
         bench.release();
         assert_eq!(bench.model.addresses(), 0);
     }

@@ -83,8 +83,8 @@ impl Bins {
         }
     }
 
-    /// Searches the first `depth` blocks of at least `bytes` for the smallest one that is `usable`.
-    /// If no such block is usable, finds the first one that `serves`.
+    /// Searches the first `depth` blocks of at least `bytes` for the smallest block that is
+    /// `usable`. If no such block is usable, finds the first block that `serves`.
     #[inline]
     pub(crate) fn best(
         &self,
@@ -105,7 +105,7 @@ impl Bins {
                 let block = &blocks[key];
                 if block.bytes >= bytes {
                     left = left.saturating_sub(1);
-                    // Of blocks of equal size, the one at the lowest address is best, so that
+                    // Of blocks of equal size, the block at the lowest address is best, so that
                     // long-lived blocks gather at one end.
                     let rank = (block.bytes, block.address);
                     if usable(key) {

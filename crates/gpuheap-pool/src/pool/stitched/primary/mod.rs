@@ -129,7 +129,7 @@ impl Primary {
         }
     }
 
-    /// Searches the first few free blocks that fit for the best one that `stream` may use.
+    /// Searches the first few free blocks that fit for the best block that `stream` may use.
     #[inline]
     pub(crate) fn find(
         &self,
@@ -142,8 +142,8 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, |_| true)
     }
 
-    /// Searches the first few free blocks that fit for the best one that `stream` may use.
-    /// Otherwise finds one that `eligibility` allows.
+    /// Searches the first few free blocks that fit for the best block that `stream` may use.
+    /// Otherwise finds a block that `eligibility` allows.
     pub(crate) fn find_eligible(
         &self,
         eligibility: Eligibility,
@@ -157,8 +157,8 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, serves)
     }
 
-    /// Searches the first few free blocks that fit for the best one that `stream` may use.
-    /// Otherwise finds one that passes `serves`.
+    /// Searches the first few free blocks that fit for the best block that `stream` may use.
+    /// Otherwise finds a block that passes `serves`.
     #[inline]
     fn find_among(
         &self,
@@ -612,7 +612,7 @@ impl Primary {
         !self.empty_runs.is_empty()
     }
 
-    /// Returns `true` if so many boundaries were noted that stale ones should be removed.
+    /// Returns `true` if so many boundaries were noted that stale boundaries should be removed.
     pub(crate) fn is_crowded(&self) -> bool {
         self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }
@@ -672,7 +672,7 @@ impl Primary {
         }
     }
 
-    /// Merges two neighbours into one block. Both are in no bin. The larger one keeps its record.
+    /// Merges two neighbours into one block. Both are in no bin. The larger block keeps its record.
     fn join(&mut self, first: u32, second: u32) -> u32 {
         let (before, after) = (self.blocks[first].before, self.blocks[second].after);
         let (address, end) = (self.blocks[first].address, self.blocks[second].end());
