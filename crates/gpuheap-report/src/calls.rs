@@ -1,11 +1,11 @@
-//! Calls: stacks, told apart by their frames in the program's own code.
+//! Calls: stacks that differ in the frames of the program's own code.
 
 use gpuheap_trace::{Frame, Op, Trace};
 use rustc_hash::FxHashMap;
 
 use crate::ledger::Block;
 
-/// Distinct calls of a trace. Stacks that differ in frames of libraries alone are one for a reader.
+/// Distinct calls of a trace. Stacks that differ only in frames of libraries are one call.
 #[derive(Debug)]
 pub(crate) struct Calls<'t> {
     trace: &'t Trace,
@@ -16,7 +16,7 @@ pub(crate) struct Calls<'t> {
 impl<'t> Calls<'t> {
     pub(crate) fn new(trace: &'t Trace) -> Self {
         let mut frames: Vec<Vec<&Frame>> = Vec::new();
-        // Each frame of a trace is stored once, so its place is its identity.
+        // Each frame of a trace is stored once, so its address identifies it.
         let mut numbers: FxHashMap<Vec<usize>, u32> = FxHashMap::default();
         let mut of_stack: FxHashMap<u32, u32> = FxHashMap::default();
         let allocations =

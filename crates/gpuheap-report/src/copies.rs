@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuheap_trace::{CopyDirection, CopyMemory, Trace};
 
-/// Copies of one direction, one memory of the host, and one site.
+/// Copies with the same direction, kind of host memory, and site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopySite {

@@ -13,18 +13,18 @@ use crate::ledger::{Block, Ledger};
 pub const PARTS: usize = 8;
 /// Number of parts at the start that do not count, because programs load their model there.
 pub const WARM_UP: usize = 2;
-/// Least number of rises of a site that grows steadily, of `PARTS - WARM_UP`.
+/// Minimum number of rises of a site that grows steadily. The maximum is `PARTS - WARM_UP`.
 const STEADY: usize = 4;
 
-/// A site whose memory grew. The floor of a part is the least memory that the site held there:
-/// memory that comes and goes with each step of a program is not in it.
+/// A site whose memory grew. The floor of a part is the least memory that the site held there.
+/// Memory that is freed in each step of a program is not in the floor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
     /// Name of the site.
     pub site: String,
-    /// Thread whose blocks the floors count, in parts of its own events; `None` for the blocks of
-    /// all threads, in parts of all events.
+    /// Thread whose blocks and events the floors count; `None` if they count the blocks and events
+    /// of all threads.
     pub thread: Option<String>,
     /// Stack that gained the most at this site: its frames in the program's own code, innermost
     /// first. Empty without stacks.
@@ -53,7 +53,7 @@ impl Growth {
         gained(&self.floors)
     }
 
-    /// Returns the number of parts after the warm-up whose floor is above the part before.
+    /// Returns the number of parts after the warm-up with a higher floor than the part before.
     pub fn rises(&self) -> usize {
         rises(&self.floors)
     }
@@ -78,10 +78,10 @@ fn is_steady(floors: &Floors) -> bool {
     rises(floors) >= STEADY && floors[WARM_UP - 1..PARTS - 1].is_sorted()
 }
 
-/// Returns the sites that grew after the warm-up: steady ones first, then by bytes. Threads may run
-/// one after another, so that a site of one thread grows in few parts of all events. If such a
-/// thread gained at least half of a site's bytes, steadily by its own events, its floors count.
-/// No site is steady if the recording has segments of a pool in place of its blocks
+/// Returns the sites that grew after the warm-up: steady sites first, then by bytes. If threads run
+/// one after another, a site of one thread grows in few parts of all events. If such a thread
+/// gained at least half of a site's bytes, and steadily in the parts of its own events, its floors
+/// count. No site is steady if the recording has segments of a pool in place of its blocks
 /// (`has_blocks`).
 pub(crate) fn growing(
     trace: &Trace,
@@ -117,7 +117,7 @@ pub(crate) fn growing(
             site_of[call as usize] = block.site;
         }
     }
-    // The call that gained the most of each site, with its bytes.
+    // For each site, the call that gained the most, with its bytes.
     let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
     for by_thread in [false, true] {
         if found.values().any(|(thread, _)| thread.is_some() == by_thread) {
@@ -151,7 +151,7 @@ pub(crate) fn growing(
     found
 }
 
-/// Floors of the blocks with one key, and of one thread.
+/// Floors of one thread's blocks with one key.
 struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.
@@ -186,7 +186,7 @@ impl Clock {
     }
 }
 
-/// Returns the floors of the blocks with each key, of each thread or of all together. They are zero
+/// Returns the floors of the blocks with each key, of each thread or of all threads. They are zero
 /// if there are fewer events than parts.
 fn series(
     trace: &Trace,

@@ -1,4 +1,4 @@
-//! Holders: sites and threads, with the blocks of theirs that are live at one moment.
+//! Holders: sites and threads, with their blocks that are live at one moment.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::calls::Calls;
 use crate::ledger::{Block, Ledger};
 
-/// Largest number of stacks of a report.
+/// Maximum number of stacks in a report.
 const STACKS: usize = 20;
 
 /// Returns the holders of blocks that are live at the end: sites of the program's own allocations,
@@ -66,7 +66,7 @@ fn kind(trace: &Trace, block: &Block) -> MemoryKind {
 }
 
 /// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
-/// one, its start if another thread had the id, and whether it ended by this time.
+/// one, its start if another thread had the same id, and whether it ended by this time.
 pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
     if let Some(info) = trace.thread_info(thread) {
         let name = match (info.is_main, &*info.name) {

@@ -36,7 +36,7 @@ pub(crate) struct Block {
     pub(crate) until: u32,
 }
 
-/// A recording has lines if more than one of this many bytes has a stack.
+/// Divisor: a recording has lines if more than a tenth of its bytes have stacks.
 const LEAST_STACKS: u128 = 10;
 
 /// [`Block::until`] of a block that is never freed.
@@ -95,8 +95,8 @@ impl Ledger {
     }
 }
 
-/// Returns the kind of sites: lines if a part of the allocated bytes has stacks. In PyTorch, the
-/// backward pass runs in a native thread: half of a training's bytes have no stack of Python.
+/// Returns the kind of sites: lines if enough of the allocated bytes have stacks. In PyTorch, the
+/// backward pass runs in a native thread, so half of a training's bytes have no Python stack.
 fn site_kind(trace: &Trace) -> SiteKind {
     let (mut all, mut with_stack) = (0_u128, 0_u128);
     for event in trace.events() {

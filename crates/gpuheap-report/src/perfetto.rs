@@ -11,13 +11,13 @@ use crate::ledger::Ledger;
 use crate::stacks::device_name;
 use crate::view::{Bounds, View};
 
-/// Bounds of a trace for Perfetto. It draws a hundred thousand points without delay.
+/// Bounds of a trace for Perfetto. Perfetto draws a hundred thousand points without delay.
 const BOUNDS: Bounds = Bounds { moments: 20_000, blocks: 2_000_000 };
-/// Sites with a track.
+/// Number of sites with a track.
 const SITES: usize = 15;
 
 /// Renders trace events as JSON: for each device a track of live bytes, a track for each of the
-/// heaviest sites, and one of the bytes that the allocator held. Failed requests and ends of
+/// heaviest sites, and a track of the bytes that the allocator held. Failed requests and ends of
 /// threads are instants.
 pub fn render(traces: &[Trace]) -> String {
     let mut events = Events::default();
@@ -27,7 +27,7 @@ pub fn render(traces: &[Trace]) -> String {
     format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{}]}}\n", events.0)
 }
 
-/// Events, separated by commas. They are written at once, because values took ten times the memory.
+/// Text of the events, separated by commas. JSON values of all events took ten times the memory.
 #[derive(Default)]
 struct Events(String);
 

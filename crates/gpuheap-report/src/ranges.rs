@@ -14,9 +14,9 @@ pub struct RangeMemory {
     pub name: String,
     /// Number of the ranges with this name.
     pub ranges: u64,
-    /// Most live bytes of the device while such a range was open.
+    /// Peak of the device's live bytes while such a range was open.
     pub peak_bytes: u64,
-    /// Number of allocations within.
+    /// Number of allocations in these ranges.
     pub allocations: u64,
     /// Bytes of these allocations.
     pub allocated_bytes: u64,
@@ -29,7 +29,7 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     let live = Maxima::new(trace);
     let mut names: FxHashMap<&str, usize> = FxHashMap::default();
     let mut found: Vec<RangeMemory> = Vec::new();
-    // Ends of the events that are counted for a name and a thread, so that ranges within each other
+    // End of the events that are already counted for a name and a thread, so that nested ranges
     // count once. `None` stands for all threads.
     let mut counted: FxHashMap<(usize, Option<u32>), usize> = FxHashMap::default();
     for range in trace.ranges() {
@@ -90,7 +90,7 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     found
 }
 
-/// Live bytes after each number of events, and the largest of them in any section.
+/// Live bytes after each number of events, with their maximum in any section.
 struct Maxima {
     /// Leaves from `half` on; each inner node is the larger of its two children.
     nodes: Vec<u64>,
@@ -122,7 +122,7 @@ impl Maxima {
         Self { nodes, half }
     }
 
-    /// Returns the most bytes that were live after `start` events, up to `end` events.
+    /// Returns the maximum of the live bytes from `start` events to `end` events.
     fn largest(&self, start: usize, end: usize) -> u64 {
         let last = self.half - 1;
         let (mut left, mut right) = (start.min(last) + self.half, end.min(last) + self.half + 1);

@@ -128,8 +128,8 @@ impl Report {
         }
     }
 
-    /// Returns the note that the report's lines took segments for the pool of a framework, and need
-    /// not hold the memory in them. `None` if the recording has the blocks of all pools.
+    /// Returns a note if the recording lacks blocks of frameworks' pools. The report's lines then
+    /// took segments for a pool, and need not hold the memory in them.
     pub fn note(&self) -> Option<String> {
         let pools = self.unrecorded_pools.join(" and ");
         let hints: Vec<&str> = self.unrecorded_pools.iter().filter_map(|pool| hint(pool)).collect();

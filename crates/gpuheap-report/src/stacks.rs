@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::ledger::{Block, Ledger, SiteKind};
 use crate::moment::{At, events_until};
 
-/// Bytes by stack. Without recorded stacks, the stack is the size of the blocks.
+/// Bytes by stack. Without recorded stacks, the blocks' size stands for the stack.
 struct Weights<'t> {
     trace: &'t Trace,
     ledger: &'t Ledger,

@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::calls::Calls;
 use crate::ledger::{Ledger, NEVER};
 
-/// Number of other allocations of its thread during which a temporary block may be live. An
-/// operation with one work area allocates its result in between.
+/// Maximum number of allocations of its thread while a temporary block is live. An operation with
+/// one work area allocates its result in this time.
 const BETWEEN: u64 = 1;
 
 /// A site's allocations, and the temporary ones among them.
@@ -20,13 +20,13 @@ const BETWEEN: u64 = 1;
 pub struct Temporary {
     /// Name of the site.
     pub site: String,
-    /// Caller of the site; `None` if the site has one caller alone, or no stack.
+    /// Caller of the site; `None` if the site has only one caller, or no stack.
     pub caller: Option<String>,
     /// Number of temporary allocations.
     pub allocations: u64,
     /// Sum of their bytes.
     pub bytes: u64,
-    /// Bytes of the largest one.
+    /// Bytes of the largest allocation.
     pub largest_bytes: u64,
 }
 
@@ -40,7 +40,7 @@ struct Sum {
 }
 
 /// Returns the sites with temporary allocations, by caller, most allocations first. Leaves out the
-/// callers that left more blocks than they freed at once: a kept buffer is no remedy there.
+/// callers that left more blocks than they freed at once: reuse of a buffer is no remedy there.
 pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Temporary> {
     let mut allocated = vec![0_u64; trace.threads().map_or(1, <[u64]>::len)];
     let mut at: Vec<u64> = vec![0; ledger.blocks.len()];
@@ -59,7 +59,7 @@ pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Ve
             Op::Free { allocation } => {
                 let block = &ledger.blocks[allocation as usize];
                 let first = at[allocation as usize];
-                // Zero for a block from before the recording.
+                // `first` is zero for a block from before the recording.
                 if first > 0 && allocated[block.thread as usize] - first <= BETWEEN {
                     let sum = sums.entry((block.site, calls.of(block))).or_default();
                     sum.allocations += 1;

@@ -13,11 +13,11 @@ use crate::report::Report;
 pub(crate) const WIDTH: usize = 80;
 /// Rows of a table. Further rows are summed up.
 const ROWS: usize = 8;
-/// Stacks that are shown.
+/// Number of stacks that are shown.
 const STACKS: usize = 3;
-/// Frames of a stack that are shown.
+/// Number of frames of a stack that are shown.
 const FRAMES: usize = 4;
-/// Rows of growth if no site grows steadily. Such rows are rarely a leak.
+/// Number of rows of growth if no site grows steadily. Such rows are rarely a leak.
 const UNSTEADY_ROWS: usize = 3;
 
 /// Renders a report.
@@ -146,7 +146,7 @@ fn add_held(text: &mut String, report: &Report) {
     }
 }
 
-/// Adds the segments that contain the blocks of pools, and memory of no framework.
+/// Adds the segments that contain the blocks of pools, and the memory that belongs to no framework.
 fn add_pools(text: &mut String, report: &Report) {
     let Some(pools) = &report.pools else { return };
     add_line!(text, "\nWhich memory of the driver holds these blocks?");

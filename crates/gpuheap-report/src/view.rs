@@ -10,15 +10,15 @@ use crate::ledger::{Block, Ledger};
 /// Bounds of a view.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Largest number of moments, in addition to the peak and the failed requests.
+    /// Maximum number of moments, in addition to the peak and the failed requests.
     pub(crate) moments: usize,
-    /// Largest number of blocks. A view with more blocks gets fewer moments.
+    /// Maximum number of blocks. A view with more blocks gets fewer moments.
     pub(crate) blocks: usize,
 }
 
-/// Failed requests that are moments of a view. Programs that retry in a loop have many.
+/// Maximum number of failed requests in a view. Programs that retry in a loop have many.
 const FAILURES: usize = 100;
-/// Least number of moments, before the smallest blocks are left out.
+/// Minimum number of moments. Below it, the smallest blocks are left out instead.
 const FEWEST: usize = 64;
 
 /// Moment of a view: the state after a number of events.
@@ -31,11 +31,11 @@ pub(crate) struct Moment {
     pub(crate) time_ns: u64,
     /// Live bytes at the moment.
     pub(crate) live: u64,
-    /// Largest live bytes since the moment before, this one included.
+    /// Peak of the live bytes after the moment before, up to this moment.
     pub(crate) high: u64,
 }
 
-/// Index of a moment and the blocks of a view.
+/// Moments of a view, and the blocks that are live at these moments.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) moments: Vec<Moment>,
@@ -235,7 +235,7 @@ mod tests {
     use gpuheap_trace::{At, Format, TraceBuilder};
     use proptest::prelude::*;
 
-    /// Returns a trace that allocates a size, or frees the oldest live block for a size of zero.
+    /// Returns a trace that allocates each size. For size 0, it frees the oldest live block.
     fn trace(steps: &[u64]) -> Trace {
         let mut builder = TraceBuilder::new("made up", Format::RmmCsv);
         let mut live = std::collections::VecDeque::new();

@@ -1,4 +1,4 @@
-//! Captures near their largest size: pairs are folded, and reports have the same figures.
+//! Captures near their maximum size: pairs are folded, and reports have the same figures.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -10,7 +10,7 @@ use gpuheap_trace::{ReadOptions, Trace, read};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Smallest bound of a file.
+/// Smallest maximum size of a file.
 const SMALL: u64 = 1 << 20;
 
 /// Event of a program. Blocks are chosen among the live ones.
@@ -35,7 +35,7 @@ struct Program {
 }
 
 impl Program {
-    /// Begins a capture of half of its largest size.
+    /// Begins a capture that has half of its maximum size.
     fn new(path: &Path, most: u64, has_pools: bool) -> Self {
         let mut capture = ProcessCapture::create(path, most, |_| {}).unwrap();
         if has_pools {

@@ -55,7 +55,7 @@ fn growing_run() -> Trace {
     log.builder.finish()
 }
 
-/// Returns the trace of four threads of which the third leaves a block.
+/// Returns the trace of four threads. The third thread leaves a block.
 fn leaking_thread() -> Trace {
     let mut log = Log::new();
     for thread in [11, 12, 13, 14] {
@@ -311,7 +311,7 @@ fn callers_that_leak_free_nothing() {
     insta::assert_snapshot!(text::render(&report));
 }
 
-/// The system gives the id of an ended thread to a later one.
+/// The system gives the id of an ended thread to a later thread.
 #[test]
 fn threads_of_one_id_have_rows() {
     let start = |time| Record::ThreadStart { time: Time(time), id: 4711, name: "worker" };

@@ -1,5 +1,5 @@
-//! One page of HTML: timeline, flame graphs, map of addresses, lanes of threads and tables. Styles,
-//! scripts and data are in it. It reads nothing from a network.
+//! One page of HTML: timeline, flame graphs, map of addresses, lanes of threads and tables. The
+//! page contains its styles, scripts and data. It reads nothing from a network.
 
 use std::io::{self, Write};
 
@@ -33,8 +33,8 @@ const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("vendor/uPlot-LICENSE");
 
-/// Writes the page of these traces. A page shows one trace at a time. Traces of an `earlier`
-/// recording are compared with those of the same device.
+/// Writes the page of these traces. A page shows one trace at a time. A trace of the `earlier`
+/// recording is compared with the trace of the same device.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -75,8 +75,8 @@ pub fn write(traces: &[Trace], earlier: &[Trace], mut writer: impl Write) -> io:
     writer.flush()
 }
 
-/// Data of one trace, as `page.js` reads it. Columns are arrays, because they take a tenth of the
-/// time of objects.
+/// Data of one trace, as `page.js` reads it. Columns are arrays, because a browser reads them in a
+/// tenth of the time of objects.
 #[derive(Serialize)]
 struct Data {
     name: String,
@@ -255,7 +255,7 @@ fn grown(growth: &Growth) -> Grown {
     }
 }
 
-/// Stacks, frames and modules that blocks of the page have, each once.
+/// Distinct stacks, frames and modules of the page's blocks.
 #[derive(Default)]
 struct Stacks {
     stacks: Vec<Vec<u32>>,
@@ -303,7 +303,7 @@ impl Names {
     }
 }
 
-/// Returns a text with the characters replaced that HTML reads as markup.
+/// Replaces the characters of a text that HTML reads as markup.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

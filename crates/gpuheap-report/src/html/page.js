@@ -211,7 +211,7 @@ function nearest(sorted, value) {
     if (sorted[middle] <= value) low = middle;
     else high = middle - 1;
   }
-  // Several moments may have one time: the last of them shows its outcome.
+  // Several moments may have the same time. The last of them shows the outcome.
   const next = low + 1;
   return next < sorted.length && sorted[next] - value < value - sorted[low] ? next : low;
 }
