@@ -1,7 +1,7 @@
 //! NCCL: communicators of any size, whose collectives act as if every rank had this rank's values.
 //! Their memory is in `nccl/memory.rs`.
 //!
-//! No rank waits for another one in a collective. Results above 1 MiB are not written. Programs
+//! No rank waits for another rank in a collective. Results above 1 MiB are not written. Programs
 //! base decisions only on small results, and a dry run keeps no content of that size.
 
 mod memory;

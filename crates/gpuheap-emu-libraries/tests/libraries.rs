@@ -74,7 +74,7 @@ fn cudnn_reports_workspaces_and_weights() {
 fn libraries_take_measured_memory() {
     let reports = tempfile::tempdir().unwrap();
     let libraries = [&library::LIBRARIES, &library::LIBCUDA];
-    // As on two H200, after each call. The first one also loads PyTorch's kernels: 46 granules.
+    // As on two H200, after each call. The first call also loads PyTorch's kernels: 46 granules.
     assert_eq!(
         run_beside(&libraries, "memory", reports.path()),
         "communicator: 0, 228\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\

@@ -15,7 +15,7 @@ fn spectrum(edge: u64) -> u64 {
     product(&[edge, edge / 2 + 1, 8])
 }
 
-/// Largest number of groups that are transformed at once.
+/// Maximum number of groups that are transformed at once.
 const GROUPS: u64 = 8;
 
 /// Returns the workspace, bytes.

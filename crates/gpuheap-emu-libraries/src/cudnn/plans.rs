@@ -61,7 +61,7 @@ struct Formula {
     /// A group's channels are padded to a multiple of this number. `None` for the least number that
     /// tensor cores need.
     channels: Option<u64>,
-    /// Largest number of groups that are copied.
+    /// Maximum number of groups that are copied.
     groups: u64,
     partial: Partial,
 }

@@ -26,7 +26,7 @@ const LAYER: u128 = 8 << 20;
 /// overflow. No larger network fits a device.
 const LARGEST: u64 = 1 << 20;
 const MOST_LAYERS: u64 = 1 << 10;
-/// Largest number of steps whose gates the forward pass computes at once.
+/// Maximum number of steps whose gates the forward pass computes at once.
 const STEPS_AT_ONCE: u128 = 256;
 
 /// Shape of a recurrent network.

@@ -51,7 +51,7 @@ impl Length {
         Self { length, largest_prime, is_power: primes <= 1 }
     }
 
-    /// Returns the copies of complex data, in thousandths, that a pass over this dimension needs.
+    /// Returns how many copies of complex data a pass over this dimension needs, in thousandths.
     /// `strided` is `true` if the dimension is not the last one.
     fn complex_copies(&self, is_double: bool, strided: bool) -> u64 {
         let length = self.length;
@@ -91,8 +91,8 @@ impl Length {
         if is_double { 2048 } else { 4096 }
     }
 
-    /// Returns the copies of the real data as complex numbers, in thousandths, that real transforms
-    /// over this last dimension need.
+    /// Returns how many copies of the real data, as complex numbers, a real transform over this
+    /// last dimension needs. The unit is a thousandth.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {
@@ -110,7 +110,7 @@ impl Length {
                 _ => HALF,
             };
         }
-        // Two transforms of an odd length are done as one of complex numbers.
+        // Two transforms of an odd length are done as one transform of complex numbers.
         let pairs = 2000 * batch.div_ceil(2) / batch;
         if length <= if is_only { 128 } else { 64 } || length == 127 {
             0
@@ -124,7 +124,7 @@ impl Length {
     }
 }
 
-/// Copies of the complex half of real data, as [`Length::real_copies`] returns them.
+/// Half a copy, as [`Length::real_copies`] returns it: `last / 2 + 1` complex numbers.
 const HALF: u64 = 500;
 
 impl Transform {
