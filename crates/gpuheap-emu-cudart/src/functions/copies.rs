@@ -1,4 +1,4 @@
-//! Copies and fills.
+//! Functions that copy and fill memory.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
