@@ -1,4 +1,4 @@
-//! Arithmetic, comparisons and casts.
+//! Plans of arithmetic, comparisons and casts.
 
 use crate::axes::{Axis, Piece, collapse, split};
 use crate::kernel::{Does, Kind, Path, Source};

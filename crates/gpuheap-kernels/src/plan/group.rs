@@ -1,4 +1,4 @@
-//! Aggregates by key.
+//! Plans of aggregates by key.
 
 use crate::kernel::Kind;
 use crate::threads::{BLOCK, SHARED_BYTES, grid};

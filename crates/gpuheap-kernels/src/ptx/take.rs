@@ -1,4 +1,4 @@
-//! Rows by index.
+//! PTX of the kernels that copy rows by index.
 
 use crate::Kernel;
 use crate::ptx::strided::registers;

@@ -1,4 +1,4 @@
-//! Arithmetic, comparisons and casts.
+//! Arithmetic, comparisons and casts, in Rust.
 
 use crate::Type;
 use crate::access::{element_axes, vector};

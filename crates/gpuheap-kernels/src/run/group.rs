@@ -1,4 +1,4 @@
-//! Aggregates by key.
+//! Aggregates by key, in Rust.
 
 use std::collections::BTreeMap;
 

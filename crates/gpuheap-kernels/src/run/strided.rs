@@ -1,4 +1,4 @@
-//! Strided reads, writes and copies, and rows by index.
+//! Strided reads, writes and copies, and copies of rows by index, in Rust.
 
 use crate::access::axes;
 use crate::axes::for_each_row;

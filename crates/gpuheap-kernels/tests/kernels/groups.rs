@@ -1,4 +1,4 @@
-//! Aggregates by key, and rows by index.
+//! Tests of aggregates by key, and of rows by index.
 
 use gpuheap_kernels::{ByKey, Fold, group, take};
 

@@ -1,4 +1,4 @@
-//! Names of the kernels, and the form of their PTX.
+//! Tests of the kernels' names, and of the form of their PTX.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Ranges that launches report, compared with the bytes that the launches use.
+//! Compares the ranges that launches report with the bytes that the launches use.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Reductions, in all their passes.
+//! Tests of reductions, in all their passes.
 
 use gpuheap_kernels::{Reduction, Type, partials, reduce};
 

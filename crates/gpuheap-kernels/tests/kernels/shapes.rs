@@ -1,4 +1,4 @@
-//! Plans of strided work, against indices computed one by one.
+//! Compares plans of strided work with indices that are computed one by one.
 
 use gpuheap_kernels::{Arithmetic, Operand, Type, arithmetic, cast, copy};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Plain memory and its elements.
+//! Plain memory for the tests, and the elements in it.
 
 use gpuheap_kernels::{Launch, Memory, Operand};
 

@@ -1,4 +1,4 @@
-//! Values of every type at their edges, against Rust's own operators.
+//! Compares operations on values at the edges of every type with Rust's own operators.
 
 use gpuheap_kernels::{
     Arithmetic, Comparison, Operand, Unary, arithmetic, cast, comparison, unary,
