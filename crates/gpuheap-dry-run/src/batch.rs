@@ -1,4 +1,4 @@
-//! Search for the largest values of variables with which a program fits.
+//! Searches for the largest values of variables with which a program fits.
 
 /// A variable, and the range of values to search.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Smaller cards for a program whose peak cuDNN's benchmark mode raised.
+//! Finds smaller cards for a program whose peak was raised by cuDNN's benchmark mode.
 
 use std::cmp::Reverse;
 

@@ -1,4 +1,4 @@
-//! One run of the program.
+//! Runs the program once.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

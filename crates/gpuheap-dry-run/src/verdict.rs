@@ -31,7 +31,7 @@ pub struct Verdict {
     /// Peaks with the largest and the smallest counts; `None` if they were not requested, or no
     /// result decided a size.
     pub range: Option<ResultRange>,
-    /// Settings of the allocator with which the program fits, or takes less.
+    /// Settings of the allocator with which the program fits, or takes less memory.
     pub remedies: Vec<Remedy>,
     /// Remedies with which the program was run, and estimates of others.
     pub trials: Vec<Trial>,

@@ -1,4 +1,4 @@
-"""Branches of the program that a truth value from the device decides.
+"""Chooses the program's branches that a truth value from the device decides.
 
 No kernel runs, so the hook may choose the value. By the source of the program, it chooses a value
 with which the program raises no error and leaves no loop.

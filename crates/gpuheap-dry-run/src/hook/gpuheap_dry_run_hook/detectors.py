@@ -1,4 +1,4 @@
-"""Counts of boxes in torchvision's detectors.
+"""Bounds the counts of boxes in torchvision's detectors.
 
 In training, a detector samples at most `batch_size_per_image` boxes of each image. At most a
 fraction of these boxes hits an object. So counts are smaller than the tensors that are read.

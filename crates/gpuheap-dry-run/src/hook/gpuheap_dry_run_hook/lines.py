@@ -1,4 +1,4 @@
-"""Lines of the program on a stack."""
+"""Finds lines of the program on a stack."""
 
 import os
 

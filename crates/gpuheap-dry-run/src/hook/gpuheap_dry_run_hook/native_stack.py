@@ -1,4 +1,4 @@
-"""Operators of PyTorch on the native stack of a read."""
+"""Finds operators of PyTorch on the native stack of a read."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Peaks of memory, optimiser steps, and requests that failed."""
+"""Records peaks of memory, optimiser steps, and requests that failed."""
 
 import sys
 import time

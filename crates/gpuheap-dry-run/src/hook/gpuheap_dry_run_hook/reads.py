@@ -1,4 +1,4 @@
-"""Reads of results: copies from the device to the host."""
+"""Watches reads of results: copies from the device to the host."""
 
 import ctypes
 import os

@@ -51,7 +51,7 @@ class Remedies:
         if "adam_8bit" in self.on:
             for kind in self.adams():
                 kind.step = step_of(self.step_in_8_bits)
-        # With the state in host memory, the device holds no state either.
+        # The device holds no state with either remedy: one keeps the state in host memory.
         if self.on & {"no_state", "offload_parameters"}:
             for kind in (*self.adams(), self.torch.optim.SGD):
                 kind.step = step_of(self.step_without_state)

@@ -1,4 +1,4 @@
-"""Reports of the process, for `gpuheap dry-run` to read."""
+"""Writes reports of the process, for `gpuheap dry-run` to read."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Results that a program reads from the device.
+"""Chooses the results that a program reads from the device.
 
 No kernel runs, so the hook chooses each result. Counts are as large as their bound, and indices are
 in range. Truth values let the program go on. Floating-point numbers sum to 1, as the probabilities
