@@ -17,7 +17,7 @@ pub struct Candidates<T> {
     pub may_grow: bool,
 }
 
-/// Maximum number of streams that one request polls, because a program may have thousands.
+/// Maximum number of streams that one request polls: a program may have thousands of streams.
 const MOST_POLLED: usize = 16;
 
 impl Order {

@@ -74,7 +74,7 @@ pub struct Order {
     pub(super) noted_changes: u64,
     /// `true` while all work before a new free counts as completed.
     pub(super) frees_completed: bool,
-    /// `true` while no stream may be made to wait for another one.
+    /// `true` while no stream may be made to wait for another stream.
     pub(super) refuses_waits: bool,
     /// Slots of the streams that are not retired, keyed by the driver's id of the stream.
     pub(super) slots: FxHashMap<u64, u32>,
@@ -85,7 +85,7 @@ pub struct Order {
 /// If at least this many streams are active, a new stream triggers a poll for ended streams.
 const MANY_ACTIVE: usize = 32;
 
-/// Maximum number of moments kept apart for one stream. If there are more, frees of the oldest
+/// Maximum number of moments kept for one stream. If there are more, frees of the oldest
 /// moment count as frees of the next one. A stream reaches the maximum only if the program waits
 /// often without calling the heap between the waits.
 const MOST_MOMENTS: usize = 8;
