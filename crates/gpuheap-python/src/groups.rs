@@ -98,8 +98,9 @@ pub(crate) struct GroupKeys {
     types: Vec<KeyType>,
 }
 
-/// A column of keys or results: its type's name (`None` for text), the values, the offsets of text,
-/// and a byte for each row that is 1 if the row has a value (`None` if all have one).
+/// A column of keys or results: its type's name (`None` for text), the values, and the offsets of
+/// text. The last part has one byte for each row: 1 if the row has a value. The part is `None` if
+/// all rows have one.
 type HostValues<'py> = (
     Option<&'static str>,
     Bound<'py, PyBytes>,

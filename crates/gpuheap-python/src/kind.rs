@@ -182,7 +182,7 @@ impl Number {
         if given.is_instance_of::<PyInt>() {
             return Number::int(given).map(Some);
         }
-        // NumPy's numbers have no `__len__`. Its arrays have it, even those without axes.
+        // NumPy's numbers have no `__len__`. NumPy's arrays have it, even arrays without axes.
         if given.hasattr(intern!(py, "__len__"))? {
             return Ok(None);
         }

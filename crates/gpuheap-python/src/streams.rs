@@ -297,8 +297,8 @@ impl Streams {
         drop(known);
     }
 
-    /// Locks the table. Under the lock no Python code may run, no exception may be made, and no
-    /// object may be dropped: the interpreter may switch to a thread that waits for the lock.
+    /// Locks the table. Under the lock, run no Python code, make no exception and drop no object.
+    /// The interpreter may otherwise switch to a thread that waits for the lock.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -34,7 +34,7 @@ def batches(
 
     An array (an object with the buffer protocol), or a tuple of arrays with equally many rows, is
     cut into ranges of rows. A batch takes at most `fraction` of the memory that the heap can still
-    allocate. If memory runs out all the same, this batch and all later ones have half the rows. The
+    allocate. If memory still runs out, this batch and all later batches have half the rows. The
     items of any other iterable are adapted one after another, as `Heap.adapt` does. With `narrow`,
     float64 becomes float32.
 
@@ -206,7 +206,7 @@ class _Ranges(_Source):
     _before = 0
 
     def split(self, error: OutOfMemory) -> None:
-        """Halves the rows of this batch and of all later ones. If the batch has a single row,
+        """Halves the rows of this batch and of all later batches. If the batch has a single row,
         raises `error`."""
         if len(self.rows) == 1:
             self.skip_rest()

@@ -18,8 +18,8 @@ _LAST = ("last_exc", "last_value", "last_type", "last_traceback")
 
 
 def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
-    """Collects Python's garbage, and returns all cached memory of the default heap to the driver,
-    and of the heaps of the other devices that `install(devices=...)` serves.
+    """Collects Python's garbage, and returns all cached memory to the driver: of the default heap,
+    and of the heaps of other devices that `install(devices=...)` serves.
 
     With `tracebacks`, it first releases objects that an error left and no code needs:
     `sys.last_exc`, `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the

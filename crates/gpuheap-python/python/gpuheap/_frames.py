@@ -45,8 +45,8 @@ def local_values(frame: types.FrameType) -> list[Any]:
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:
-    """Copies a frame's locals, because another thread may change them meanwhile. Returns an empty
-    copy for a class body whose namespace is not a dict."""
+    """Copies a frame's locals, because another thread may change them. Returns an empty copy for a
+    class body whose namespace is not a dict."""
     values = frame.f_locals
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         named = _plain.items(values) if _plain.is_a(values, dict) else []

@@ -21,7 +21,7 @@ _running: set[Recording] = set()
 
 class Recording:
     """A recording that `gpuheap.record()` or `Heap.record()` started. The end of its `with` block,
-    or `stop()`, ends it. Otherwise it goes on until the heap or the program ends."""
+    or `stop()`, ends it. Without these, it ends with the heap or the program."""
 
     def __init__(self, heaps: list[_heap.Heap], path: str | os.PathLike[str]) -> None:
         self._parts: list[_gpuheap._Recording] = []

@@ -59,7 +59,7 @@ def install(heap: _heap.Heap | None = None) -> MemoryResource:
 
 def uninstall(installed: MemoryResource) -> None:
     """Restores the earlier memory resource. Buffers of `installed` stay valid. Does nothing if the
-    program has set another resource since."""
+    program has set another resource in the meantime."""
     from cuda.core import Device
 
     device = Device(installed.device_id)

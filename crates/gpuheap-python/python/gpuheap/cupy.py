@@ -89,7 +89,7 @@ def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Allocator:
 def uninstall() -> None:
     """Restores the earlier allocator of device memory. For pinned memory, restores CuPy's own pool,
     because CuPy does not expose its pinned allocator. Arrays from the heap stay valid. Does nothing
-    if the program has set another allocator since."""
+    if the program has set another allocator."""
     import cupy
 
     if not _before or not isinstance(cupy.cuda.get_allocator(), Allocator):

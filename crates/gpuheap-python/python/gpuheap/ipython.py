@@ -56,7 +56,7 @@ class GpuMagics(Magics):
     @no_var_expand
     @cell_magic
     def gpuwatch(self, line: str, cell: str) -> None:
-        """Runs the cell. Draws a chart of live and cached GPU memory by library meanwhile, as
+        """Runs the cell. While it runs, draws a chart of live and cached GPU memory by library, as
         `gpuheap.watch` does."""
         with watch():
             self.shell.run_cell(cell)  # type: ignore[union-attr]

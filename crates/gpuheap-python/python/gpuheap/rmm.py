@@ -3,10 +3,10 @@
     import gpuheap.rmm
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
 
-RMM calls Python for each allocation and each free, and holds the interpreter's lock. A pair takes
-one to two microseconds, half of it RMM's own call, on one thread at a time. `build()` compiles a
-resource without these calls, once for each version of RMM. No garbage collection runs inside RMM's
-calls, because RMM may hold its own locks.
+RMM calls Python for each allocation and each free, and holds the interpreter's lock. An allocation
+and its free take one to two microseconds, on one thread at a time. Half of this time is RMM's own
+call. `build()` compiles a resource without these calls, once for each version of RMM. No garbage
+collection runs inside RMM's calls, because RMM may hold its own locks.
 """
 
 # Type checkers confuse the library with this module of the same name.
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def resource(heap: _heap.Heap | None = None) -> Any:
-    """Returns a memory resource of RMM over `heap`, or over the default heap: the one that
-    `build()` compiled, or an `rmm.mr.CallbackMemoryResource`. Adaptors can wrap it."""
+    """Returns a memory resource of RMM over `heap`, or over the default heap. It is the resource
+    that `build()` compiled, or an `rmm.mr.CallbackMemoryResource`. Adaptors can wrap it."""
     import rmm
 
     compiled = native()
@@ -60,9 +60,9 @@ _installed: list[tuple[int, Any, Any]] = []
 
 
 def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Any:
-    """Makes `resource(heap)` RMM's resource for the heap's device. With a list of heaps, does so
-    for the device of each. Returns the first resource. Call it before cuDF's spilling and adaptors
-    are set up, so that they wrap the resource."""
+    """Makes `resource(heap)` RMM's resource for the heap's device. With a list of heaps, sets the
+    resource for each heap's device. Returns the first resource. Call it before cuDF's spilling and
+    adaptors are set up, so that they wrap the resource."""
     import rmm
 
     if _installed:
@@ -95,7 +95,7 @@ def _check_runs(rmm: Any) -> None:
 
 
 def uninstall() -> None:
-    """Restores the earlier resources, unless the program has set others since. Allocated memory
+    """Restores the earlier resources, unless the program has set other resources. Allocated memory
     stays valid."""
     import rmm
 

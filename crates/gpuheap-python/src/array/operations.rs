@@ -42,8 +42,8 @@ enum Compared {
 }
 
 impl Comparison {
-    /// Reduces the comparison of elements of `kind` with `number` to one that the core can run.
-    /// Compares the values, whatever type `number` has.
+    /// Reduces the comparison of elements of `kind` with `number` to a comparison that the core can
+    /// run. Compares the values, whatever type `number` has.
     fn against(self, kind: Kind, number: Number) -> Compared {
         match (kind, number) {
             (Kind::F32 | Kind::F64, _) => self.with_float(kind, number),

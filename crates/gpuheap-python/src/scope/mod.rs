@@ -108,7 +108,7 @@ impl Account {
         self.counts.peak.load(Ordering::Relaxed)
     }
 
-    /// The context's latest scope before this one that is still open.
+    /// The latest open scope of the context before this scope.
     #[getter(before)]
     fn open_before(&self, py: Python<'_>) -> Option<Py<Account>> {
         skip_closed(py, self.before(py))
