@@ -437,7 +437,7 @@ enum gpuheap_status gpuheap_open(const char *device,
 //
 // No other thread may use the heap during the call. Later calls with the heap return
 // GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-// unannounced, the heap must not have been used since. The heap must also have no idle trim,
+// unannounced, the heap must not have been used after that. The heap must also have no idle trim,
 // because the trim uses the heap by itself. If a stream of the device is capturing a graph, the
 // wait breaks the capture.
 //
@@ -493,10 +493,10 @@ enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 
 // Frees memory in the order of a given stream, not of the stream that it was allocated on. The
-// given stream must be ordered after all work on the memory. Before this call, it must have been
-// made to wait, by an event, for the allocating stream at a point after the allocation, and for
-// each other stream that used the memory. Without these waits, a later allocation may overlap
-// work that is still running.
+// given stream must be ordered after all work on the memory. Before this call, make it wait by
+// events: for the allocating stream, at a point after the allocation, and for each other stream
+// that used the memory. Without these waits, a later allocation may overlap work that is still
+// running.
 //
 // The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 // freed.
@@ -613,9 +613,9 @@ enum gpuheap_status gpuheap_get_heap_device(struct gpuheap_heap *heap,
 const char *gpuheap_last_error(void);
 
 // Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
-// frees the memory. The host may use unified and pinned memory once the stream has reached this
-// point, because earlier work may still use the memory: call gpuheap_wait_for_stream before the
-// first use. The host must have finished using the memory before the free.
+// frees the memory. Earlier work may still use unified and pinned memory until the stream has
+// reached this point. Call gpuheap_wait_for_stream before the host's first use. The host must have
+// finished using the memory before the free.
 //
 // If the device does not support concurrent access to unified memory (WSL2), no work of the device
 // may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device
@@ -636,9 +636,9 @@ enum gpuheap_status gpuheap_get_kind_statistics(struct gpuheap_heap *heap,
                                                 struct gpuheap_statistics *statistics);
 
 // Page-locks memory of the program (cudaHostRegister), so that the device can read and write it in
-// place. The memory must stay valid until gpuheap_unregister succeeds or the heap is closed. If
-// the driver refuses to lock more memory, cached pinned memory is returned first, with a wait.
-// Otherwise does not wait.
+// place. The memory must stay valid until gpuheap_unregister succeeds or the heap is closed. Does
+// not wait, except in one case: if the driver refuses to lock more memory, the heap first returns
+// cached pinned memory.
 //
 // memory: any address, without alignment. bytes: at least 1. device_address: receives the address
 // for the device. It equals the host's address, except with Windows drivers. May be null.
@@ -701,7 +701,7 @@ enum gpuheap_status gpuheap_close_scope(struct gpuheap_scope *scope,
 enum gpuheap_status gpuheap_keep(struct gpuheap_heap *heap, void *address);
 
 // Lists the outstanding allocations as an array of structures, one for each place, most bytes
-// first. gpuheap_leaks writes the same as a text. Does not wait. Returns GPUHEAP_STATUS_REFUSED if
+// first. gpuheap_leaks writes the list as a text. Does not wait. Returns GPUHEAP_STATUS_REFUSED if
 // the heap was opened without tracking. With the tracking "backtraces", the first call reads the
 // program's debug information. That may take seconds.
 //
@@ -713,7 +713,7 @@ enum gpuheap_status gpuheap_list_leaks(struct gpuheap_heap *heap,
                                        size_t *count);
 
 // Lists the changes between two snapshots of one heap as an array of structures, largest growth
-// first, decreases last. gpuheap_snapshot_difference writes the same as a text.
+// first, decreases last. gpuheap_snapshot_difference writes the changes as a text.
 //
 // sites, capacity, count: as for gpuheap_list_leaks.
 enum gpuheap_status gpuheap_list_growth(const struct gpuheap_snapshot *earlier,

@@ -1,7 +1,7 @@
 // gpuheap: GPU memory that can be accounted for, and that comes back.
 //
-// The C++ interface, for C++17: owners over the C interface (gpuheap.h). This header contains all
-// of it. Link the C library; no other library and no CUDA header is needed. A stream is a
+// The C++ interface, for C++17: owners over the C interface (gpuheap.h). This header contains the
+// whole interface. Link the C library; no other library and no CUDA header is needed. A stream is a
 // cudaStream_t or a CUstream, passed without a wrapper.
 //
 //     gpuheap::heap heap("cuda:0");

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn gpuheap_open(
 ///
 /// No other thread may use the heap during the call. Later calls with the heap return
 /// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-/// unannounced, the heap must not have been used since. The heap must also have no idle trim,
+/// unannounced, the heap must not have been used after that. The heap must also have no idle trim,
 /// because the trim uses the heap by itself. If a stream of the device is capturing a graph, the
 /// wait breaks the capture.
 ///
@@ -191,10 +191,10 @@ pub unsafe extern "C" fn gpuheap_free(
 }
 
 /// Frees memory in the order of a given stream, not of the stream that it was allocated on. The
-/// given stream must be ordered after all work on the memory. Before this call, it must have been
-/// made to wait, by an event, for the allocating stream at a point after the allocation, and for
-/// each other stream that used the memory. Without these waits, a later allocation may overlap
-/// work that is still running.
+/// given stream must be ordered after all work on the memory. Before this call, make it wait by
+/// events: for the allocating stream, at a point after the allocation, and for each other stream
+/// that used the memory. Without these waits, a later allocation may overlap work that is still
+/// running.
 ///
 /// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 /// freed.

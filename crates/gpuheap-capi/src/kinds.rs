@@ -33,9 +33,9 @@ pub enum gpuheap_kind {
 }
 
 /// Allocates memory of a kind for use on a stream, by the rules of gpuheap_allocate. gpuheap_free
-/// frees the memory. The host may use unified and pinned memory once the stream has reached this
-/// point, because earlier work may still use the memory: call gpuheap_wait_for_stream before the
-/// first use. The host must have finished using the memory before the free.
+/// frees the memory. Earlier work may still use unified and pinned memory until the stream has
+/// reached this point. Call gpuheap_wait_for_stream before the host's first use. The host must have
+/// finished using the memory before the free.
 ///
 /// If the device does not support concurrent access to unified memory (WSL2), no work of the device
 /// may run while the host uses unified memory. Limits and gpuheap_get_statistics count only device
@@ -88,9 +88,9 @@ pub unsafe extern "C" fn gpuheap_get_kind_statistics(
 }
 
 /// Page-locks memory of the program (cudaHostRegister), so that the device can read and write it in
-/// place. The memory must stay valid until gpuheap_unregister succeeds or the heap is closed. If
-/// the driver refuses to lock more memory, cached pinned memory is returned first, with a wait.
-/// Otherwise does not wait.
+/// place. The memory must stay valid until gpuheap_unregister succeeds or the heap is closed. Does
+/// not wait, except in one case: if the driver refuses to lock more memory, the heap first returns
+/// cached pinned memory.
 ///
 /// memory: any address, without alignment. bytes: at least 1. device_address: receives the address
 /// for the device. It equals the host's address, except with Windows drivers. May be null.

@@ -107,8 +107,9 @@ impl Scope {
     /// the end of the scope.
     pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<(u64, T)> {
         let mut state = self.lock();
-        // The lock is held meanwhile. If another thread frees an allocation, it first removes the
-        // allocation from this scope, so an address here never belongs to a newer allocation.
+        // The lock is held during the calls of `take`. If another thread frees an allocation, it
+        // first removes the allocation from this scope, so an address here never belongs to a newer
+        // allocation.
         let live: Vec<_> = std::mem::take(&mut state.live).into_iter().collect();
         let mut taken = Vec::with_capacity(live.len());
         for (address, bytes) in live {

@@ -48,7 +48,7 @@ pub struct gpuheap_site {
 }
 
 /// Lists the outstanding allocations as an array of structures, one for each place, most bytes
-/// first. gpuheap_leaks writes the same as a text. Does not wait. Returns GPUHEAP_STATUS_REFUSED if
+/// first. gpuheap_leaks writes the list as a text. Does not wait. Returns GPUHEAP_STATUS_REFUSED if
 /// the heap was opened without tracking. With the tracking "backtraces", the first call reads the
 /// program's debug information. That may take seconds.
 ///
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn gpuheap_list_leaks(
 }
 
 /// Lists the changes between two snapshots of one heap as an array of structures, largest growth
-/// first, decreases last. gpuheap_snapshot_difference writes the same as a text.
+/// first, decreases last. gpuheap_snapshot_difference writes the changes as a text.
 ///
 /// sites, capacity, count: as for gpuheap_list_leaks.
 #[unsafe(no_mangle)]

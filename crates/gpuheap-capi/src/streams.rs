@@ -86,8 +86,8 @@ impl LiveStream {
     /// # Safety
     ///
     /// While the result is in use, `raw` satisfies the contract of [`Device::foreign_stream`]. If
-    /// streams end unannounced, the contract of [`Device::unannounced_stream`] applies instead. No
-    /// thread announces the stream's end meanwhile.
+    /// streams end unannounced, the contract of [`Device::unannounced_stream`] applies instead.
+    /// During this time, no thread announces the stream's end.
     pub unsafe fn new(raw: *mut c_void) -> LiveStream {
         LiveStream(CUstream(raw as usize))
     }

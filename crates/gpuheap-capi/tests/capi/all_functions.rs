@@ -107,8 +107,8 @@ fn every_heap_function_is_called() {
     assert_eq!(called, declared().1);
 }
 
-/// The sweep calls every function of the header, except the listed ones, with each driver call
-/// failing in turn.
+/// The sweep calls every function of the header except `NOT_SWEPT`. In each run, another driver
+/// call fails.
 #[test]
 fn every_function_is_swept() {
     /// Functions that make no driver call, or call the machine's own driver. The sweep cannot make
