@@ -23,7 +23,7 @@ const LIBRARIES: [&str; 14] = [
 ];
 
 /// Size of the mapping that each context makes of `/dev/nvidiaN`, bytes. On an H200 with driver
-/// 580, a second context added one mapping of this size and no smaller ones.
+/// 580, a second context added one mapping of this size and no smaller mapping.
 const CONTEXT_MAPPING: u64 = 2 << 20;
 
 /// Mappings of a process that rules look for.

@@ -71,7 +71,7 @@ pub struct Process {
     pub environment: BTreeMap<String, String>,
     /// Kernel function in which the process sleeps, if it can be read.
     pub waits_in: Option<String>,
-    /// `true` if a thread slept uninterruptibly in all of three samples over two seconds.
+    /// `true` if a thread slept uninterruptibly in three samples, taken over two seconds.
     pub is_stuck: bool,
     /// Processor time between two samples a second apart, in ticks, if it was sampled.
     pub busy_lately: Option<u64>,

@@ -25,8 +25,8 @@ use crate::facts::{Nvml, Skipped, Source, Why};
 /// == same 4188:5 4189:5            two descriptors of one open file
 /// ```
 ///
-/// A later section replaces an earlier one of the same name, so a recording can consist of a base
-/// and its differences. A folder contains the recorded paths below it.
+/// A later section replaces an earlier section of the same name, so a recording can consist of a
+/// base and its differences. A folder contains the recorded paths below it.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     sections: BTreeMap<String, Section>,
