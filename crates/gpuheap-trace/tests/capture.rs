@@ -140,7 +140,7 @@ fn names_have_no_control_characters() {
     }
 }
 
-/// A library may be loaded at the addresses of one that was unloaded.
+/// A library may be loaded at the addresses of an unloaded library.
 #[test]
 fn stack_has_files_of_its_time() {
     let module = |path, range: std::ops::Range<u64>| Record::Module {

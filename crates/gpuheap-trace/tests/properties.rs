@@ -290,7 +290,7 @@ proptest! {
         match read_bytes("cut", &text.as_bytes()[..at], &ReadOptions::default()) {
             Ok(traces) => {
                 assert_keeps_its_word(&traces[0]);
-                // The row after the complete ones may lack only its newline.
+                // The row after the complete rows may lack only its newline.
                 let used = traces[0].summary().events as usize;
                 prop_assert!(used == whole || used == whole + 1);
                 let at_newline = text[..at].ends_with('\n');

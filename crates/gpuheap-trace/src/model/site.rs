@@ -200,7 +200,7 @@ fn is_of_gpuheap(frame: &Frame) -> bool {
     is_source || name.starts_with("gpuheap_emu") || crates.into_iter().any(is_path)
 }
 
-/// Returns `true` if a file is a library of CUDA, an emulated one, or the C and C++ runtime: its
+/// Returns `true` for a library of CUDA, for an emulated one, and for the C and C++ runtime. Their
 /// frames are between the program's call and the driver.
 pub(crate) fn is_runtime(file_name: &str) -> bool {
     let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];

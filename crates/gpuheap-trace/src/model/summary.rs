@@ -12,9 +12,9 @@ pub struct Summary {
     /// Recorded allocations, frees, unknown frees, failures and retries. Reconstructed and inferred
     /// events, segments and completions do not count.
     pub events: u64,
-    /// Recorded allocations, and the counted ones of [`Trace::folded`].
+    /// Recorded allocations, and the allocations counted in [`Trace::folded`].
     pub allocations: u64,
-    /// Recorded frees of blocks of this trace, and the counted ones of [`Trace::folded`].
+    /// Recorded frees of blocks of this trace, and the frees counted in [`Trace::folded`].
     pub frees: u64,
     /// Recorded frees of blocks that are not in this trace ([`Trace::unknown_frees`]).
     pub unknown_frees: u64,

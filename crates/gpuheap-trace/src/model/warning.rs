@@ -42,8 +42,8 @@ pub enum WarningKind {
     LostFree,
     /// Entries of unknown kinds were left out. The text is the first such kind.
     UnknownAction(String),
-    /// Ranges of the program were left out: too many were open at once, or the file has too many
-    /// in all. The reports have all events of memory.
+    /// Ranges of the program were left out: too many were open at once, or the file has too many in
+    /// total. The reports have all events of memory.
     LostRange,
     /// Allocations that were freed at once were counted by the recorder, not recorded
     /// ([`Trace::folded`]).
