@@ -1,4 +1,4 @@
-//! Times of whole commands: `cargo bench -p gpuheap-cli`, and those of the page of a report alone:
+//! Times of whole commands: `cargo bench -p gpuheap-cli`. Times of the page of a report alone:
 //! `cargo bench -p gpuheap-cli -- page`.
 
 use std::collections::VecDeque;

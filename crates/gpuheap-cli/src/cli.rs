@@ -235,7 +235,7 @@ pub(crate) struct ReplayArguments {
     #[arg(value_name = "TRACE", required_unless_present_any = ["card", "tune"])]
     pub(crate) traces: Vec<PathBuf>,
 
-    /// A pool to try, may be given several times [default: those that fit the trace]
+    /// A pool to try; may be given several times [default: by the trace]
     #[arg(long = "pool", value_name = "NAME", value_parser = pool)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) pools: Vec<Pool>,
@@ -252,7 +252,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "NAME", value_parser = profile, allow_hyphen_values = true)]
     pub(crate) profile: Option<Profile>,
 
-    /// A card by name, or list for all that are known
+    /// A card by name; list prints all known cards
     #[arg(long, value_name = "NAME", value_parser = card, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["profile", "device_memory"])]
     pub(crate) card: Option<CardOption>,
@@ -463,7 +463,7 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
     }
 }
 
-/// Parses a limit. The least limit is one granule, because a pool cannot take less.
+/// Parses a limit. The minimum is one granule, because a pool cannot take less.
 fn limit(text: &str) -> Result<TypedLimit, String> {
     match size(text)? {
         Size::Bytes(bytes) if bytes < GRANULE => Err(format!(

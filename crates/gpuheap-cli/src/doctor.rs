@@ -19,12 +19,12 @@ pub(crate) struct DoctorArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Also write all facts of this machine to a file, for --machine; it holds command lines
+    /// Also write all facts of this machine to a file, for --machine; they include command lines
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     record: Option<PathBuf>,
 
-    /// Also have CUDA create a context and take a little of each kind of memory on each device, in
-    /// a process of its own that is killed after 30 seconds
+    /// Also let CUDA create a context and allocate a little of each kind of memory on each device,
+    /// in a separate process that is killed after 30 seconds
     #[arg(long, conflicts_with = "machine")]
     probe_cuda: bool,
 

@@ -34,7 +34,7 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-/// Largest number of bytes that are read from an error's text.
+/// Maximum number of bytes that are read from an error's text.
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.

@@ -16,7 +16,7 @@ use crate::{machine, output};
 /// Arguments of `gpuheap export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArguments {
-    /// Address and port to serve; port 0 takes a free one
+    /// Address and port to serve; port 0 takes a free port
     #[arg(long, value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:9837")]
     #[arg(allow_hyphen_values = true)]
     listen: SocketAddr,
@@ -26,7 +26,7 @@ pub(crate) struct ExportArguments {
     #[arg(allow_hyphen_values = true)]
     interval: Duration,
 
-    /// Most lines of each program that publishes, 0 to 100
+    /// Maximum number of lines for each program that publishes, 0 to 100
     #[arg(long, value_name = "N", value_parser = top_lines, default_value = "10")]
     #[arg(allow_hyphen_values = true)]
     top_lines: usize,
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Reads a machine by `read`, with its metrics.
+/// Reads a machine with `read`, and makes its metrics.
 fn read(
     read: impl FnOnce() -> Result<Machine, Failure>,
     top_lines: usize,

@@ -104,7 +104,7 @@ fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
 const NOTHING: &str = "nothing came back\n";
 
 /// Time between the first plan and the second. A process that was starting at the first plan is
-/// listed at the second.
+/// listed in the second.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the
@@ -140,7 +140,7 @@ pub(crate) struct WaitArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     free: Size,
 
-    /// Seconds after which to give up; without it there is no end
+    /// Seconds after which to give up [default: never]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 

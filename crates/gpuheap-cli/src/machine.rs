@@ -80,7 +80,7 @@ pub(crate) fn devices(machine: &Machine, wanted: Option<u32>) -> Result<Vec<&Gpu
     }
 }
 
-/// Returns the columns of the terminal, or 80 if stdout is not one.
+/// Returns the columns of the terminal, or 80 if stdout is not a terminal.
 pub(crate) fn width() -> usize {
     if !stdout().is_terminal() {
         return WIDTH;

@@ -17,7 +17,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
-/// Writes a command's whole output, like [`print`], if it is no text.
+/// Writes a command's whole output, like [`print`], if the output is not text.
 ///
 /// # Errors
 ///

@@ -18,7 +18,7 @@ pub(crate) struct PauseArguments {
     #[arg(value_name = "PID")]
     pid: u32,
 
-    /// Do it; without it only the plan is printed
+    /// Do it; without --yes, only the plan is printed
     #[arg(long)]
     yes: bool,
 }

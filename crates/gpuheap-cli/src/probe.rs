@@ -136,7 +136,7 @@ fn context_size(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     CudaProbe { bytes, ..CudaProbe::new(uuid, PROBES[0], Outcome::Ok, text) }
 }
 
-/// Largest number of bytes that are pinned.
+/// Maximum number of bytes that are pinned.
 const MOST_PINNED: u64 = 2 << 30;
 
 /// Pins a part of the host's memory: other programs need the rest.

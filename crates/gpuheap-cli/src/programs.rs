@@ -76,7 +76,7 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
 ///
 /// # Errors
 ///
-/// Returns a failure if the process has none.
+/// Returns a failure if the process has no socket.
 fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failure> {
     let sockets = gpuheap_publish::of_process(gpuheap_publish::sockets(), pid);
     match sockets.is_empty() {
@@ -92,8 +92,7 @@ fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failu
 ///
 /// # Errors
 ///
-/// Returns a failure if no copy answers; with its reason, and not because others refuse the
-/// question to all.
+/// Returns a failure if no copy answers. Its reason is a copy's error, or else a copy's refusal.
 fn ask(pid: u32, sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> {
     let (mut answers, mut failure, mut refusal) = (Vec::new(), None, None);
     for socket in sockets {

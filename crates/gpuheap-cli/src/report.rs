@@ -45,7 +45,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
-    /// Report one device alone, by the program's count
+    /// Report only the device with this number in the program
     #[arg(long, value_name = "N")]
     device: Option<u32>,
 
@@ -67,7 +67,7 @@ enum Form {
     Html,
     /// All figures, by docs/report.schema.json
     Json,
-    /// Live bytes by stack, a line for each: for flamegraph.pl and inferno
+    /// Live bytes by stack, a line for each stack, for flamegraph.pl and inferno
     Folded,
     /// Live bytes by stack, for speedscope.app
     Speedscope,
@@ -150,7 +150,7 @@ fn to_bytes(text: Result<String, serde_json::Error>) -> Result<Vec<u8>, Failure>
     text.map(String::into_bytes).map_err(Failure::environment_error)
 }
 
-/// Returns the only trace, for a form that holds one.
+/// Returns the only trace, for a form that can hold only one.
 fn one(traces: &[Trace]) -> Result<&Trace, Failure> {
     match traces {
         [trace] => Ok(trace),

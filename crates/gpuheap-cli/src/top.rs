@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Verdict, Failure> {
     };
     match gpuheap_top::run(&machine, options) {
         Ok(End::Key) => Ok(Verdict::Fine),
-        // A shell's exit code of a program that a signal ended.
+        // A shell uses this exit code for a program that a signal ended.
         Ok(End::Signal(signal)) => Ok(Verdict::Status(128 + signal)),
         Err(error) => Err(Failure::environment_error(format!(
             "the terminal cannot be used: {error}; gpuheap top --once prints one frame"

@@ -8,8 +8,7 @@ use super::text::{benchmark_words, kind_words, sentence, short, trial_figures, u
 /// Number of rows of a table of modules or lines.
 const ROWS: usize = 10;
 
-/// Renders the verdict: the outcome, then a table for each of cards, kinds, modules, lines and
-/// remedies.
+/// Renders the verdict: the outcome, then tables of cards, kinds, modules, lines and remedies.
 pub(super) fn render(verdict: &Verdict) -> String {
     let mut text = String::new();
     line(&mut text, format_args!("### gpuheap dry-run: {}", code(&verdict.program)));
@@ -145,7 +144,7 @@ fn row(text: &mut String, cells: &[String]) {
     line(text, format_args!("| {} |", cells.join(" | ")));
 }
 
-/// Returns a text that does not end a table's cell or row.
+/// Escapes a text, so that it does not end a table's cell or row.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace(['\n', '\r'], " ")
 }

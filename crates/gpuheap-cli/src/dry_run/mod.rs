@@ -19,7 +19,7 @@ use crate::values::{TypedSize, bytes, refuse_option, time};
 
 /// Card that a program runs on by default: the largest one that was measured.
 const CARD: &str = "H200 141GB";
-/// Largest number of devices that share one account of their memory.
+/// Maximum number of devices that share one account of their memory.
 const MOST_DEVICES: u32 = 16;
 
 /// Version of the fields of the JSON.
@@ -32,7 +32,7 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     card: Option<String>,
 
-    /// Number of devices, all alike
+    /// Number of devices; all are equal
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_DEVICES)))]
     devices: u32,
@@ -45,7 +45,7 @@ pub(crate) struct DryRunArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
 
-    /// End the program after this time, e.g. 90s or 5min; an optimiser step has 5 s more
+    /// End the program after this time, e.g. 90s or 5min; an optimiser step gets 5 s more
     #[arg(long, value_name = "TIME", value_parser = time_limit, allow_hyphen_values = true)]
     time_limit: Option<Duration>,
 
@@ -65,19 +65,19 @@ pub(crate) struct DryRunArguments {
     #[arg(default_value = "auto", default_missing_value = "always", hide_possible_values = true)]
     remedies: When,
 
-    /// Run once for each compute capability, and replay the trace for its other cards
+    /// Run once for each compute capability, and replay the trace for the capability's other cards
     #[arg(long)]
     quick: bool,
 
-    /// Count a program as fitting whose managed memory is more than the device has
+    /// Count a program as fitting even if it has more managed memory than the device
     #[arg(long)]
     allow_oversubscription: bool,
 
-    /// Return this result where a line of the program reads one; VALUE may use shape and bound
+    /// Let this line of the program read VALUE as its result; VALUE may use shape and bound
     #[arg(long, value_name = "FILE:LINE=VALUE", value_parser = SetResult::parse)]
     read: Vec<SetResult>,
 
-    /// Run with the smallest counts too, if results decide sizes: at all lines, and at each alone
+    /// If results decide sizes, also run with the smallest counts: at all lines, and at each alone
     #[arg(long)]
     read_range: bool,
 

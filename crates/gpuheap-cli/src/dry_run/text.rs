@@ -16,7 +16,7 @@ const MODULES: usize = 5;
 const ROWS: usize = 8;
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Number of requests that are shown although they succeeded after the driver refused them.
+/// Number of shown requests that the driver refused at first and that succeeded later.
 const REFUSALS: usize = 3;
 /// Number of lines about libraries that fit on a screen.
 const LIBRARIES: usize = 4;
@@ -264,7 +264,7 @@ fn batch_sentence(batch: &Batch) -> String {
     sentences.join(" ")
 }
 
-/// Returns a sentence about the memory that the values found leave free; `None` if it is nothing.
+/// Returns a sentence about the memory that stays free with the found values; `None` for 0 bytes.
 fn margin(batch: &Batch) -> Option<String> {
     let free = batch.found.iter().filter(|found| found.largest.is_some() && found.margin > 0);
     let mut free: Vec<String> =
@@ -346,7 +346,7 @@ fn fits(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the rows of a card: one for each of several devices, or else one for each process.
+/// Returns a row for each device of a card. If there is one device, returns a row for each process.
 fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     let fits = fits(card.outcome);
     let mark = if card.is_estimated { "~" } else { "" };

@@ -25,7 +25,7 @@ use crate::output;
 use crate::values::{TypedSize, bytes, devices, size};
 use summary::{Hints, Summary};
 
-/// File names of the recorder: cargo's, and the Python package's.
+/// File name of the recorder, in cargo's folder and in the Python package.
 const LIBRARY: &str = "libgpuheap_preload.so";
 
 /// Variable by which a program's heaps record themselves.
@@ -44,7 +44,7 @@ pub(crate) struct RunArguments {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Let requests for device memory fail beyond this size, or share of the device (80%)
+    /// Let requests for device memory fail above this size, or this share of the device (80%)
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     limit: Option<Size>,
 
@@ -64,7 +64,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     fail_nth: Option<u64>,
 
-    /// Let all requests of a process fail once it has requested this size in all
+    /// Let all requests of a process fail once it has requested this size in total
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     fail_after: Option<TypedSize>,
 
@@ -245,7 +245,7 @@ fn variables(
         ("GPUHEAP_RUN_OUTPUT", output),
         ("GPUHEAP_RUN_LIST", list),
     ];
-    // A profiler that is set there already gets the ranges.
+    // If the variable already names a profiler's library, that library gets the ranges.
     let nvtx = env::var_os(NVTX).is_none().then(|| (NVTX, library.into()));
     all.into_iter().chain(nvtx).chain(given).collect()
 }
@@ -326,7 +326,7 @@ impl Captures {
         paths
     }
 
-    /// Returns `true` if the path is one of the template and has a file. A process that allocated
+    /// Returns `true` if the path fits the template and its file exists. A process that allocated
     /// nothing has removed its file.
     fn has(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().as_bytes();

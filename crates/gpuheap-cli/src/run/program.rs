@@ -1,4 +1,4 @@
-//! Programs that cannot be recorded, found before they are started.
+//! Finds programs that cannot be recorded, before they are started.
 
 use std::env;
 use std::ffi::OsStr;
@@ -49,7 +49,7 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
 /// Returns `true` if the program gets rights that this process does not have. The loader then
 /// ignores libraries of the user.
 fn is_secure(path: &Path, facts: &fs::Metadata) -> bool {
-    /// Bits of a set-gid program; without the second one, a file has a lock.
+    /// Bits of a set-gid program: set-gid and execute. Set-gid alone means mandatory locking.
     const SET_GID: u32 = 0o2010;
     const SET_UID: u32 = 0o4000;
     let (uid, gid) = (getuid(), getgid());
@@ -76,7 +76,7 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-/// Returns at most so many bytes of the start of a file; `None` if it cannot be read.
+/// Returns at most `bytes` bytes of the start of a file; `None` if it cannot be read.
 fn start_of(path: &Path, bytes: u64) -> Option<Vec<u8>> {
     let mut start = Vec::new();
     fs::File::open(path).ok()?.take(bytes).read_to_end(&mut start).ok()?;
@@ -100,7 +100,7 @@ fn obstacle(path: &Path) -> Option<&'static str> {
     if start.starts_with(b"\x7fELF\x01") {
         return Some("a 32-bit program");
     }
-    // 64-bit, low byte first. The loader itself names none.
+    // Checks 64-bit programs with the low byte first. The loader itself names no loader.
     let name = path.file_name()?.as_bytes();
     if !start.starts_with(b"\x7fELF\x02\x01") || name.starts_with(b"ld") {
         return None;

@@ -17,7 +17,7 @@ const SCHEMA: u32 = 1;
 /// Columns of the text.
 const WIDTH: usize = 80;
 
-/// Most sites of the summary.
+/// Maximum number of sites in the summary.
 const SITES: usize = 3;
 
 /// Summary of one process.
@@ -52,16 +52,16 @@ struct DeviceSummary {
     live_count: u64,
     allocations: u64,
     frees: u64,
-    /// Failed requests, also those that succeeded when the program tried again.
+    /// Number of failed requests, also if the program then repeated them with success.
     failures: u64,
-    /// Limit by `--limit`; `None` without one.
+    /// Limit by `--limit`; `None` without the option.
     limit: Option<u64>,
     /// Threads that ended with live memory.
     left: Vec<Holder>,
     /// Sites at the peak, largest first.
     sites: Vec<Holder>,
-    /// Bytes that the driver reported beyond those before the first allocation, and recorded bytes
-    /// at that time.
+    /// Rise of the driver's figure since before the first allocation, bytes, and the recorded bytes
+    /// at the same time.
     driver: Option<(u64, u64)>,
 }
 
@@ -97,7 +97,7 @@ impl Summary {
         self.devices.iter().map(|device| device.live).sum()
     }
 
-    /// Returns the line for gates that a part of a capture cannot show to hold; `None` if the
+    /// Returns the line that gates cannot be checked with a part of a capture; `None` if the
     /// capture is whole.
     pub(super) fn incomplete(&self) -> Option<String> {
         let end = self.process.as_ref().map(|process| &process.end);
@@ -119,7 +119,7 @@ impl Summary {
         )
     }
 
-    /// Returns the path as it is typed: relative to the working directory, if it is below.
+    /// Returns the path as it is typed: relative to the working directory, if it is below that.
     fn shown(&self) -> String {
         let here = std::env::current_dir().unwrap_or_default();
         let path = self.path.strip_prefix(here).unwrap_or(&self.path);

@@ -627,14 +627,14 @@ assert found > 0
 torch.peak[0] = 1 + 10 * found + second(0, ctypes.c_int, (5,), b'nonzero')
 torch.step()
 ";
-    // Two copies of the function, so that two lines read.
+    // Two copies of the function, so that two lines read results.
     let twice = format!("{READS}first = read\n{READS}second = read\n{program}");
     let (ran, json) = ran(&twice, &["--read-range"]);
     let range = &json["range"];
     let figures = |end: &Value| (end["counts"]["at_most"].clone(), end["allocated"].clone());
     assert_eq!(range["largest"]["allocated"], 126, "{}", ran.stderr);
     assert_eq!(figures(&range["smallest"]), (json!(1), json!(12)), "{}", ran.stderr);
-    // The program fails if the first line counts 0, but not if the second one does.
+    // The program fails if the first line reads 0, but not if the second line reads 0.
     let lines: Vec<_> = range["lines"].as_array().unwrap().iter().map(figures).collect();
     assert_eq!(lines, [(json!(1), json!(16)), (json!(0), json!(121))], "{range}");
     assert!(ran.stderr.contains("less allocated; 0 at"), "{}", ran.stderr);

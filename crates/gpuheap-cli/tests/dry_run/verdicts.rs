@@ -83,7 +83,7 @@ fn small_card_gets_needed_memory() {
     std::fs::rename(&fits, bench.files.path().join("fits.sh")).unwrap();
     let fails = script(&bench, DRIVER, &torch(1), trace, 1);
     std::fs::rename(&fails, bench.files.path().join("fails.sh")).unwrap();
-    // It fits on a device with room.
+    // The program fits on a device with room.
     let program = bench.file(
         "program.sh",
         "case $GPUHEAP_EMULATED_DEVICE in *2199023255552*|*2TiB*|*2048GiB*) exec sh fits.sh;; esac\nexec sh fails.sh\n",
@@ -107,7 +107,7 @@ fn early_failure_names_refusals_without_cards() {
     assert_eq!((ran.code, &json["needs"]["cards"]), (3, &serde_json::json!([])));
     assert!(ran.stderr.contains("Calls were refused before"), "{}", ran.stderr);
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
-    // No call was refused: the program may have refused a result.
+    // No call was refused, so the program itself may have rejected a result.
     let script = self::script(&bench, DRIVER, torch, "gpt_train_short.snapshot.pickle.gz", 1);
     let ran = bench.dry_run(&["--card", "RTX 4090", "--", "sh", &script]);
     assert!(ran.stderr.contains("Results are chosen"), "{}", ran.stderr);

@@ -1,5 +1,4 @@
-//! Commands on a program that publishes its heap. The tests start this file's test `program` for
-//! it.
+//! Commands on a program that publishes its heap. This program is the test `program` of this file.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -65,7 +64,7 @@ fn status_of_pid_shows_scopes() {
     let ran = gpuheap(folder.path(), &["status", "--pid", &pid]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let text = ran.stdout.replace(&pid, "PID");
-    // Without the program's name and the numbers of lines.
+    // Leaves out the program's name and the numbers of lines.
     let shown: Vec<&str> = text
         .lines()
         .filter_map(|line| line.split("  machine-").next()?.split(".rs:").next())

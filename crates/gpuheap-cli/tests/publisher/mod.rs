@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::command::{Ran, ran};
 
-/// A process that runs a test. Its drop kills the process.
+/// A process that runs a test. Dropping the value kills the process.
 pub(crate) struct Program(pub(crate) Child);
 
 impl Program {

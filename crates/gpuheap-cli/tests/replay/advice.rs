@@ -1,4 +1,4 @@
-//! Lines to type, and their figures compared with the table's.
+//! Lines to type. Their figures are compared with the figures of the table.
 
 use crate::support::{SHORT, log, recordings, replay, replay_in};
 

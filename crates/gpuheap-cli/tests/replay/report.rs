@@ -106,7 +106,7 @@ fn snapshot_is_checked_with_recorded_pool() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // A pool that fails decides only if it recorded the trace or was named.
+    // A failing pool decides the exit code only if it recorded the trace or was named.
     let memory = ["--device-memory", "1.81GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),

@@ -1,4 +1,4 @@
-//! Forms for other tools, read again.
+//! Forms for other tools. The tests read them again.
 
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ fn perfetto_tracks_reach_peak() {
     let trace = "varied_oom.snapshot.pickle.gz";
     let file: Value = serde_json::from_str(&form(trace, "perfetto")).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
-    // By the rules of Chrome's Trace Event Format.
+    // These are the rules of Chrome's Trace Event Format.
     for event in events {
         let is_valid = match event["ph"].as_str().unwrap() {
             "M" => event["args"]["name"].is_string(),

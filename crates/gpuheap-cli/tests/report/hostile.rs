@@ -14,14 +14,14 @@ const BYTES: usize = 1 << 20;
 /// Address space of the command, KiB. Without bounds, 1 MiB of addresses took 310 MiB.
 const ADDRESS_SPACE: usize = 100 << 10;
 
-/// Capture that grows to its size.
+/// Capture that grows to [`BYTES`].
 struct File {
     bytes: Vec<u8>,
     deltas: Deltas,
 }
 
 impl File {
-    /// Builds a file from records that are made for a number.
+    /// Builds a file from the records that `records` makes for each number.
     fn of(mut records: impl FnMut(&mut File, u32)) -> Vec<u8> {
         let mut file = File { bytes: header().to_vec(), deltas: Deltas::default() };
         file.add(&Record::ThreadStart { time: Time(0), id: 1, name: "a\u{1b}[31m" });

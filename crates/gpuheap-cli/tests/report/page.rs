@@ -1,6 +1,6 @@
 //! The page of `--format html` in a headless Chromium: it draws, it has no errors, and a click on
-//! the timeline changes the table. Without a Chromium these tests say so and pass. With
-//! `GPUHEAP_TEST_CHROMIUM=required` they fail.
+//! the timeline changes the table. Without a Chromium, these tests print that they are skipped, and
+//! pass. With `GPUHEAP_TEST_CHROMIUM=required`, they fail.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn chromium() -> Option<PathBuf> {
         let words = "no Chromium on this machine, so the report's page was not opened";
         let is_required = std::env::var("GPUHEAP_TEST_CHROMIUM").is_ok_and(|is| is == "required");
         assert!(!is_required, "{words}; GPUHEAP_TEST_CHROMIUM is required");
-        // Not captured by the test's harness.
+        // The test harness does not capture this output.
         let mut stderr = std::io::stderr();
         writeln!(stderr, "SKIPPED: {words}").unwrap();
     }

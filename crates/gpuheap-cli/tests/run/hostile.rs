@@ -141,8 +141,8 @@ fn list_has_captures_of_run_only() {
     assert!(!ran.stderr.contains("fifo"), "{}", ran.stderr);
 }
 
-/// With 4 MiB of 6 MiB held by a child whose first thread ended, whose user is another one, or
-/// that runs another program, and on another device.
+/// A child holds 4 MiB of a limit of 6 MiB. Its first thread has ended, it has another user, it
+/// runs another program, or its memory is on another device.
 #[test]
 fn limit_of_tree_follows_processes() {
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;

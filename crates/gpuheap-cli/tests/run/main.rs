@@ -1,5 +1,5 @@
-//! `gpuheap run`: a C program reaches the emulated driver in each way, and its captures hold what
-//! it did, to the byte. Needs a C compiler: `CC`, else `cc`.
+//! `gpuheap run`: a C program reaches the emulated driver in each way, and its captures are exact
+//! to the byte. Needs a C compiler: `CC`, else `cc`.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -79,7 +79,7 @@ fn each_family_is_recorded() {
             (Device, 7),
         ];
         assert_eq!(sizes(device), expected);
-        // Stacks that were unwound at the same stack pointer are told apart.
+        // Different stacks at the same stack pointer are recorded as different.
         let line = |stack| {
             let mut frames = device.stack(stack);
             frames.find(|frame| &*frame.function == "families").map(|frame| frame.line)
@@ -105,7 +105,7 @@ fn arrays_and_graphs_are_recorded() {
         _ => None,
     });
     use MemoryKind::{Array, Graph, Imported};
-    // 100 × 20 × 4 floats; 8 × 4 × 2 halves; those and 4 × 2 × 1 halves.
+    // 100 × 20 × 4 floats; 8 × 4 × 2 halves; these and the next level, 4 × 2 × 1 halves.
     let expected = [(Array, 32_000), (Array, 128), (Array, 144), (Imported, 0), (Graph, 5000)];
     assert_eq!(all.collect::<Vec<_>>(), expected);
     assert_eq!(trace.summary().left_live_bytes, 128);
@@ -262,7 +262,7 @@ fn pairs_are_counted_near_largest_size() {
 fn requests_fail_on_purpose() {
     let run = Run::with(&["--fail-nth", "2"], &["linked", "fails"]);
     assert!(run.ran.stdout.starts_with("0 2 0 \n"), "{}", run.ran.stdout);
-    // The third request is of the same size.
+    // The third request has the same size.
     assert!(run.ran.stderr.contains(", 1 failed\n"), "{}", run.ran.stderr);
     let run = Run::with(&["--fail-after", "2MiB"], &["linked", "fails"]);
     assert!(run.ran.stdout.starts_with("0 0 2 \n"), "{}", run.ran.stdout);
@@ -474,7 +474,7 @@ fn cudarc_is_recorded() {
     assert_eq!(lines, [lines[0], lines[0], lines[0] + 1]);
 }
 
-/// Leaves two slices of one line, and frees one of another.
+/// Leaves two slices of one line live, and frees a slice of another line.
 fn cudarc_program() -> ! {
     let context = cudarc::driver::CudaContext::new(0).unwrap();
     let stream = context.default_stream();
@@ -483,7 +483,7 @@ fn cudarc_program() -> ! {
     let kept: Vec<_> = (0..2).map(take).collect();
     drop(freed(()));
     assert_eq!(kept.len(), 2);
-    // The slices are not dropped.
+    // `exit` does not drop the slices.
     std::process::exit(7)
 }
 

@@ -42,7 +42,7 @@ fn ranges_have_their_memory() {
     assert!(json.contains("\"name\": \"library: setup\""), "{json}");
 }
 
-/// A range alone makes no capture, and a program that does not end its ranges has a readable one.
+/// A range alone makes no capture. A program that does not end its ranges has a readable capture.
 #[test]
 fn endless_ranges_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
