@@ -26,7 +26,7 @@ make_venv() {
         rm -rf "$2"
         "$python" -m venv "$2" || fail "$python cannot make a virtual environment; install its venv module"
         "$2/bin/python" -m pip install --quiet --disable-pip-version-check \
-            --only-binary=:all: --requirement "$1" ||
+            --no-compile --only-binary=:all: --requirement "$1" ||
             fail "pip cannot install $1; it needs its package index, and wheels for $("$python" --version)"
         cp "$1" "$2/requirements.txt"
     fi
