@@ -1,4 +1,4 @@
-//! Names of cards, as users type them.
+//! Fuzzes names of cards, as users type them.
 
 #![no_main]
 

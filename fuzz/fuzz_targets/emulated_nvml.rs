@@ -26,7 +26,7 @@ fuzz_target!(|text: &str| {
     let value = |name: &str| match name {
         "GPUHEAP_EMULATED_DRIVER" => Some(driver),
         "GPUHEAP_EMULATED_DEVICE" => Some(device),
-        // A path of a file is not followed.
+        // Paths are left out, so that no file is read.
         "GPUHEAP_EMULATED_NVML" => Some(description).filter(|text| text.starts_with('{')),
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! Texts of errors: logs that a user gives to `gpuheap explain`.
+//! Fuzzes texts of errors: logs that a user gives to `gpuheap explain`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Recorded programs: their replay through all models, the verdict, and the reports.
+//! Fuzzes recorded programs: their replay through all models, the verdict, and the reports.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 const DEVICE: u64 = 1 << 30;
 /// Limit of the unpacked file, bytes.
 const UNPACKED_LIMIT: u64 = 64 << 20;
-/// The most events of a trace that is replayed. Longer ones find nothing else, and take time.
+/// Maximum number of events of a replayed trace. Longer traces find nothing else, and take time.
 const EVENTS: usize = 200;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! Questions and answers of programs that publish.
+//! Fuzzes questions and answers of programs that publish.
 
 #![no_main]
 

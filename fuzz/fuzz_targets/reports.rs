@@ -1,11 +1,11 @@
-//! Reports of a dry run's processes, each on a line: the file's name, a blank, and its content.
+//! Fuzzes reports of a dry run's processes. A line has the file's name, a blank, and its content.
 
 #![no_main]
 
 use gpuheap_dry_run::{Ended, judge_reports};
 use libfuzzer_sys::fuzz_target;
 
-/// The most reports of a run. More find nothing else, and take time.
+/// Maximum number of reports of a run. More reports find nothing else, and take time.
 const REPORTS: usize = 16;
 
 fuzz_target!(|data: &[u8]| {

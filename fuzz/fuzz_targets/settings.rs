@@ -1,4 +1,4 @@
-//! Texts of options: pools and their settings, sizes, kinds of pools, and ranges of a dry run.
+//! Fuzzes texts of options: pools, their settings, sizes, kinds of pools, ranges of a dry run.
 
 #![no_main]
 

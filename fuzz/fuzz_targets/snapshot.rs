@@ -5,7 +5,7 @@
 use gpuheap_trace::{ReadOptions, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Limit of the values, bytes. It is far below the memory of the fuzzer, so that a way around the
+/// Limit of the values, bytes. It is far below the memory of the fuzzer, so that a bypass of the
 /// limit ends the fuzzer.
 const UNPACKED_LIMIT: u64 = 64 << 20;
 
