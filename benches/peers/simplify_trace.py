@@ -1,4 +1,4 @@
-"""RMM's CSV log, gzipped, to the rows op,id,bytes,stream that workload.hpp reads."""
+"""Converts RMM's gzipped CSV log to the rows op,id,bytes,stream that workload.hpp reads."""
 
 import csv
 import gzip
@@ -6,7 +6,7 @@ import sys
 
 
 def simplify(source, target):
-    """Writes the rows: how many."""
+    """Writes the rows. Returns their number."""
     live, streams, count, frees = {}, {}, 0, 0
     with gzip.open(source, "rt") as log, open(target, "w") as rows:
         rows.write("op,id,bytes,stream\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of `run`, with stand-ins for the programs that it measures; where PEERS_PROGRAM names
-gpuheap-peers, with that too, on an emulated device."""
+"""Tests `run` with stand-ins for the programs that it measures. If PEERS_PROGRAM names
+gpuheap-peers, tests with that program too, on an emulated device."""
 
 import importlib.machinery
 import importlib.util

@@ -107,7 +107,7 @@ inline void end_stream(Peer &peer, cudaStream_t stream) {
   CHECK(cudaStreamDestroy(stream));
 }
 
-// Pairs of one size, each of which the cache serves.
+// Pairs of one size. The cache serves each pair.
 inline void hot(Peer &peer, size_t bytes) {
   auto run = [&](int n) {
     for (int i = 0; i < n; i++) peer.free(peer.alloc(bytes, 0), bytes, 0);
@@ -123,7 +123,7 @@ inline void hot(Peer &peer, size_t bytes) {
   printf("RESULT peer=%s work=hot bytes=%zu ns=%.1f\n", peer.name.c_str(), bytes, median(times));
 }
 
-// Log-uniform sizes of 256 B to 64 MiB, at most 8 GiB live, allocated or freed by a coin.
+// Log-uniform sizes of 256 B to 64 MiB, at most 8 GiB live, allocated or freed at random.
 inline void random_sizes(Peer &peer) {
   const int operations = 200000 / peer.scale;
   const size_t most = size_t(8) << 30;
@@ -257,7 +257,7 @@ inline void cross_free(Peer &peer) {
   const int rounds = std::max(5000 / peer.scale, 10), handful = 64;
   cudaStream_t stream = make_stream();
   Block blocks[handful];
-  // Even: to be filled; odd: to be emptied.
+  // Even turns fill, odd turns empty.
   std::atomic<int> turn = 0;
   auto await_turn = [&](int number) {
     while (turn.load(std::memory_order_acquire) != number) std::this_thread::yield();

@@ -53,7 +53,7 @@ LIBRARIES = {
 if HOOK:
     heap = gpuheap.Heap(DEVICE, track=TRACK)
 else:
-    # The floor: a Python object that does nothing, made by a method and asked by another.
+    # The floor: a Python object that does nothing, made by one method and freed by another.
     class Nothing:
         __slots__ = ()
         def alloc(self, size): return Nothing()

@@ -3,7 +3,7 @@
 
     python benches/python/scopes.py [--count 100000] [--tasks 3000] [--depth 800]
 
-Prints a table. The device is an emulated one, so that the figures are of the host alone.
+Prints a table. The device is emulated, so that the figures show only the host's time.
 """
 
 import argparse

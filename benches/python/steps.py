@@ -97,7 +97,7 @@ def smallest(hook, name, live):
     """Returns the least limit as a multiple of the live peak, in 0.5 % steps; None above 1.10."""
     fails, passes = -1, 21
     while passes - fails > 1:
-        # Most programs pass near the least.
+        # Most programs pass near the smallest limit.
         middle = min((fails + passes) // 2, fails + 4)
         limit = live + live * middle // 200
         if run(hook, "gpuheap", [name], GPUHEAP_MEMORY_LIMIT=str(limit)) is None:
@@ -138,7 +138,7 @@ def child(way, hook, names):
         random.seed(0)
         torch.manual_seed(0)
         try:
-            # A host would take seconds to make the weights.
+            # The host would take seconds to make the weights.
             with torch.device("cuda"):
                 step, steps = PROGRAMS[name](torch)
             took = [timed(torch, step) for _ in range(steps)]
@@ -163,7 +163,7 @@ def timed(torch, step):
 
 
 def install(hook):
-    """Makes the hook PyTorch's allocator; returns a function that reads the heap's statistics."""
+    """Installs the hook in PyTorch; returns a function that reads the heap's statistics."""
     import torch
 
     library = ctypes.CDLL(hook)
@@ -315,7 +315,7 @@ def small(torch):
 
 
 def streams(torch):
-    """Inputs are made on a stream of their own and handed over."""
+    """Inputs are made on a separate stream, and used on the main one."""
     model = transformer(torch, 768, 6, 12)
     side = torch.cuda.Stream()
 

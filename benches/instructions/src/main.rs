@@ -31,7 +31,7 @@ const MIB: u64 = 1 << 20;
 enum Work {
     /// An allocation of `bytes` and its free, with `thread_cache` bytes cached by the thread.
     Pair { pool: PoolKind, bytes: u64, thread_cache: Option<u64> },
-    /// One driver call: the query of an event that is reached.
+    /// One driver call: the query of a completed event.
     DriverCall,
     /// One event of a trace, in the model of PyTorch's allocator.
     TorchEvent,

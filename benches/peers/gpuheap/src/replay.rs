@@ -31,8 +31,8 @@ pub(crate) fn replay(peer: &mut Peer, file: &str) -> Done {
     peer.result("replay", &figures)
 }
 
-/// Counts the driver calls of the first two passes through a trace, and the bytes that each took
-/// from the driver. Reading the counts flushes the thread's caches, so no time is printed.
+/// Counts the driver calls of the first two passes through a trace, and the bytes that each pass
+/// took from the driver. Reading the counts flushes the thread's caches, so no time is printed.
 pub(crate) fn calls(peer: &mut Peer, file: &str) -> Done {
     let mut passes = Passes::new(peer, file)?;
     let calls = |heap: &Heap| heap.usage().map(|usage| usage.driver_calls);

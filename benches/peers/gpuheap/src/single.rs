@@ -7,7 +7,7 @@ use gpuheap::{Block, Heap, PoolKind};
 use crate::random::Random;
 use crate::{Done, Peer, median};
 
-/// Runs pairs of one size, each of which the cache serves.
+/// Runs pairs of one size. The cache serves each pair.
 pub(crate) fn hot(peer: &mut Peer) -> Done {
     let pairs = (200_000 / peer.scale).max(1);
     let stream = peer.device.default_stream()?;
@@ -30,7 +30,7 @@ pub(crate) fn hot(peer: &mut Peer) -> Done {
     Ok(())
 }
 
-/// Allocates or frees by a coin, with log-uniform sizes of 256 B to 64 MiB and at most 8 GiB live.
+/// Allocates or frees at random, with log-uniform sizes of 256 B to 64 MiB and at most 8 GiB live.
 pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     const MOST: u64 = 8 << 30;
     let operations = (200_000 / peer.scale).max(1);
@@ -65,7 +65,7 @@ pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
 pub(crate) fn first(peer: &mut Peer) -> Done {
     let stream = peer.device.default_stream()?;
     // The first `cuMemAlloc` of a context takes the driver milliseconds, whichever allocator calls
-    // it. Here a pool makes it that does nothing else.
+    // it. Here, a separate pool makes this call.
     let plain = Heap::builder(&peer.device).pool(PoolKind::Simple).build()?;
     let start = Instant::now();
     drop(plain.allocate(1 << 20, &stream)?);

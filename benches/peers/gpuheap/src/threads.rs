@@ -98,7 +98,7 @@ pub(crate) fn cross_free(peer: &mut Peer) -> Done {
     let rounds = (5000 / peer.scale).max(10);
     let stream = peer.device.stream()?;
     let hands = Mutex::new(Vec::with_capacity(HANDFUL));
-    // Even: to be filled; odd: to be emptied.
+    // Even turns fill, odd turns empty.
     let turn = AtomicU64::new(0);
     let await_turn = |number| {
         while turn.load(Ordering::Acquire) != number {
