@@ -2,7 +2,7 @@
 # emulated libraries.
 #
 # Sets `here` to the script's folder, `root` to the checkout's, `target` to cargo's, and `python` to
-# the interpreter. Whatever is missing is a failure that says so.
+# the interpreter. Fails with a message if something is missing.
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -14,7 +14,7 @@ fail() {
     exit 1
 }
 
-# need_python VERSION: fails without an interpreter. VERSION is the oldest that will do.
+# need_python VERSION: fails without an interpreter. VERSION is the oldest version that is enough.
 need_python() {
     command -v "$python" >/dev/null || fail "no $python; install Python $1 or newer, or set PYTHON"
 }

@@ -1,7 +1,7 @@
 """NVIDIA's cuda-bindings on the emulated libcuda.so.1: one line for each step that holds.
 
-Started by `run` in this folder. Everything that is expected is asserted; the first surprise ends
-the program with a traceback and exit code 1.
+Started by `run` in this folder. Everything that is expected is asserted. The first failure ends the
+program with a traceback and exit code 1.
 """
 
 import ctypes
@@ -242,7 +242,7 @@ def main():
         print(f"  {step.__name__.replace('_', ' ')}")
     assert free_bytes() == before, "memory is missing at the end"
 
-    # A context of one's own: the two majors make it by different functions.
+    # Makes a context. The two major versions have different functions for that.
     own = (
         call(driver.cuCtxCreate, None, 0, device)
         if major >= 13

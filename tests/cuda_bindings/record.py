@@ -1,4 +1,4 @@
-"""Allocates with NVIDIA's cuda-bindings, leaves memory live, and writes where to standard output.
+"""Allocates with NVIDIA's cuda-bindings, leaves memory live, and prints the lines that hold it.
 
 With two arguments, compares what a run wrote with `gpuheap report --at end --json` of its capture.
 """
@@ -51,7 +51,7 @@ def compare(written, reported):
         expected = json.load(file)
     with open(reported) as file:
         (report,) = json.load(file)
-    # The innermost frame is of `take`. Its caller is `keep`, and the site is the caller of that.
+    # The innermost frame is `take`. Its caller is `keep`, and the caller of `keep` is the site.
     found = {}
     for stack in report["left_by_stack"]:
         inner, outer, site = stack["frames"][:3]

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import rows
 
-# Largest difference to the GPU, as a part of its figure: without and with a reason in the column
-# `apart`. The number of allocations is not memory: plans of cuDNN that win need a few hundred bytes
+# Maximum difference to the GPU, as a part of its figure: without and with a reason in the column
+# `apart`. The number of allocations is not memory: cuDNN's fastest plans need a few hundred bytes
 # or none (timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200, and makes 5,047
-# by rule), and a branch makes requests of its own.
+# by rule), and a branch makes other requests.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -29,12 +29,12 @@ MARKS = {
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
-# Largest parts by which memory may be above and below the GPU's if results decide sizes. Requested
+# Maximum parts by which memory may be above and below the GPU's if results decide sizes. Requested
 # memory is below by some bytes at most, and reserved memory by the order of addresses.
 MOST_OF_RESULTS = 0.10
 BELOW_OF_RESULTS = {"requested": 0.0001}
 BELOW = 0.015
-# Modules beside PyTorch, of a program or of its first argument.
+# Modules that a program or its first argument needs in addition to PyTorch.
 NEEDS = {
     "detect.py": ("torchvision",),
     "experts.py": ("transformers",),
@@ -199,7 +199,7 @@ def lacks(row, options):
 
 
 def run(row, options, *more):
-    """Runs a program, and returns the verdict, None without one, and the output."""
+    """Runs a program. Returns the verdict, or None without a verdict, and the output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
         limits = [(f"--{name}", row[name]) for name in ("steps", "devices") if row[name]]

@@ -61,7 +61,7 @@ def check(gpuheap, python, folder, settings):
     assert pools["segment_bytes"] == counted["reserved"], (pools, counted)
     if not settings:
         assert pools["segments"] == counted["segments"], (pools, counted)
-        # Workspaces of libraries are memory of no framework.
+        # Workspaces of libraries belong to no framework.
         peak = report["peak_live_bytes"] - pools["no_framework_bytes"]
         assert peak == counted["peak"], (report, counted)
     sites = {row["name"]: row["bytes"] for row in report["moment"]["by_site"]}

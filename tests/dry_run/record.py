@@ -3,8 +3,8 @@
     record.py FOLDER OUTPUT [--jobs N] [--limit SECONDS] [--missing] [NAME...]
 
 FOLDER has the programs of others with their data (rows.py). Appends a row to OUTPUT as each program
-ends. `in_use` is the whole device's memory: it is right with one job on an idle device. Figures of
-the other columns are the process's, of the process that requested the most.
+ends. `in_use` is the whole device's memory: it is right with one job on an idle device. The other
+columns are figures of the process that requested the most.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     rows.py SOURCES FOLDER PYTHON
 
-Takes the files of sources.csv from clones in SOURCES to FOLDER, and makes their data.
+Copies the files of sources.csv from clones in SOURCES to FOLDER, and makes their data.
 """
 
 import csv
@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# Columns that tell a row from all others, and the columns of a row.
+# Columns that identify a row, and all columns of a row.
 KEY = ("source", "program", "arguments", "settings", "devices")
 COLUMNS = (*KEY, "steps", "requested", "allocated", "reserved", "in_use", "allocations", "apart")
 
@@ -29,7 +29,7 @@ def name_of(row):
 
 
 def choose(names):
-    """Returns the rows that have one of `names` as source, program or argument; all without."""
+    """Returns the rows that have one of `names` as source, program or argument; else all."""
     return [
         row
         for row in read("figures.csv")
@@ -46,7 +46,7 @@ def folder_of(row, work):
 def command(row, work, interpreter):
     """Returns the command line of a program, with the path of its script made absolute.
 
-    A script is the program, or the first argument with its ending if a module starts it.
+    The script is the first word that ends with `.py`.
     """
     words = [*row["program"].split(), *row["arguments"].split()]
     script = next(place for place, word in enumerate(words) if word.endswith(".py"))
@@ -55,7 +55,7 @@ def command(row, work, interpreter):
 
 
 def directory(row, work):
-    """Returns the folder in which a program expects to run; None if any folder serves."""
+    """Returns the folder in which a program expects to run; None if any folder will do."""
     if not row["source"] or row["program"].startswith("-m "):
         return None
     return (work / row["source"] / row["program"]).parent
@@ -75,7 +75,7 @@ def environment(row, work):
 
 
 def prepare(sources, work, interpreter):
-    """Takes the files of sources.csv from the clones in `sources`, and makes their data."""
+    """Copies the files of sources.csv from the clones in `sources`, and makes their data."""
     missing = []
     for source in read("sources.csv"):
         clone = sources / source["source"]

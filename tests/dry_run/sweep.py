@@ -16,7 +16,7 @@ from pathlib import Path
 
 import rows
 
-# Models of a process. More save the time to import the library; fewer are lost if one crashes.
+# Models of a process. More models save imports of the library. Fewer are lost if one crashes.
 MODELS = 13
 # Seconds for a process. The slowest takes 100 on a machine with two cores.
 LIMIT = 540

@@ -2,8 +2,8 @@
 
     table.py [--check]
 
-found.csv has the figures of a run of check.py with `--save`. With `--check`, fails if the page is
-not as this script would write it.
+found.csv has the figures of a run of check.py with `--save`. With `--check`, fails if the page
+differs from the text that this script would write.
 """
 
 import statistics
@@ -16,7 +16,7 @@ import rows
 PAGE = rows.HERE.parent.parent / "docs" / "dry-run.md"
 # Figures of the table, and their words.
 FIGURES = {"requested": "requested", "reserved": "reserved", "in_use": "in use at the end"}
-# Most characters of a program's arguments in the table.
+# Maximum number of characters of a program's arguments in the table.
 ARGUMENTS = 60
 
 

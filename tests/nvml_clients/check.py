@@ -17,7 +17,7 @@ GIB = 1 << 30
 # The process that starts the checks, and that the description lists.
 OWNER = int(os.environ.get("CHECKED_BY", os.getpid()))
 
-# A process that lives, one that is gone, and one whose memory the driver does not say.
+# A live process, an ended process, and a process whose memory the driver does not report.
 DESCRIPTION = {
     "driver": "570.86.15",
     "cuda": "12.8",
@@ -127,7 +127,7 @@ def check_pynvml():
             [(4_194_305, 5 * GIB)],
             [(4_194_306, None)],
         ], lists
-    # The first version of the layout. No binding of today calls it.
+    # Calls the first version of the layout, because no current binding does.
     count, infos = ctypes.c_uint(0), (ctypes.c_uint64 * 8)()
     ask = nvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
     assert ask(device, ctypes.byref(count), None) == nvml.NVML_ERROR_INSUFFICIENT_SIZE
@@ -277,7 +277,7 @@ def check_account():
         assert not os.path.exists(f"/proc/{parent}")
     finally:
         os.kill(child, 9)
-    # The child is not ours to wait for: the memory comes back when the kernel has closed its files.
+    # Another process waits for the child. Its memory is free once the kernel has closed its files.
     for _ in range(3000):
         if not device.memory_used():
             break

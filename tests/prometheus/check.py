@@ -26,7 +26,7 @@ FOLDER = Path(sys.argv[1])
 MIB, GIB = 1 << 20, 1 << 30
 ACCEPT = "application/openmetrics-text;version=1.0.0"
 
-# A pid that no process has: the largest is one less.
+# A pid that no process has: the largest pid is one less.
 ENDED = 4_194_304
 NVML = {
     "driver": "580.1",
@@ -183,7 +183,7 @@ def check_server(processes, address, pid):
 
 
 def check_dashboard(query):
-    """Evaluates the expressions of the dashboard. Those that need a change are empty."""
+    """Evaluates the expressions of the dashboard. Expressions that need a change return nothing."""
     dashboard = json.loads((MONITORING / "gpuheap-dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel["targets"]:

@@ -4,7 +4,7 @@
 # for it, and it links with the emulated driver. Leaves out cuRAND: the emulated driver lacks it.
 
 pins=$here/requirements-pycuda.txt
-# A wheel is of one version of Python.
+# A wheel is for one version of Python.
 built=$target/pycuda-$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
 # As in make_venv, a copy of the pins marks a wheel that is complete and current.
 if ! cmp -s "$pins" "$built/requirements.txt"; then

@@ -1,6 +1,6 @@
 """Trains a transformer's layers under torch.compile, compiled anew.
 
-Tuning takes memory, and the compiler does not tune kernels that it finds in its folder.
+Tuning takes memory. The compiler would not tune kernels that it finds in its folder.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Prints the memory figures of a program, in the words of the older programs here."""
+"""Prints the memory figures of a program, in the format of the older programs in this folder."""
 
 import sys
 

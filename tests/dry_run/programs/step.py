@@ -1,7 +1,7 @@
 """Trains models of a library for one step each, and runs them once: LIBRARY NAME[:CLASS]...
 
 Prints a line for each: its peak of requested and reserved memory, or its error. Models are made on
-the device, which saves the time to fill their weights.
+the device, because the host takes longer to fill their weights.
 """
 
 import gc

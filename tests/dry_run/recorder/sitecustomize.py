@@ -35,7 +35,7 @@ def write():
 
 
 def of_process():
-    """Returns the memory of this process as NVML counts it; None if it does not."""
+    """Returns the memory of this process as NVML counts it; None if NVML has no figure."""
     try:
         import pynvml
 
