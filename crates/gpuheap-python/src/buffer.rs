@@ -149,8 +149,8 @@ impl Drop for Buffer {
 
 #[pymethods]
 impl Buffer {
-    /// Address on the device. Enqueue work on it on the buffer's stream, or on a stream that was
-    /// passed to `used_on`.
+    /// Address on the device. Enqueue work on the memory on the buffer's stream, or on a stream
+    /// that was passed to `used_on`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         self.check(py)?;

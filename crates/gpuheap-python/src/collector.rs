@@ -1,4 +1,4 @@
-//! Calls of Python's garbage collector when a request is short of memory.
+//! Calls Python's garbage collector when a request is short of memory.
 
 use std::cell::Cell;
 

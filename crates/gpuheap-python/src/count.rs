@@ -1,4 +1,4 @@
-//! Counts, such as numbers of bytes, that a caller passes.
+//! Reads counts that a caller passes, such as numbers of bytes.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

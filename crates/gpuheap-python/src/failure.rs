@@ -1,4 +1,4 @@
-//! Errors of the library as Python exceptions. `gpuheap/_errors.py` declares the classes.
+//! Turns errors of the library into Python exceptions. `gpuheap/_errors.py` declares the classes.
 
 use std::collections::TryReserveError;
 use std::ffi::c_char;

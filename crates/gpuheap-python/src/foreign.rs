@@ -1,4 +1,4 @@
-//! Arrays over the memory of other libraries, through DLPack and the CUDA array interface.
+//! Makes arrays over the memory of other libraries, through DLPack and the CUDA array interface.
 //!
 //! When the array ends, it calls the producer's deleter, after all work on the array. Neither
 //! protocol can pass a stream to the deleter, so the host waits for the work first.

@@ -1,4 +1,4 @@
-//! Keys of tables, their merged aggregates, and orders of rows, for `gpuheap/_groups.py`.
+//! Numbers the keys of tables, merges aggregates, and orders rows, for `gpuheap/_groups.py`.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Lines, holders and scopes of a published heap, for other processes.
+//! Publishes the lines, holders and scopes of a heap for other processes.
 //!
 //! A thread that only answers questions takes the interpreter's lock here. If the program keeps the
 //! lock, the question is answered in time, without these figures.

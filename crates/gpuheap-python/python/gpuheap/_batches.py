@@ -106,8 +106,8 @@ class Batches(Iterator[Any]):
         return self._source.copies
 
     def keep(self, batch: Any) -> Any:
-        """Keeps the arrays of the current batch when the next one is requested. If `batch` contains
-        parts of arrays, keeps the whole arrays. Returns `batch`."""
+        """Keeps the arrays of the current batch when the next batch is requested. If `batch`
+        contains parts of arrays, keeps the whole arrays. Returns `batch`."""
         kept = {array._memory.id for array in arrays(batch)}
         self._current = [
             one

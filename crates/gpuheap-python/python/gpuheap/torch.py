@@ -48,7 +48,7 @@ def install(
 ) -> _heap.Heap:
     """Makes PyTorch allocate device memory from `heap`, from a list of heaps with one for each
     device, or from a new heap of cuda:0 with `limit`. Returns the first heap. Call it before
-    PyTorch's first allocation. It cannot be undone.
+    PyTorch's first allocation. The call cannot be undone.
 
     `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. Only
     their devices are served.

@@ -1,4 +1,4 @@
-//! Iteration over arrays. An array of one axis is downloaded once; an array of several axes yields
+//! Iterates over arrays. An array of one axis is downloaded once. An array of several axes yields
 //! its rows.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Parts of arrays, read from Python's indices.
+//! Reads parts of arrays from Python's indices.
 
 use gpuheap::ndarray::SliceInfoElem;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};

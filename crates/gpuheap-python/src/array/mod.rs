@@ -258,8 +258,8 @@ impl Array {
         self.held.owner.device.name()
     }
 
-    /// Address on the device; 0 for an array without elements. Enqueue work on it on `stream`, or
-    /// on a stream that was passed to `used_on`.
+    /// Address on the device; 0 for an array without elements. Enqueue work on the memory on
+    /// `stream`, or on a stream that was passed to `used_on`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         let window = self.window(py)?;

@@ -1,4 +1,4 @@
-//! Host data that arrays are made from: objects with the buffer protocol, nested lists, and
+//! Reads host data that arrays are made from: objects with the buffer protocol, nested lists, and
 //! numbers.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};

@@ -1,4 +1,4 @@
-//! Device arrays as columns that other libraries read, on the host or on the device.
+//! Exports device arrays as columns that other libraries read, on the host or on the device.
 
 use std::ffi::{CStr, c_void};
 use std::panic::AssertUnwindSafe;

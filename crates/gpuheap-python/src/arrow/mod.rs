@@ -1,4 +1,4 @@
-//! Tables of other libraries, exchanged through Arrow's C interface.
+//! Exchanges tables with other libraries, through Arrow's C interface.
 //!
 //! * `upload`: columns of host memory as device arrays.
 //! * `export`: device arrays as columns that other libraries read, on the host or on the device.

@@ -1,4 +1,4 @@
-//! Columns of host memory as device arrays.
+//! Uploads columns of host memory as device arrays.
 
 use std::borrow::Cow;
 use std::sync::Arc;

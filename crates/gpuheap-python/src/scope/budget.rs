@@ -1,4 +1,4 @@
-//! Budgets of scopes: charges, and refusals of requests beyond a limit.
+//! Charges requests to scopes, and refuses requests beyond a scope's limit.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
