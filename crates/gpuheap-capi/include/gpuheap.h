@@ -413,10 +413,10 @@ enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
                                         gpuheap_shortage shortage,
                                         void *data);
 
-// Sets the function that is called if a thread ends with outstanding allocations. It runs on that
-// thread, and replaces the function set before. If no function is set, the report goes to stderr.
-// Threads are known only if tracking is on. If a C++ exception leaves the function, the process
-// ends.
+// Sets the function that is called if a thread ends with outstanding allocations. The function
+// runs on that thread, and replaces the function set before. If no function is set, the report
+// goes to stderr. Threads are known only if tracking is on. If a C++ exception leaves the
+// function, the process ends.
 enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
                                           gpuheap_thread_ended ended,
                                           void *data);

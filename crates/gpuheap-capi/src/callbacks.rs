@@ -71,10 +71,10 @@ pub unsafe extern "C" fn gpuheap_on_shortage(
     })
 }
 
-/// Sets the function that is called if a thread ends with outstanding allocations. It runs on that
-/// thread, and replaces the function set before. If no function is set, the report goes to stderr.
-/// Threads are known only if tracking is on. If a C++ exception leaves the function, the process
-/// ends.
+/// Sets the function that is called if a thread ends with outstanding allocations. The function
+/// runs on that thread, and replaces the function set before. If no function is set, the report
+/// goes to stderr. Threads are known only if tracking is on. If a C++ exception leaves the
+/// function, the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_on_thread_end(
     heap: *mut gpuheap_heap,

@@ -51,7 +51,7 @@ pub struct Open {
     handle: AtomicPtr<gpuheap_heap>,
     /// Registered memory of the program, keyed by address.
     registered: Mutex<FxHashMap<u64, PageLock>>,
-    /// Function of the program that is called when the heap is short.
+    /// Function of the program that is called when the heap is short of memory.
     reclaimer: Mutex<Option<Reclaimer>>,
     /// Value of `fork::count` in the process that opened the heap.
     forks: u32,

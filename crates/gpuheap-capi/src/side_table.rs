@@ -75,8 +75,8 @@ impl SideEntry {
     }
 
     /// Frees the block in the order of its own stream and of all streams that use it. Each stream
-    /// waits for the one before, and the block is freed in the order of the last stream. The handle
-    /// of an ended stream is invalid, so if a stream ended, the host waits for the device once.
+    /// waits for the previous one, and the block is freed in the order of the last stream. The
+    /// handle of an ended stream is invalid: if a stream ended, the host waits for the device.
     pub(crate) fn free(self, block: Block, device: &Device) -> Result<(), Error> {
         match self.last_stream(device) {
             Ok(Some(last)) => block.free_on(last),
@@ -89,7 +89,7 @@ impl SideEntry {
         }
     }
 
-    /// Makes each live stream of `also_on` wait for the one before, and returns the last one.
+    /// Makes each live stream of `also_on` wait for the previous one. Returns the last stream.
     fn last_stream(&self, device: &Device) -> Result<Option<&Stream>, Error> {
         if self.also_on.iter().any(Stream::is_retired) {
             device.synchronize()?;

@@ -1,4 +1,4 @@
-//! Calls of every function that takes a heap, and the header's list of functions.
+//! Calls every function that takes a heap. Reads the list of functions from the header.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_void};

@@ -1,4 +1,4 @@
-//! Calls of the C functions as a C program makes them.
+//! Calls the C functions as a C program does.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
