@@ -1,4 +1,4 @@
-//! Counts of refused requests and frees, and of frees that were passed on to CUDA.
+//! Counts refused requests and frees, and frees that were passed on to CUDA.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Figures of a heap, reported as figures of the driver's pool that the heap replaces.
+//! Reports a heap's figures as figures of the driver's pool that the heap replaces.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Message for a program that uses CUDA without a driver. It lists the searched places, and the
-//! command that runs the program on the emulated driver. A process writes at most one message.
+//! Message for programs that use CUDA without a driver. It lists the searched places, and the
+//! command that runs a program on the emulated driver. A process writes at most one message.
 
 use std::ffi::CStr;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The account of allocations that is written at the end of the process.
+//! Writes the account of allocations at the end of the process.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

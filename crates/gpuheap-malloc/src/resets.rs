@@ -1,4 +1,4 @@
-//! Accounts of heaps that ended because their device was reset.
+//! Keeps the accounts of heaps that ended because their device was reset.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Folders that a program or library names for the loader's search (RPATH, RUNPATH).
+//! Finds folders that a program or library names for the loader's search (RPATH, RUNPATH).
 
 use std::ffi::{c_int, c_void};
 

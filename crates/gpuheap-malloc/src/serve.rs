@@ -1,4 +1,4 @@
-//! Allocations and frees of the program, served by a heap.
+//! Serves allocations and frees of the program from a heap.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

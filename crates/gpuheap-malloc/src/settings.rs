@@ -1,4 +1,4 @@
-//! Environment variables that only the drop-in reads.
+//! Reads the environment variables that only the drop-in has.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! Counts of memory that the program takes from the driver without a heap.
+//! Counts memory that the program takes from the driver without a heap.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
