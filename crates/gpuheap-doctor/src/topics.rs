@@ -1,4 +1,4 @@
-//! Explanations with a machine's numbers: Windows' terms for memory, settings of WSL2, RAPIDS.
+//! Explains with a machine's numbers: Windows' terms for memory, settings of WSL2, RAPIDS.
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 use gpuheap_text::{Amount, hanging, mib};

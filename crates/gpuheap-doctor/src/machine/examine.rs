@@ -1,4 +1,4 @@
-//! Facts that only rules need: the kernel's log, lists of other programs, the linker's cache.
+//! Reads facts that only rules need: the kernel's log, lists of other programs, the linker's cache.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

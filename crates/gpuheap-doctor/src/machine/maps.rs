@@ -1,4 +1,4 @@
-//! Mappings of a process: `/proc/PID/maps`.
+//! Parses the mappings of a process: `/proc/PID/maps`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

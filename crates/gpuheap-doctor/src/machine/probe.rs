@@ -1,4 +1,4 @@
-//! Time limits for probes that may block.
+//! Limits the time of probes that may block.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

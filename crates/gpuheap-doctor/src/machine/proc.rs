@@ -1,4 +1,4 @@
-//! Parsers for files of `/proc` and `/etc`. A missing or garbled field is `None` or zero.
+//! Parses files of `/proc` and `/etc`. A missing or garbled field is `None` or zero.
 
 /// Fields of `/proc/PID/stat` that rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]

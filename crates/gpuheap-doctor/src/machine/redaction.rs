@@ -1,4 +1,4 @@
-//! Removal of names of people, folders and hosts from a machine.
+//! Removes names of people, folders and hosts from a machine.
 
 use std::collections::BTreeMap;
 

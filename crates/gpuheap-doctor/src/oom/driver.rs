@@ -1,4 +1,4 @@
-//! Errors of the driver and the runtime, recognised by name.
+//! Explains errors of the driver and the runtime by their names.
 
 use super::explanation::{Explanation, explanation};
 

@@ -1,4 +1,4 @@
-//! gpuheap's own errors: their figures, or the text of an error without figures.
+//! Explains gpuheap's own errors, by their figures or by their text.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Errors of the host's memory: NumPy, C++, and the kernel.
+//! Explains errors of the host's memory: NumPy, C++, and the kernel.
 
 use super::explanation::{Explanation, explanation};
 use super::rapids::add_wsl2_host;

@@ -1,4 +1,4 @@
-//! Errors of Julia.
+//! Explains errors of Julia.
 
 use gpuheap_text::Amount;
 

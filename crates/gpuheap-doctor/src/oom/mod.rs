@@ -1,4 +1,4 @@
-//! Explanations of out-of-memory errors: figures of the text, one cause, and remedies.
+//! Explains out-of-memory errors: figures of the text, one cause, and remedies.
 
 mod driver;
 mod explanation;

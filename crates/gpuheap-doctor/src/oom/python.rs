@@ -1,4 +1,4 @@
-//! Errors of Python libraries.
+//! Explains errors of Python libraries.
 
 use gpuheap_text::Amount;
 

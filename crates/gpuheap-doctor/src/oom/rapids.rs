@@ -1,10 +1,10 @@
-//! Errors of RMM, of libraries on top of it, and of Dask.
+//! Explains errors of RMM, of libraries on top of RMM, and of Dask.
 
 use super::driver;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
 
-/// Explains RMM and libraries on top of it: cuDF, cuML, Dask.
+/// Explains RMM and libraries on top of RMM: cuDF, cuML, Dask.
 pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pool = text.contains("Maximum pool size exceeded");
     // RMM's own words, also if the file's path was cut off.

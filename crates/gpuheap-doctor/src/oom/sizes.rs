@@ -1,4 +1,4 @@
-//! Sizes in texts.
+//! Parses sizes in texts.
 
 /// Returns the size that follows the text `before`: `20.00 MiB`, `8.000000 GiB`, `201. GiB`,
 /// `805,306,368 bytes`, `4096`. `None` if no size follows, or if it is 16 EiB or more: drivers

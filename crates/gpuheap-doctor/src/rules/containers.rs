@@ -1,4 +1,4 @@
-//! Processes that `/proc` or a container hides, and processes whose container or job has ended.
+//! Rules about processes that are hidden, or whose container or job has ended.
 
 use gpuheap_text::mib;
 

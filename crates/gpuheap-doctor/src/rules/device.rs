@@ -1,4 +1,4 @@
-//! States of a device, and a driver that fails.
+//! Rules about states of a device, and about a driver that fails.
 
 use gpuheap_text::{count, cut, mib};
 

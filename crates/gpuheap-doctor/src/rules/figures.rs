@@ -1,4 +1,4 @@
-//! Figures of memory that add up to more or less than expected.
+//! Rules about figures of memory that add up to more or less than expected.
 
 use gpuheap_publish::{Access, HeapStatus, RECORDED};
 use gpuheap_text::{count, cut, mib};

@@ -1,4 +1,4 @@
-//! Messages in the kernel's log.
+//! Rules about messages in the kernel's log.
 
 use gpuheap_text::age;
 

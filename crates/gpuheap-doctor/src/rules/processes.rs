@@ -1,4 +1,4 @@
-//! Processes that keep memory after their program has ended, or without using that memory.
+//! Rules about processes that keep memory after their program's end, or without using it.
 
 use gpuheap_text::{age, mib};
 

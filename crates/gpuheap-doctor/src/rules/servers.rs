@@ -1,4 +1,4 @@
-//! Servers, daemons and frameworks that hold memory or devices by design.
+//! Rules about servers, daemons and frameworks that hold memory or devices by design.
 
 use gpuheap_text::mib;
 

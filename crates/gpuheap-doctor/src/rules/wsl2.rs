@@ -1,4 +1,4 @@
-//! WSL2, where Windows manages the card.
+//! Rules about WSL2, where Windows manages the card.
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 use gpuheap_text::{Amount, age, count, cut, mib};

@@ -1,4 +1,4 @@
-//! This machine.
+//! Reads the facts of this machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};

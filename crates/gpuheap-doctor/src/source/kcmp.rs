@@ -1,4 +1,4 @@
-//! Comparison of descriptors by the kernel: the only call of this crate that needs `unsafe`.
+//! Compares descriptors with `kcmp`: the only call of this crate that needs `unsafe`.
 
 use crate::facts::{Skipped, Why};
 

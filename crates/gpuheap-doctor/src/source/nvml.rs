@@ -1,4 +1,4 @@
-//! Facts of NVML, read in one pass.
+//! Reads the facts of NVML in one pass.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Queries of Windows from inside WSL2, through PowerShell.
+//! Queries Windows from inside WSL2, through PowerShell.
 
 use std::time::Duration;
 

@@ -80,8 +80,8 @@ pub enum Place {
 /// Memory of a context on a data-centre card: 527 MiB on an H200, driver 580, November 2026.
 const LARGE_CONTEXT: u64 = 527 << 20;
 
-/// Memory of a context on a card that is not a data-centre card. Reports name 256 MiB (RTX 3090) to
-/// 426 MiB (RTX 6000 Ada).
+/// Memory of a context on a card that is not a data-centre card. Users reported 256 MiB (RTX 3090)
+/// to 426 MiB (RTX 6000 Ada).
 const SMALL_CONTEXT: u64 = 330 << 20;
 
 /// Minimum memory of a data-centre card.

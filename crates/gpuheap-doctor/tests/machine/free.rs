@@ -1,4 +1,4 @@
-//! Plans of steps that would free memory.
+//! Tests plans of steps that would free memory.
 
 use gpuheap_doctor::free::{self, Plan};
 use gpuheap_doctor::{Machine, Recording, Why};

@@ -1,4 +1,4 @@
-//! Machines with files that are missing, empty, unreadable or garbled.
+//! Tests machines with files that are missing, empty, unreadable or garbled.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Recorded machines, and the reports on them.
+//! Tests the reports on recorded machines.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,4 +1,4 @@
-//! The Markdown report to paste into an issue.
+//! Tests the Markdown report to paste into an issue.
 
 use gpuheap_doctor::{Machine, Recording, markdown};
 

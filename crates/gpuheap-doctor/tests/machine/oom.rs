@@ -1,4 +1,4 @@
-//! Texts of out-of-memory errors.
+//! Tests the explanations of out-of-memory errors.
 
 use std::path::Path;
 

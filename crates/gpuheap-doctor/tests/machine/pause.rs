@@ -1,4 +1,4 @@
-//! Pauses of processes: the checks before a pause, and the states of the process during it.
+//! Tests pauses: the checks before a pause, and the states of the process during the pause.
 
 use std::cell::RefCell;
 use std::time::Duration;

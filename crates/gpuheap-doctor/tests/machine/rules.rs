@@ -1,4 +1,4 @@
-//! Each rule on its own fixtures, and all rules on healthy machines.
+//! Runs each rule on its own fixtures, and all rules on healthy machines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Accounts of recorded machines.
+//! Tests the accounts of recorded machines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Recorded machines of the folder `tests/machines`.
+//! Reads recorded machines of the folder `tests/machines`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Explanations with the numbers of a machine.
+//! Tests explanations with the numbers of a machine.
 
 use std::path::{Path, PathBuf};
 

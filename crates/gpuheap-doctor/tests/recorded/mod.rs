@@ -1,4 +1,4 @@
-//! Texts of the recorded machines in the folder `tests/machines` of the doctor.
+//! Reads the recorded machines in the folder `tests/machines` of the doctor.
 
 #![allow(dead_code, reason = "each suite uses its own part")]
 
