@@ -1,4 +1,4 @@
-//! Figures of `examples/traces/README.md`, for each trace and snapshot in it.
+//! Tests the figures of `examples/traces/README.md`, for each trace and snapshot in it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Properties of the readers and the writer, compared with naive models and under random damage.
+//! Compares the readers and the writer with naive models, and reads randomly damaged files.
 
 mod support;
 

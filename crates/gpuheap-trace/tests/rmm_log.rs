@@ -1,4 +1,4 @@
-//! Reading of RMM logs, with the meaning of each oddity of the format.
+//! Tests the reader of RMM logs, with each oddity of the format.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Reading of PyTorch memory snapshots: entries together with the final segments.
+//! Tests the reader of PyTorch memory snapshots: entries together with the final segments.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Snapshots that are written, read again.
+//! Writes snapshots and reads them again.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

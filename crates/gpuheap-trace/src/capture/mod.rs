@@ -1,4 +1,4 @@
-//! Reader of gpuheap's own captures. Crate gpuheap-capture has the format and its writers.
+//! Reader of gpuheap's own captures. Crate gpuheap-capture defines the format and its writers.
 //!
 //! ```
 //! use gpuheap_trace::capture::{Address, CaptureWriter, Record, Time};

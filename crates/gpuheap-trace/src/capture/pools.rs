@@ -1,4 +1,4 @@
-//! Blocks of frameworks' pools, and the memory of the driver that contains them.
+//! Finds the blocks of frameworks' pools, and the driver's memory that contains them.
 
 use std::collections::BTreeMap;
 

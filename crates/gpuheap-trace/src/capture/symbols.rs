@@ -1,4 +1,4 @@
-//! Names and lines of native frames, from the files that the process had loaded.
+//! Finds names and lines of native frames in the files that the process had loaded.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

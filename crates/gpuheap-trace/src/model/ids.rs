@@ -1,4 +1,4 @@
-//! Small dense numbers for large ids of a file.
+//! Assigns small dense numbers to the large ids of a file.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! Parsers of the fields of a row.
+//! Parses the fields of a row.
 
 /// Parses a whole number in decimals.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Segments at the end of a recording, with the blocks in use.
+//! Reads the segments at the end of a recording, with the blocks in use.
 
 use super::frames::Frames;
 use super::plain::{Path, Plain};

@@ -1,4 +1,4 @@
-//! Memory that a device held before its recording began, derived from the trace.
+//! Derives the memory that a device held before its recording began.
 
 use rustc_hash::FxHashSet;
 

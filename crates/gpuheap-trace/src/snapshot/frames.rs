@@ -1,4 +1,4 @@
-//! Stacks of a snapshot. Thousands of entries share a frame list, so each list is read once.
+//! Reads the stacks of a snapshot. Many entries share a frame list, so each list is read once.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! Comparison of a snapshot's keys with the keys of PyTorch 2.11.
+//! Compares a snapshot's keys with the keys of PyTorch 2.11.
 
 use super::entry::Entries;
 use super::plain::Plain;

@@ -1,4 +1,4 @@
-//! Access to the values of a pickle. Each error names the item in Python's notation.
+//! Gives access to the values of a pickle. Each error names the item in Python's notation.
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Settings of the allocator that wrote the snapshot.
+//! Reads the settings of the allocator that wrote the snapshot.
 
 use super::plain::{Path, Plain};
 use super::value::Value;
