@@ -13,7 +13,7 @@ use gpuheap::{Device, Heap, PoolKind};
 fn main() -> Result<(), gpuheap::Error> {
     let device =
         Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
-    // A heap for this program part alone. `device.heap()` is shared by the whole process.
+    // A heap for this part of the program only. `device.heap()` is shared by the whole process.
     let heap = Heap::builder(&device).pool(PoolKind::Binned).build()?;
     let target = heap.target()?;
     print_usage("at first", &heap)?;

@@ -5,7 +5,7 @@
 //!     cargo run --bin free_synchronize_reset
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin free_synchronize_reset
 //!
-//! By default on an emulated T4, whose context takes 104 MiB. On a GPU that others use, their
+//! Runs by default on an emulated T4. Its context takes 104 MiB. On a GPU that others use, their
 //! memory is in the figure too.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]

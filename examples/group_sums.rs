@@ -72,7 +72,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
         println!();
     }
 
-    // On the host, to compare with. The numbers are whole, so the order of the additions is free.
+    // Computed on the host too. The numbers are whole, so the order of additions does not matter.
     let mut host = Array2::<f64>::zeros((GROUPS, COLUMNS));
     for (row, &key) in values.axis_iter(Axis(0)).zip(&keys) {
         let mut sum = host.row_mut(usize::from(key));
@@ -96,11 +96,11 @@ fn float_keys(device: &Device) -> Result<(), Error> {
 
     let heap = Heap::builder(device).hard_limit(3 * MIB).build()?;
     let target = heap.target()?;
-    let mut groups: Vec<f64> = Vec::new(); // the key of each
+    let mut groups: Vec<f64> = Vec::new(); // the key of each group
     let mut sums: Vec<f64> = Vec::new();
     let (mut first, mut batches) = (0, 0);
     while first < ROWS {
-        // A batch ends where a group does.
+        // A batch ends at the end of a group.
         let mut end = ROWS.min(first + BATCH);
         while end < ROWS && keys[order[end]] == keys[order[end - 1]] {
             end += 1;

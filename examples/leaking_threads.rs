@@ -55,7 +55,7 @@ fn forgets(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Two nodes that hold each other: neither count gets to zero.
+/// Two nodes that hold each other: neither reference count reaches zero.
 fn cycle(heap: &Heap) -> Result<(), Error> {
     struct Node {
         _data: DeviceArray<u8>,
@@ -78,7 +78,7 @@ fn owns(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Explicitly, through any handle, though others keep handles in a cycle.
+/// Frees explicitly, through any handle, although a cycle keeps other handles.
 fn frees(heap: &Heap) -> Result<(), Error> {
     let array = heap.target()?.zeroed::<u8, _>(500_000)?.into_shared();
     let handles = Rc::new(RefCell::new(Vec::<Box<dyn std::any::Any>>::new()));
@@ -88,7 +88,7 @@ fn frees(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// By a scope, for code that may leak: its end frees all arrays that the thread made.
+/// Frees by a scope, for code that may leak. Its end frees all arrays that the thread made.
 fn scoped(heap: &Heap) -> Result<(), Error> {
     let (result, report) = heap.thread_scope(|_| forgets(heap).and_then(|()| cycle(heap)));
     println!("  the scope freed {} arrays, {} bytes", report.freed, report.freed_bytes);

@@ -32,7 +32,7 @@ fn main() -> Result<(), Error> {
     println!("written by the host: {:?}", array.as_slice()?[..4].to_vec());
 
     // Pages move to the side that accesses them, one fault at a time, unless they are prefetched.
-    // Prefetching takes a device with concurrent managed access. Under WSL2 the driver moves the
+    // Prefetching needs a device with concurrent managed access. Under WSL2 the driver moves the
     // whole allocation instead.
     if device.describe().concurrent_managed_access {
         array.advise(Advice::PreferredLocation(Location::Device))?;
@@ -71,7 +71,7 @@ fn main() -> Result<(), Error> {
     own.read_into(&mut host)?;
     println!("the same by copies: {}", host[..] == array.as_slice()?[..]);
 
-    // The kind is chosen when an array is made. `copy` keeps it; `copy_to` takes the target's.
+    // The kind is chosen when an array is made. `copy` keeps it; `copy_to` uses the target's kind.
     let copy = array.copy()?;
     let moved = array.copy_to(&target)?;
     println!("a copy is {}, one made elsewhere is {}", copy.kind(), moved.kind());
@@ -100,7 +100,7 @@ fn release(heap: &Heap, kind: MemoryKind) -> Result<(), Error> {
     let show =
         |used: Option<u64>| used.map_or("unknown".to_owned(), |used| Bytes(used).to_string());
     let before = line()?;
-    // The device fills it, so that its pages are on the device.
+    // The device fills the array, so that the pages are on the device.
     let array = heap.target()?.kind(kind).filled(BYTES, 1_u8)?;
     array.target().stream().synchronize()?;
     let during = line()?;

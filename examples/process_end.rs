@@ -68,7 +68,7 @@ fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
     Ok(Device::emulated_with(options)?)
 }
 
-/// The parent: has a child end in each way, and reads the device's line.
+/// The parent: lets a child end in each way, and reads the device's figure.
 fn watch_children(account: &Path) -> Result<(), Box<dyn Error>> {
     let device = open(account)?;
     let heap = Heap::new(&device)?;
@@ -77,7 +77,7 @@ fn watch_children(account: &Path) -> Result<(), Box<dyn Error>> {
         let mut child = start(how, account)?;
         let mut words = BufReader::new(child.stdout.take().ok_or("the child has no output")?);
         let mut line = String::new();
-        words.read_line(&mut line)?; // once it is there, the child holds its memory
+        words.read_line(&mut line)?; // after this line, the child holds its memory
         println!("{text}\n  child: {}", line.trim());
         let during = used(&heap)?;
 

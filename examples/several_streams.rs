@@ -47,13 +47,13 @@ fn main() -> Result<(), Error> {
                 for round in 0..10 {
                     array.fill(number * 100 + round)?;
                 }
-                Ok(array) // its stream may be gone by now: the heap sees to that
+                Ok(array) // its stream may have ended: the heap handles that
             })
         })
         .collect();
     for thread in threads {
         let array = thread.join().expect("no thread panics")?;
-        // On this thread, after the work that the other thread enqueued.
+        // Read on this thread, after the work that the other thread enqueued.
         let seen = array.slice(LENGTH - 1..)?.to_vec()?;
         println!("a thread's last element: {}", seen[0]);
     }

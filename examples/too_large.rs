@@ -5,7 +5,7 @@
 //!     cargo run --bin too_large
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin too_large
 //!
-//! By default on an emulated device of 64 MiB. On a GPU a limit stands for the small device, so
+//! Runs by default on an emulated device of 64 MiB. On a GPU, a limit replaces the small device, so
 //! that the program does not take minutes.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
@@ -44,8 +44,8 @@ fn main() -> Result<(), Error> {
     println!("\nwould it fit? {}", heap.would_fit(bytes)?);
     println!("would a quarter? {}", heap.would_fit(bytes / 4)?);
 
-    // In batches of a quarter of that memory, to leave room for the work itself. A batch is freed
-    // when the next one's turn comes, and its memory serves that one: memory is taken from the
+    // A batch takes a quarter of that memory, to leave room for the work itself. A batch is freed
+    // before the next batch is made, and its memory serves the next batch. Memory is taken from the
     // driver once.
     println!("\nin batches:");
     let (mut sum, mut largest) = (0.0, f32::MIN);
@@ -62,7 +62,7 @@ fn main() -> Result<(), Error> {
     println!("\nfrom the driver: {} MiB in all", meter.read()?.taken >> 20);
     println!("never more than: {} MiB", heap.usage()?.reserved_peak >> 20);
 
-    // On the host, to compare with.
+    // Computed on the host too, for comparison.
     let mean = data.iter().map(|&x| f64::from(x) * 2.0).sum::<f64>() / data.len() as f64;
     println!("the same on the host: {}", (mean - sum / data.len() as f64).abs() < 0.01);
     Ok(())

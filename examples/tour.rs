@@ -67,7 +67,7 @@ fn main() -> Result<(), Error> {
 
 fn print_status(heap: &Heap) -> Result<(), Error> {
     let status = heap.memory_status()?.to_string();
-    // The first line is about all processes; the last ones, with tracking on, list live arrays.
+    // The first line is about all processes; the last lines, with tracking on, list live arrays.
     println!("  {}", status.lines().nth(2).unwrap_or_default());
     Ok(())
 }

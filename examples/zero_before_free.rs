@@ -24,7 +24,7 @@ const SECRET: &[u8; 24] = b"the key is 0451, tell no";
 const MARKER: u64 = 0x0451_7E11_0451_7E11;
 /// The size of one allocation of the children.
 const PIECE: u64 = 256 << 20;
-/// Bytes that a child reads, at most: it copies them to the host.
+/// Maximum number of bytes that a child reads: it copies them to the host.
 const READ: u64 = 1 << 30;
 
 fn main() -> Result<(), Box<dyn StdError>> {
@@ -41,13 +41,13 @@ fn main() -> Result<(), Box<dyn StdError>> {
     println!("a heap as it comes:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;
 
-    // The heap fills a freed block with zeros, its rounding included, before it hands it out again.
-    // The fill is in stream order: no thread waits.
+    // The heap fills a freed block with zeros, its rounding included, before the block is used
+    // again. The fill is in stream order: no thread waits.
     let heap = Heap::builder(&device).zero_on_free(true).build()?;
     println!("\na heap that is built with zero_on_free:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;
 
-    // One target of a heap can do so alone, and only its arrays cost the fill.
+    // If only one target of a heap does so, only its arrays cost the fill.
     let heap = Heap::builder(&device).build()?;
     println!("\none target of a heap that does not:");
     write_free_and_look(&heap.target()?.zero_on_free(true), &heap.target()?)?;
@@ -66,7 +66,7 @@ fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     let mut writer = start("write")?;
     let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
     let mut line = String::new();
-    words.read_line(&mut line)?; // once it is there, the memory is with the driver again
+    words.read_line(&mut line)?; // after this line, the driver has the memory again
     println!("  {}", line.trim());
     println!("  while it still runs, another process finds {}", finding()?);
     writer.stdin.take().ok_or("the child has no input")?.write_all(b"end\n")?;

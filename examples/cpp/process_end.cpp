@@ -23,8 +23,8 @@
 
 constexpr std::size_t BYTES = 256 << 20;
 
-// An emulated device is a part of its process, unless the processes name one file as its account.
-// Other drivers do not read the variable.
+// Each process has its own emulated device, unless several name the same file as its account. Other
+// drivers do not read the variable.
 class shared_account {
  public:
   shared_account() {
@@ -50,7 +50,7 @@ static int wait_for_the_end() {
   return pause();
 }
 
-// The other process: takes memory, says so, and waits for its end.
+// The other process: takes memory, prints that, and waits until it is ended.
 static int hold(const char *how) {
   void *memory;
   if (std::strcmp(how, "plain") == 0) {
@@ -68,7 +68,7 @@ static void look(const char *program, const char *how, int signal) {
   if (pipe(said) != 0) std::exit(1);
   pid_t other = fork();
   if (other == 0) {
-    // A new program: a forked child cannot use the device.
+    // Starts a new program, because a forked child cannot use the device.
     dup2(said[1], 1);
     close(said[0]);
     close(said[1]);

@@ -40,7 +40,7 @@ int cudaDeviceReset();
 }
 #endif
 
-// Says why a program has no GPU, for the codes of that.
+// Returns the remedy for the codes of a missing GPU.
 inline const char *remedy(int code) {
   bool has_none = code == 35 || code == 100;
   return has_none ? "\n  no driver or no device was found; without a GPU, set LD_LIBRARY_PATH to "

@@ -1,9 +1,9 @@
 // Does freed GPU memory keep my data, and how do I clear it first?
 //
 // It may: a later allocation gets the memory as it was left. With the runtime the clearing is a
-// call before each free, in the right order and for the whole allocation; one that is forgotten
-// leaves the data. A heap that was opened with zero_on_free clears all that it takes back, in the
-// order of the stream of the free, and nothing waits.
+// call before each free, in the right order and for the whole allocation; a forgotten call leaves
+// the data. A heap that was opened with zero_on_free clears all that it takes back, in the order of
+// the stream of the free, and nothing waits.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&key, n);                    options.zero_on_free = 1;   // once

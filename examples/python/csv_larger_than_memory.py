@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 MIB = 1 << 20
-# Allocators reserve addresses ahead, for each thread. The cap would count these.
+# Allocators reserve addresses ahead, for each thread. The cap would count these addresses.
 PLAIN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 

@@ -1,7 +1,7 @@
 """How do I work with a table that is larger than GPU memory, under WSL2?
 
 Five ways in which people meet the limit with cuDF, each with its cure. They run on an emulated
-card of 8 GB that behaves as one under WSL2. A limit leaves 16 MiB of it, as if others used the
+card of 8 GB that behaves as a card under WSL2. A limit leaves 16 MiB of it, as if others used the
 rest, so that a table of 24 MiB is too large.
 
     python tables_on_wsl2.py                        # on the emulated card, on any machine

@@ -3,8 +3,8 @@ ends?
 
 The program that people print imports pycuda.autoinit, calls mem_alloc in a worker, and ends with
 mem_free. It fails in three places, one after the other. At each, gpuheap.explain names the cause
-and the line to change. The last worker is whole: PyCUDA alone is enough for it.
-thread_memory_pycuda.py does without its rules.
+and the line to change. The last worker is correct with PyCUDA alone. thread_memory_pycuda.py needs
+none of its rules.
 
     python -m gpuheap emulate -- python thread_memory_pycuda_as_printed.py      # without a GPU
     python thread_memory_pycuda_as_printed.py

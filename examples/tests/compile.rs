@@ -1,7 +1,7 @@
 //! Misuse that Rust can stop does not compile, and says why.
 //!
-//! Here, because trybuild checks anew all that a package's tests depend on: of the library's own
-//! tests that is three times as much.
+//! The test is here, because trybuild checks all dependencies of a package's tests again. The
+//! library's own tests have three times as many.
 
 #[test]
 fn misuse_does_not_compile() {

@@ -189,8 +189,8 @@ fn run(name: &str, device: Option<&str>) -> String {
     printed
 }
 
-/// Returns the path where cargo built it, or next to this test if both were copied to another
-/// machine.
+/// Returns the path where cargo built an example, or next to this test if both were copied to
+/// another machine.
 fn built(name: &str) -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folders = [Path::new(env!("CARGO_BIN_EXE_tour")), &here].map(|file| file.parent().unwrap());

@@ -1,4 +1,4 @@
-//! Nor are many of them, or many pairs of numbers.
+//! Many values without a rule are refused too, and many pairs of numbers.
 
 struct Sensor(f32);
 

@@ -1,4 +1,4 @@
-//! A struct with padding has bytes that mean nothing.
+//! A struct with padding has bytes without a value.
 
 #[derive(Clone, Copy)]
 #[repr(C)]

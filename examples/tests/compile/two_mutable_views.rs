@@ -1,4 +1,4 @@
-//! Only one can write at a time.
+//! Only one mutable view can exist at a time.
 
 fn write(mut array: gpuheap::DeviceArray<f32>) -> Result<(), gpuheap::Error> {
     let mut first = array.slice_mut(..1)?;

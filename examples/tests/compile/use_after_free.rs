@@ -1,4 +1,4 @@
-//! An array that was freed is gone.
+//! An array that was freed cannot be used.
 
 fn free(array: gpuheap::DeviceArray<f32>) -> Result<Vec<f32>, gpuheap::Error> {
     array.free()?;
