@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use gpuheap_driver::fork;
 
-/// Largest number of a process so far.
+/// Highest number that a process has got so far.
 static LAST: AtomicU32 = AtomicU32::new(FIRST);
 
 /// Number of the process that called [`watch`] first.
