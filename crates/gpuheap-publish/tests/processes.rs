@@ -442,7 +442,7 @@ fn survey_of_thousand_programs_is_bounded() {
     let found = surveyed(base.path());
     let answers = found.iter().filter(|one| one.status.is_some()).count();
     let others = found.iter().filter_map(|one| one.failure.as_ref());
-    // On a busy machine, a survey asks fewer sockets in its time, and counts the others.
+    // On a busy machine, a survey reaches fewer sockets in its time, and counts the others.
     let left_over: usize = others
         .map(|text| match text.strip_prefix("not asked: user ") {
             Some(text) => text.split(' ').nth(2).unwrap().parse().unwrap(),
