@@ -320,13 +320,13 @@ pub(crate) struct GroupChunks {
 
 #[pymethods]
 impl GroupChunks {
-    /// The next groups, at most `most` of them; `None` at the end.
-    fn next(&self, py: Python<'_>, most: usize) -> PyResult<Option<GroupChunk>> {
+    /// The next groups, at most `most` of them; none at the end.
+    fn next(&self, py: Python<'_>, most: usize) -> PyResult<GroupChunk> {
         let (keys, states) = run(py, || {
             self.groups.lock().unwrap_or_else(PoisonError::into_inner).next_chunk(most)
         })?;
         let keys = GroupKeys { keys, types: self.types.clone() };
-        Ok((!keys.keys.is_empty()).then(|| GroupChunk { keys, states, plan: self.plan.clone() }))
+        Ok(GroupChunk { keys, states, plan: self.plan.clone() })
     }
 }
 
@@ -340,6 +340,10 @@ pub(crate) struct GroupChunk {
 
 #[pymethods]
 impl GroupChunk {
+    fn __len__(&self) -> usize {
+        self.keys.keys.len()
+    }
+
     /// The columns of the keys.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Vec<HostValues<'py>>> {
         self.keys.columns(py)

@@ -207,6 +207,34 @@ def test_wrong_names_are_refused(heap, keys, columns, error, text):
         gpuheap.group_by(table, keys).agg(columns)
 
 
+def test_data_without_rows_has_no_groups(heap):
+    frame = pd.DataFrame(
+        {
+            "k": ["a", None],
+            "day": pd.to_datetime(["2024-01-01", None]).astype("datetime64[ns]"),
+            "c": pd.Categorical(["x", None]),
+            "v": [1, 2],
+            "f": [0.5, 1.5],
+        }
+    )
+    wanted = {"v": ["sum", "mean", "min"], "f": ["sum", "std"], "day": "max", "k": "count"}
+    nulls, rows = frame[frame["k"].isna()], frame[:1]
+    for key in ("v", "day", "c", "f"):
+        columns = {name: hows for name, hows in wanted.items() if name != key}
+        model = gpuheap.group_by(rows, key, heap=heap).agg(columns).to_pandas().reset_index()
+        for data in (frame[:0], heap.adapt(frame[:0]), gpuheap.batches(frame[:0], heap=heap)):
+            groups = gpuheap.group_by(data, key, heap=heap).agg(columns)
+            found = groups.to_pandas().reset_index()
+            assert (len(found), len(groups.table()), pa.table(groups).num_rows) == (0, 0, 0)
+            assert found.dtypes.to_dict() == model.dtypes.to_dict(), key
+    groups = gpuheap.group_by(nulls, "k", heap=heap).agg({"v": "sum"})
+    assert len(groups.to_pandas()) == 0
+    with pytest.raises(TypeError, match="there is no mean of the column 'k'"):
+        gpuheap.group_by(frame[:0], "v", heap=heap).agg({"k": "mean"})
+    with pytest.raises(ValueError, match="the data has no table"):
+        gpuheap.group_by([], "v", heap=heap).agg({"k": "count"}).table()
+
+
 def test_keys_that_change_type_are_refused(heap):
     one = heap.adapt(pd.DataFrame({"k": [1], "v": [1.0]}))
     other = heap.adapt(pd.DataFrame({"k": ["a"], "v": [1.0]}))

@@ -5,6 +5,7 @@ import io
 import pytest
 
 import gpuheap
+from gpuheap import _sources
 
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
@@ -74,6 +75,38 @@ def test_file_is_summed_in_batches(small, files, form):
     with open(files[form], "rb") as file:
         assert sums(gpuheap.batches(file, heap=small)) == pytest.approx(wanted)
     assert small.stats()["reserved_peak"] <= 4 << 20
+
+
+def test_repeated_text_bounds_its_parts(tmp_path):
+    """Repeated text has a hundredth of its size in the file."""
+    from pyarrow import parquet
+
+    words = [f"{number:0100}" for number in range(9)] * 20_000
+    parquet.write_table(pa.table({"t": words, "n": range(len(words))}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 2 << 20
+    read = _sources._batches_of(pa, tmp_path / "a.parquet", None, {}, 4 << 20)
+    parts = [part for part in read if len(part)]
+    assert max(part.nbytes for part in parts) <= 4 << 20 and len(parts) < 8
+    assert [word for part in parts for word in part["t"].to_pylist()] == words
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "arrow", "arrows", "feather"])
+def test_file_without_rows_has_columns(small, tmp_path, files, form):
+    from pyarrow import csv, feather, ipc, parquet
+
+    path, empty = tmp_path / f"e.{form}", pa.table({"k": pa.array([], "int64"), "v": [0.5][:0]})
+    writers = {"csv": csv.write_csv, "parquet": parquet.write_table}
+    writers["feather"] = feather.write_feather
+    if form in writers:
+        writers[form](empty, path)
+    else:
+        make = ipc.new_file if form == "arrow" else ipc.new_stream
+        make(path, empty.schema).close()
+    assert list(gpuheap.batches(path, heap=small)) == []
+    groups = gpuheap.group_by(path, "k", heap=small).agg({"v": ["sum", "count"]})
+    assert pa.table(groups).schema.names == ["k", "v_sum", "v_count"]
+    with pytest.raises(KeyError, match="nothing"):
+        gpuheap.group_by(path, "nothing", heap=small).agg({"v": "sum"})
 
 
 def test_libraries_tables_come_in_batches(small, table):

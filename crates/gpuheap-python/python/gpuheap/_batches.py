@@ -116,6 +116,15 @@ class Batches(Iterator[Any]):
         ]
         return batch
 
+    def _without_rows(self) -> Any:
+        """Returns a table without rows, after the batches of a source that has none; otherwise
+        `None`. It has the columns of the source."""
+        empty = getattr(self._source, "empty", None)
+        if empty is None:
+            return None
+        made, self._current = self._source.upload(self._heap, empty, self._narrow)
+        return made
+
     def halve(self) -> None:
         """Frees the current batch after work on it ran out of memory. Its rows are uploaded again
         in batches of half as many rows. Later batches have that size too. Raises `ValueError` for a
@@ -277,6 +286,8 @@ class _TableRows(_Ranges):
         self._most: int | None = None
         #: The current part. Its first row is row `_before`.
         self._part: _ArrowChunk | None = None
+        #: A part without rows, if the source has one.
+        self.empty: _ArrowChunk | None = None
         self._copies = Copies(0, 0, 0)
 
     @property
@@ -291,6 +302,8 @@ class _TableRows(_Ranges):
                 raise StopIteration
             self._before += 0 if self._part is None else len(self._part)
             self._part, self._begun = part, 0
+            if not len(part):
+                self.empty = part
             row = part.nbytes // max(len(part), 1)
             fits = max(1, self._nbytes // max(row, 1))
             self.chunk = fits if self._most is None else min(fits, self._most)

@@ -118,6 +118,11 @@ class GroupBy:
                     raise
                 # The rows of this batch come again, in batches of half as many.
                 source.halve()
+        if work.merger is None and isinstance(source, Batches):
+            with source:
+                empty = source._without_rows()
+                if empty is not None:
+                    work.add(empty)
         return Groups(work)
 
     def _batches(self, columns: list[str]) -> Iterable[Any]:
@@ -133,7 +138,7 @@ class GroupBy:
 
 class Groups:
     """Aggregates of groups, on the host. Iteration gives tables on the device, of at most 2^20
-    groups each, in ascending order of the keys."""
+    groups each, in ascending order of the keys. Without groups, it gives a table without rows."""
 
     def __init__(self, work: _Work) -> None:
         self._work = work
@@ -146,17 +151,19 @@ class Groups:
             raise ValueError(f"a table of {rows} rows has no groups; pass 1 or more")
         work = self._work
         if work.merger is None:
-            return
+            raise ValueError(
+                "there are no groups and no types of columns: the data has no table; pass a table "
+                "without rows instead"
+            )
         chunks = work.merger.groups()
-        while (chunk := chunks.next(rows)) is not None:
+        # Without groups, a table without rows has the types.
+        yield work.table(chunks.next(rows))
+        while len(chunk := chunks.next(rows)):
             yield work.table(chunk)
 
     def table(self) -> Table:
         """All groups as one table on the device."""
-        made = next(self.tables((1 << 32) - 2), None)
-        if made is None:
-            raise ValueError("there are no groups: the data has no rows with a key")
-        return made
+        return next(self.tables((1 << 32) - 2))
 
     def to_pandas(self) -> Any:
         """All groups as a pandas DataFrame, with the keys as its index. Needs pyarrow. Uploads at
@@ -168,8 +175,6 @@ class Groups:
         for table in self:
             with table:
                 parts.append(pyarrow.table(table).to_pandas())
-        if not parts:
-            parts = [pandas.DataFrame(columns=[*self._work.keys, *self._work.results])]
         return pandas.concat(parts, ignore_index=True).set_index(self._work.keys)
 
     def __iter__(self) -> Iterator[Table]:
@@ -210,14 +215,18 @@ class _Work:
     def add(self, batch: Table) -> None:
         self._check(batch)
         keys, codes = _factorize([on_host(batch[name]) for name in self.keys], not self.dropna)
-        if not len(keys):
+        merger, parts = self._merger(batch), []
+        if not len(keys) and self.anchor is not None:
             return
         numbers = next(batch[self.keys[0]]._arrays())._upload(codes, "uint32")
         if self.anchor is None:
             self.anchor = numbers[:1].copy()
-        merger, parts = self._merger(batch), []
         for index, name in enumerate(self.columns):
-            parts += _parts(batch[name], merger.parts(index), numbers, len(keys))
+            names = merger.parts(index)
+            if len(keys):
+                parts += _parts(batch[name], names, numbers, len(keys))
+            else:
+                parts += [b""] * len(names)
         merger.add(keys, parts)
 
     def _check(self, batch: Table) -> None:

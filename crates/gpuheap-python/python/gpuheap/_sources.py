@@ -13,6 +13,8 @@ from gpuheap._gpuheap import _ArrowChunk, _ArrowReader
 MOST = 32 << 20
 #: Smallest part, so that the columns of a wide row fit.
 LEAST = 1 << 20
+#: Rows of text of a Parquet file that are decoded at once.
+TEXT_ROWS = 1 << 13
 
 
 def is_file(source: Any) -> bool:
@@ -28,8 +30,8 @@ def chunks_of_files(
     source: Any, columns: Sequence[str] | None, types: Mapping[str, Any] | None, nbytes: int
 ) -> Iterator[_ArrowChunk]:
     """Reads files of CSV, Parquet, IPC and Feather, one after the other. The columns are chosen
-    before they are read. A part has about `nbytes` bytes. Raises `ValueError` if a file has other
-    columns than the first."""
+    before they are read. A part has about `nbytes` bytes. Files without rows give one chunk without
+    rows. Raises `ValueError` if a file has other columns than the first."""
     try:
         import pyarrow
     except ImportError as error:
@@ -37,11 +39,14 @@ def chunks_of_files(
     nbytes = max(LEAST, min(nbytes, MOST))
     files = source if isinstance(source, (list, tuple)) else [source]
     types = {name: _type(pyarrow, kind) for name, kind in (types or {}).items()}
-    first, names = None, None
+    first, names, empty = None, None, None
     for file in files:
         name = _name(file)
         try:
             for batch in _batches_of(pyarrow, file, columns, types, nbytes):
+                if not len(batch):
+                    empty = batch if empty is None else empty
+                    continue
                 if first is None:
                     first, names = batch.schema.remove_metadata(), batch.schema.names
                     types = types | dict(zip(first.names, first.types))
@@ -54,16 +59,20 @@ def chunks_of_files(
             if not getattr(error, "__notes__", None):
                 error.add_note(f"in {name}")
             raise
+    if first is None and empty is not None:
+        yield from chunks_of(empty, None)
 
 
 def chunks_of(source: Any, columns: Sequence[str] | None) -> Iterator[_ArrowChunk]:
-    """Reads the chunks of another library's table or column."""
+    """Reads the chunks of another library's table or column. Without rows, there is one chunk."""
     if columns is not None and type(source).__module__.partition(".")[0] in ("pandas", "polars"):
         # These libraries convert columns for Arrow.
         source, columns = source[list(columns)], None
     reader = _ArrowReader(source)
-    while (chunk := reader.next()) is not None:
+    chunk = reader.next() or reader.empty()
+    while chunk is not None:
         yield chunk if columns is None else chunk.select(list(columns))
+        chunk = reader.next()
 
 
 class Ahead:
@@ -106,10 +115,11 @@ class Ahead:
 def _batches_of(
     pyarrow: Any, file: Any, columns: Sequence[str] | None, types: dict[str, Any], nbytes: int
 ) -> Iterator[Any]:
-    """Yields the record batches of a file. Its first bytes say its format."""
+    """Yields a table without rows, and then the record batches of a file. The first bytes of a file
+    say its format."""
     begin = _begin(file)
     if begin.startswith(b"PAR1"):
-        yield from _parquet(file, columns, nbytes)
+        yield from _parquet(pyarrow, file, columns, nbytes)
     elif begin.startswith(b"ARROW1"):
         yield from _ipc(pyarrow, file, columns)
     elif begin.startswith(b"\xff\xff\xff\xff"):
@@ -123,17 +133,49 @@ def _batches_of(
         yield from _csv(file, columns, types, nbytes)
 
 
-def _parquet(file: Any, columns: Sequence[str] | None, nbytes: int) -> Iterator[Any]:
+def _parquet(pyarrow: Any, file: Any, columns: Sequence[str] | None, nbytes: int) -> Iterator[Any]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(_path(file), pre_buffer=False) as opened:
         _check_columns(columns, opened.schema_arrow.names)
-        for group in range(opened.num_row_groups):
-            about = opened.metadata.row_group(group)
-            rows = nbytes * about.num_rows // max(about.total_byte_size, 1)
-            yield from opened.iter_batches(
-                max(1, min(rows, about.num_rows)), row_groups=[group], columns=columns
-            )
+        empty = _without_rows(opened.schema_arrow, columns)
+        yield empty
+        # The file has the size of its encoded pages. Repeated text is a hundred times as large when
+        # it is decoded, so text is decoded in small batches.
+        row = _row_size(pyarrow, empty.schema)
+        rows = TEXT_ROWS if row is None else max(1, nbytes // max(row, 1))
+        read = (
+            batch
+            for group in range(opened.num_row_groups)
+            for batch in opened.iter_batches(rows, row_groups=[group], columns=columns)
+        )
+        yield from _joined(pyarrow, read, nbytes)
+
+
+def _row_size(pyarrow: Any, schema: Any) -> int | None:
+    """Returns the bytes of a row; `None` if the rows have different sizes."""
+    types = [field.type for field in schema]
+    if all(map(pyarrow.types.is_primitive, types)):
+        return sum(one.bit_width for one in types) // 8
+    return None
+
+
+def _joined(pyarrow: Any, batches: Iterator[Any], nbytes: int) -> Iterator[Any]:
+    """Joins successive batches that have at most `nbytes` bytes together."""
+    part: list[Any] = []
+    left = nbytes
+    for batch in batches:
+        if part and batch.nbytes > left:
+            yield _whole(pyarrow, part)
+            part, left = [], nbytes
+        part.append(batch)
+        left -= batch.nbytes
+    if part:
+        yield _whole(pyarrow, part)
+
+
+def _whole(pyarrow: Any, part: list[Any]) -> Any:
+    return part[0] if len(part) == 1 else pyarrow.Table.from_batches(part).combine_chunks()
 
 
 def _ipc(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
@@ -143,6 +185,7 @@ def _ipc(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any
         names = opened.schema.names
     options = _included(pyarrow, columns, names)
     with pyarrow.ipc.open_file(source, options=options) as opened:
+        yield _without_rows(opened.schema, columns)
         for number in range(opened.num_record_batches):
             yield opened.get_batch(number)
 
@@ -151,6 +194,7 @@ def _ipc_stream(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Itera
     source = file if hasattr(file, "read") else pyarrow.memory_map(os.fspath(file))
     with pyarrow.ipc.open_stream(source) as opened:
         _check_columns(columns, opened.schema.names)
+        yield _without_rows(opened.schema, columns)
         for batch in opened:
             yield batch if columns is None else batch.select(list(columns))
 
@@ -170,6 +214,7 @@ def _csv(
             convert_options=csv.ConvertOptions(include_columns=columns, column_types=types),
         )
         with opened:
+            yield _without_rows(opened.schema, columns)
             yield from opened
     except ValueError as error:
         if "conversion error" in str(error):
@@ -178,6 +223,19 @@ def _csv(
                 'this column: gpuheap.batches(..., types={"name": "float64"})'
             )
         raise
+
+
+def _without_rows(schema: Any, columns: Sequence[str] | None) -> Any:
+    """Returns a table without rows. Columns of nulls become numbers, so that they have sums: a CSV
+    file without rows has no types."""
+    import pyarrow
+
+    fields = list(schema) if columns is None else [schema.field(name) for name in columns]
+    fields = [
+        field.with_type(pyarrow.float64()) if pyarrow.types.is_null(field.type) else field
+        for field in fields
+    ]
+    return pyarrow.schema(fields).empty_table()
 
 
 def _included(pyarrow: Any, columns: Sequence[str] | None, names: list[str]) -> Any:

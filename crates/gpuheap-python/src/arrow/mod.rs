@@ -129,6 +129,12 @@ impl ArrowReader {
         ArrowField(self.field.clone())
     }
 
+    /// Returns a chunk without rows.
+    fn empty(&self) -> ArrowChunk {
+        let array = arrow_array::new_empty_array(self.field.data_type());
+        ArrowChunk { field: self.field.clone(), array }
+    }
+
     /// Returns the next chunk, or `None` after the last one.
     fn next(&self, py: Python<'_>) -> PyResult<Option<ArrowChunk>> {
         // The producer may need the interpreter's lock, on this thread or another.
