@@ -1,5 +1,7 @@
 """Ray's workers with the share of an emulated GPU that Ray assigns."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -30,11 +32,18 @@ def limit():
 
 
 def test_share_becomes_limit(cluster):
+    # Half of a small share is for CUDA.
     quarter, half = (ray.remote(num_gpus=share)(limit) for share in (0.25, 0.5))
     assert ray.get([quarter.remote(), half.remote()]) == [
+        (8 << 20, 64 << 20),
         (16 << 20, 64 << 20),
-        (32 << 20, 64 << 20),
     ]
+
+
+def test_shares_leave_room_for_contexts():
+    device = types.SimpleNamespace(total_memory=24 << 30)
+    assert 4 * (gpuheap.ray._limit(device, 0.25) + gpuheap.ray.CONTEXT) == 24 << 30
+    assert gpuheap.ray._limit(device, 2) == (24 << 30) - gpuheap.ray.CONTEXT
 
 
 def test_arrays_are_arguments_and_results(cluster):
@@ -59,7 +68,7 @@ def test_out_of_memory_keeps_its_figures(cluster):
     with pytest.raises(gpuheap.OutOfMemory, match="20 MiB requested") as caught:
         ray.get(too_large.remote())
     assert caught.value.figures["requested"] == 20 << 20
-    assert (caught.value.requested, caught.value.limit) == (20 << 20, 16 << 20)
+    assert (caught.value.requested, caught.value.limit) == (20 << 20, 8 << 20)
 
 
 def test_task_without_gpu_is_refused(cluster):
@@ -77,6 +86,16 @@ def test_libraries_are_served_after_arguments(cluster):
     assert ray.get(served.remote(heap.array([1, 2]))) == ([], ["pycuda"], 16)
 
 
+def test_other_settings_are_refused(cluster):
+    @ray.remote(num_gpus=0.25)
+    def served():
+        gpuheap.default_heap()
+        gpuheap.ray.install([], track="lines")
+
+    with pytest.raises(gpuheap.BadInput, match="settings {}, and install.. got {'track': 'lines'}"):
+        ray.get(served.remote())
+
+
 def test_actor_keeps_its_heap(cluster):
     @ray.remote(num_gpus=1)
     class Holder:
@@ -89,5 +108,5 @@ def test_actor_keeps_its_heap(cluster):
             return self.installed.heap.limits[0], gpuheap.status().allocated
 
     actor = Holder.remote()
-    assert ray.get(actor.figures.remote()) == (64 << 20, 8192)
+    assert ray.get(actor.figures.remote()) == (32 << 20, 8192)
     ray.kill(actor)

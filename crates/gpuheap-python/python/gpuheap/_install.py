@@ -39,6 +39,11 @@ class Installed:
         self._before = before
         self._undos: list[tuple[str, Undo | None]] = []
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that the heaps were made with, apart from the limit."""
+        return self._given[-1]
+
     def serve(self, libraries: str | Iterable[str]) -> None:
         """Installs the heaps in libraries that they are not yet installed in."""
         for name in _names(libraries):

@@ -6,7 +6,7 @@
 
     @ray.remote(num_gpus=0.25)
     def total(numbers):
-        heap = gpuheap.default_heap()           # a quarter of the GPU's memory
+        heap = gpuheap.default_heap()           # limited to a quarter of the GPU's memory
         return heap.array(numbers).sum()
 
 Ray assigns GPUs, and enforces no limit of memory. Arrays of gpuheap can be arguments and results,
@@ -21,15 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuheap import _heap, _install
+from gpuheap import _gpuheap, _heap, _install
 from gpuheap._errors import BadInput
 
+#: Bytes of device memory that CUDA takes for each process, outside of the heap: 527 MiB on an H200,
+#: 256 to 426 MiB on smaller cards.
+CONTEXT = 512 << 20
 
-def setup() -> None:
-    """Makes the process's default heap by `install` at the heap's first use. Pass this function as
-    `worker_process_setup_hook`. It opens no device, because Ray calls it before it assigns a
-    GPU."""
-    _heap.make_default_by(lambda: install(libraries=[]).heap)
+
+def setup(**settings: Any) -> None:
+    """Makes the process's default heap by `install` at the heap's first use, with `settings` of
+    `gpuheap.Heap`. Pass this function as `worker_process_setup_hook`, or a function that calls it.
+    It opens no device, because Ray calls it before it assigns a GPU."""
+    _heap.make_default_by(lambda: install(libraries=[], **settings).heap)
 
 
 def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _install.Installed:
@@ -37,19 +41,34 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
     share, and installs it in the libraries. Call it at the start of a task or an actor that uses
     CuPy, PyTorch or RAPIDS.
 
-    `num_gpus=0.25` is a limit of a quarter of the device's memory. `settings` are passed to
-    `gpuheap.Heap`. In a process that Ray uses again for another share, the limit changes.
+    `num_gpus=0.25` is a limit of a quarter of the device's memory, less 0.5 GiB for CUDA's own
+    memory of the process, or less half of a small share. `settings` are passed to `gpuheap.Heap`.
+
+    In a process that has a heap already, of an earlier task or from `setup`, the limit changes and
+    the other settings cannot: raises `BadInput` for settings that the heap was not made with.
     """
     share = _share()
-    devices: dict[str, Any] = {"devices": "all"} if share > 1 else {"device": "cuda:0"}
     current = _install.installed()
     if current is None:
-        return _install.install(f"{min(share, 1):%}", libraries, **devices, **settings)
+        names = _install._chosen("all") if share > 1 else None
+        devices = [_gpuheap.Device(name) for name in names or ["cuda:0"]]
+        limits = {device.name: _limit(device, share) for device in devices}
+        return _install.install(limits, libraries, devices=devices, **settings)
+    if settings and settings != current.settings:
+        raise BadInput(
+            f"this process has a heap already, with the settings {current.settings}, and install() got "
+            f"{settings}; pass them to gpuheap.ray.setup() in the worker_process_setup_hook"
+        )
     for heap in current.heaps.values():
-        heap.set_limits(limit=int(heap.device.total_memory * min(share, 1)))
-    # With `setup`, the task's arguments may have made the heap before this call.
+        heap.set_limits(limit=_limit(heap.device, share))
+    # `setup` makes the heap for arguments of the task, before the task calls this.
     current.serve(libraries)
     return current
+
+
+def _limit(device: _gpuheap.Device, share: float) -> int:
+    of = int(device.total_memory * min(share, 1))
+    return of - min(CONTEXT, of // 2)
 
 
 def _share() -> float:
