@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import types
 from xml.etree import ElementTree
 
@@ -104,23 +105,38 @@ def test_terminal_has_one_line():
     assert all(len(line.removesuffix("\x1b[K")) < 60 for line in lines), shown
 
 
+def cupy_of(devices):
+    """A CuPy whose pool has n + 1 MiB on device n. A thread's first device is 0."""
+    current = threading.local()
+
+    def use(device):
+        return types.SimpleNamespace(use=lambda: setattr(current, "device", device))
+
+    return types.SimpleNamespace(
+        get_default_memory_pool=lambda: types.SimpleNamespace(
+            used_bytes=lambda: (getattr(current, "device", 0) + 1) << 20,
+            free_bytes=lambda: 3 << 20,
+        ),
+        cuda=types.SimpleNamespace(
+            runtime=types.SimpleNamespace(getDeviceCount=lambda: devices), Device=use
+        ),
+    )
+
+
 def test_libraries_have_rows(default, monkeypatch):
     cuda = types.SimpleNamespace(
         memory_allocated=lambda device: 5 << 20, memory_reserved=lambda device: 7 << 20
     )
     monkeypatch.setattr(_watch, "torch_devices", lambda: [(1, cuda)])
-    pool = types.SimpleNamespace(used_bytes=lambda: 1 << 20, free_bytes=lambda: 3 << 20)
-    runtime = types.SimpleNamespace(getDevice=lambda: 0)
-    cupy = types.SimpleNamespace(
-        get_default_memory_pool=lambda: pool, cuda=types.SimpleNamespace(runtime=runtime)
-    )
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy", cupy_of(3))
+    monkeypatch.setattr(_watch, "_has_context", lambda device: device != 1)
     with gpuheap.watch() as chart:
         pass
     assert str(chart).splitlines()[1:] == [
         "  gpuheap on emulated:1GiB: 0 live, 0 cached",
         "  PyTorch on cuda:1: 5 MiB live, 2 MiB cached",
         "  CuPy on cuda:0: 1 MiB live, 3 MiB cached",
+        "  CuPy on cuda:2: 3 MiB live, 3 MiB cached",
     ]
 
 
@@ -128,10 +144,30 @@ def test_failure_is_shown(default, monkeypatch):
     def lost():
         raise RuntimeError("the device <is> lost")
 
+    kept = default.alloc(1000)
     with gpuheap.watch() as chart:
         monkeypatch.setattr(_watch, "torch_devices", lost)
-    assert "cannot be read: the device <is> lost" in str(chart)
+    title, row = str(chart).splitlines()
+    assert title.endswith("the figures of PyTorch cannot be read: the device <is> lost")
+    assert row.startswith("  gpuheap on emulated:1GiB: 1000 bytes live")
     assert "cannot be read: the device <is> lost" in texts(chart._svg())[-3]
+    kept.free()
+
+
+def test_failed_library_gets_no_point():
+    history = _watch._History()
+    rows = [_watch.Row("gpuheap on cuda:0", 1, 0), _watch.Row("CuPy on cuda:0", 1, 0)]
+    history.add(0, rows)
+    history.add(1, rows[:1], ("CuPy",))
+    assert {name: len(points) for name, points in history.curves.items()} == {
+        "gpuheap on cuda:0": 2,
+        "CuPy on cuda:0": 1,
+    }
+
+
+def test_context_of_device_is_found(driver_heap):
+    assert _watch._has_context(driver_heap.device.ordinal)
+    assert not _watch._has_context(99)
 
 
 def test_long_history_stays_small():

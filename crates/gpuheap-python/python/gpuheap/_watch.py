@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import html
 import os
 import shutil
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuheap import _heap
@@ -81,14 +83,16 @@ class Watch:
             self._screen.show(self)
 
     def _read(self) -> list[Row]:
-        try:
-            rows = _read()
-        except Exception as error:
-            # A lost device, for example. The program goes on.
-            self._failure = f"the last figures cannot be read: {error}"
-            return []
-        self._failure = ""
-        self._history.add(self.seconds, rows)
+        rows: list[Row] = []
+        failures = {}
+        for library, read in (("gpuheap", _heaps), ("PyTorch", _torch), ("CuPy", _cupy)):
+            try:
+                rows += read()
+            except Exception as error:
+                # A lost device, for example. The program goes on.
+                failures[library] = f"the figures of {library} cannot be read: {error}"
+        self._failure = ", ".join(failures.values())
+        self._history.add(self.seconds, rows, tuple(failures))
         return rows
 
     def __str__(self) -> str:
@@ -188,10 +192,13 @@ class _History:
         self.last = 0.0
         self._skip, self._taken = 1, 0
 
-    def add(self, seconds: float, rows: list[Row]) -> None:
+    def add(self, seconds: float, rows: list[Row], failed: tuple[str, ...] = ()) -> None:
+        """Adds a point to each curve. Leaves out libraries whose figures cannot be read."""
         self.last = seconds
         now = {row.name: row for row in rows}
         for name in [*self.curves, *(name for name in now if name not in self.curves)]:
+            if name.startswith(failed):
+                continue
             row = now.get(name, Row(name, 0, 0))
             points = self.curves.setdefault(name, [])
             point = (seconds, row.live, row.cached)
@@ -213,7 +220,7 @@ def watch() -> Watch:
     stderr, and in other programs one line at the end.
 
     Shows the heaps that `gpuheap.record` records, PyTorch's own allocator, and CuPy's own pool on
-    its current device. Opens no device and imports no library.
+    each device. Opens no device and imports no library.
 
     >>> import gpuheap
     >>> before = gpuheap.set_default_heap(gpuheap.Heap("emulated:1GiB"))
@@ -227,7 +234,7 @@ def watch() -> Watch:
     return Watch()
 
 
-def _read() -> list[Row]:
+def _heaps() -> list[Row]:
     rows = []
     served = installed()
     names = [name for name, outcome in served.libraries.items() if outcome.done] if served else []
@@ -236,22 +243,51 @@ def _read() -> list[Row]:
         stats = heap.stats()
         name = f"gpuheap{through} on {heap.device.name}"
         rows.append(Row(name, stats["live"], stats["cached"]))
+    return rows
+
+
+def _torch() -> list[Row]:
+    rows = []
     for device, cuda in torch_devices():
         live = cuda.memory_allocated(device)
         cached = cuda.memory_reserved(device) - live
         rows.append(Row(f"PyTorch on cuda:{device}", live, cached))
-    return [*rows, *_cupy()]
+    return rows
 
 
 def _cupy() -> list[Row]:
-    """Returns the memory of CuPy's own pool, if the pool has some."""
+    """Returns the memory of CuPy's own pool on each device where the pool has some."""
     cupy: Any = sys.modules.get("cupy")
     if not hasattr(cupy, "get_default_memory_pool"):
         return []
-    pool = cupy.get_default_memory_pool()
-    live, cached = pool.used_bytes(), pool.free_bytes()
-    device = cupy.cuda.runtime.getDevice()
-    return [Row(f"CuPy on cuda:{device}", live, cached)] if live + cached else []
+    rows: Future[list[Row]] = Future()
+
+    def read() -> None:
+        try:
+            rows.set_result(_pools(cupy))
+        except Exception as error:
+            rows.set_exception(error)
+
+    # The pool answers for the thread's current device. Making the earlier device current again
+    # would open a context on it, so a thread that ends reads the pool.
+    threading.Thread(target=read).start()
+    return [row for row in rows.result() if row.live + row.cached]
+
+
+def _pools(cupy: Any) -> list[Row]:
+    pool, rows = cupy.get_default_memory_pool(), []
+    for device in filter(_has_context, range(cupy.cuda.runtime.getDeviceCount())):
+        cupy.cuda.Device(device).use()
+        rows.append(Row(f"CuPy on cuda:{device}", pool.used_bytes(), pool.free_bytes()))
+    return rows
+
+
+def _has_context(ordinal: int) -> bool:
+    """Returns whether this process uses a device. Making another device current opens a context."""
+    flags, is_active = ctypes.c_uint(), ctypes.c_int()
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuDevicePrimaryCtxGetState(ordinal, ctypes.byref(flags), ctypes.byref(is_active))
+    return bool(is_active.value)
 
 
 class _Notebook:
