@@ -4,6 +4,7 @@ import asyncio
 import gc
 import importlib
 import os
+import pickle
 import signal
 import time
 import types
@@ -15,12 +16,12 @@ import gpuheap
 from support import needs_driver, run_program
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 
 from distributed import Client, LocalCluster  # noqa: E402
 
 import gpuheap.dask  # noqa: E402
 from gpuheap import _dask_data  # noqa: E402
+from gpuheap._dask_data import Sent  # noqa: E402
 
 MIB = 1 << 20
 LIMIT = 8 * MIB
@@ -28,6 +29,8 @@ ROWS = 100_000
 #: Number of parts. Together they have ten times as many bytes as the limit of a worker.
 PARTS = 10 * LIMIT // (2 * 8 * ROWS) + 1
 KEYS = 7
+#: Seconds until a wait fails. On a busy machine a worker needs half a minute to start.
+LONGEST = 120
 
 
 def columns(number):
@@ -65,6 +68,8 @@ def limit():
 
 @pytest.fixture(scope="module")
 def expected():
+    # Workers import this module, and need no pandas.
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     keys, values = map(np.concatenate, zip(*map(columns, range(PARTS))))
     return pandas.Series(values).groupby(keys).sum().to_numpy()
 
@@ -129,15 +134,19 @@ def test_sums_equal_those_of_pandas(client, expected, tmp_path):
 def test_killed_worker_changes_no_sum(client, expected):
     client.register_plugin(gpuheap.dask.Plugin(LIMIT, []))
     results = client.map(summed, client.map(upload, range(PARTS)))
-    distributed.wait(results[: PARTS // 4])
+    distributed.wait(results[: PARTS // 4], timeout=LONGEST)
     killed, pid = next(iter(client.run(os.getpid).items()))
     os.kill(pid, signal.SIGKILL)
+    distributed.wait(results, timeout=LONGEST)
     assert (sum(client.gather(results)) == expected).all()
+    deadline = time.monotonic() + LONGEST
     while killed in client.scheduler_info(n_workers=-1)["workers"]:
+        assert time.monotonic() < deadline, "the scheduler still lists the killed worker"
         time.sleep(0.1)
-    client.wait_for_workers(4, timeout=120)
+    client.wait_for_workers(4, timeout=LONGEST)
     workers = client.scheduler_info(n_workers=-1)["workers"]
     limits = [client.submit(limit, workers=[one], pure=False) for one in workers]
+    distributed.wait(limits, timeout=LONGEST)
     assert client.gather(limits) == [LIMIT] * 4
     client.unregister_worker_plugin("gpuheap")
 
@@ -271,18 +280,49 @@ def test_results_move_around_unmovable_one(data, tmp_path, caplog):
 def test_failed_packing_ends_its_transfer(data):
     heap = gpuheap.default_heap()
     data["held"] = Holder(heap.zeros(3 * MIB // 4), is_movable=False)
-    running = []
+    send = sender(data, "tcp://127.0.0.1:1")
+    assert send("held") == [data["held"]]
+
+
+def sender(data, receiver):
+    """Returns a function that sends a result as a worker does, which counts begun transfers."""
 
     async def get_data(comm, keys, **_named):
-        running.append(1)
-        found = [data[key] for key in keys]
-        running.pop()
+        send.running += 1
+        found = [data[key] for key in keys if key in data]
+        send.running -= 1
         return found
 
-    handler = gpuheap.dask._packing(get_data)
-    comm = types.SimpleNamespace(peer_address="tcp://127.0.0.1:1")
-    assert asyncio.run(handler(comm, ["held"])) == [data["held"]]
-    assert not running
+    def send(key):
+        try:
+            return asyncio.run(handler(types.SimpleNamespace(peer_address=receiver), [key]))
+        finally:
+            assert send.running == 0
+
+    handler = gpuheap.dask._packing(data, get_data)
+    send.running = 0
+    return send
+
+
+def test_failed_reading_ends_its_transfer(data, monkeypatch):
+    heap = gpuheap.default_heap()
+    data["moved"] = heap.zeros(3 * MIB // 8)
+    data.leave_device()
+    assert [type(value) for value in sender(data, "tcp://127.0.0.1:1")("moved")] == [Sent]
+    with heap.alloc(LIMIT - MIB), pytest.raises(gpuheap.OutOfMemory):
+        sender(data, "inproc://here/1")("moved")
+    assert sender(data, "inproc://here/1")("moved")[0].nbytes == 3 * MIB
+
+    def fail(key):
+        raise OSError("the disk is lost")
+
+    data.leave_device()
+    monkeypatch.setattr(type(data.host), "__getitem__", lambda _, key: fail(key))
+    [unsendable] = sender(data, "tcp://127.0.0.1:1")("moved")
+    with pytest.raises(OSError, match="the disk is lost"):
+        pickle.dumps(unsendable)
+    with pytest.raises(OSError, match="the disk is lost"):
+        sender(data, "inproc://here/1")("moved")
 
 
 def test_receiver_without_data_gets_the_value():

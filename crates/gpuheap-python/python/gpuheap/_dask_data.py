@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
@@ -124,8 +124,19 @@ def unpacked(header: dict[str, Any], frames: list[Any]) -> Any:
     return deserialize(header, frames)
 
 
-#: Class of the values that `Data` returns while the worker sends them; `None` at other times.
-packs_as: ContextVar[type[Packed] | None] = ContextVar("packs_as", default=None)
+class Unsendable:
+    """A value that cannot be read. Serializing it raises the error: Dask counts the end of a
+    transfer that fails there, and not if reading a value fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
+#: Returns the value of a key while a worker sends it; `None` at other times.
+sent_value: ContextVar[Callable[[Any], Any] | None] = ContextVar("sent_value", default=None)
 
 #: Results of this process's workers.
 _in_process: WeakSet[Data] = WeakSet()
@@ -189,9 +200,9 @@ class Data(MutableMapping[Any, Any]):
         self._evict(-1)
 
     def __getitem__(self, key: Any) -> Any:
-        form = packs_as.get()
-        if form is not None:
-            return self._packed(key, form)
+        send = sent_value.get()
+        if send is not None:
+            return send(key)
         try:
             return self.device[key]
         except KeyError:
@@ -253,14 +264,15 @@ class Data(MutableMapping[Any, Any]):
         if excess > 0:
             self._evict(max(self.device.total_weight - excess, 0))
 
-    def _packed(self, key: Any, form: type[Packed]) -> Any:
-        """Returns the value of a key, packed if the value is on the device."""
+    def packed(self, key: Any, form: type[Packed]) -> Any:
+        """Returns the value of a key, packed if the value is on the device. Returns a value that
+        cannot be packed as it is: a receiver in this process can use it."""
         value = self.device.get(key)
         try:
             packed = self.host[key] if value is None else Packed.of(value)
-        except TypeError:
-            # An error here would leave the transfer counted as running. Sending the value raises
-            # the same error later.
+        except Exception:
+            if value is None:
+                raise
             return value
         return form(packed.header, packed.frames) if isinstance(packed, Packed) else packed
 

@@ -23,6 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,7 +34,7 @@ except ImportError:
     raise ImportError("gpuheap.dask needs Dask; run pip install 'gpuheap[dask]'") from None
 
 from gpuheap import _flush, _gpuheap, _heap, _install
-from gpuheap._dask_data import Data, Packed, Sent, device_bytes, log, packs_as
+from gpuheap._dask_data import Data, Packed, Sent, Unsendable, device_bytes, log, sent_value
 from gpuheap._errors import DriverError
 from gpuheap._record import Recording
 
@@ -125,7 +126,7 @@ class _Served:
         if self._executor is not None:
             self._executor.submit = self._retrying(worker.data, self._executor.submit)
         if isinstance(worker.data, Data):
-            worker.handlers["get_data"] = _packing(worker.get_data)
+            worker.handlers["get_data"] = _packing(worker.data, worker.get_data)
         worker.metrics.update(self._metrics(worker.data))
         log.info("%s", self._installed)
 
@@ -187,21 +188,33 @@ class _Served:
         return lambda work, *arguments, **named: submit(run, work, arguments, named)
 
 
-def _packing(get_data: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the worker's handler that sends results. Packs them, because the results of one
-    message may have more bytes than the receiver's device."""
+def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the worker's handler that sends results. It sends packed results: a message of many
+    results may have more bytes than the receiver's device.
+
+    Dask does not count the end of a transfer if `get_data` cannot read a value, and refuses all
+    transfers after some of these."""
 
     async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:
-        # Without `who`, the receiver is a client. Within a process, values are not pickled.
-        form: type[Packed] | None = Packed if who else Sent
+        def packed(key: Any) -> Any:
+            try:
+                # Without `who`, the receiver is a client.
+                return data.packed(key, Packed if who else Sent)
+            except Exception as error:
+                return Unsendable(error)
+
+        send = packed
         if comm.peer_address.startswith("inproc://"):
+            # Values are not serialized within a process, so they are read before `get_data`.
             workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
-            form = Packed if any(worker.address == who for worker in workers) else None
-        before = packs_as.set(form)
+            is_packed = any(worker.address == who for worker in workers)
+            read = partial(data.packed, form=Packed) if is_packed else data.__getitem__
+            send = {key: read(key) for key in keys if key in data}.__getitem__
+        before = sent_value.set(send)
         try:
             return await get_data(comm, keys=keys, who=who, **named)
         finally:
-            packs_as.reset(before)
+            sent_value.reset(before)
 
     return handler
 
