@@ -57,6 +57,26 @@ def test_adaptor_wraps_the_resource(heap):
     limited.deallocate(address, 1000)
 
 
+def test_adaptors_figures_are_read(driver_heap, monkeypatch):
+    tracked = rmm.mr.TrackingResourceAdaptor(gpuheap.rmm.resource(driver_heap), capture_stacks=True)
+    counted = rmm.mr.StatisticsResourceAdaptor(tracked)
+    limited = rmm.mr.LimitingResourceAdaptor(counted, 1 << 20)
+    monkeypatch.setattr(rmm.mr, "get_per_device_resource", lambda _: limited)
+    address = limited.allocate(1000)
+    limited.deallocate(limited.allocate(2000), 2000)
+    status = driver_heap.status()
+    assert str(status).splitlines()[-3:] == [
+        "RMM's LimitingResourceAdaptor: 1 KiB of its limit of 1 MiB",
+        "RMM's StatisticsResourceAdaptor: 1000 bytes in 1 allocations, at most 2.93 KiB; in all 2 "
+        "allocations of 2.93 KiB",
+        "RMM's TrackingResourceAdaptor: 1000 bytes outstanding",
+    ]
+    assert [one["current_bytes"] for one in status.rmm] == [1024, 1000, 1000]
+    [held] = driver_heap.held()
+    assert held.address == address and [one.kind for one in held.holders] == ["library"], held
+    limited.deallocate(address, 1000)
+
+
 def test_rmm_that_cannot_allocate_is_refused(driver_heap, monkeypatch):
     class Broken:
         def __init__(self, size):

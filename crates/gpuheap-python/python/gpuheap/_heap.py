@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from _thread import RLock
 from collections import namedtuple
 
@@ -132,11 +133,18 @@ class Heap(_gpuheap.Heap):
     __doc__ = _gpuheap.Heap.__doc__
 
     def status(self) -> Status:
-        """Returns figures of the heap and its device. Does not wait."""
+        """Returns figures of the heap and its device. If the program uses RMM, adds the figures of
+        RMM's adaptors. Does not wait."""
         import json
 
         figures, text = self._status()
-        return Status(json.loads(figures), text)
+        known = json.loads(figures)
+        if "rmm" in sys.modules:
+            from gpuheap._rmm_adaptors import adaptors, sentence
+
+            known["rmm"] = adaptors(self.device)
+            text = "\n".join([text, *map(sentence, known["rmm"])])
+        return Status(known, text)
 
     def flush(self) -> FlushReport:
         """Gives all cached memory back to the driver. Returns a report of the memory given back and

@@ -58,7 +58,8 @@ class Holder(NamedTuple):
     """A name that keeps an object alive. The `Holder` itself refers to no object.
 
     `kind` is `"local"`, `"global"`, `"class"`, `"output"` (of IPython), `"traceback"` (of an
-    exception that is kept), `"thread"`, `"cycle"` (waits for the collector) or `"unknown"`.
+    exception that is kept), `"thread"`, `"cycle"` (waits for the collector), `"library"` (a
+    function that RMM's tracking adaptor recorded) or `"unknown"`.
     """
 
     kind: str
@@ -115,6 +116,14 @@ def held(heap: Heap) -> list[Held]:
     `Heap.held`."""
     records = heap._records()
     holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in records])
+    functions: dict[int, str] = {}
+    if "rmm" in sys.modules:
+        from gpuheap._rmm_adaptors import callers
+
+        functions = callers(heap.device)
+    for record, found in zip(records, holders):
+        if not found and record["address"] in functions:
+            found.append(Holder("library", functions[record["address"]]))
     shown = [
         Held(
             record["bytes"],
