@@ -420,7 +420,8 @@ fn explain(error: &clap::Error, command: Option<String>) -> String {
             Some(suggested) => {
                 format!("there is no option '{argument}'; did you mean {suggested}?")
             }
-            None => format!("there is no option '{argument}'; {see}"),
+            None if argument.starts_with('-') => format!("there is no option '{argument}'; {see}"),
+            None => format!("'{argument}' is one argument too many; {see}"),
         },
         ErrorKind::InvalidSubcommand => {
             let command = context(ContextKind::InvalidSubcommand).unwrap_or_default();

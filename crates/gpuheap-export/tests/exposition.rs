@@ -70,6 +70,17 @@ fn names(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
+fn listed_process_is_unlisted_nowhere() {
+    let text = text(recording("two_h200_reordered"), 0);
+    let unlisted: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("gpuheap_holders{") && line.contains("unlisted"))
+        .collect();
+    assert_eq!(unlisted.len(), 2, "{text}");
+    assert!(unlisted.iter().all(|line| line.ends_with(" 0")), "{unlisted:?}");
+}
+
+#[test]
 fn orphan_on_two_devices_snapshot() {
     let programs = program(1801, "python3 /home/a/train.py --key 1", &["train.py:41"]);
     let recording = recording("two_h200_orphan").with("programs", &format!("{programs}\n"));

@@ -57,3 +57,10 @@ fn driver_failure_is_shown_with_code() {
     assert_eq!(ran.code, 3);
     assert!(ran.stderr.contains("version mismatch (NVML error 18)"), "{}", ran.stderr);
 }
+
+#[test]
+fn surplus_argument_is_no_option() {
+    let ran = gpuheap(&["status", "1"]);
+    assert_eq!(ran.code, 2);
+    assert_eq!(ran.stderr, "error: '1' is one argument too many; see gpuheap status --help\n");
+}
