@@ -77,7 +77,7 @@ fn libraries_take_measured_memory() {
     // As on two H200, after each call. The first call also loads PyTorch's kernels: 46 granules.
     assert_eq!(
         run_beside(&libraries, "memory", reports.path()),
-        "communicator: 0, 228\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
+        "communicator: 0, 193\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
          another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
          further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n\
          one on each device: 0, 99\ncuBLAS: 0, 34\nagain: 0, 32\ndestroyed: 0, -32\ncuDNN: 0, 6\n\
