@@ -11,6 +11,8 @@ pub(crate) enum Content {
     OneOf(i64),
     /// No element is larger than this number.
     AtMost(i64),
+    /// All elements sum to this number.
+    SumOf(i64),
 }
 
 /// Facts about ranges of device memory, keyed by start address, with the end of the range.

@@ -29,6 +29,8 @@ struct Operand {
     one_of: i64,
     /// Largest value of an element; 0 if nothing is known.
     most: i64,
+    /// Sum of all elements; 0 if nothing is known.
+    sum: i64,
 }
 
 /// An argument of a C++ function in a register: an address, an integer or a flag.
@@ -88,6 +90,8 @@ operators! {
     sum = "_ZN2at4_ops3sum4callERKNS_6TensorESt8optionalIN3c1010ScalarTypeEE" by note_content(1);
     count_nonzero =
         "_ZN2at4_ops13count_nonzero4callERKNS_6TensorESt8optionalIlE" by note_content(1);
+    bincount =
+        "_ZN2at4_ops8bincount4callERKNS_6TensorERKSt8optionalIS2_EN3c106SymIntE" by note_content(1);
 }
 
 /// Returns PyTorch's function. Ends the process if PyTorch lacks the function: a caller needs it.
@@ -158,7 +162,7 @@ unsafe fn fill(
 
 /// Calls an operator, and notes a fact about its result. In the result of `one_hot`, one element of
 /// each row is not 0. Results of `sum` of booleans and of `count_nonzero` are at most the number of
-/// elements.
+/// elements. Counts of `bincount` sum to that number.
 ///
 /// # Safety
 ///
@@ -187,6 +191,7 @@ unsafe fn note_content(
     let content = match operator.trim_end_matches('\0') {
         "one_hot" => Content::OneOf(i64::try_from(c.addr()).unwrap_or(1).max(1)),
         "sum" if !is_boolean => return result,
+        "bincount" => Content::SumOf(elements()),
         _ => Content::AtMost(elements()),
     };
     contents::note(address, bytes, content);
@@ -304,10 +309,11 @@ unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Opt
     let mut sizes = [1; DIMENSIONS];
     let dimensions = known.len().min(DIMENSIONS);
     sizes[..dimensions].copy_from_slice(&known[..dimensions]);
-    let (one_of, most) = match contents::at(address) {
-        Some(Content::OneOf(classes)) => (classes, 0),
-        Some(Content::AtMost(most)) => (1, most),
-        None => (1, 0),
+    let (one_of, most, sum) = match contents::at(address) {
+        Some(Content::OneOf(classes)) => (classes, 0, 0),
+        Some(Content::AtMost(most)) => (1, most, 0),
+        Some(Content::SumOf(sum)) => (1, 0, sum),
+        None => (1, 0, 0),
     };
     Some(Operand {
         operator: operator.as_ptr().cast(),
@@ -316,5 +322,6 @@ unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Opt
         sizes,
         one_of,
         most,
+        sum,
     })
 }

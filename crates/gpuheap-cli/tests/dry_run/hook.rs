@@ -472,6 +472,7 @@ class Optimiser:
 torch.peak[0] = 1
 torch.opened()
 for address in 1, 2: alloc(address, 100)
+alloc(3, 50, [frame("torch/nn/modules/module.py", 9, "_apply"), main])
 weights = [torch.Tensor(1), torch.Tensor(2)]
 layer = lambda weight, address: torch.Module([weight], run=lambda: alloc(
     address, 1000, [frame(library, 7, "forward"), frame(__file__, 3, "step"), main]))
@@ -506,12 +507,12 @@ hook.state.is_recording = False
     let owners = first.unwrap_or_else(|| panic!("{}", ran.stderr));
     let owners: Value = serde_json::from_str(owners).unwrap();
     let owners = &owners[0];
-    assert_eq!(owners["live"], 7_400, "{}", ran.stderr);
+    assert_eq!(owners["live"], 7_450, "{}", ran.stderr);
     let kinds: Vec<_> = owners["kinds"].as_array().unwrap().iter().collect();
     assert_eq!(
         kinds,
         [
-            &json!({"kind": "parameters", "bytes": 200, "blocks": 2}),
+            &json!({"kind": "parameters", "bytes": 250, "blocks": 3}),
             &json!({"kind": "gradients", "bytes": 200, "blocks": 2}),
             &json!({"kind": "activations", "bytes": 2000, "blocks": 2}),
             &json!({"kind": "backward", "bytes": 5000, "blocks": 1}),
@@ -560,15 +561,15 @@ from gpuheap_dry_run_hook import hang, reads
 from gpuheap_dry_run_hook.results import Copy, Operand
 torch.peak[0] = 1
 state = reads.state
-def read(kind, form, sizes=(), operator=b"_local_scalar_dense", one_of=1, most=0):
+def read(kind, form, sizes=(), operator=b"_local_scalar_dense", one_of=1, most=0, sum=0, parts=1):
     def operands(found, count):
         padded = (ctypes.c_longlong * 8)(*sizes)
-        found[0] = Operand(operator, kind, len(sizes), padded, one_of, most)
+        found[0] = Operand(operator, kind, len(sizes), padded, one_of, most, sum)
         return 1
     state.operands = operands
-    data = (form * 4)()
-    reads.read_from_device(ctypes.pointer(Copy(ctypes.addressof(data), ctypes.sizeof(form), False)))
-    return data[0]
+    data = (form * parts)()
+    reads.read_from_device(ctypes.pointer(Copy(ctypes.addressof(data), ctypes.sizeof(data), False)))
+    return data[0] if parts == 1 else list(data)
 "#;
 
 #[test]
@@ -604,6 +605,42 @@ print(read(6, ctypes.c_float), read(6, ctypes.c_float, (2, 4), b'copy_'))
     let line = READS.lines().position(|line| line.contains("read_from_device(")).unwrap();
     let set = format!("program.py:{}=4 + (bound or 0)", line + 2);
     assert_eq!(printed(&["--read", &set]).0, "6 100\n16 7 4 13\n4.0 4.0\n");
+}
+
+#[test]
+fn numbers_end_loops_late() {
+    let program = "
+from gpuheap_dry_run_hook import branches
+branches.MOST_ROUNDS = 50
+end, tokens = 0, []
+token = lambda: read(4, ctypes.c_longlong)
+for turn in range(60):
+    if token() in (end, 1): break
+while True:
+    tokens.append(token())
+    if tokens[-1] == end: break
+print(turn, set(tokens[:-1]), len(tokens), token())
+print(read(4, ctypes.c_longlong, (3,), sum=8, parts=3))
+";
+    let (ran, json) = ran(&format!("{READS}{program}"), &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "59 {1} 50 0\n[3, 3, 2]\n"), "{}", ran.stderr);
+    assert!(json["notes"].to_string().contains("it was left after 50 rounds"), "{json}");
+}
+
+#[test]
+fn number_that_becomes_size_is_named() {
+    let program = "
+def rows():
+    data = ctypes.c_longlong()
+    copy = Copy(ctypes.addressof(data), 8, False)
+    longest = reads.read_from_device(ctypes.pointer(copy)) or data.value
+    return [5, 6][:longest]
+print(read(4, ctypes.c_longlong), rows())
+";
+    let (ran, json) = ran(&format!("{READS}{program}"), &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (4, "0 []\n"), "{}", ran.stderr);
+    let sizes = json["unknown"]["sizes"].as_array().unwrap();
+    assert_eq!((sizes.len(), &sizes[0]["operator"]), (1, &json!("item")), "{}", ran.stderr);
 }
 
 #[test]

@@ -14,12 +14,20 @@ from .process import state
 # Number of rounds without a higher peak after which a `while` loop is left: further rounds would
 # take no more memory.
 ROUNDS = 100
+# Rounds until a `while` loop is left in which the peak grows: in each, a sequence gets a token, and
+# few programs generate more.
+MOST_ROUNDS = 4096
+# Most callers whose loops may end at an integer.
+CALLERS = 4
 # Consequences of a branch, from the best to the worst.
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
 # Functions that end the program.
 EXITS = {"exit", "quit", "_exit", "abort"}
 # Functions whose result is rarely true. A true result means that there was an error.
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
+# Comparisons that are true for equal numbers, those that are not, and parts of a compared value.
+SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
+VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
 
 
 def truth(frame):
@@ -42,9 +50,10 @@ class Branch:
         self.value = value
         # The loop that the other value leaves; None if the value leaves no loop.
         self.loop = loop
-        # Peak of PyTorch's memory, and rounds since it grew.
+        # Peak of PyTorch's memory, rounds since it grew, and all rounds.
         self.peak = 0
         self.rounds = 0
+        self.all_rounds = 0
 
 
 def is_staying(branch, frame):
@@ -58,14 +67,19 @@ def is_staying(branch, frame):
     peak = state.allocated()[0]
     branch.rounds = 0 if peak > branch.peak else branch.rounds + 1
     branch.peak = max(branch.peak, peak)
-    if branch.rounds < ROUNDS:
+    branch.all_rounds += 1
+    if branch.rounds < ROUNDS and branch.all_rounds < MOST_ROUNDS:
         return True
-    state.note(
-        f"a result ends the loop at {place(frame)}: it was left after {ROUNDS} rounds in which the "
-        "peak did not grow"
-    )
-    branch.rounds = 0
+    reason = f"{ROUNDS} rounds in which the peak did not grow"
+    if branch.rounds < ROUNDS:
+        reason = f"{MOST_ROUNDS} rounds, and more rounds may take more memory"
+    state.note(left(frame, reason))
+    branch.rounds = branch.all_rounds = 0
     return False
+
+
+def left(frame, reason):
+    return f"a result ends the loop at {place(frame)}: it was left after {reason}"
 
 
 def find_branch(frame):
@@ -169,6 +183,84 @@ def ends_slice(frame):
         ends = [i for pair in bounds for i in (0, 1) if not isinstance(pair[i], fixed)]
         state.slices[at] = itertools.cycle(ends or [0])
     return next(state.slices[at]) == 1
+
+
+def number(frame):
+    """Returns the integer with which the code of `frame` goes on.
+
+    It is 0, an index that is in range, or the next number if a loop ends at 0. A `while` loop that
+    only a number ends is left after `MOST_ROUNDS`.
+    """
+    ends = set()
+    for _ in range(CALLERS):
+        if frame is None:
+            break
+        at = (frame.f_code, frame.f_lineno)
+        if at not in state.ends:
+            state.ends[at] = ends_of_loops(frame)
+        found = {value for end in state.ends[at] for value in integers(end, frame)}
+        last = end_of_last_round(at, frame, sorted(found))
+        if last is not None:
+            return last
+        ends |= found
+        frame = frame.f_back
+    return next(value for value in itertools.count() if value not in ends)
+
+
+def end_of_last_round(at, frame, ends):
+    """Counts a round, and returns the number that ends the loop after `MOST_ROUNDS`, else None."""
+    is_while = any(isinstance(end.loop, ast.While) for end in state.ends[at])
+    if not ends or not is_while:
+        return None
+    rounds = state.rounds[at] = state.rounds.get(at, 0) + 1
+    if rounds < MOST_ROUNDS:
+        return None
+    state.note(left(frame, f"{MOST_ROUNDS} rounds, and more rounds may take more memory"))
+    # Each number is tried: the loop is compared with numbers of other results too.
+    if rounds - MOST_ROUNDS == len(ends) - 1:
+        state.rounds[at] = 0
+    return ends[rounds - MOST_ROUNDS]
+
+
+class End:
+    """An expression, compiled, and the loop that ends if a result is equal to its value."""
+
+    def __init__(self, code, loop):
+        self.code, self.loop = code, loop
+
+
+def ends_of_loops(frame):
+    """Returns the ends of the loops around the line that `frame` executes."""
+    found, line = [], frame.f_lineno
+    pairs = itertools.chain(*tests_of(frame.f_code.co_filename).values())
+    for node, loop in {id(pair[0]): pair for pair in pairs}.values():
+        branch = consequence(node, loop)
+        loop = branch and branch.loop
+        if loop is None or not loop.lineno <= line <= loop.end_lineno:
+            continue
+        kinds = DIFFERENT if branch.value else SAME
+        for part in ast.walk(node.test):
+            if isinstance(part, ast.Compare) and isinstance(part.ops[0], kinds):
+                found.append(End(compile_value(part.comparators[0]), loop))
+    return [end for end in found if end.code is not None]
+
+
+def compile_value(expression):
+    """Compiles an expression of names, attributes and constants; None for another one."""
+    if all(isinstance(part, VALUES) for part in ast.walk(expression)):
+        return compile(ast.Expression(expression), "<end of a loop>", "eval")
+    return None
+
+
+def integers(end, frame):
+    """Returns the integers that end a loop of the code of `frame`."""
+    try:
+        value = eval(end.code, frame.f_globals, frame.f_locals)
+        values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        return {one for one in values if type(one) is int}
+    except Exception:
+        # A name has no value yet.
+        return set()
 
 
 def tests_of(file):

@@ -27,6 +27,8 @@ MOST_ROWS = 100
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Outermost functions of Python's threads, other than the threads of PyTorch's backward pass.
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap", "_main")
+# PyTorch's function that moves the parameters of a module, such as for `cuda()`, and its file.
+MOVED, MODULE = "_apply", os.path.join("torch", "nn", "modules", "module.py")
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 OUTSIDE = "outside modules"
 
@@ -267,6 +269,10 @@ class Owners:
             return "workspaces", block.tag
         if block.began < 0:
             return "other", block.tag
+        if any(
+            frame["name"] == MOVED and frame["filename"].endswith(MODULE) for frame in block.frames
+        ):
+            return "parameters", block.tag
         if block.tag or (block.frames and block.frames[-1]["name"] in OUTERMOST):
             return "activations", block.tag
         return "backward", block.tag

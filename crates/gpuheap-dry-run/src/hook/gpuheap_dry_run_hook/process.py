@@ -28,6 +28,11 @@ class State:
         # by file.
         self.branches = {}
         self.tests = {}
+        # Values that end the loops around a line of code, and rounds of the loops.
+        self.ends = {}
+        self.rounds = {}
+        # True for each place in the code that reads a size.
+        self.sized = {}
         # Bounds of slices that results decide, keyed by place in the code. 0 stands for a start.
         self.slices = {}
         # True between the two reads of `multinomial`.

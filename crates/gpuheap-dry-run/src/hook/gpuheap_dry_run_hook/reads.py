@@ -10,6 +10,7 @@ from .lines import innermost, own_frames, place, reader
 from .native_stack import operator_that_reads, prepare_native_stacks
 from .process import MOST_LINES, state
 from .results import NOT_CHOSEN, Copy, put_result
+from .sizes import becomes_size
 
 # Number of reads at one line after which the command warns: the program may wait forever for a
 # value.
@@ -59,6 +60,8 @@ def read_from_device(copy):
     if copy:
         caller = innermost(sys._getframe())
         result = guarded(put_result)(copy.contents, operator, caller, at_reader) or NOT_CHOSEN
+    if not chooses_size and type(result.value) is int and reads_at is not None:
+        operator, chooses_size = "item", guarded(becomes_size)(reads_at)
     if chooses_size:
         note_read(state.sizes, (at_reader, operator), result)
     if at is None:

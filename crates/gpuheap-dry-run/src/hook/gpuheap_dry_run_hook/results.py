@@ -10,7 +10,7 @@ import os
 import struct
 
 from . import rules
-from .branches import ends_slice, truth
+from .branches import ends_slice, number, truth
 from .detectors import count_in_detector
 from .generation import truth_in_generation
 from .process import state
@@ -53,6 +53,7 @@ class Operand(ctypes.Structure):
         ("sizes", ctypes.c_longlong * 8),
         ("one_of", ctypes.c_longlong),
         ("most", ctypes.c_longlong),
+        ("sum", ctypes.c_longlong),
     ]
 
     def shape(self):
@@ -97,8 +98,10 @@ def put_result(copy, operator, frame, line):
         result = count(
             count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
         )
-        put_counts(copy, result.value)
+        put_counts(copy, result.value, "i")
         return result
+    if read.sum and read.element_type in INTEGERS and rule is None:
+        return Result(put_counts(copy, read.sum, INTEGERS[read.element_type]))
     if counting and read.element_type in INTEGERS:
         most = count_in_detector(frame, counting[-1].elements())
         result = count(most, counting[-1], rule, is_largest)
@@ -124,14 +127,16 @@ def count(bound, operand, rule, is_largest):
     return Result(bound if is_largest else min(bound, rules.SMALLEST), is_bound)
 
 
-def put_counts(copy, value):
-    parts = max(copy.bytes // 4, 1)
-    share = -(-value // parts)
-    left = value
+def put_counts(copy, value, form):
+    """Writes equal integers, or nearly so, that sum to `value`. Returns the largest."""
+    width = struct.calcsize(form)
+    parts = max(copy.bytes // width, 1)
+    share, more = divmod(value, parts)
+    largest = 2 ** (8 * width - 1) - 1
     for part in range(parts):
-        now = min(share, left)
-        left -= now
-        ctypes.memmove(copy.address + 4 * part, struct.pack("<i", now & 0x7FFFFFFF), 4)
+        pattern = struct.pack("<" + form, min(share + (part < more), largest))
+        ctypes.memmove(copy.address + width * part, pattern, width)
+    return share + (more > 0)
 
 
 def chosen(read, operator, frame):
@@ -140,7 +145,7 @@ def chosen(read, operator, frame):
         return chosen_truth(read, operator, frame)
     if read.element_type in INTEGERS:
         is_index = operator == "__index__" and frame is not None
-        return MOST_INDEX if is_index and ends_slice(frame) else 0
+        return MOST_INDEX if is_index and ends_slice(frame) else number(frame)
     if frame is not None and frame.f_code.co_filename.endswith(FLAGS):
         return 0.0
     # The probabilities of a row sum to 1.
