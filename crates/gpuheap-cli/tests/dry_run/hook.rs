@@ -200,7 +200,7 @@ torch.step()
 import time
 time.sleep(600)
 ";
-    let (ran, json) = ran(program, &["--time-limit", "1s"]);
+    let (ran, json) = ran(program, &["--time-limit", "5s"]);
     assert_eq!((ran.code, &json["cards"][0]["ended"]), (0, &json!("time_limit")), "{}", ran.stderr);
     assert!(ran.stderr.contains("It fits on H200 141GB so far."), "{}", ran.stderr);
     assert_eq!(process(&json)["devices"][0]["allocated"], 5);
@@ -641,6 +641,7 @@ print(read(4, ctypes.c_longlong), rows())
     assert_eq!((ran.code, ran.stdout.as_str()), (4, "0 []\n"), "{}", ran.stderr);
     let sizes = json["unknown"]["sizes"].as_array().unwrap();
     assert_eq!((sizes.len(), &sizes[0]["operator"]), (1, &json!("item")), "{}", ran.stderr);
+    assert!(json["notes"].to_string().contains("set it with --read program.py:"), "{json}");
 }
 
 #[test]

@@ -62,6 +62,12 @@ def read_from_device(copy):
         result = guarded(put_result)(copy.contents, operator, caller, at_reader) or NOT_CHOSEN
     if not chooses_size and type(result.value) is int and reads_at is not None:
         operator, chooses_size = "item", guarded(becomes_size)(reads_at)
+        if chooses_size and not result.is_bound:
+            file = os.path.basename(reads_at.f_code.co_filename)
+            rule = f"--read {file}:{reads_at.f_lineno}=NUMBER"
+            state.note(
+                f"a number that was read is a size, and was {result.value}: set it with {rule}"
+            )
     if chooses_size:
         note_read(state.sizes, (at_reader, operator), result)
     if at is None:
