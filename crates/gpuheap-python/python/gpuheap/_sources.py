@@ -69,7 +69,7 @@ def chunks_of(source: Any, columns: Sequence[str] | None) -> Iterator[_ArrowChun
         # These libraries convert columns for Arrow.
         source, columns = source[list(columns)], None
     reader = _ArrowReader(source)
-    chunk = reader.next() or reader.empty()
+    chunk: _ArrowChunk | None = reader.next() or reader.empty()
     while chunk is not None:
         yield chunk if columns is None else chunk.select(list(columns))
         chunk = reader.next()

@@ -203,7 +203,7 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
             except Exception as error:
                 return Unsendable(error)
 
-        send = packed
+        send: Callable[[Any], Any] = packed
         if comm.peer_address.startswith("inproc://"):
             # Values are not serialized within a process, so they are read before `get_data`.
             workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
