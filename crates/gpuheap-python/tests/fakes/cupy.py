@@ -1,8 +1,10 @@
 """A fake of the part of CuPy that the hook and its example use, because CuPy itself needs a GPU.
 Like CuPy's pool, the fake's pool keeps dropped blocks. Its blocks have no memory."""
 
+import ctypes
 import sys
 import types
+import weakref
 
 
 class Stream:
@@ -10,9 +12,15 @@ class Stream:
         return 0, 0
 
 
-class UnownedMemory:
-    def __init__(self, ptr, size, owner, device_id=-1):
-        self.ptr, self.size, self.owner, self.device_id = ptr, size, owner, device_id
+class CFunctionAllocatorMemory:
+    def __init__(self, size, param, malloc_func, free_func, device_id):
+        malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
+            malloc_func
+        )
+        free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free_func)
+        self.size, self.device_id = size, device_id
+        self.ptr = malloc(param, size, device_id)
+        weakref.finalize(self, free, param, self.ptr, device_id)
 
 
 class Pointer:
@@ -85,8 +93,9 @@ cuda = module(
     memory=module(
         "cupy.cuda.memory",
         MemoryPointer=Pointer,
-        UnownedMemory=UnownedMemory,
+        CFunctionAllocatorMemory=CFunctionAllocatorMemory,
         OutOfMemoryError=OutOfMemoryError,
     ),
     pinned_memory=module("cupy.cuda.pinned_memory", PinnedMemoryPointer=Pointer),
+    stream=module("cupy.cuda.stream", get_current_stream=Stream),
 )
