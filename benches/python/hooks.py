@@ -24,22 +24,32 @@ SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20}
 # Each process begins with this. A pair is repeated until it is warm before it is timed.
 BEGIN = """
 import json, sys, time
+from threading import Thread
 WAY, DEVICE, SIZES = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 HOOK = WAY != "own"
 TRACK = "lines" if WAY == "lines" else "off"
 import gpuheap
-def measure(pair, calls):
-    for _ in range(calls // 10 + 3):
-        pair()
-    rounds = []
-    for _ in range(5):
-        begin = time.perf_counter_ns()
+def measure(pair, calls, threads=1):
+    def work(calls=calls):
         for _ in range(calls):
             pair()
-        rounds.append((time.perf_counter_ns() - begin) / calls)
+    work(calls // 10 + 3)
+    rounds = []
+    for _ in range(5):
+        others = [Thread(target=work) for _ in range(threads - 1)]
+        begin = time.perf_counter_ns()
+        for other in others:
+            other.start()
+        work()
+        for other in others:
+            other.join()
+        rounds.append((time.perf_counter_ns() - begin) / (calls * threads))
     return sorted(rounds)[2]
-def told(pairs, calls=5_000):
-    print(json.dumps({name: measure(pair, calls) for name, pair in pairs.items()}))
+def told(pairs, calls=5_000, threads=1):
+    figures = {name: measure(pair, calls) for name, pair in pairs.items()}
+    if threads > 1:
+        figures |= {f"{name}, {threads} threads": measure(pairs[name], calls, threads) for name in SIZES}
+    print(json.dumps(figures))
 """
 
 # By library: the module whose presence shows that it is installed, the ways to measure next to its
@@ -108,7 +118,7 @@ if WAY == "hook":
     pairs["part: UnownedMemory"] = lambda: UnownedMemory(block.ptr, 1024, block, 0)
     pairs["part: MemoryPointer"] = lambda: MemoryPointer(memory, 0)
     pairs["part: the heap's pair"] = lambda heap=gpuheap.Heap(DEVICE): heap.alloc(1024).free()
-told(pairs)
+told(pairs, threads=8)
 """,
     ),
     "RMM": (
