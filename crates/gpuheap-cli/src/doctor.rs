@@ -46,11 +46,6 @@ enum Form {
 }
 
 /// Runs all rules, and prints their findings.
-///
-/// # Errors
-///
-/// Returns a failure if no GPU answers and no finding gives the reason, or if a recording cannot be
-/// read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     let recorder = Recorder::default();
     let mut machine = match &arguments.record {

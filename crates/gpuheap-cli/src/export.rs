@@ -41,11 +41,6 @@ pub(crate) struct ExportArguments {
 }
 
 /// Serves the metrics until SIGTERM or SIGINT, or prints them once.
-///
-/// # Errors
-///
-/// Returns a failure if the address cannot be used, or if a recording cannot be read. With
-/// `--once`, also if no GPU answers and no program publishes.
 pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     let (file, top_lines) = (arguments.machine.as_ref(), arguments.top_lines);
     let read_first = || read(|| machine::read(file), top_lines);

@@ -34,11 +34,6 @@ pub(crate) struct FreeArguments {
 /// Prints the holders of memory, and steps that would free the memory. With `--yes`, flushes the
 /// programs that allow it, ends proven orphans, and prints the memory that became free. If no
 /// memory became free, that is a finding.
-///
-/// # Errors
-///
-/// Returns a failure if there is no GPU, if the driver does not answer, or if an orphan cannot be
-/// ended.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
     let devices = machine::devices(&machine, None);
@@ -79,10 +74,6 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
 }
 
 /// Makes programs give back cached memory. Prints the result of each, and returns the sum of bytes.
-///
-/// # Errors
-///
-/// Returns a failure if stdout cannot be written.
 fn flush(caches: &[Cache]) -> Result<u64, Failure> {
     let mut sum: u64 = 0;
     for cache in caches {
@@ -157,11 +148,6 @@ pub(crate) struct WaitArguments {
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Blocks until the memory is free.
-///
-/// # Errors
-///
-/// Returns a failure if there is no GPU, if the driver does not answer, or if the device does not
-/// exist.
 pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
     let start = Instant::now();
     loop {

@@ -12,10 +12,6 @@ use crate::exit::Failure;
 const WIDTH: usize = 80;
 
 /// Reads this machine, or the recording in `file`.
-///
-/// # Errors
-///
-/// Returns a failure if the file cannot be read, or is not a recording.
 pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     let mut machine = read_devices(file)?;
     machine.read_programs();
@@ -23,10 +19,6 @@ pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
 }
 
 /// Reads this machine, or the recording in `file`, without the programs that publish.
-///
-/// # Errors
-///
-/// Returns a failure if the file cannot be read, or is not a recording.
 pub(crate) fn read_devices(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     let Some(path) = file else { return Ok(Machine::read_devices(Here)) };
     let name = path.display();
@@ -41,10 +33,6 @@ pub(crate) fn read_devices(file: Option<&PathBuf>) -> Result<Machine, Failure> {
 
 /// Returns the devices of a machine, or device `wanted` alone. At least one of the returned devices
 /// answers.
-///
-/// # Errors
-///
-/// Returns one line with the reason: no GPU, no driver, or a driver that fails.
 pub(crate) fn devices(machine: &Machine, wanted: Option<u32>) -> Result<Vec<&Gpu>, Failure> {
     if machine.has_no_gpu() {
         return Err(Failure::environment_error(

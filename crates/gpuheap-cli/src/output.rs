@@ -9,19 +9,11 @@ use gpuheap_text::printable;
 use crate::exit::Failure;
 
 /// Writes a command's whole output. A reader that ends early (`| head`) is not a failure.
-///
-/// # Errors
-///
-/// Returns a failure if stdout cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
 /// Writes a command's whole output, like [`print`], if the output is not text.
-///
-/// # Errors
-///
-/// Returns the failures of [`print`].
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {

@@ -24,10 +24,6 @@ pub(crate) struct PauseArguments {
 }
 
 /// Moves a process's device memory to the host.
-///
-/// # Errors
-///
-/// Returns a failure if there is no GPU, if the process cannot be paused, or if the driver fails.
 pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let machine = Machine::read(Here);
     machine::devices(&machine, None)?;
@@ -51,11 +47,6 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
 }
 
 /// Moves the memory of a paused process back to its devices.
-///
-/// # Errors
-///
-/// Returns a failure if this user's gpuheap did not pause the process, if a device lacks memory, or
-/// if the driver fails.
 pub(crate) fn resume(arguments: &PauseArguments) -> Result<Verdict, Failure> {
     let machine = Machine::read(Here);
     machine::devices(&machine, None)?;
@@ -86,10 +77,6 @@ fn driver() -> Result<LibCuda, Failure> {
 }
 
 /// Returns the path of the record of a pause, in the user's state folder.
-///
-/// # Errors
-///
-/// Returns a failure if neither XDG_STATE_HOME nor HOME names a folder.
 fn state_file(pid: u32) -> Result<PathBuf, Failure> {
     let folder = |name: &str| {
         std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
@@ -104,10 +91,6 @@ fn state_file(pid: u32) -> Result<PathBuf, Failure> {
 
 /// Writes a file and the folders above it. A reader finds either the old text or the new one, even
 /// if this process is ended during the write.
-///
-/// # Errors
-///
-/// Returns a failure if the file cannot be written.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: Error| {
         let name = path.display();

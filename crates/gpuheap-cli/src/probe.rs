@@ -16,10 +16,6 @@ use crate::output;
 const NAME: &str = "probe-cuda";
 
 /// Returns the command that probes: this program, or the interpreter of the Python package.
-///
-/// # Errors
-///
-/// Returns a failure if the path of this program is not known.
 pub(crate) fn command() -> Result<Vec<String>, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::environment_error(format!("--probe-cuda: the path of this program: {error}"))
@@ -42,10 +38,6 @@ fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
 
 /// Probes every device that CUDA shows. Writes a line when a probe begins, and a line when the
 /// probe is done.
-///
-/// # Errors
-///
-/// Returns a failure if the output cannot be written.
 pub(crate) fn run() -> Result<Verdict, Failure> {
     print_start(None, "driver")?;
     let driver = match LibCuda::open() {

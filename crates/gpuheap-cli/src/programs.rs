@@ -19,10 +19,6 @@ pub(crate) struct RecordArguments {
 }
 
 /// Prints the heaps of a program, its heaviest lines, open scopes, and the names that hold memory.
-///
-/// # Errors
-///
-/// Returns a failure if the process does not publish or does not answer.
 pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
     let sockets = sockets(pid, "--pid: ", "1")?;
     let found = gpuheap_publish::survey(&sockets).pop().ok_or_else(|| ended(pid))?;
@@ -45,10 +41,6 @@ pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> 
 }
 
 /// Starts or ends a recording of a program, and prints the files.
-///
-/// # Errors
-///
-/// Returns a failure if the process does not publish, does not allow it, or cannot record.
 pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
     let RecordArguments { pid, stop } = *arguments;
     let question = if stop { Question::StopRecording } else { Question::StartRecording };
@@ -73,10 +65,6 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
 }
 
 /// Returns the sockets of a process. `publish` is the setting that the caller needs.
-///
-/// # Errors
-///
-/// Returns a failure if the process has no socket.
 fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failure> {
     let sockets = gpuheap_publish::of_process(gpuheap_publish::sockets(), pid);
     match sockets.is_empty() {
@@ -89,10 +77,6 @@ fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failu
 }
 
 /// Asks all copies of the library in process `pid`. Returns their answers.
-///
-/// # Errors
-///
-/// Returns a failure if no copy answers. Its reason is a copy's error, or else a copy's refusal.
 fn ask(pid: u32, sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> {
     let (mut answers, mut failure, mut refusal) = (Vec::new(), None, None);
     for socket in sockets {

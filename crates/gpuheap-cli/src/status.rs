@@ -32,11 +32,6 @@ pub(crate) struct StatusArguments {
 }
 
 /// Prints the account of each device's memory, or with `--pid` of one program.
-///
-/// # Errors
-///
-/// Returns a failure if there is no GPU, if the driver does not answer, or if the device does not
-/// exist.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     if let Some(pid) = arguments.pid {
         return programs::print_status(pid, arguments.json);

@@ -49,11 +49,6 @@ fn after(text: &str) -> Result<Duration, String> {
 }
 
 /// Shows the screen until a key or a signal ends it; or prints one frame.
-///
-/// # Errors
-///
-/// Returns a failure if stdout is no terminal, if there is no GPU and no program that publishes, or
-/// if the driver does not answer.
 pub(crate) fn run(arguments: &TopArguments) -> Result<Verdict, Failure> {
     let is_frame = arguments.once || arguments.json;
     if arguments.after.is_some() && !is_frame {

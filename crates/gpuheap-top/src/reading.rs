@@ -53,10 +53,6 @@ pub(crate) struct Readers {
 }
 
 /// Starts the threads. Once the result is dropped, each thread ends after its current read.
-///
-/// # Errors
-///
-/// A thread cannot be started.
 pub(crate) fn start(machine: &Machine, options: Options) -> io::Result<Readers> {
     let Options { interval, is_recording, .. } = options;
     let (sender, messages) = channel();

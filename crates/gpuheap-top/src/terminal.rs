@@ -33,10 +33,6 @@ type Hook = dyn Fn(&PanicHookInfo<'_>) + Send + Sync;
 
 impl Terminal {
     /// Sets the terminal's raw mode and alternate screen, and the hook of panics.
-    ///
-    /// # Errors
-    ///
-    /// The process has no terminal, or the terminal cannot be written.
     pub(crate) fn enter() -> io::Result<Terminal> {
         let hook: Arc<Hook> = Arc::from(panic::take_hook());
         let terminal = Terminal {
@@ -52,20 +48,12 @@ impl Terminal {
     }
 
     /// Returns the terminal's size.
-    ///
-    /// # Errors
-    ///
-    /// The terminal is gone.
     pub(crate) fn area() -> io::Result<Rect> {
         let (width, height) = size()?;
         Ok(Rect::new(0, 0, width, height))
     }
 
     /// Shows a frame. Writes the cells that differ from the frame before.
-    ///
-    /// # Errors
-    ///
-    /// The terminal cannot be written.
     pub(crate) fn show(&mut self, frame: Buffer) -> io::Result<()> {
         if self.shown.area() != frame.area() {
             queue!(self.output, ResetColor, Clear(ClearType::All))?;
@@ -92,10 +80,6 @@ impl Terminal {
     }
 
     /// Restores the terminal, and stops the process. Once it continues, shows the screen again.
-    ///
-    /// # Errors
-    ///
-    /// The terminal cannot be written.
     pub(crate) fn suspend(&mut self) -> io::Result<()> {
         close();
         signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP)?;
@@ -106,10 +90,6 @@ impl Terminal {
 
     /// Sets the raw mode again, and draws the next frame whole. Needed if another process stopped
     /// and continued this one, because the shell then changed the mode.
-    ///
-    /// # Errors
-    ///
-    /// The terminal cannot be set.
     pub(crate) fn renew(&mut self) -> io::Result<()> {
         disable_raw_mode()?;
         enable_raw_mode()?;
