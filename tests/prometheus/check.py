@@ -179,17 +179,27 @@ def check_server(processes, address, pid):
     [live] = query(f'gpuheap_heap_live_bytes{{pid="{pid}"}}')
     assert float(live["value"][1]) == 500 * MIB, live
     assert live["metric"]["program"].endswith("hold.py"), live
-    check_dashboard(query)
+    check_dashboard(query, address)
 
 
-def check_dashboard(query):
-    """Evaluates the expressions of the dashboard. Expressions that need a change return nothing."""
+def check_dashboard(query, address):
+    """Evaluates the expressions of the dashboard. Expressions that need a change return nothing.
+    The expressions and legends name labels of their metrics."""
+    families = text_string_to_metric_families(fetch(address, "/metrics", Accept=ACCEPT)[1])
+    samples = [sample for family in families for sample in family.samples]
     dashboard = json.loads((MONITORING / "gpuheap-dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             expression = target["expr"].replace("$instance", ".*")
             found = query(expression.replace("$__rate_interval", "1m"))
             assert found or "delta(" in expression, expression
+            named = set(re.findall(r"\bgpuheap_\w+", expression))
+            labels = {label for one in samples if one.name in named for label in one.labels}
+            used = re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))
+            used += re.findall(r"(\w+)[!=]?[=~]\"", expression)
+            for listed in re.findall(r"(?:by|ignoring) \(([\w, ]+)\)", expression):
+                used += listed.split(", ")
+            assert named and set(used) <= labels | {"instance"}, (expression, used, labels)
 
 
 def free_address():

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, ready};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,13 +24,12 @@ use signal_hook::iterator::Signals;
 use crate::Exposition;
 use crate::format::Format;
 
-/// Number of threads that answer. It bounds the connections: further clients wait in the kernel's
-/// queue. tokio's runtime would need fewer threads. But its build took 8 s of processor time, as
-/// much as all other dependencies of this crate together (2026-11-28, two busy cores).
-const THREADS: usize = 32;
+/// Most connections at once, each with a thread. tokio's runtime would need fewer threads. But its
+/// build took 8 s of processor time, as much as all other dependencies of this crate together
+/// (2026-11-28, two busy cores).
+const MOST_CLIENTS: usize = 32;
 
-/// Time for a request. A silent client occupies a thread for this time. With 5 s, 7 clients a
-/// second delayed every scrape.
+/// Time for a request. A silent client occupies a thread for this time.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time for a response. A slower client is disconnected.
@@ -49,6 +48,9 @@ pub struct Server(TcpListener);
 
 /// The last reading.
 type Current = Arc<RwLock<Arc<Exposition>>>;
+
+/// Connections with their peers, the oldest first.
+type Clients = Vec<(IpAddr, Arc<TcpStream>)>;
 
 impl Server {
     /// Binds an address.
@@ -83,11 +85,8 @@ impl Server {
     ) -> io::Result<()> {
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
         let current: Current = Arc::new(RwLock::new(Arc::new(first)));
-        let listener = Arc::new(self.0);
-        for _ in 0..THREADS {
-            let (listener, current) = (listener.clone(), current.clone());
-            spawn(move || accept(&listener, &current))?;
-        }
+        let served = current.clone();
+        spawn(move || accept(&self.0, &served))?;
         spawn(move || {
             let mut next = Instant::now() + interval;
             loop {
@@ -109,19 +108,51 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("gpuheap-export".to_owned()).spawn(work).map(drop)
 }
 
-/// Answers one client after the other.
+/// Starts a thread for each client. If all are in use, closes the connection that a new client
+/// replaces: waiting for one would let silent clients delay every scrape.
 fn accept(listener: &TcpListener, current: &Current) {
+    let clients: Arc<Mutex<Clients>> = Arc::default();
     loop {
-        match listener.accept() {
-            Ok((stream, _)) => answer(stream, current),
-            // The process lacks descriptors or memory, or the client has closed its connection.
-            Err(_) => thread::sleep(Duration::from_millis(50)),
+        let Ok((stream, peer)) = listener.accept() else {
+            // Descriptors or memory are short; a client may also have ended its connection.
+            thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        let stream = Arc::new(stream);
+        let mut list = lock(&clients);
+        if list.len() >= MOST_CLIENTS {
+            let at = replaced(&list);
+            let (_, oldest) = list.remove(at);
+            // Ends the thread's wait. An error means that the client has ended.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        list.push((peer.ip(), stream.clone()));
+        drop(list);
+        let (served, current) = (clients.clone(), current.clone());
+        let work = move || {
+            answer(stream.clone(), &current);
+            lock(&served).retain(|(_, client)| !Arc::ptr_eq(client, &stream));
+        };
+        if spawn(work).is_err() {
+            // The last connection is the new one. Without a thread, it is closed.
+            lock(&clients).pop();
         }
     }
 }
 
+fn lock(clients: &Mutex<Clients>) -> MutexGuard<'_, Clients> {
+    clients.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the index of the connection that a new client replaces: the oldest of the peer that has
+/// most. A scrape takes milliseconds, so it ends before its connection is the oldest.
+fn replaced(clients: &Clients) -> usize {
+    let count = |of: IpAddr| clients.iter().filter(|(peer, _)| *peer == of).count();
+    (0..clients.len()).rev().max_by_key(|&at| count(clients[at].0)).unwrap_or(0)
+}
+
 /// Answers one request.
-fn answer(stream: TcpStream, current: &Current) {
+fn answer(stream: Arc<TcpStream>, current: &Current) {
     let end = Rc::new(Cell::new(Instant::now() + REQUEST_LIMIT));
     let connection = Connection { stream, end: end.clone() };
     let service = service_fn(|request: Request<Incoming>| {
@@ -144,7 +175,7 @@ fn answer(stream: TcpStream, current: &Current) {
 
 /// A client's connection. Its reads and writes block, until `end` at most.
 struct Connection {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     end: Rc<Cell<Instant>>,
 }
 
@@ -160,7 +191,7 @@ impl Connection {
 
 impl hyper::rt::Read for Connection {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         _: &mut Context<'_>,
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
@@ -168,7 +199,7 @@ impl hyper::rt::Read for Connection {
         let most = buffer.remaining().min(bytes.len());
         let read = self.left().and_then(|left| {
             self.stream.set_read_timeout(left)?;
-            self.stream.read(&mut bytes[..most])
+            (&*self.stream).read(&mut bytes[..most])
         });
         Poll::Ready(read.map(|count| buffer.put_slice(&bytes[..count])))
     }
@@ -176,13 +207,13 @@ impl hyper::rt::Read for Connection {
 
 impl hyper::rt::Write for Connection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         Poll::Ready(self.left().and_then(|left| {
             self.stream.set_write_timeout(left)?;
-            self.stream.write(bytes)
+            (&*self.stream).write(bytes)
         }))
     }
 
@@ -191,7 +222,7 @@ impl hyper::rt::Write for Connection {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.stream.shutdown(std::net::Shutdown::Write))
+        Poll::Ready(self.stream.shutdown(Shutdown::Write))
     }
 }
 
@@ -222,4 +253,20 @@ fn respond<B>(request: &Request<B>, exposition: &Exposition) -> Response<String>
         headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_client_replaces_busiest_peers_oldest() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let clients = |peers: &[u8]| -> Clients {
+            peers.iter().map(|peer| (IpAddr::from([10, 0, 0, *peer]), stream.clone())).collect()
+        };
+        assert_eq!(replaced(&clients(&[1, 2, 3])), 0);
+        assert_eq!(replaced(&clients(&[1, 2, 3, 2, 1, 2])), 1);
+    }
 }

@@ -14,30 +14,14 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    pub(super) fn metric_type(self) -> MetricType {
+    /// Returns the type, the unit, and the end of a sample's name.
+    pub(super) fn parts(self) -> (MetricType, Option<Unit>, &'static str) {
         match self {
-            Shape::Number | Shape::Bytes | Shape::Seconds => MetricType::Gauge,
-            Shape::Counter => MetricType::Counter,
-            Shape::Info => MetricType::Info,
-        }
-    }
-
-    pub(super) fn unit(self) -> Option<Unit> {
-        match self {
-            Shape::Bytes => Some(Unit::Bytes),
-            Shape::Seconds => Some(Unit::Seconds),
-            Shape::Number | Shape::Counter | Shape::Info => None,
-        }
-    }
-
-    /// Returns the end of a sample's name.
-    fn suffix(self) -> &'static str {
-        match self {
-            Shape::Number => "",
-            Shape::Bytes => "_bytes",
-            Shape::Seconds => "_seconds",
-            Shape::Counter => "_total",
-            Shape::Info => "_info",
+            Shape::Number => (MetricType::Gauge, None, ""),
+            Shape::Bytes => (MetricType::Gauge, Some(Unit::Bytes), "_bytes"),
+            Shape::Seconds => (MetricType::Gauge, Some(Unit::Seconds), "_seconds"),
+            Shape::Counter => (MetricType::Counter, None, "_total"),
+            Shape::Info => (MetricType::Info, None, "_info"),
         }
     }
 }
@@ -103,6 +87,6 @@ metrics! {
 impl Metric {
     /// Returns the name of the metric's samples.
     pub fn sample_name(self) -> String {
-        self.name().to_owned() + self.shape().suffix()
+        self.name().to_owned() + self.shape().parts().2
     }
 }

@@ -50,13 +50,9 @@ impl Samples {
 impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for (metric, samples) in &self.0 {
-            let (shape, unit) = (metric.shape(), metric.shape().unit());
-            let mut family = encoder.encode_descriptor(
-                metric.name(),
-                metric.help(),
-                unit.as_ref(),
-                shape.metric_type(),
-            )?;
+            let (name, help, shape) = (metric.name(), metric.help(), metric.shape());
+            let (kind, unit, _) = shape.parts();
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
             for (labels, value) in samples {
                 match (shape, value) {
                     (Shape::Info, _) => family.encode_info(labels)?,
