@@ -34,7 +34,8 @@ pub struct DeviceInfo {
     pub compute_capability: (i32, i32),
     /// Address on the PCI bus, as `0000:01:00.0`.
     pub pci_bus_id: String,
-    /// UUID, as `GPU-01234567-89ab-cdef-0123-456789abcdef`.
+    /// UUID, as `GPU-01234567-89ab-cdef-0123-456789abcdef`. A MIG
+    /// instance has its device's UUID.
     pub uuid: String,
     /// The driver, and the file that it was loaded from.
     pub driver: String,
@@ -81,7 +82,7 @@ impl DeviceInfo {
             check("cuDeviceTotalMem_v2", driver.cuDeviceTotalMem_v2(&mut total, device))?;
             let (id, length) = (pci_bus_id.as_mut_ptr(), pci_bus_id.len() as i32);
             check("cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(id, length, device))?;
-            check("cuDeviceGetUuid_v2", driver.cuDeviceGetUuid_v2(&mut uuid, device))?;
+            check("cuDeviceGetUuid", driver.cuDeviceGetUuid(&mut uuid, device))?;
             check("cuDriverGetVersion", driver.cuDriverGetVersion(&mut driver_version))?;
         }
         let attribute = |attribute| {
@@ -105,7 +106,7 @@ impl DeviceInfo {
                 attribute(A::COMPUTE_CAPABILITY_MINOR)?,
             ),
             pci_bus_id: text(&pci_bus_id).to_ascii_lowercase(),
-            uuid: format_uuid(&uuid.bytes),
+            uuid: uuid.to_string(),
             driver: driver.describe(),
             driver_version,
             memory_pools: can(A::MEMORY_POOLS_SUPPORTED)?,
@@ -129,15 +130,6 @@ pub(super) fn count(driver: &dyn Driver) -> Result<i32, Error> {
 
 fn text(buffer: &[std::ffi::c_char]) -> String {
     buffer.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect()
-}
-
-fn format_uuid(bytes: &[u8; 16]) -> String {
-    let mut text = "GPU".to_owned();
-    for (index, byte) in bytes.iter().enumerate() {
-        let dash = if matches!(index, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
-        text += &format!("{dash}{byte:02x}");
-    }
-    text
 }
 
 impl fmt::Display for DeviceInfo {
