@@ -18,6 +18,7 @@ fuzz_target!(|data: &[u8]| {
         }
         Answer::Held(held) => (held.len(), held.iter().all(|one| one.holders.iter().all(is_safe))),
         Answer::Scopes(scopes) => (scopes.len(), scopes.iter().all(|scope| is_safe(&scope.name))),
+        Answer::Libraries(all) => (all.len(), all.iter().all(|one| is_safe(&one.name))),
         Answer::Recordings(all) => (all.len(), all.iter().all(|one| is_safe(&one.path))),
         Answer::GivenBack(_) => (0, true),
         Answer::Refused(refusal) => (0, is_safe(&refusal.text)),

@@ -18,7 +18,8 @@ pub(crate) struct RecordArguments {
     stop: bool,
 }
 
-/// Prints the heaps of a program, its heaviest lines, open scopes, and the names that hold memory.
+/// Prints the heaps of a program, its heaviest lines, libraries, open scopes, and the names that
+/// hold memory.
 pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
     let sockets = sockets(pid, "--pid: ", "1")?;
     let found = gpuheap_publish::survey(&sockets).pop().ok_or_else(|| ended(pid))?;
@@ -26,16 +27,11 @@ pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> 
         let reason = found.failure.unwrap_or_else(|| "it gave no reason".to_owned());
         return Err(Failure::environment_error(format!("pid {pid} does not answer: {reason}")));
     }
-    let mut program = status::Program { published: found, scopes: Vec::new(), held: Vec::new() };
-    for question in [Question::Scopes, Question::Held] {
-        for answer in ask(pid, &sockets, &question)? {
-            match answer {
-                Answer::Scopes(scopes) => program.scopes.extend(scopes),
-                Answer::Held(held) => program.held.extend(held),
-                _ => {}
-            }
-        }
-    }
+    let held = ask(pid, &sockets, &Question::Held)?.into_iter().flat_map(|answer| match answer {
+        Answer::Held(held) => held,
+        _ => Vec::new(),
+    });
+    let program = status::Program { published: found, held: held.collect() };
     let text = if is_json { program.to_json() } else { program.render(machine::width()) };
     output::print(&text).map(|()| Verdict::Fine)
 }

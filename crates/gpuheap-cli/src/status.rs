@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use gpuheap::{Device, Heap};
 use gpuheap_doctor::Machine;
-use gpuheap_doctor::status::{self, Account, Place, Row};
+use gpuheap_doctor::status::{self, Account, Row};
 use gpuheap_publish::Published;
 
 use crate::exit::{Failure, Verdict};
@@ -86,12 +86,14 @@ fn print(
     Ok(Verdict::Fine)
 }
 
-/// Drops the heaps and lines of other devices. Returns `true` if a heap is left.
+/// Drops the heaps, lines, scopes and libraries of other devices. Returns `true` if a heap is left.
 fn keep_devices(program: &mut Published, accounts: &[Account]) -> bool {
     let Some(status) = &mut program.status else { return false };
     status.heaps.retain(|heap| accounts.iter().any(|one| one.uuid == heap.uuid));
     let is_shown = |device: &str| status.heaps.iter().any(|heap| heap.device == device);
     program.leaks.sites.retain(|site| is_shown(&site.device));
+    program.scopes.retain(|scope| is_shown(&scope.device));
+    program.libraries.retain(|one| one.failure.is_some() || is_shown(&one.device));
     !status.heaps.is_empty()
 }
 
@@ -111,29 +113,21 @@ fn emulated(name: &str) -> Result<Account, Failure> {
     let device = Device::open(name).map_err(wrong)?;
     let heap = Heap::new(&device).map_err(Failure::environment_error)?;
     let status = heap.memory_status().map_err(Failure::environment_error)?;
-    let total = status.device_total;
-    let used = status.device_used.unwrap_or(0);
+    let (total, used) = (status.device_total, status.device_used.unwrap_or(0));
+    let row = Row {
+        pid: std::process::id(),
+        bytes: Some(used),
+        command: Some("gpuheap status".to_owned()),
+        ..Row::default()
+    };
     Ok(Account {
-        index: None,
         name: format!("{} (emulated, of this process)", device.name()),
-        uuid: String::new(),
-        failure: None,
         total_bytes: total,
         free_bytes: total.saturating_sub(used),
         reserved_bytes: Some(0),
         used_bytes: used,
-        processes: vec![Row {
-            pid: std::process::id(),
-            bytes: Some(used),
-            kind: gpuheap_doctor::machine::Kind::Compute,
-            place: Place::Own,
-            user: None,
-            command: Some("gpuheap status".to_owned()),
-            age_seconds: None,
-            container: None,
-        }],
+        processes: vec![row],
         contexts_bytes_estimated: used,
-        unaccounted_bytes: 0,
-        processes_without_figure: 0,
+        ..Account::default()
     })
 }

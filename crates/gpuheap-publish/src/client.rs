@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::folder::{Socket, is_zombie, start_ticks};
 use crate::kernel;
 use crate::protocol::{
-    Answer, Leaks, MOST_ANSWER, MOST_TEXT, Question, Site, Status, parse_answer, truncate,
+    Answer, Leaks, LibraryMemory, MOST_ANSWER, MOST_TEXT, OpenScope, Question, RefusalKind, Site,
+    Status, parse_answer, truncate,
 };
 use crate::text::Texts;
 use crate::wire::{read_line, write_line};
@@ -44,16 +45,23 @@ pub struct Published {
     pub status: Option<Status>,
     /// Outstanding allocations by line.
     pub leaks: Leaks,
+    /// Scopes that have not ended, most bytes first.
+    #[serde(default)]
+    pub scopes: Vec<OpenScope>,
+    /// Memory of libraries, most bytes first.
+    #[serde(default)]
+    pub libraries: Vec<LibraryMemory>,
     /// Reason for a missing answer.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub failure: Option<String>,
 }
 
-/// Returns the processes of these sockets, with their heaps and lines, by pid. Removes the sockets
-/// of ended processes. Leaves out this process. Takes some five seconds at most. If sockets of a
-/// user are skipped, one process stands for them; its failure has their number.
+/// Returns the processes of these sockets, by pid, with their heaps, lines, scopes and libraries.
+/// Removes the sockets of ended processes. Leaves out this process. Takes some five seconds at
+/// most. If sockets of a user are skipped, one process stands for them; its failure has their
+/// number.
 pub fn survey(sockets: &[Socket]) -> Vec<Published> {
-    let is_other = |socket: &&Socket| socket.pid != std::process::id();
+    let is_other = |socket: &&Socket| socket.pid != std::process::id() || !is_running(socket);
     let sockets = in_turns(sockets.iter().filter(is_other));
     let end = Instant::now() + SURVEY_LIMIT;
     let surveyed = Mutex::new(Surveyed::default());
@@ -106,7 +114,8 @@ impl<'a> Surveyed<'a> {
 
     fn add(&mut self, socket: &'a Socket, published: Published) {
         let heaps = published.status.as_ref().map_or(0, |status| status.heaps.len());
-        *self.entries.entry(socket.uid).or_default() += heaps + published.leaks.sites.len();
+        let lists = published.leaks.sites.len() + published.scopes.len();
+        *self.entries.entry(socket.uid).or_default() += heaps + lists + published.libraries.len();
         self.found.push((&socket.path, published));
     }
 }
@@ -136,11 +145,16 @@ fn in_turns<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<&'a Socket> {
 ///
 /// The process has ended, belongs to another user, or does not answer in time.
 pub fn ask(socket: &Socket, question: &Question) -> io::Result<(Option<u32>, Answer)> {
+    let (stream, pid) = connect(socket)?;
+    Ok((pid, exchange(&stream, question)?))
+}
+
+/// Sends a question, and reads the answer.
+fn exchange(stream: &UnixStream, question: &Question) -> io::Result<Answer> {
     let limit = question.limit() + MARGIN;
     let end = Instant::now() + limit;
-    let (stream, pid) = connect(socket)?;
-    write_line(&stream, &question.to_line(), end)?;
-    let line = read_line(&stream, MOST_ANSWER, end).map_err(|error| match error.kind() {
+    write_line(stream, &question.to_line(), end)?;
+    let line = read_line(stream, MOST_ANSWER, end).map_err(|error| match error.kind() {
         ErrorKind::TimedOut => io::Error::new(
             ErrorKind::TimedOut,
             format!("no answer within {} s; the program may be stopped", limit.as_secs()),
@@ -150,19 +164,19 @@ pub fn ask(socket: &Socket, question: &Question) -> io::Result<(Option<u32>, Ans
     if line.is_empty() {
         return Err(io::Error::new(ErrorKind::UnexpectedEof, "it ended before its answer"));
     }
-    let answer = parse_answer(&line).map_err(|reason| {
+    parse_answer(&line).map_err(|reason| {
         io::Error::new(ErrorKind::InvalidData, format!("its answer cannot be read: {reason}"))
-    })?;
-    Ok((pid, answer))
+    })
 }
 
 /// Returns the sockets that belong to the process `pid`, as this process numbers it. A container's
-/// process has another pid in its socket's name. If the process is stopped or in a PID namespace
-/// that cannot be seen from here, the name decides.
+/// process has another pid in its socket's name. A process of a PID namespace that cannot be seen
+/// from here has no pid, so its sockets are left out. If a process takes no clients, the name
+/// decides: a process with that pid and start must run here.
 pub fn of_process(mut sockets: Vec<Socket>, pid: u32) -> Vec<Socket> {
     sockets.retain(|socket| match connect(socket) {
-        Ok((_, Some(found))) => found == pid,
-        _ => socket.pid == pid,
+        Ok((_, found)) => found == Some(pid),
+        Err(_) => socket.pid == pid && is_running(socket),
     });
     sockets
 }
@@ -195,15 +209,21 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     Ok((stream, pid))
 }
 
-/// Returns a process with its heaps, and its lines if the heaps are known by `end`; `None` if it
-/// has ended.
+/// Returns a process with its heaps, and with the lists that are known by `end`; `None` if it has
+/// ended.
 fn published(socket: &Socket, end: Instant) -> Option<Published> {
-    let mut found = Published { pid: Some(socket.pid), uid: socket.uid, ..Published::default() };
-    match ask(socket, &Question::Status) {
-        Ok((pid, Answer::Status(status))) => (found.pid, found.status) = (pid, Some(status)),
-        Ok((pid, Answer::Refused(refusal))) => {
-            (found.pid, found.failure) = (pid, Some(refusal.text));
+    let pid = is_running(socket).then_some(socket.pid);
+    let mut found = Published { pid, uid: socket.uid, ..Published::default() };
+    let answer = connect(socket).and_then(|(stream, pid)| {
+        found.pid = pid;
+        exchange(&stream, &Question::Status)
+    });
+    match answer {
+        Ok(Answer::Status(status)) => {
+            found.status = Some(status);
+            found.ask_lists(socket, end);
         }
+        Ok(Answer::Refused(refusal)) => found.failure = Some(refusal.text),
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
             // A live process refuses clients too, in the moment between bind and listen.
@@ -213,12 +233,6 @@ fn published(socket: &Socket, end: Instant) -> Option<Published> {
             return None;
         }
         Err(error) => found.failure = Some(error.to_string()),
-    }
-    if found.status.is_some()
-        && Instant::now() < end
-        && let Ok((_, Answer::Leaks(leaks))) = ask(socket, &Question::Leaks)
-    {
-        found.leaks = leaks;
     }
     Some(found)
 }
@@ -249,6 +263,24 @@ fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
 }
 
 impl Published {
+    /// Asks for lines, libraries and scopes until `end`, or until an answer is missing: the next
+    /// one would be missing too.
+    fn ask_lists(&mut self, socket: &Socket, end: Instant) {
+        for question in [Question::Leaks, Question::Libraries, Question::Scopes] {
+            if Instant::now() >= end {
+                return;
+            }
+            match ask(socket, &question) {
+                Ok((_, Answer::Leaks(leaks))) => self.leaks = leaks,
+                Ok((_, Answer::Libraries(libraries))) => self.libraries = libraries,
+                Ok((_, Answer::Scopes(scopes))) => self.scopes = scopes,
+                // A program of an earlier version does not know the question.
+                Ok((_, Answer::Refused(refusal))) if refusal.kind == RefusalKind::Malformed => {}
+                _ => return,
+            }
+        }
+    }
+
     fn join(&mut self, other: Published) {
         match (&mut self.status, other.status) {
             (Some(own), Some(other)) => {
@@ -264,6 +296,8 @@ impl Published {
         self.leaks.sites.extend(other.leaks.sites);
         self.leaks.sites.sort_by_key(|site: &Site| std::cmp::Reverse(site.bytes));
         truncate(&mut self.leaks.sites, &mut self.leaks.left_out);
+        self.scopes.extend(other.scopes);
+        self.libraries.extend(other.libraries);
         self.failure = self.failure.take().or(other.failure);
     }
 }

@@ -33,8 +33,8 @@ pub use client::{Published, ask, of_process, survey};
 pub use folder::{Socket, sockets, sockets_in};
 pub use member::Member;
 pub use protocol::{
-    Access, Answer, HeapStatus, Held, Leaks, MOST_ENTRIES, OpenScope, Question, RECORDED, Recorded,
-    Refusal, RefusalKind, Site, Status, parse_answer, parse_question,
+    Access, Answer, HeapStatus, Held, Leaks, LibraryMemory, MOST_ENTRIES, OpenScope, Question,
+    RECORDED, Recorded, Refusal, RefusalKind, Site, Status, parse_answer, parse_question,
 };
 #[cfg(target_os = "linux")]
 pub use publisher::{Membership, join};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::protocol::{Access, HeapStatus, Held, Leaks, OpenScope, Recorded};
+use crate::protocol::{Access, HeapStatus, Held, Leaks, LibraryMemory, OpenScope, Recorded};
 
 /// A part of this process that publishes its memory: a heap or a recorder. One thread, the worker,
 /// calls all methods. They may wait for locks of the program.
@@ -26,6 +26,12 @@ pub trait Member: Send + Sync {
 
     /// Returns the scopes that have not ended.
     fn scopes(&self) -> Vec<OpenScope> {
+        Vec::new()
+    }
+
+    /// Returns the memory of libraries. Members that know the same library report the same figures
+    /// of its own allocator.
+    fn libraries(&self) -> Vec<LibraryMemory> {
         Vec::new()
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use gpuheap_text::Amount;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{Bounded, Texts};
@@ -41,6 +42,8 @@ pub enum Question {
     Held,
     /// Scopes that have not ended, most bytes first.
     Scopes,
+    /// Memory of libraries, most bytes first.
+    Libraries,
     /// Returns cached memory of all heaps to the driver.
     Flush,
     /// Sets the hard limit of a device's heaps.
@@ -60,7 +63,8 @@ pub enum Question {
 impl Question {
     /// Returns `true` for a question that changes the program.
     pub fn is_change(&self) -> bool {
-        !matches!(self, Question::Status | Question::Leaks | Question::Held | Question::Scopes)
+        use Question::{Held, Leaks, Libraries, Scopes, Status};
+        !matches!(self, Status | Leaks | Held | Scopes | Libraries)
     }
 
     /// Returns the maximum time that the program takes for the answer. A flush waits for frees in
@@ -88,6 +92,8 @@ pub enum Answer {
     Held(Vec<Held>),
     /// Answer to [`Question::Scopes`], most bytes first.
     Scopes(Vec<OpenScope>),
+    /// Answer to [`Question::Libraries`], most bytes first.
+    Libraries(Vec<LibraryMemory>),
     /// Answer to [`Question::StartRecording`] and [`Question::StopRecording`].
     Recordings(Vec<Recorded>),
     /// Answer to [`Question::Flush`] and [`Question::Limit`]: bytes that the driver got back.
@@ -109,6 +115,7 @@ impl Answer {
             Answer::Leaks(leaks) => truncate(&mut leaks.sites, &mut leaks.left_out),
             Answer::Held(held) => held.truncate(MOST_ENTRIES),
             Answer::Scopes(scopes) => scopes.truncate(MOST_ENTRIES),
+            Answer::Libraries(libraries) => libraries.truncate(MOST_ENTRIES),
             Answer::Recordings(recordings) => recordings.truncate(MOST_ENTRIES),
             Answer::GivenBack(_) | Answer::Refused(_) => {}
         }
@@ -226,6 +233,49 @@ pub struct OpenScope {
     pub live: u64,
     /// Limit of the live bytes.
     pub limit: Option<u64>,
+}
+
+impl fmt::Display for OpenScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.limit {
+            Some(limit) => write!(f, "{}, limit {}", self.name, Amount(limit)),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Memory of a library on a device, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LibraryMemory {
+    /// Name of the library: `PyTorch`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
+    pub name: String,
+    /// Name of the device in the program; empty with `failure`.
+    #[serde(with = "Texts::<MOST_TEXT>")]
+    pub device: String,
+    /// Live bytes.
+    pub live: u64,
+    /// Free bytes that the library's own allocator keeps.
+    pub cached: u64,
+    /// `true` if the library's own allocator counts the bytes. Otherwise they are a part of the
+    /// live bytes of a heap of gpuheap.
+    pub is_own: bool,
+    /// Reason for which no heap serves the library.
+    #[serde(with = "Texts::<MOST_TEXT>")]
+    pub failure: Option<String>,
+}
+
+impl fmt::Display for LibraryMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LibraryMemory { name, device, cached, is_own, failure, .. } = self;
+        match (failure, is_own) {
+            (Some(reason), _) => write!(f, "{name} takes no memory from the heap: {reason}"),
+            (None, false) => write!(f, "{name} on {device}, in the heap"),
+            (None, true) => {
+                write!(f, "{name} on {device}, in its own pool, with {} cached", Amount(*cached))
+            }
+        }
+    }
 }
 
 /// A recording of a heap.

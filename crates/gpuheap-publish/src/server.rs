@@ -19,8 +19,8 @@ use crate::folder::{self, own_uid};
 use crate::kernel;
 use crate::member::{Member, Members};
 use crate::protocol::{
-    Access, Answer, Leaks, MOST_QUESTION, MOST_TEXT, Question, Recorded, Refusal, RefusalKind,
-    Status, parse_question,
+    Access, Answer, Leaks, LibraryMemory, MOST_QUESTION, MOST_TEXT, Question, Recorded, Refusal,
+    RefusalKind, Status, parse_question,
 };
 use crate::wire::{read_line, write_line};
 
@@ -267,6 +267,17 @@ impl Members {
                 let mut all: Vec<_> = readable.iter().flat_map(|member| member.scopes()).collect();
                 all.sort_by_key(|scope| std::cmp::Reverse(scope.live));
                 Answer::Scopes(all)
+            }
+            Question::Libraries => {
+                let libraries = readable.iter().flat_map(|member| member.libraries());
+                let mut all: Vec<LibraryMemory> = libraries.collect();
+                all.sort_by_cached_key(|one| (one.is_own, one.name.clone(), one.device.clone()));
+                let is_own = |one: &LibraryMemory| one.is_own || one.failure.is_some();
+                all.dedup_by(|a, b| {
+                    is_own(a) && is_own(b) && (&a.name, &a.device) == (&b.name, &b.device)
+                });
+                all.sort_by_key(|memory| std::cmp::Reverse(memory.live));
+                Answer::Libraries(all)
             }
             Question::Flush
             | Question::Limit { .. }

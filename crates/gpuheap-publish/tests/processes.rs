@@ -160,7 +160,8 @@ fn program() {
     drop(membership);
 }
 
-/// Prints the processes of a folder's sockets. A test starts it in a PID namespace.
+/// Prints the processes of a folder's sockets, and the number of sockets that belong to the process
+/// of their name. A test starts it in a PID namespace.
 #[test]
 #[ignore = "another test starts it"]
 fn client() {
@@ -173,6 +174,8 @@ fn client() {
             one.failure
         );
     }
+    let is_of_name = |socket: &Socket| !of_process(vec![socket.clone()], socket.pid).is_empty();
+    println!("{} by name", sockets(&base).into_iter().filter(is_of_name).count());
 }
 
 /// Another process that publishes into a folder. It ends when the value is dropped.
@@ -377,7 +380,7 @@ fn answering_threads_take_no_signals() {
 fn other_pid_namespace_is_answered() {
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args(["-rp", "--fork"]);
+        command.args(["-rp", "--fork", "--mount-proc"]);
         command
     };
     if !unshare().arg("true").output().is_ok_and(|output| output.status.success()) {
@@ -385,15 +388,22 @@ fn other_pid_namespace_is_answered() {
         return;
     }
     let base = tempfile::tempdir().unwrap();
-    let _program = Program::start(base.path(), &[]);
-    let output = unshare()
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "client", "--ignored", "--nocapture"])
-        .env("XDG_RUNTIME_DIR", base.path())
-        .output()
-        .unwrap();
-    let output = String::from_utf8(output.stdout).unwrap();
-    assert!(output.contains("None Some(7) None\n"), "{output}");
+    let program = Program::start(base.path(), &[]);
+    let client = |shown: &str| {
+        let output = unshare()
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "client", "--ignored", "--nocapture"])
+            .env("XDG_RUNTIME_DIR", base.path())
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        assert!(output.contains(shown) && output.contains("0 by name\n"), "{output}");
+    };
+    client("None Some(7) None\n");
+    program.signal(libc::SIGSTOP);
+    client("None None Some(\"no answer within 2 s");
+    let _waiting = fill_queue(&program.socket);
+    client("None None Some(\"its queue of questions is full");
 }
 
 #[test]

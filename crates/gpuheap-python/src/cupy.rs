@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use crate::count::Count;
 use crate::failure::refused;
 use crate::heap::Heap;
+use crate::libraries::CUPY;
 use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::charge;
@@ -151,7 +152,7 @@ impl CupyAllocator {
         let (charge, _) = charge(py, &owner.scopes, bytes)?;
         let on = stream.as_ref().unwrap_or(&owner.default);
         let (block, record) = owner.allocate(py, bytes, on)?;
-        Ok(Memory::new(block, record, charge, owner.clone(), stream))
+        Ok(Memory::new(block, record, charge, owner.clone(), stream).of(CUPY))
     }
 
     /// Returns whether CuPy's current stream is the default stream. Returns `false` if that is not

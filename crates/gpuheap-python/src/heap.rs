@@ -17,6 +17,7 @@ use crate::device::{Device, default_device, parse_name};
 use crate::failure::{call, call_detached, in_python, refused};
 use crate::host::HostBuffer;
 use crate::kind::read_index;
+use crate::libraries::{LIBRARIES, live_of};
 use crate::lines::LineMemory;
 use crate::memory::Memory;
 use crate::owner::Owner;
@@ -307,16 +308,23 @@ impl Heap {
         self.owner.lines.records(py)
     }
 
+    /// Live bytes of each library that hooks serve, by name. Leaves out libraries without memory.
+    fn _libraries(&self) -> Vec<(&'static str, u64)> {
+        live_of(&self.owner.libraries).collect()
+    }
+
     /// Allocates for a hook that keeps only the address. Returns 0 if `nbytes` is 0. With `below`,
     /// the caller is a foreign allocator whose lock this thread may hold. No Python runs then, and
-    /// the thread keeps the interpreter's lock.
-    #[pyo3(signature = (nbytes, stream=None, below=false))]
+    /// the thread keeps the interpreter's lock. `library` is the name of a library that
+    /// `_libraries` counts.
+    #[pyo3(signature = (nbytes, stream=None, below=false, library=None))]
     fn _allocate_address(
         &self,
         py: Python<'_>,
         nbytes: u64,
         stream: Option<&Bound<'_, PyAny>>,
         below: bool,
+        library: Option<&str>,
     ) -> PyResult<u64> {
         if nbytes == 0 {
             return Ok(0);
@@ -332,6 +340,10 @@ impl Heap {
         };
         let address = block.address();
         let memory = Memory::new(block, record, charge, self.owner.clone(), stream);
+        let memory = match LIBRARIES.iter().position(|name| Some(*name) == library) {
+            Some(library) => memory.of(library),
+            None => memory,
+        };
         call(py, || self.addresses.keep(address, memory))?;
         Ok(address)
     }

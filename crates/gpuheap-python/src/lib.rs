@@ -18,7 +18,8 @@
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the `gpuheap` command, its explanations and replays.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
-//! * `publication`: lines and holders, for other processes that read a published heap.
+//! * `publication`: lines, holders and libraries, for other processes that read a published heap;
+//!   `libraries`: live bytes by library.
 //! * `reserve`: host memory that is held back for a shortage.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
@@ -53,6 +54,7 @@ mod groups;
 mod heap;
 mod host;
 mod kind;
+mod libraries;
 mod lines;
 mod locked;
 mod memory;

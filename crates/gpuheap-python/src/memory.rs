@@ -1,5 +1,6 @@
 //! A block of a heap, with one or several holders.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuheap::{Block, Error};
@@ -19,6 +20,8 @@ pub(crate) struct Memory {
     /// Charge to the scopes of Python, from allocation to free.
     charge: Option<Charge>,
     pub(crate) owner: Arc<Owner>,
+    /// Index of the library that the memory was allocated for.
+    library: Option<usize>,
     /// Other streams that use the memory. The free comes after their work.
     used_on: Mutex<Vec<gpuheap::Stream>>,
     /// `None` for the owner's default stream.
@@ -36,7 +39,15 @@ impl Memory {
         if let (Some(record), Some(charge)) = (record, &charge) {
             owner.lines.assign(record, charge.scope());
         }
-        Memory { block: Some(block), record, charge, owner, used_on: Mutex::default(), stream }
+        let (block, used_on) = (Some(block), Mutex::default());
+        Memory { block, record, charge, owner, library: None, used_on, stream }
+    }
+
+    /// Counts the memory as a library's, by its index in `LIBRARIES`.
+    pub(crate) fn of(mut self, library: usize) -> Memory {
+        self.owner.libraries[library].fetch_add(self.bytes(), Ordering::Relaxed);
+        self.library = Some(library);
+        self
     }
 
     /// Address on the device; zero after the block was freed.
@@ -66,6 +77,9 @@ impl Memory {
         }
         self.charge = None;
         let Some(block) = self.block.take() else { return Ok(()) };
+        if let Some(library) = self.library {
+            self.owner.libraries[library].fetch_sub(block.bytes(), Ordering::Relaxed);
+        }
         let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
         for other in std::mem::take(others) {
             if let Err(error) = order(self.stream(), &other) {

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::collector::{MayAttach, collect};
 use crate::failure::{call, call_detached};
+use crate::libraries::LibraryBytes;
 use crate::lines::{Lines, RecordId};
 use crate::publication::PythonPart;
 use crate::reserve;
@@ -27,8 +28,9 @@ pub(crate) struct Owner {
     pub(crate) lines: Arc<Lines>,
     pub(crate) place: Place,
     pub(crate) scopes: Arc<OpenScopes>,
+    pub(crate) libraries: Arc<LibraryBytes>,
     tracks: bool,
-    /// The heap's lines and scopes in the process's socket, if the heap is published.
+    /// Python's part of the heap in the process's socket, if the heap is published.
     _publication: Option<Membership>,
     /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,
@@ -49,12 +51,14 @@ impl Owner {
         let (streams, lines) = (Streams::default(), Arc::new(Lines::new(heap.clone())));
         // The two heaps share their scopes: a scope of one also governs requests of the other.
         let scopes = beside.map(|other| other.scopes.clone()).unwrap_or_default();
+        let libraries = Arc::<LibraryBytes>::default();
         let part = PythonPart {
             lines: tracks.then(|| Arc::downgrade(&lines)),
             scopes: beside.is_none().then(|| scopes.clone()),
+            libraries: libraries.clone(),
             device: device.name().to_owned(),
         };
-        // An error costs only the lines and scopes: the heap is already published.
+        // An error costs only this part: the heap is already published.
         let publication = heap.published().and_then(|access| part.join(access).ok());
         Arc::new(Owner {
             heap,
@@ -64,6 +68,7 @@ impl Owner {
             lines,
             place,
             scopes,
+            libraries,
             tracks,
             _publication: publication,
             _collector: collector,

@@ -1,4 +1,4 @@
-//! Publishes the lines, holders and scopes of a heap for other processes.
+//! Publishes the lines, holders, scopes and libraries of a heap for other processes.
 //!
 //! A thread that only answers questions takes the interpreter's lock here. If the program keeps the
 //! lock, the question is answered in time, without these figures.
@@ -7,9 +7,12 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use gpuheap::Access;
-use gpuheap_publish::{Held, Leaks, MOST_ENTRIES, Member, Membership, OpenScope, Site};
+use gpuheap_publish::{
+    Held, Leaks, LibraryMemory, MOST_ENTRIES, Member, Membership, OpenScope, Site,
+};
 use pyo3::prelude::*;
 
+use crate::libraries::{LibraryBytes, live_of};
 use crate::lines::Lines;
 use crate::scope::OpenScopes;
 
@@ -19,6 +22,7 @@ pub(crate) struct PythonPart {
     pub(crate) lines: Option<Weak<Lines>>,
     /// `None` if the heap shares the scopes of another heap. That heap publishes them.
     pub(crate) scopes: Option<Arc<OpenScopes>>,
+    pub(crate) libraries: Arc<LibraryBytes>,
     /// Name of the heap's device.
     pub(crate) device: String,
 }
@@ -64,22 +68,21 @@ impl Member for PythonPart {
         self.scopes.as_ref().map(figures).unwrap_or_default()
     }
 
-    fn held(&self) -> Vec<Held> {
-        let held = self.with_lines(|py, lines| {
-            let records = lines.records(py)?;
-            let found = py
-                .import("gpuheap._holders")?
-                .call_method1("held_of", (records, MOST_ENTRIES))?
-                .extract::<Vec<(u64, String, u32, f64, Vec<String>)>>()?;
-            let show = |(bytes, file, line, age_seconds, holders)| Held {
-                line: format!("{file}:{line}"),
-                device: self.device.clone(),
-                bytes,
-                age_seconds,
-                holders,
-            };
-            Ok(found.into_iter().map(show).collect())
+    fn libraries(&self) -> Vec<LibraryMemory> {
+        let live: Vec<_> = live_of(&self.libraries).collect();
+        let json = Python::try_attach(|py| {
+            let found = py.import("gpuheap._watch")?.getattr("libraries")?;
+            found.call1((live, &self.device))?.extract::<String>()
         });
-        held.unwrap_or_default()
+        let json = json.and_then(PyResult::ok);
+        json.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
+    }
+
+    fn held(&self) -> Vec<Held> {
+        let json = self.with_lines(|py, lines| {
+            let found = py.import("gpuheap._holders")?.getattr("held_of")?;
+            found.call1((lines.records(py)?, &self.device, MOST_ENTRIES))?.extract::<String>()
+        });
+        json.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
     }
 }

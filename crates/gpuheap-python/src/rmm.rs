@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 use crate::addresses::Addresses;
 use crate::failure::{PANICKED, text, write_text};
 use crate::heap::Heap;
+use crate::libraries::RMM;
 use crate::locked::locked;
 use crate::memory::Memory;
 use crate::owner::Owner;
@@ -85,7 +86,7 @@ impl Served {
             self.owner.heap.allocate(bytes, stream.as_ref().unwrap_or(&self.owner.default))?;
         let address = block.address();
         let record = self.owner.tracked_detached(address, bytes);
-        let memory = Memory::new(block, record, None, self.owner.clone(), stream);
+        let memory = Memory::new(block, record, None, self.owner.clone(), stream).of(RMM);
         self.addresses.keep(address, memory)?;
         Ok(address)
     }

@@ -69,6 +69,22 @@ assert "gpuheap.pycuda.allocator()" in str(installed)
 """)
 
 
+def test_named_library_that_fails_warns():
+    run_program("""
+import warnings
+sys.modules["torch"] = types.ModuleType("torch")
+# A build without its C++ functions.
+gpuheap._gpuheap._torch_functions = dict
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    gpuheap.install("512MiB", "torch", device="emulated:1GiB")
+[warning] = caught
+start = "torch takes no memory from gpuheap's heap: this build of gpuheap lacks the entrance"
+assert str(warning.message).startswith(start), warning
+assert warning.filename == "<string>", warning
+""")
+
+
 def test_auto_takes_installed_libraries():
     run_program("""
 import importlib.util

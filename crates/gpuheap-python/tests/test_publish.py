@@ -32,15 +32,38 @@ with heap.scope("load", limit="6 MiB", on_leak="ignore"):
     sys.stdin.read()
 """
 
+LIBRARIES = """
+import sys
+import types
+
+import gpuheap
+
+sys.modules["torch"] = torch = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(
+    is_initialized=lambda: True,
+    device_count=lambda: 2,
+    memory_allocated=lambda device: device * (5 << 20),
+    memory_reserved=lambda device: device * (7 << 20),
+)
+# A build without its C++ functions.
+gpuheap._gpuheap._torch_functions = dict
+heap = gpuheap.install(libraries="torch", device="emulated:1GiB", publish=PUBLISH).heap
+freed = heap._allocate_address(1 << 20, library="cuda.core")
+heap._allocate_address(3 << 20, library="Numba")
+heap._free_address(freed)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.fixture
 def program(tmp_path):
     """Starts the program with a value of `publish`."""
     started = []
 
-    def start(publish, **variables):
+    def start(publish, text=PROGRAM, **variables):
         path = tmp_path / "program.py"
-        path.write_text(PROGRAM.replace("PUBLISH", repr(publish)))
+        path.write_text(text.replace("PUBLISH", repr(publish)))
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), **variables}
         one = subprocess.Popen(
             [sys.executable, path],
@@ -102,6 +125,21 @@ def test_open_scopes_have_names(tmp_path, program):
     shown = command(tmp_path, "status", "--pid", str(started.pid))
     assert "0  load, limit 6 MiB" in shown.stdout, shown
     assert "3 MiB  __main__.Model.cache, from program.py:11" in shown.stdout, shown
+
+
+def test_libraries_have_bytes(tmp_path, program):
+    started = program(True, LIBRARIES)
+    found = ask(tmp_path, "libraries")["libraries"]
+    reason = "this build of gpuheap lacks the entrance for PyTorch; install the wheel, which has it"
+    assert [tuple(one.values()) for one in found] == [
+        ("PyTorch", "cuda:1", 5 << 20, 2 << 20, True, None),
+        ("Numba", "emulated:1GiB", 3 << 20, 0, False, None),
+        ("PyTorch", "", 0, 0, False, reason),
+    ]
+    shown = " ".join(command(tmp_path, "status", "--pid", str(started.pid)).stdout.split())
+    assert f"PyTorch takes no memory from the heap: {reason}" in shown
+    assert "5 MiB PyTorch on cuda:1, in its own pool, with 2 MiB cached" in shown
+    assert "3 MiB Numba on emulated:1GiB, in the heap" in shown
 
 
 def test_recording_stays_in_working_folder(tmp_path, program):

@@ -28,9 +28,9 @@ def test_heap_gets_stream_numbers(heap):
     seen = []
 
     class Spy:
-        def _allocate_address(self, nbytes, stream, below):
+        def _allocate_address(self, nbytes, stream, below, library):
             seen.append((stream, below))
-            return heap._allocate_address(nbytes, stream, below)
+            return heap._allocate_address(nbytes, stream, below, library)
 
         def _free_address(self, address, stream):
             seen.append(stream)

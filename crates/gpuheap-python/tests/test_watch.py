@@ -130,10 +130,13 @@ def test_libraries_have_rows(default, monkeypatch):
     monkeypatch.setattr(_watch, "torch_devices", lambda: [(1, cuda)])
     monkeypatch.setitem(sys.modules, "cupy", cupy_of(3))
     monkeypatch.setattr(_watch, "_has_context", lambda device: device != 1)
+    kept = default._allocate_address(2 << 20, library="Numba")
     with gpuheap.watch() as chart:
         pass
+    default._free_address(kept)
     assert str(chart).splitlines()[1:] == [
-        "  gpuheap on emulated:1GiB: 0 live, 0 cached",
+        "  gpuheap on emulated:1GiB: 2 MiB live, 0 cached",
+        "  Numba in the heap of emulated:1GiB: 2 MiB live, 0 cached",
         "  PyTorch on cuda:1: 5 MiB live, 2 MiB cached",
         "  CuPy on cuda:0: 1 MiB live, 3 MiB cached",
         "  CuPy on cuda:2: 3 MiB live, 3 MiB cached",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap_doctor::status::Account;
 use gpuheap_doctor::{Finding, Machine};
-use gpuheap_publish::Published;
+use gpuheap_publish::{Published, Site};
 use serde::Serialize;
 
 use crate::draw;
@@ -43,12 +43,8 @@ struct GrownProcess {
 #[derive(Serialize)]
 struct JsonLine<'a> {
     pid: Option<u32>,
-    line: &'a str,
-    function: &'a str,
-    device: &'a str,
-    kind: &'a str,
-    bytes: u64,
-    allocations: u64,
+    #[serde(flatten)]
+    site: &'a Site,
     grown_bytes: Option<i64>,
     grown_seconds: Option<u64>,
 }
@@ -112,19 +108,8 @@ fn lines(figures: &Figures) -> Vec<JsonLine<'_>> {
     let of = |program| figures.lines(program).into_iter().map(move |line| (program, line));
     let all = figures.programs.iter().flat_map(of);
     let json = all.map(|(program, line)| {
-        let site = line.site;
         let (grown_bytes, grown_seconds) = parts(line.growth);
-        JsonLine {
-            pid: program.pid,
-            line: &site.line,
-            function: &site.function,
-            device: &site.device,
-            kind: &site.kind,
-            bytes: site.bytes,
-            allocations: site.allocations,
-            grown_bytes,
-            grown_seconds,
-        }
+        JsonLine { pid: program.pid, site: line.site, grown_bytes, grown_seconds }
     });
     json.collect()
 }

@@ -2,7 +2,9 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use gpuheap_doctor::{Machine, Recording};
-use gpuheap_publish::{Access, HeapStatus, Leaks, Published, Site, Status};
+use gpuheap_publish::{
+    Access, HeapStatus, Leaks, LibraryMemory, OpenScope, Published, Site, Status,
+};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Color;
@@ -95,7 +97,54 @@ fn program(pid: Option<u32>, lines: &[(&str, u64)]) -> Published {
             left_out: 0,
         }),
         leaks: Leaks { is_tracked: true, sites, left_out: 0 },
+        ..Published::default()
+    }
+}
+
+/// Returns the view of a program with libraries and scopes.
+fn with_libraries() -> View {
+    let mut program = program(Some(4000), &[("/home/ann/train/log.py:41", 90 * MIB)]);
+    let library = |name: &str, live, cached, is_own| LibraryMemory {
+        name: name.to_owned(),
+        device: "cuda:0".to_owned(),
+        live,
+        cached,
+        is_own,
         failure: None,
+    };
+    let failure = Some("RMM cannot allocate here; it needs a real GPU and its driver".to_owned());
+    program.libraries = vec![
+        library("PyTorch", 2048 * MIB, 0, false),
+        library("CuPy", 300 * MIB, 1024 * MIB, true),
+        LibraryMemory { failure, ..library("RMM", 0, 0, false) },
+    ];
+    let scope = |number: u64| OpenScope {
+        name: format!("step {number}"),
+        live: number * MIB,
+        limit: (number == 7).then_some(512 * MIB),
+        ..OpenScope::default()
+    };
+    program.scopes = (1..8).rev().map(scope).collect();
+    let mut view = after_a_minute(1, 3);
+    view.figures.take_programs(91, vec![program]);
+    view
+}
+
+#[test]
+fn libraries_and_scopes_have_bytes() {
+    for (width, height) in [(80, 24), (120, 40)] {
+        let text = text(&with_libraries(), width, height);
+        assert!(text.lines().all(|line| line.chars().count() <= width.into()), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for shown in [
+            "libraries 2 GiB PyTorch on cuda:0, in the heap; 300 MiB CuPy on cuda:0, in its own pool, \
+             with 1 GiB cached",
+            "RMM takes no memory from the heap: RMM cannot allocate here; it needs a real GPU",
+            "scopes 7 MiB step 7, limit 512 MiB; 6 MiB step 6; 5 MiB step 5; 4 MiB step 4; 3 MiB \
+             step 3; 2 more",
+        ] {
+            assert!(words.contains(shown), "{shown}: {text}");
+        }
     }
 }
 

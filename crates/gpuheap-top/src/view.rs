@@ -1,7 +1,7 @@
 //! State of the screen: order, filter, selection, dialogs; and the keys that change it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use gpuheap_doctor::free::{Cache, Orphan};
@@ -146,12 +146,11 @@ impl View {
     /// Orders processes below their parents. Adds a parent without memory of its own if it has two
     /// or more of the processes as children.
     fn tree(&self, mut all: Vec<ProcessFigures>) -> Vec<ProcessFigures> {
-        let listed: BTreeSet<u32> = all.iter().filter_map(|process| process.pid).collect();
+        let mut shown: BTreeSet<u32> = all.iter().filter_map(|process| process.pid).collect();
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for parent in all.iter().filter_map(|process| process.parent) {
             *counts.entry(parent).or_default() += 1;
         }
-        let mut shown = listed.clone();
         let mut at = 0;
         while at < all.len() {
             if let Some(parent) = all[at].parent
@@ -166,27 +165,24 @@ impl View {
             }
             at += 1;
         }
-        let mut children: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
-        for (index, process) in all.iter().enumerate() {
-            let is_own = |parent: &u32| process.pid == Some(*parent);
-            let parent = process.parent.filter(|parent| shown.contains(parent) && !is_own(parent));
-            children.entry(parent).or_default().push(index);
-        }
-        let mut rows = Vec::new();
-        let mut open: Vec<(usize, usize)> = Vec::new();
-        let below = |parent, depth| {
-            let indices = children.get(&parent).into_iter().flatten().rev();
-            indices.map(move |&index| (index, depth)).collect::<Vec<_>>()
-        };
-        open.extend(below(None, 0));
-        while let Some((index, depth)) = open.pop() {
-            if all[index].pid.is_some() {
-                open.extend(below(all[index].pid, depth + 1));
+        let index = |(at, process): (usize, &ProcessFigures)| Some((process.pid?, at));
+        let indices: BTreeMap<u32, usize> = all.iter().enumerate().filter_map(index).collect();
+        let path = |at: usize| {
+            let mut path = VecDeque::from([at]);
+            // Parents that were read at different times may form a cycle.
+            while let Some(parent) = all[path[0]].parent.and_then(|parent| indices.get(&parent))
+                && !path.contains(parent)
+            {
+                path.push_front(*parent);
             }
-            rows.push(ProcessFigures { depth, ..all[index].clone() });
-        }
-        // Parents that were read at different times may form a cycle.
-        if rows.len() == all.len() { rows } else { all }
+            path
+        };
+        let mut paths: Vec<VecDeque<usize>> = (0..all.len()).map(path).collect();
+        paths.sort_unstable();
+        let row = |path: &VecDeque<usize>| {
+            Some(ProcessFigures { depth: path.len() - 1, ..all[*path.back()?].clone() })
+        };
+        paths.iter().filter_map(row).collect()
     }
 
     /// Returns the index of the selected process in `rows`: the first one if the selected process

@@ -38,9 +38,11 @@ impl Machine {
             process.user.clone_from(number);
             process.hides_arguments = true;
         }
-        // Lines, arguments and reasons of a program are private.
+        // Lines, scopes, arguments and reasons of a program are private.
         for program in &mut machine.programs {
             program.leaks.sites.clear();
+            program.scopes.clear();
+            program.libraries.clear();
             program.failure = None;
             if let Some(status) = &mut program.status {
                 let name = status.program.split_whitespace().next().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 mod text;
 
-use gpuheap_publish::{Held, OpenScope, Published};
+use gpuheap_publish::{Held, Published};
 use serde::Serialize;
 
 pub use self::text::{render, render_programs, render_windows};
@@ -10,7 +10,7 @@ use crate::machine::{Gpu, Kind, Machine, NvmlFailure, Windows};
 
 /// Account of one device. `reserved_bytes`, the rows and `unaccounted_bytes` add up to the memory
 /// that is not free.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Account {
     /// NVML's index; `None` for an emulated device.
     pub index: Option<u32>,
@@ -41,7 +41,7 @@ pub struct Account {
 }
 
 /// Process on a device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Pid of the process.
     pub pid: u32,
@@ -62,10 +62,11 @@ pub struct Row {
 }
 
 /// Place of a listed process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// A process of this user.
+    #[default]
     Own,
     /// A process of another user.
     OtherUser,
@@ -99,11 +100,9 @@ struct Document<'a, P> {
 /// A program that publishes, in detail.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Program {
-    /// The heaps and lines.
+    /// The heaps, lines, scopes and libraries.
     #[serde(flatten)]
     pub published: Published,
-    /// Scopes that have not ended.
-    pub scopes: Vec<OpenScope>,
     /// Outstanding allocations with their holders; empty if the program records no Python lines.
     pub held: Vec<Held>,
 }

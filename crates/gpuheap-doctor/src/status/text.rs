@@ -57,6 +57,9 @@ pub fn render_programs(programs: &[Published], width: usize) -> String {
             let name = format!("    {}  {}  ", heap.device, heap.pool);
             hanging(&mut text, &name, "      ", &figures.join(", "), width);
         }
+        for library in program.libraries.iter().filter(|library| library.failure.is_some()) {
+            hanging(&mut text, "    ", "      ", &library.to_string(), width);
+        }
         lines(&mut text, &program.leaks, width);
     }
     text
@@ -70,12 +73,12 @@ impl Program {
     pub fn render(&self, width: usize) -> String {
         let mut text = render_programs(std::slice::from_ref(&self.published), width);
         let room = width.saturating_sub(18);
-        let scopes = self.scopes.iter().map(|scope| {
-            let limit = scope.limit.map(|limit| format!(", limit {}", Amount(limit)));
-            let room = room.saturating_sub(limit.as_deref().map_or(0, str::len));
-            (scope.live, cut_name(&scope.name, room) + &limit.unwrap_or_default())
-        });
-        entries(&mut text, "Open scopes", scopes.collect(), "more scope");
+        let Published { scopes, libraries, .. } = &self.published;
+        let in_use = libraries.iter().filter(|library| library.failure.is_none());
+        let shown = in_use.map(|library| (library.live, cut(&library.to_string(), room)));
+        entries(&mut text, "Libraries", shown.collect(), "more row");
+        let shown = scopes.iter().map(|scope| (scope.live, cut_name(&scope.to_string(), room)));
+        entries(&mut text, "Open scopes", shown.collect(), "more scope");
         let held = self.held.iter().map(|held| {
             let by = held.holders.first().map_or("no Python object", String::as_str);
             let age = age(held.age_seconds as u64);

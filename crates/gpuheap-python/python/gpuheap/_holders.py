@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import gc
 import itertools
+import json
 import os
 import sys
 import threading
@@ -140,23 +141,22 @@ def held(heap: Heap) -> list[Held]:
     return sorted(shown, key=lambda one: -one.bytes)
 
 
-def held_of(
-    records: list[dict[str, Any]], most: int
-) -> list[tuple[int, str, int, float, list[str]]]:
-    """Returns the `most` largest of the records with the names of their holders, for other
-    processes: bytes, file, line, age in seconds, names."""
+def held_of(records: list[dict[str, Any]], device: str, most: int) -> str:
+    """Returns the `most` largest of the records with the names of their holders, as JSON for other
+    processes."""
     largest = sorted(records, key=lambda record: -record["bytes"])[:most]
     holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in largest])
-    return [
-        (
-            record["bytes"],
-            record["file"],
-            record["line"],
-            record["age"],
-            [str(one) for one in found],
-        )
+    held = [
+        {
+            "line": f"{record['file']}:{record['line']}",
+            "device": device,
+            "bytes": record["bytes"],
+            "age_seconds": record["age"],
+            "holders": [str(one) for one in found],
+        }
         for record, found in zip(largest, holders)
     ]
+    return json.dumps(held)
 
 
 def holders_of_memory(address: int, nbytes: int) -> list[Holder]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,9 +48,19 @@ class Installed:
 
     def serve(self, libraries: str | Iterable[str]) -> None:
         """Installs the heaps in libraries that they are not yet installed in."""
+        asked = libraries != "auto"
         for name in _names(libraries):
-            if name not in self.libraries:
-                self.libraries[name] = _served(self, name, asked=libraries != "auto")
+            if name in self.libraries:
+                continue
+            outcome = self.libraries[name] = _served(self, name, asked)
+            if asked and not outcome.done:
+                text = f"{name} takes no memory from gpuheap's heap: {outcome.text}"
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def _failures(self) -> dict[str, str]:
+        """Returns the libraries that are imported and not served, each with the reason."""
+        failed = {name: found.text for name, found in self.libraries.items() if not found.done}
+        return {name: text for name, text in failed.items() if _LIBRARIES[name][0] in sys.modules}
 
     def undo(self) -> dict[str, str]:
         """Restores the earlier allocators in reverse order, and the earlier default heap. Memory
@@ -119,8 +131,9 @@ def install(
 
     `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
     `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
-    be served, the others still are: print the result to see each outcome. A second call with the
-    same arguments returns the first result, as does `gpuheap.installed()`.
+    be served, the others still are: print the result to see each outcome. A `RuntimeWarning` gives
+    the reason if the library was named. A second call with the same arguments returns the first
+    result, as does `gpuheap.installed()`.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")

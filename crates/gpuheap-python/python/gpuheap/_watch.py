@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import html
+import json
 import os
 import shutil
 import sys
@@ -240,9 +242,11 @@ def _heaps() -> list[Row]:
     names = [name for name, outcome in served.libraries.items() if outcome.done] if served else []
     through = f" ({', '.join(names)})" if names else ""
     for heap in _heap.known_heaps():
-        stats = heap.stats()
-        name = f"gpuheap{through} on {heap.device.name}"
-        rows.append(Row(name, stats["live"], stats["cached"]))
+        stats, device = heap.stats(), heap.device.name
+        rows.append(Row(f"gpuheap{through} on {device}", stats["live"], stats["cached"]))
+        rows += [
+            Row(f"{name} in the heap of {device}", live, 0) for name, live in heap._libraries()
+        ]
     return rows
 
 
@@ -288,6 +292,29 @@ def _has_context(ordinal: int) -> bool:
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuDevicePrimaryCtxGetState(ordinal, ctypes.byref(flags), ctypes.byref(is_active))
     return bool(is_active.value)
+
+
+def libraries(in_heap: list[tuple[str, int]], device: str) -> str:
+    """Returns the memory of libraries, as JSON for other processes: their live bytes in a heap on
+    `device`, their own pools, and the reason if `install` could not serve one."""
+    served = installed()
+    failed = served._failures().items() if served else ()
+    pools: list[Row] = []
+    for read in (_torch, _cupy):
+        # The figures of the others stay.
+        with contextlib.suppress(Exception):
+            pools += read()
+    found = [
+        *((name, device, live, 0, False, None) for name, live in in_heap),
+        *((*row.name.rsplit(" on ", 1), *row[1:], True, None) for row in pools if sum(row[1:])),
+        *((_NAMES.get(name, name), "", 0, 0, False, text) for name, text in failed),
+    ]
+    fields = ("name", "device", "live", "cached", "is_own", "failure")
+    return json.dumps([dict(zip(fields, one)) for one in found])
+
+
+#: Names of libraries in texts, keyed by module.
+_NAMES = {"torch": "PyTorch", "cupy": "CuPy", "rmm": "RMM", "numba": "Numba", "jax": "JAX"}
 
 
 class _Notebook:

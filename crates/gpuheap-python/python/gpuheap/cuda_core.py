@@ -80,7 +80,7 @@ def _resource_class() -> type[MemoryResource]:
             self._ordinal = heap.device.ordinal
 
         def allocate(self, size: int, *, stream) -> Buffer:
-            address = self.heap._allocate_address(size, stream)
+            address = self.heap._allocate_address(size, stream, library="cuda.core")
             return Buffer.from_handle(address, size, mr=self, stream=stream)
 
         def deallocate(self, ptr, size: int, *, stream=None) -> None:

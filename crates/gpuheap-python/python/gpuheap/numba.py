@@ -86,7 +86,7 @@ class HeapManager(HostOnlyCUDAMemoryManager):
         return _others[ordinal]
 
     def memalloc(self, size: int) -> MemoryPointer:
-        address = self.heap._allocate_address(max(size, 1))
+        address = self.heap._allocate_address(max(size, 1), library="Numba")
         return MemoryPointer(
             self.context, CUdeviceptr(address), size, finalizer=_Freer(self.heap, address)
         )

@@ -50,7 +50,7 @@ def resource(heap: _heap.Heap | None = None) -> Any:
         free(address, stream.__cuda_stream__()[1])
 
     def request(nbytes: int, stream) -> int:
-        return allocate(nbytes, stream.__cuda_stream__()[1], True)
+        return allocate(nbytes, stream.__cuda_stream__()[1], True, "RMM")
 
     return CallbackMemoryResource(request, deallocate)
 

@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 use crate::addresses::Addresses;
 use crate::failure::{PANICKED, refused, text, write_text};
 use crate::heap::Heap;
+use crate::libraries::PYTORCH;
 use crate::locked::locked;
 use crate::memory::Memory;
 use crate::owner::Owner;
@@ -89,7 +90,7 @@ impl Served {
         let block = self.owner.heap.allocate(bytes, on)?;
         let address = block.address();
         let record = if finds_line { self.owner.tracked_detached(address, bytes) } else { None };
-        let memory = Memory::new(block, record, None, self.owner.clone(), stream);
+        let memory = Memory::new(block, record, None, self.owner.clone(), stream).of(PYTORCH);
         self.addresses.keep(address, memory)?;
         Ok(address)
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gpuheap::Error;
 use rustc_hash::FxHashMap;
 
+use crate::libraries::PYTORCH;
 use crate::locked::locked;
 use crate::memory::Memory;
 use crate::owner::Owner;
@@ -118,7 +119,7 @@ impl Pools {
         own.record()?.synchronize()?;
         let address = block.address();
         let record = self.owner.tracked_detached(address, bytes);
-        let memory = Memory::new(block, record, None, self.owner.clone(), Some(own));
+        let memory = Memory::new(block, record, None, self.owner.clone(), Some(own)).of(PYTORCH);
         let pooled = Pooled { memory, pool: id, stream, is_shared: false };
         self.lock()?.live.insert(address, pooled);
         Ok(address)

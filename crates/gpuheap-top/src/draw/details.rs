@@ -1,7 +1,7 @@
-//! Details of a process: its heaps, and the lines of code whose memory grows.
+//! Details of a process: its heaps, libraries and scopes, and the lines whose memory grows.
 
 use gpuheap_publish::{Leaks, Published};
-use gpuheap_text::{Amount, count, cut_name, printable};
+use gpuheap_text::{Amount, count, cut_name, hanging, printable};
 use ratatui_core::style::Modifier;
 use ratatui_core::text::{Line, Span};
 
@@ -34,6 +34,14 @@ pub(super) fn details(
     if program.status.is_some() {
         lines.extend(curves(view, program, palette));
         lines.extend(heaps(program));
+        let bytes = |live: u64, text: String| format!("{} {text}", Amount(live));
+        let libraries = program.libraries.iter().map(|library| match library.failure {
+            Some(_) => library.to_string(),
+            None => bytes(library.live, library.to_string()),
+        });
+        lines.extend(list("libraries", libraries.collect(), width));
+        let scopes = program.scopes.iter().map(|scope| bytes(scope.live, scope.to_string()));
+        lines.extend(list("scopes", scopes.collect(), width));
         lines.extend(sites(view, program, width, palette));
     }
     lines
@@ -80,6 +88,23 @@ fn heaps(program: &Published) -> Vec<Line<'static>> {
         Line::raw(format!("  {device}  {pool}  {}", figures.join(", ")))
     });
     line.collect()
+}
+
+/// Most entries of a list of libraries or scopes.
+const MOST_LISTED: usize = 5;
+
+/// Draws a list in one paragraph: `libraries  2 GiB PyTorch on cuda:0, in the heap; 1 MiB CuPy`.
+fn list(name: &str, mut entries: Vec<String>, width: usize) -> Vec<Line<'static>> {
+    if let more @ 1.. = entries.len().saturating_sub(MOST_LISTED) {
+        entries.truncate(MOST_LISTED);
+        entries.push(format!("{more} more"));
+    }
+    let mut text = String::new();
+    if !entries.is_empty() {
+        let words = printable(&entries.join("; ")).into_owned();
+        hanging(&mut text, &format!("  {name:<9}  "), "             ", &words, width);
+    }
+    text.lines().map(|line| Line::raw(line.to_owned())).collect()
 }
 
 fn sites(view: &View, program: &Published, width: usize, palette: Palette) -> Vec<Line<'static>> {
