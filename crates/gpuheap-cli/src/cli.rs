@@ -365,10 +365,6 @@ pub(crate) enum Parsed {
 }
 
 /// Parses the process's arguments.
-///
-/// # Errors
-///
-/// Returns a failure with one line if the use is wrong.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Failure> {
     let command = arguments.get(1).and_then(|name| name.to_str()).map(str::to_owned);
     let parsed = match Cli::try_parse_from(arguments) {

@@ -41,10 +41,6 @@ pub(crate) struct EmulateArguments {
 }
 
 /// Runs the program. The command ends with the program's exit code.
-///
-/// # Errors
-///
-/// Returns a failure if the emulated driver is missing, or the program cannot be started.
 pub(crate) fn run(arguments: &EmulateArguments) -> Result<Verdict, Failure> {
     let mut words = arguments.program.iter().cloned();
     let account = arguments.account.as_ref().map(|file| file.display().to_string());

@@ -38,10 +38,6 @@ pub(crate) struct ExplainArguments {
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.
-///
-/// # Errors
-///
-/// Returns a failure if the rule does not exist, or if the text has no known out-of-memory error.
 pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     let json = arguments.json;
     if let Some(id) = &arguments.id {

@@ -22,7 +22,8 @@ pub(crate) struct RecordArguments {
 /// hold memory.
 pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
     let sockets = sockets(pid, "--pid: ", "1")?;
-    let found = gpuheap_publish::survey(&sockets).pop().ok_or_else(|| ended(pid))?;
+    let ended = || Failure::wrong_use(format!("--pid: process {pid} has ended"));
+    let found = gpuheap_publish::survey(&sockets).pop().ok_or_else(ended)?;
     if found.status.is_none() {
         let reason = found.failure.unwrap_or_else(|| "it gave no reason".to_owned());
         return Err(Failure::environment_error(format!("pid {pid} does not answer: {reason}")));
@@ -89,8 +90,4 @@ fn ask(pid: u32, sockets: &[Socket], question: &Question) -> Result<Vec<Answer>,
         Some(reason) => Err(Failure::environment_error(format!("pid {pid}: {reason}"))),
         None => Ok(answers),
     }
-}
-
-fn ended(pid: u32) -> Failure {
-    Failure::wrong_use(format!("--pid: process {pid} has ended"))
 }

@@ -14,11 +14,6 @@ use crate::progress::Progress;
 use crate::{output, traces};
 
 /// Replays the traces, and prints the reports.
-///
-/// # Errors
-///
-/// Returns a failure if files cannot be read (one line each), or if a device cannot be opened. Then
-/// nothing is printed.
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     if let Some(CardOption::List) = arguments.card {
         return output::print(&report::list_cards()).map(|()| Verdict::Fine);

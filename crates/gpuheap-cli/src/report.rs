@@ -80,10 +80,6 @@ enum Form {
 }
 
 /// Reads the files, and writes their reports.
-///
-/// # Errors
-///
-/// Returns a failure if files cannot be read (one line each), or if the report cannot be written.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<Verdict, Failure> {
     let traces = read(arguments, &arguments.files)?;
     let form = if arguments.json { Form::Json } else { arguments.format };

@@ -15,10 +15,6 @@ const STANDARD_INPUT: &str = "-";
 
 /// Reads all files before the first is used, so that a bad file is reported at once. Notes the
 /// oddities of each file on stderr.
-///
-/// # Errors
-///
-/// Returns a failure with one line for each file that cannot be read.
 pub(crate) fn read(paths: &[PathBuf], options: &ReadOptions) -> Result<Vec<Trace>, Failure> {
     let mut traces = Vec::new();
     let mut failures: Option<Failure> = None;

@@ -41,10 +41,6 @@ pub(crate) fn write_if_known<T>(place: Out<T>, value: Option<T>) -> Outcome {
 
 /// Writes `values` into an array, and the number of values into `count`. Before the call, `count`
 /// is the length of the array.
-///
-/// # Errors
-///
-/// `INSUFFICIENT_SIZE` if the array is too short. `count` is then the needed length.
 pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T]) -> Outcome {
     let length = count.get()?;
     count.write(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
@@ -53,10 +49,6 @@ pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T
 }
 
 /// Writes a text with its final zero.
-///
-/// # Errors
-///
-/// `INSUFFICIENT_SIZE` if `length` is too small for the text and the zero.
 pub(crate) fn write_text(place: Out<c_char>, length: c_uint, text: &str) -> Outcome {
     place.require()?;
     fail_if(text.len() >= length as usize, Code::INSUFFICIENT_SIZE)?;

@@ -91,10 +91,6 @@ impl Nvml {
     }
 
     /// Returns the device that a handle names.
-    ///
-    /// # Errors
-    ///
-    /// `NOT_SUPPORTED` if the handle names a MIG instance: instances lack the function's figure.
     pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
         let target = self.target(handle)?;
         if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }

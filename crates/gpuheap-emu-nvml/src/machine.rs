@@ -35,10 +35,6 @@ pub(crate) struct Row {
 
 impl Machine {
     /// Creates the machine that the settings describe.
-    ///
-    /// # Errors
-    ///
-    /// One line about an impossible device.
     pub(crate) fn new(mut settings: Settings) -> Result<Machine, String> {
         let loaded = driver::devices();
         let driver_version = loaded.first().map(|device| device.driver_version);

@@ -26,10 +26,6 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Reads the variables. `variable` returns the value for a name; `None` if it is not set.
-    ///
-    /// # Errors
-    ///
-    /// One line with the variable's name, its value, and the valid values.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let description = variable(NVML).map_or_else(|| Ok(Description::default()), describe)?;
         let profiles = match variable(DEVICE) {

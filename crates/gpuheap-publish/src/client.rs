@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::folder::{Socket, is_zombie, start_ticks};
 use crate::kernel;
 use crate::protocol::{
-    Answer, Leaks, LibraryMemory, MOST_ANSWER, MOST_TEXT, OpenScope, Question, RefusalKind, Site,
-    Status, parse_answer, truncate,
+    Answer, Leaks, LibraryMemory, MOST_ANSWER, MOST_TEXT, OpenScope, Question, Site, Status,
+    parse_answer, truncate,
 };
 use crate::text::Texts;
 use crate::wire::{read_line, write_line};
@@ -114,8 +114,7 @@ impl<'a> Surveyed<'a> {
 
     fn add(&mut self, socket: &'a Socket, published: Published) {
         let heaps = published.status.as_ref().map_or(0, |status| status.heaps.len());
-        let lists = published.leaks.sites.len() + published.scopes.len();
-        *self.entries.entry(socket.uid).or_default() += heaps + lists + published.libraries.len();
+        *self.entries.entry(socket.uid).or_default() += heaps + published.leaks.sites.len();
         self.found.push((&socket.path, published));
     }
 }
@@ -267,15 +266,10 @@ impl Published {
     /// one would be missing too.
     fn ask_lists(&mut self, socket: &Socket, end: Instant) {
         for question in [Question::Leaks, Question::Libraries, Question::Scopes] {
-            if Instant::now() >= end {
-                return;
-            }
-            match ask(socket, &question) {
-                Ok((_, Answer::Leaks(leaks))) => self.leaks = leaks,
-                Ok((_, Answer::Libraries(libraries))) => self.libraries = libraries,
-                Ok((_, Answer::Scopes(scopes))) => self.scopes = scopes,
-                // A program of an earlier version does not know the question.
-                Ok((_, Answer::Refused(refusal))) if refusal.kind == RefusalKind::Malformed => {}
+            match (Instant::now() < end).then(|| ask(socket, &question)) {
+                Some(Ok((_, Answer::Leaks(leaks)))) => self.leaks = leaks,
+                Some(Ok((_, Answer::Libraries(libraries)))) => self.libraries = libraries,
+                Some(Ok((_, Answer::Scopes(scopes)))) => self.scopes = scopes,
                 _ => return,
             }
         }

@@ -76,10 +76,6 @@ pub fn sockets_in(folder: &Path, uid: u32) -> io::Result<Vec<Socket>> {
 
 /// Binds this process's socket, in the first folder that can be used. Only this user can enter the
 /// folder.
-///
-/// # Errors
-///
-/// No folder can be used; the text has the reason for each.
 pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
     let start = start_ticks("self").ok_or_else(|| Error::other("/proc/self/stat: no start"))?;
     let mut reasons = Vec::new();

@@ -16,10 +16,6 @@ pub(crate) struct Peer {
 
 /// Returns the process that connected or bound the other end of `stream`. The kernel writes pid 0
 /// for a process of another PID namespace, and rustix's type cannot hold 0.
-///
-/// # Errors
-///
-/// The error of getsockopt.
 #[allow(unsafe_code)]
 pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };

@@ -267,13 +267,12 @@ pub struct LibraryMemory {
 
 impl fmt::Display for LibraryMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LibraryMemory { name, device, cached, is_own, failure, .. } = self;
+        let LibraryMemory { name, device, is_own, failure, .. } = self;
+        let cached = Amount(self.cached);
         match (failure, is_own) {
             (Some(reason), _) => write!(f, "{name} takes no memory from the heap: {reason}"),
             (None, false) => write!(f, "{name} on {device}, in the heap"),
-            (None, true) => {
-                write!(f, "{name} on {device}, in its own pool, with {} cached", Amount(*cached))
-            }
+            (None, true) => write!(f, "{name} on {device}, in its own pool, with {cached} cached"),
         }
     }
 }

@@ -48,10 +48,6 @@ impl Stop {
 }
 
 /// Binds the socket and starts the thread that answers questions about `members`.
-///
-/// # Errors
-///
-/// The errors of [`folder::bind`]; the thread cannot be started.
 pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
     let (listener, path) = folder::bind()?;
     let stop = Stop(listener.try_clone()?);
@@ -271,12 +267,9 @@ impl Members {
             Question::Libraries => {
                 let libraries = readable.iter().flat_map(|member| member.libraries());
                 let mut all: Vec<LibraryMemory> = libraries.collect();
-                all.sort_by_cached_key(|one| (one.is_own, one.name.clone(), one.device.clone()));
-                let is_own = |one: &LibraryMemory| one.is_own || one.failure.is_some();
-                all.dedup_by(|a, b| {
-                    is_own(a) && is_own(b) && (&a.name, &a.device) == (&b.name, &b.device)
-                });
-                all.sort_by_key(|memory| std::cmp::Reverse(memory.live));
+                all.sort_by(|a, b| (b.live, &b.name, &b.device).cmp(&(a.live, &a.name, &a.device)));
+                // Each heap of Python reports the libraries' own pools.
+                all.dedup_by(|a, b| a == b && (a.is_own || a.failure.is_some()));
                 Answer::Libraries(all)
             }
             Question::Flush

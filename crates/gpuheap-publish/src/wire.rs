@@ -7,10 +7,6 @@ use std::time::Instant;
 use rustix::net::SendFlags;
 
 /// Reads a line of at most `most` bytes, without its newline. The last line needs no newline.
-///
-/// # Errors
-///
-/// The line is longer, or not complete by `end`; the stream fails.
 pub(crate) fn read_line(mut stream: &UnixStream, most: usize, end: Instant) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut piece = [0; 4096];
@@ -34,10 +30,6 @@ pub(crate) fn read_line(mut stream: &UnixStream, most: usize, end: Instant) -> i
 }
 
 /// Writes a line.
-///
-/// # Errors
-///
-/// The peer did not read it all by `end`; the stream fails.
 pub(crate) fn write_line(stream: &UnixStream, line: &str, end: Instant) -> io::Result<()> {
     let mut rest = line.as_bytes();
     while !rest.is_empty() {

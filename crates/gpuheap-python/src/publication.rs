@@ -74,8 +74,7 @@ impl Member for PythonPart {
             let found = py.import("gpuheap._watch")?.getattr("libraries")?;
             found.call1((live, &self.device))?.extract::<String>()
         });
-        let json = json.and_then(PyResult::ok);
-        json.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
+        json.and_then(|json| serde_json::from_str(&json.ok()?).ok()).unwrap_or_default()
     }
 
     fn held(&self) -> Vec<Held> {

@@ -122,10 +122,6 @@ enum OnExit {
 }
 
 /// Runs the program. The command ends with the program's exit code, unless a gate fails.
-///
-/// # Errors
-///
-/// Returns a failure if the program cannot be recorded, or the recorder is missing.
 pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     if env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
         return Err(Failure::wrong_use(format!(

@@ -8,10 +8,6 @@ use crate::facts::{Skipped, Source, Why};
 
 /// Runs `probe` on a separate thread, and waits for its result until `limit`. A late probe
 /// continues until the probe or the program ends.
-///
-/// # Errors
-///
-/// Returns the reason if there is no answer in time, or if the thread cannot be started or panics.
 pub(super) fn limited<T: Send + 'static>(
     source: &Arc<dyn Source>,
     limit: Duration,
@@ -41,10 +37,6 @@ pub(super) struct Repeated(Arc<Mutex<Weak<()>>>);
 
 impl Repeated {
     /// Runs the probe by [`limited`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`limited`], and [`Why::TimedOut`] while a late call runs.
     pub(super) fn limited<T: Send + 'static>(
         &self,
         source: &Arc<dyn Source>,

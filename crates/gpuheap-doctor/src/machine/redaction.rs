@@ -41,8 +41,7 @@ impl Machine {
         // Lines, scopes, arguments and reasons of a program are private.
         for program in &mut machine.programs {
             program.leaks.sites.clear();
-            program.scopes.clear();
-            program.libraries.clear();
+            (program.scopes, program.libraries) = (Vec::new(), Vec::new());
             program.failure = None;
             if let Some(status) = &mut program.status {
                 let name = status.program.split_whitespace().next().unwrap_or_default();

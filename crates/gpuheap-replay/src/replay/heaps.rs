@@ -20,10 +20,6 @@ const LATER_PASSES: usize = 3;
 const LATER_BUDGET: Duration = Duration::from_secs(2);
 
 /// Replays the trace twice for the outcome, then several times to measure the time of an event.
-///
-/// # Errors
-///
-/// Returns each error of the driver, except for missing memory.
 pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, Error> {
     let mut replay = HeapReplay::new(bench, pool, &bench.machine)?;
     let calls = bench.program.steps().iter().map(|step| match step.action {
@@ -71,10 +67,6 @@ pub(super) fn measure(bench: &Bench<'_>, pool: PoolKind) -> Result<PoolReport, E
 
 /// Replays twice on an emulated device with `bytes`. Returns the peak of reserved bytes, or the
 /// reason why memory ran out.
-///
-/// # Errors
-///
-/// Returns the errors of [`measure`].
 pub(super) fn attempt(
     bench: &Bench<'_>,
     pool: PoolKind,

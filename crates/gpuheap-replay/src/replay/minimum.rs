@@ -37,9 +37,6 @@ impl Minimum {
 /// `attempt` replays on a device of the given bytes. It returns the peak of reserved bytes, or why
 /// memory ran out. Sizes are multiples of `step`. `known_peak` is the peak of a replay on a device
 /// that was large enough.
-///
-/// # Errors
-/// Returns the errors of `attempt`.
 pub(crate) fn find<E>(
     step: u64,
     peak_live: u64,

@@ -95,10 +95,8 @@ const MOST_LISTED: usize = 5;
 
 /// Draws a list in one paragraph: `libraries  2 GiB PyTorch on cuda:0, in the heap; 1 MiB CuPy`.
 fn list(name: &str, mut entries: Vec<String>, width: usize) -> Vec<Line<'static>> {
-    if let more @ 1.. = entries.len().saturating_sub(MOST_LISTED) {
-        entries.truncate(MOST_LISTED);
-        entries.push(format!("{more} more"));
-    }
+    let more = entries.split_off(entries.len().min(MOST_LISTED)).len();
+    entries.extend((more > 0).then(|| format!("{more} more")));
     let mut text = String::new();
     if !entries.is_empty() {
         let words = printable(&entries.join("; ")).into_owned();

@@ -247,9 +247,6 @@ impl TraceBuilder {
     }
 
     /// Sets the private pool of all later allocations; `None` if the file does not name it.
-    ///
-    /// # Errors
-    /// Returns an error if allocations exceed 32 bits.
     pub(crate) fn set_pool(&mut self, pool: Option<(u64, u64)>) -> Result<(), Error> {
         if self.trace.pools.last().and_then(|&(_, last)| last) != pool {
             self.trace.pools.push((next_number(self.trace.addresses.len())?, pool));
@@ -301,9 +298,6 @@ impl TraceBuilder {
     }
 
     /// Adds a range of the thread with this id. If the id is 0, adds a range of all threads.
-    ///
-    /// # Errors
-    /// Returns an error if threads exceed 32 bits.
     pub(crate) fn add_range(&mut self, thread: u64, mut range: Range) -> Result<(), Error> {
         range.thread = match thread {
             0 => None,
@@ -314,9 +308,6 @@ impl TraceBuilder {
     }
 
     /// Adds pairs that the recorder folded, at this place among the events.
-    ///
-    /// # Errors
-    /// Returns an error if threads exceed 32 bits.
     pub(crate) fn fold(
         &mut self,
         at: At,

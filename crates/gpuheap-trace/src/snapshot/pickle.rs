@@ -38,9 +38,6 @@ pub(super) struct Pickle<R> {
 
 /// Reads a pickle. Ignores bytes after its end, as Python does. All values together may take
 /// `limit` bytes.
-///
-/// # Errors
-/// Returns the error with the source, so that the caller can read the source's own error.
 pub(super) fn read<R: Read>(source: R, limit: u64) -> Result<Pickle<R>, (R, Error)> {
     let mut machine = Machine::new(source, limit);
     let result = machine.run();
