@@ -326,15 +326,18 @@ impl Open {
     /// it.
     #[inline]
     pub fn free(&self, address: *mut c_void) -> Result<(), Failure> {
-        if self.side.is_empty() {
-            return self.take(address, Block::free);
+        if !self.side.is_empty() {
+            return self.free_listed(address);
         }
-        self.free_listed(address)
+        // SAFETY: the table drops the block afterwards.
+        let freed = self.blocks.use_up(address as u64, |block| unsafe { block.free_in_place() });
+        freed.ok_or_else(|| unknown(address))?.map_err(Failure::after_free)
     }
 
     #[cold]
     fn free_listed(&self, address: *mut c_void) -> Result<(), Failure> {
-        self.take(address, |block| self.free_in_order(address as u64, block))
+        let block = self.take(address)?;
+        self.free_in_order(address as u64, block).map_err(Failure::after_free)
     }
 
     /// Frees a block that was removed from the table, ordered after the work on all streams that
@@ -357,11 +360,10 @@ impl Open {
         address: *mut c_void,
         stream: &Stream,
     ) -> Result<(), Failure> {
-        self.take(address, |block| {
-            drop(self.side.take(address as u64));
-            // SAFETY: the caller ordered `stream` after all work on the block.
-            unsafe { block.free_on_unchecked(stream) }
-        })
+        let block = self.take(address)?;
+        drop(self.side.take(address as u64));
+        // SAFETY: the caller ordered `stream` after all work on the block.
+        unsafe { block.free_on_unchecked(stream) }.map_err(Failure::after_free)
     }
 
     /// Frees the allocation at an address, in the order of one stream alone. If the stream is
@@ -383,7 +385,7 @@ impl Open {
     /// Frees all live allocations of a scope, even if some frees fail. Returns the first failure.
     pub(crate) fn free_scope(&self, scope: &Scope) -> Result<(), Failure> {
         let mut first = Ok(());
-        for (address, block) in scope.take_all(|address| self.blocks.take(address, |block| block)) {
+        for (address, block) in scope.take_all(|address| self.blocks.take(address)) {
             let freed = self.free_in_order(address, block);
             first = first.and(freed.map_err(Failure::after_free));
         }
@@ -444,18 +446,9 @@ impl Open {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the block at an address from the table, and frees it with `free`.
-    #[inline]
-    fn take(
-        &self,
-        address: *mut c_void,
-        free: impl FnOnce(Block) -> Result<(), Error>,
-    ) -> Result<(), Failure> {
-        match self.blocks.take(address as u64, free) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(Failure::after_free(error)),
-            None => Err(unknown(address)),
-        }
+    /// Removes the block at an address from the table.
+    fn take(&self, address: *mut c_void) -> Result<Block, Failure> {
+        self.blocks.take(address as u64).ok_or_else(|| unknown(address))
     }
 
     /// Fills a part of an allocation with a byte, in the order of `stream`.

@@ -141,7 +141,20 @@ impl Block {
     /// # Errors
     ///
     /// A driver error. Even then, the block is freed or counted as pending.
+    #[inline]
     pub fn free(mut self) -> Result<(), Error> {
+        self.give_back(None)
+    }
+
+    /// Frees the block as [`free`](Block::free) does, with the same errors, and does not move it.
+    /// For the table of the C interface.
+    ///
+    /// # Safety
+    ///
+    /// The block is only dropped afterwards.
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn free_in_place(&mut self) -> Result<(), Error> {
         self.give_back(None)
     }
 

@@ -53,6 +53,7 @@ impl Word {
     }
 
     /// Opens the word, for the thread that closed it.
+    #[inline]
     pub(crate) fn open(&self) {
         self.0.store(OPEN, Ordering::Release);
     }
