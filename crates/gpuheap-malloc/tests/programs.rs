@@ -88,6 +88,13 @@ fn wrong_frees_are_refused() {
 }
 
 #[test]
+fn one_of_many_frees() {
+    let (printed, said) = Run::runtime("free_races").always().get();
+    assert_eq!(printed, "50 frees succeeded\n");
+    assert!(said.contains(ALL_FREED) && said.contains("unknown addresses 150"), "{said}");
+}
+
+#[test]
 fn limit_bounds_the_program() {
     let (printed, said) = Run::driver("limit").with("GPUHEAP_MEMORY_LIMIT", "32MiB").always().get();
     assert_eq!(
@@ -461,6 +468,19 @@ fn each_device_has_a_heap() {
     // can access.
     assert_eq!(said.matches("taken from the device 20 MiB at most").count(), 2, "{said}");
     assert!(said.contains("cuda:1: 1 allocation is live, 2 MiB\n  allocated 2 times"), "{said}");
+}
+
+/// A share bounds each device by its own size. A trim returns the memory of one device.
+#[test]
+fn limit_bounds_each_device() {
+    let run = Run::runtime("device_limits").with("GPUHEAP_EMULATED_DEVICE", "256MiB,512MiB");
+    let (printed, _) = run.with("GPUHEAP_MEMORY_LIMIT", "25%").get();
+    assert_eq!(
+        printed,
+        "100 MiB: 2, 64 of 64 MiB are free\n\
+         100 MiB: 0, 28 of 128 MiB are free\n\
+         after a trim: 1 0\n"
+    );
 }
 
 #[test]

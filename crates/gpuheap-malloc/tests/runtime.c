@@ -55,6 +55,30 @@ static void threads(void) {
   for (int at = 0; at < 4; at++) pthread_join(all[at], NULL);
 }
 
+static pthread_barrier_t together;
+
+static void *freed(void *memory) {
+  pthread_barrier_wait(&together);
+  return cudaFree(memory) == 0 ? memory : NULL;
+}
+
+/* In each of 50 rounds, four threads free the same memory at once. */
+static void free_races(void) {
+  int succeeded = 0;
+  pthread_barrier_init(&together, NULL, 4);
+  for (int round = 0; round < 50; round++) {
+    void *memory, *result;
+    pthread_t all[4];
+    CHECK(cudaMalloc(&memory, MIB));
+    for (int at = 0; at < 4; at++) pthread_create(&all[at], NULL, freed, memory);
+    for (int at = 0; at < 4; at++) {
+      pthread_join(all[at], &result);
+      succeeded += result != NULL;
+    }
+  }
+  printf("%d frees succeeded\n", succeeded);
+}
+
 static void errors(void) {
   void *memory, *more;
   CHECK(cudaMalloc(&memory, 20 * MIB));
@@ -200,6 +224,25 @@ static void devices(void) {
   CHECK(cudaFree(here));
 }
 
+/* Requests as much on each of two devices, and trims the pool of the second. */
+static void device_limits(void) {
+  void *pools[2], *memory;
+  size_t free = 0, total = 0;
+  for (int at = 0; at < 2; at++) {
+    CHECK(cudaSetDevice(at));
+    CHECK(cudaDeviceGetMemPool(&pools[at], at));
+    CHECK(cudaMallocAsync(&memory, 20 * MIB, NULL));
+    CHECK(cudaFreeAsync(memory, NULL));
+    memory = NULL;
+    printf("100 MiB: %d", cudaMalloc(&memory, 100 * MIB));
+    CHECK(cudaMemGetInfo(&free, &total));
+    printf(", %zu of %zu MiB are free\n", free / MIB, total / MIB);
+    CHECK(cudaFree(memory));
+  }
+  CHECK(cudaMemPoolTrimTo(pools[1], 0));
+  printf("after a trim: %d %d\n", figure(pools[0], RESERVED) > 0, figure(pools[1], RESERVED) > 0);
+}
+
 /* Allocates and frees in a loop. The process ends meanwhile. */
 static void *forever(void *unused) {
   for (;;) {
@@ -262,11 +305,13 @@ int main(int count, char **arguments) {
   } programs[] = {
       {"plain", run_plain},
       {"threads", threads},
+      {"free_races", free_races},
       {"errors", errors},
       {"others", others},
       {"streams", streams},
       {"pools", pools},
       {"devices", devices},
+      {"device_limits", device_limits},
       {"reset", reset},
       {"leave", leave},
       {"resets", resets},
