@@ -85,9 +85,11 @@ impl<T> Blocks<T> {
         } else {
             return self.put_in_shard(address, bytes, ManuallyDrop::into_inner(block));
         };
+        place.bytes.store(bytes, Ordering::Relaxed);
         // SAFETY: this thread claimed the place when the place was free, and does not use or drop
         // `block` afterwards.
-        unsafe { place.fill(address, bytes, &block) };
+        unsafe { (*place.block.get()).write(ptr::read(&*block)) };
+        place.address.store(address, Ordering::Release);
     }
 
     #[cold]
@@ -101,8 +103,13 @@ impl<T> Blocks<T> {
     #[inline]
     pub(crate) fn take(&self, address: u64) -> Option<T> {
         match self.claimed(address) {
-            // SAFETY: this thread claimed the place while the place held `address`.
-            Some(place) => Some(unsafe { place.empty() }),
+            Some(place) => {
+                // SAFETY: this thread claimed the place while the place held `address`, so the
+                // entry is initialized. It is not read again.
+                let block = unsafe { (*place.block.get()).assume_init_read() };
+                place.address.store(FREE, Ordering::Release);
+                Some(block)
+            }
             None => self.take_from_shard(address),
         }
     }
@@ -195,35 +202,6 @@ impl<T> Place<T> {
                 .address
                 .compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
-    }
-
-    /// Moves an entry into a claimed place.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread claimed the place when the place was free, and does not use or drop the
-    /// entry afterwards.
-    #[inline]
-    unsafe fn fill(&self, address: u64, bytes: u64, block: &ManuallyDrop<T>) {
-        self.bytes.store(bytes, Ordering::Relaxed);
-        // SAFETY: the calling thread claimed the place, so no other thread touches it. The caller
-        // does not use the entry again.
-        unsafe { (*self.block.get()).write(ptr::read(&**block)) };
-        self.address.store(address, Ordering::Release);
-    }
-
-    /// Takes the entry out of a claimed place.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread claimed the place when the place held an address.
-    #[inline]
-    unsafe fn empty(&self) -> T {
-        // SAFETY: the calling thread owns the place, and the entry is initialized. The place is
-        // then marked as free, so the entry is not read again.
-        let block = unsafe { (*self.block.get()).assume_init_read() };
-        self.address.store(FREE, Ordering::Release);
-        block
     }
 }
 

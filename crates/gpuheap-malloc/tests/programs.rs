@@ -470,7 +470,6 @@ fn each_device_has_a_heap() {
     assert!(said.contains("cuda:1: 1 allocation is live, 2 MiB\n  allocated 2 times"), "{said}");
 }
 
-/// A share bounds each device by its own size. A trim returns the memory of one device.
 #[test]
 fn limit_bounds_each_device() {
     let run = Run::runtime("device_limits").with("GPUHEAP_EMULATED_DEVICE", "256MiB,512MiB");

@@ -147,7 +147,6 @@ impl Block {
     }
 
     /// Frees the block as [`free`](Block::free) does, with the same errors, and does not move it.
-    /// For the table of the C interface.
     ///
     /// # Safety
     ///
