@@ -138,14 +138,7 @@ impl<T> Blocks<T> {
     /// Claims the place that holds an address, if there is one.
     #[inline]
     fn claimed(&self, address: u64) -> Option<&Place<T>> {
-        let [first, second] = self.places_of(address);
-        if address <= BUSY {
-            None
-        } else if first.claim(address) {
-            Some(first)
-        } else {
-            Some(second).filter(|second| second.claim(address))
-        }
+        self.places_of(address).into_iter().find(|place| address > BUSY && place.claim(address))
     }
 
     #[cold]

@@ -107,12 +107,6 @@ impl gpuheap_heap {
         unsafe { self.open.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Returns the requested bytes of the live allocation that begins at `address`. Returns `None`
-    /// if no allocation begins there. Must not be called in a forked child.
-    pub fn bytes_at(&self, address: u64) -> Option<u64> {
-        self.open().and_then(|open| open.blocks.bytes(address))
-    }
-
     /// Returns the open heap of a pointer from C. In a forked child, returns an error before any
     /// lock is taken, because a thread of the parent may have held the lock.
     ///

@@ -322,10 +322,9 @@ fn each_device_has_a_heap() {
              by the other's heap: 3\n\
              by its own: 0\n\
              freed: 1000 0\n\
-             100 MiB on cuda:0: 0\n\
-             100 MiB on cuda:1: 1\n\
-             after the flush: 1\n\
-             after the flush: 0\n\
+             100 MiB: 0\n\
+             100 MiB: 1\n\
+             after the flush: 1 0\n\
              later: 0, then 0\n\
              too small: 2\n\
              none: 2, gpuheap_get_device: there is no device 3; gpuheap_count_devices says 3, and they \
