@@ -305,7 +305,7 @@ impl Heap {
     /// All outstanding allocations as dictionaries, the oldest first. Needs `track="lines"`.
     fn _records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.check_tracks(py)?;
-        self.owner.lines.records(py)
+        self.owner.lines.records(py, None, |_, _| true)
     }
 
     /// Live bytes of each library that hooks serve, by name. Leaves out libraries without memory.
@@ -336,7 +336,11 @@ impl Heap {
         let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, on)?,
-            true => self.owner.allocate_below(py, nbytes, on)?,
+            true => {
+                let block = call(py, || self.owner.heap.allocate(nbytes, on))?;
+                let record = self.owner.tracked_below(block.address(), nbytes);
+                (block, record)
+            }
         };
         let address = block.address();
         let memory = Memory::new(block, record, charge, self.owner.clone(), stream);

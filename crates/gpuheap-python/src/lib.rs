@@ -10,8 +10,8 @@
 //! * `addresses`: tables of memory for hooks, keyed by address; `cupy`: the allocator of CuPy;
 //!   `torch`, `rmm`: the functions that PyTorch and a native RMM resource call.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
-//! * `lines`: allocations by Python line; `scope`: figures and limits of scopes; `scope_memory`:
-//!   the objects that a scope frees or keeps.
+//! * `lines`: allocations by Python line; `frames`: a thread's frames; `scope`: figures and limits
+//!   of scopes; `scope_memory`: the objects that a scope frees or keeps.
 //! * `arrow`: tables and columns of other libraries.
 //! * `groups`: dense keys of tables, their merged aggregates, and orders of rows.
 //! * `kind`: element types; `count`: numbers that a caller passes.
@@ -50,6 +50,7 @@ mod device;
 mod exchange;
 mod failure;
 mod foreign;
+mod frames;
 mod groups;
 mod heap;
 mod host;
@@ -79,6 +80,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     check_interpreter()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     lines::keep_package(module.py())?;
+    frames::read_places(module.py())?;
     gpuheap::find_requesters_by(lines::requester);
     gpuheap::walk_frames_by(lines::walk_frames);
     reserve::renew(module.py())?;

@@ -2,8 +2,8 @@
 //!
 //! A line is a code object and a line number, found in the frames of the calling thread. Frames of
 //! libraries that pass memory to the program are skipped. The line is therefore the innermost one
-//! of the program. Names are made only when they are read. An allocation costs only a walk of the
-//! frames and a count.
+//! of the program. Names are made only when they are read, and the line of an instruction is found
+//! once, so an allocation costs a walk of the frames and a count.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -15,8 +15,9 @@ use pyo3::{ffi, intern};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::failure::call;
+use crate::frames::{Place, code_of, frames, line_of, places};
 use crate::locked::locked;
-use crate::scope::{Counts, innermost_frame, thread_serial};
+use crate::scope::{Counts, thread_serial};
 
 /// Outstanding allocations of one heap, keyed by line.
 pub(crate) struct Lines {
@@ -37,6 +38,8 @@ struct Table {
     prune_at: usize,
     /// Indices into `lines`, keyed by a code object's address and a line number.
     by_place: FxHashMap<(usize, i32), u32>,
+    /// Indices into `lines`, keyed by the address of an instruction.
+    by_instruction: FxHashMap<usize, u32>,
     lines: Vec<Option<Line>>,
     vacant_lines: Vec<u32>,
     /// Indices into `threads`, keyed by the interpreter's number of a thread.
@@ -81,6 +84,9 @@ struct Record {
     since: Instant,
 }
 
+/// The line or the thread of an allocation is not in the table yet.
+struct NotKnown;
+
 /// Memory of a line: file, line, function, allocations, bytes, thread names.
 pub(crate) type LineMemory<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
@@ -94,35 +100,42 @@ impl Lines {
 
     /// Records an allocation of the calling line. Returns `None` if the thread has no Python frame.
     pub(crate) fn allocated(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
-        let (record, is_full) = self.record(py, address, bytes, |ident| thread_name(py, ident))?;
-        if is_full {
+        self.allocated_again(address, bytes).unwrap_or_else(|NotKnown| {
+            let record = self.record(py, address, bytes, |ident| thread_name(py, ident));
             self.prune();
-        }
-        Some(record)
+            record
+        })
     }
 
-    /// Records an allocation as [`allocated`](Lines::allocated) does, without running Python. A
-    /// thread that was not seen before is named by its number.
-    pub(crate) fn allocated_below(
-        &self,
-        py: Python<'_>,
-        address: u64,
-        bytes: u64,
-    ) -> Option<RecordId> {
-        self.record(py, address, bytes, |ident| format!("thread {ident}")).map(|(record, _)| record)
+    /// Records an allocation as [`allocated`](Lines::allocated) does, without running Python. Takes
+    /// the interpreter's lock for the first allocation of a line or a thread, and may wait for it.
+    /// A thread that was not seen before is named by its number.
+    pub(crate) fn allocated_below(&self, address: u64, bytes: u64) -> Option<RecordId> {
+        self.allocated_again(address, bytes).unwrap_or_else(|NotKnown| {
+            let name = |ident| format!("thread {ident}");
+            Python::try_attach(|py| self.record(py, address, bytes, name)).flatten()
+        })
     }
 
-    /// Records an allocation. Returns the record, and whether the table should be pruned.
+    /// Records an allocation of a known line and thread, without the interpreter's lock.
+    fn allocated_again(&self, address: u64, bytes: u64) -> Result<Option<RecordId>, NotKnown> {
+        let mut state = self.lock().map_err(|_| NotKnown)?;
+        let known = state.known_line(places().ok_or(NotKnown)?)?;
+        let Some(line) = known else { return Ok(None) };
+        let thread = state.thread(thread_ident(), thread_serial()).ok_or(NotKnown)?;
+        Ok(state.add(line, thread, address, bytes))
+    }
+
+    /// Records an allocation of any line. Returns `None` if the thread has no Python frame.
     fn record(
         &self,
         py: Python<'_>,
         address: u64,
         bytes: u64,
         name_of: impl FnOnce(u64) -> String,
-    ) -> Option<(RecordId, bool)> {
+    ) -> Option<RecordId> {
         let (code, number) = self.calling_line(py)?;
         let (ident, serial) = (thread_ident(), thread_serial());
-        let since = Instant::now();
         let mut state = self.lock().ok()?;
         let thread = match state.thread(ident, serial) {
             Some(known) => known,
@@ -134,22 +147,12 @@ impl Lines {
             }
         };
         let line = state.line(&code, number)?;
-        let at = state.lines[line as usize].as_mut()?;
-        at.allocations += 1;
-        at.bytes += bytes;
-        state.threads[thread as usize].allocations += 1;
-        let record = Some(Record { address, bytes, line, thread, scope: None, since });
-        let id = match state.vacant.pop() {
-            Some(vacant) => {
-                state.records[vacant as usize] = record;
-                vacant
-            }
-            None => {
-                state.records.push(record);
-                u32::try_from(state.records.len() - 1).ok()?
-            }
-        };
-        Some((RecordId(id), state.is_full()))
+        let at = code.as_ptr() as usize;
+        let found = places().and_then(|mut places| places.find(|place| place.code == at));
+        if let Some(place) = found {
+            state.by_instruction.insert(place.instruction, line);
+        }
+        state.add(line, thread, address, bytes)
     }
 
     /// Stores the scope that an allocation was made in.
@@ -231,35 +234,22 @@ impl Lines {
         Ok((named.collect::<PyResult<_>>()?, left_out))
     }
 
-    /// Returns every outstanding allocation, the oldest first, as dictionaries.
-    pub(crate) fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.select_records(py, |_| true)
-    }
-
-    /// Returns outstanding allocations of a scope and of the scopes inside it, the oldest first.
-    /// Includes an allocation if `is_wanted` returns `true` for its address and bytes.
-    pub(crate) fn records_inside<'py>(
+    /// Returns outstanding allocations as dictionaries, the oldest first. Includes those for which
+    /// `is_wanted` returns `true`; its arguments are address and bytes. If `scope` is given,
+    /// includes only those of that scope and of the scopes inside it.
+    pub(crate) fn records<'py>(
         &self,
         py: Python<'py>,
-        scope: u32,
+        scope: Option<u32>,
         mut is_wanted: impl FnMut(u64, u64) -> bool,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.select_records(py, |record| {
-            let is_inside = record.scope.as_ref().is_some_and(|of| of.is_inside(scope));
-            is_inside && is_wanted(record.address, record.bytes)
-        })
-    }
-
-    /// Returns as dictionaries the outstanding allocations that a predicate selects, the oldest
-    /// first.
-    fn select_records<'py>(
-        &self,
-        py: Python<'py>,
-        mut is_wanted: impl FnMut(&Record) -> bool,
-    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let mut is_selected = |record: &Record| {
+            let is_inside = |number| record.scope.as_ref().is_some_and(|of| of.is_inside(number));
+            scope.is_none_or(is_inside) && is_wanted(record.address, record.bytes)
+        };
         let mut records: Vec<_> = {
             let state = call(py, || self.lock())?;
-            let live = state.records.iter().flatten().filter(|record| is_wanted(record));
+            let live = state.records.iter().flatten().filter(|record| is_selected(record));
             let named = live.filter_map(|record| {
                 let line = state.lines[record.line as usize].as_ref()?;
                 let code = state.codes.get(&line.code)?.object.clone_ref(py);
@@ -287,19 +277,15 @@ impl Lines {
 
     /// Returns the code object and line of the program's innermost frame.
     fn calling_line<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyAny>, i32)> {
-        let mut frame = innermost_frame(py)?;
         let mut outermost = None;
-        loop {
-            let (code, number) = read_place(&frame);
+        for frame in frames(py) {
+            let code = code_of(&frame);
             if self.is_program(&code) {
-                return Some((code, number));
+                return Some((code, line_of(&frame)));
             }
-            outermost = Some((code, number)).or(outermost);
-            match frame.getattr(intern!(py, "f_back")) {
-                Ok(back) if !back.is_none() => frame = back,
-                _ => return outermost,
-            }
+            outermost = Some((code, frame));
         }
+        outermost.map(|(code, frame)| (code, line_of(&frame)))
     }
 
     /// Returns whether a code object belongs to the program. Libraries that pass memory to the
@@ -360,6 +346,37 @@ impl Table {
         Some(at)
     }
 
+    /// Returns the index of the running line, if it is known; `None` for a thread without frames.
+    fn known_line(&self, places: impl Iterator<Item = Place>) -> Result<Option<u32>, NotKnown> {
+        let mut places = places.peekable();
+        if places.peek().is_none() {
+            return Ok(None);
+        }
+        for Place { code, instruction } in places {
+            if self.codes.get(&code).ok_or(NotKnown)?.is_program {
+                let line = self.by_instruction.get(&instruction).ok_or(NotKnown)?;
+                return Ok(Some(*line));
+            }
+        }
+        Err(NotKnown)
+    }
+
+    /// Adds an allocation.
+    fn add(&mut self, line: u32, thread: u32, address: u64, bytes: u64) -> Option<RecordId> {
+        let at = self.lines[line as usize].as_mut()?;
+        at.allocations += 1;
+        at.bytes += bytes;
+        self.threads[thread as usize].allocations += 1;
+        let record =
+            Some(Record { address, bytes, line, thread, scope: None, since: Instant::now() });
+        if let Some(vacant) = self.vacant.pop() {
+            self.records[vacant as usize] = record;
+            return Some(RecordId(vacant));
+        }
+        self.records.push(record);
+        u32::try_from(self.records.len() - 1).ok().map(RecordId)
+    }
+
     /// Returns whether the table has enough code objects to be worth pruning.
     fn is_full(&self) -> bool {
         self.codes.len() >= self.prune_at.max(Table::PRUNE)
@@ -379,7 +396,7 @@ impl Table {
             .codes
             .extract_if(|address, code| !holding.contains(address) && is_only_ours(code))
             .collect();
-        let Table { by_place, lines, vacant_lines, .. } = self;
+        let Table { by_place, by_instruction, lines, vacant_lines, .. } = self;
         by_place.retain(|(code, _), at| {
             let stays = !ended.contains_key(code);
             if !stays {
@@ -388,6 +405,7 @@ impl Table {
             }
             stays
         });
+        by_instruction.retain(|_, at| lines[*at as usize].is_some());
         self.prune_at = 2 * self.codes.len();
         ended.into_values().collect()
     }
@@ -447,16 +465,9 @@ fn is_program(code: &Bound<'_, PyAny>) -> bool {
 /// Returns the program's innermost line on the calling thread. The verdict of a dry run shows it.
 pub(crate) fn requester() -> Option<gpuheap::Requester> {
     let line = Python::try_attach(|py| {
-        let mut frame = innermost_frame(py);
-        while let Some(found) = frame {
-            let (code, number) = read_place(&found);
-            if is_program(&code) {
-                let (file, function) = names(&code).ok()?;
-                return Some(format!("{file}:{number} in {function}"));
-            }
-            frame = found.getattr(intern!(py, "f_back")).ok().filter(|back| !back.is_none());
-        }
-        None
+        let frame = frames(py).find(|frame| is_program(&code_of(frame)))?;
+        let (file, function) = names(&code_of(&frame)).ok()?;
+        Some(format!("{file}:{} in {function}", line_of(&frame)))
     });
     Some(gpuheap::Requester { place: 0, line: line.flatten() })
 }
@@ -469,32 +480,19 @@ pub(crate) fn walk_frames(each: &mut AddFrame<'_>) {
     /// Maximum number of recorded frames of a stack.
     const DEPTH: usize = 48;
     let walk = |py: Python<'_>| {
-        let mut frame = innermost_frame(py);
-        for _ in 0..DEPTH {
-            let Some(found) = frame else { return };
-            let (code, number) = read_place(&found);
-            // A new code object may get the address of a freed one, but its name differs.
+        for frame in frames(py).take(DEPTH) {
+            let (code, number) = (code_of(&frame), line_of(&frame));
+            // A code object may get the address of one that was freed. Its name differs then.
             let name = code.getattr(intern!(py, "co_qualname"));
             let name = name.map_or(0, |name| name.as_ptr() as u64);
             each([code.as_ptr() as u64, name, number as u64], &|| {
                 let (file, function) = names(&code).unwrap_or_default();
                 gpuheap::SourceLine { function, file, line: number.max(0) as u32 }
             });
-            frame = found.getattr(intern!(py, "f_back")).ok().filter(|back| !back.is_none());
         }
     };
     // Without an interpreter, or while it shuts down, the stack has no such frames.
     let _ = Python::try_attach(walk);
-}
-
-/// Returns the code object and the current line of a frame.
-fn read_place<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
-    let raw = frame.as_ptr().cast::<ffi::PyFrameObject>();
-    // SAFETY: the object is a frame; the code object is a new reference and never null.
-    unsafe {
-        let code = Bound::from_owned_ptr(frame.py(), ffi::PyFrame_GetCode(raw).cast());
-        (code, ffi::PyFrame_GetLineNumber(raw))
-    }
 }
 
 fn names(code: &Bound<'_, PyAny>) -> PyResult<(String, String)> {

@@ -121,19 +121,6 @@ impl Owner {
         Ok((block, record))
     }
 
-    /// Allocates for a foreign allocator whose lock this thread may hold. No Python runs, and the
-    /// thread keeps the interpreter's lock.
-    pub(crate) fn allocate_below(
-        &self,
-        py: Python<'_>,
-        bytes: u64,
-        stream: &gpuheap::Stream,
-    ) -> PyResult<(Block, Option<RecordId>)> {
-        let block = call(py, || self.heap.allocate(bytes, stream))?;
-        let record = self.tracked_below(py, block.address(), bytes);
-        Ok((block, record))
-    }
-
     /// Runs work that may allocate for Python, or wait, without the interpreter's lock. If memory
     /// is short, Python's collector runs.
     pub(crate) fn work<R: Send>(
@@ -169,23 +156,9 @@ impl Owner {
     }
 
     /// Records an allocation as [`tracked`](Owner::tracked) does, without running Python. The
-    /// caller may be a foreign allocator.
-    pub(crate) fn tracked_below(
-        &self,
-        py: Python<'_>,
-        address: u64,
-        bytes: u64,
-    ) -> Option<RecordId> {
-        if self.tracks { self.lines.allocated_below(py, address, bytes) } else { None }
-    }
-
-    /// Records an allocation as [`tracked_below`](Owner::tracked_below) does. Takes the
-    /// interpreter's lock, and may wait for it.
-    pub(crate) fn tracked_detached(&self, address: u64, bytes: u64) -> Option<RecordId> {
-        if !self.tracks {
-            return None;
-        }
-        Python::try_attach(|py| self.tracked_below(py, address, bytes)).flatten()
+    /// caller may be a foreign allocator. May wait for the interpreter's lock.
+    pub(crate) fn tracked_below(&self, address: u64, bytes: u64) -> Option<RecordId> {
+        if self.tracks { self.lines.allocated_below(address, bytes) } else { None }
     }
 
     /// Returns a range of a buffer's device memory as an array.

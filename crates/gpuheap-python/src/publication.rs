@@ -80,7 +80,9 @@ impl Member for PythonPart {
     fn held(&self) -> Vec<Held> {
         let json = self.with_lines(|py, lines| {
             let found = py.import("gpuheap._holders")?.getattr("held_of")?;
-            found.call1((lines.records(py)?, &self.device, MOST_ENTRIES))?.extract::<String>()
+            found
+                .call1((lines.records(py, None, |_, _| true)?, &self.device, MOST_ENTRIES))?
+                .extract::<String>()
         });
         json.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
     }

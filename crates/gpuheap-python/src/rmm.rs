@@ -85,7 +85,7 @@ impl Served {
         let block =
             self.owner.heap.allocate(bytes, stream.as_ref().unwrap_or(&self.owner.default))?;
         let address = block.address();
-        let record = self.owner.tracked_detached(address, bytes);
+        let record = self.owner.tracked_below(address, bytes);
         let memory = Memory::new(block, record, None, self.owner.clone(), stream).of(RMM);
         self.addresses.keep(address, memory)?;
         Ok(address)

@@ -85,7 +85,7 @@ pub(crate) fn _scope_leaked<'py>(
 ) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let places = lock(&account.counts.kept).places(py);
     let is_leaked = |address, bytes| !has_kept(&places, address, bytes);
-    heap.owner.lines.records_inside(py, account.counts.number, is_leaked)
+    heap.owner.lines.records(py, Some(account.counts.number), is_leaked)
 }
 
 fn make_holder(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
@@ -138,7 +138,7 @@ fn kept_bytes(
     let (mut total, mut end) = (0, 0);
     if heaps.iter().all(|heap| heap.owner.tracks()) && !places.is_empty() {
         for heap in heaps {
-            heap.owner.lines.records_inside(py, account.counts.number, |address, bytes| {
+            heap.owner.lines.records(py, Some(account.counts.number), |address, bytes| {
                 total += if has_kept(places, address, bytes) { bytes } else { 0 };
                 false
             })?;

@@ -426,6 +426,37 @@ def test_replaced_cells_keep_their_lines(heap):
     kept.clear()
 
 
+def test_lines_follow_calls_and_threads(heap):
+    def allocate():
+        return heap.alloc(10)
+
+    def generate():
+        while True:
+            yield allocate()
+
+    class Made:
+        def __init__(self):
+            self.buffer = allocate()
+
+    numbers = generate()
+    kept = []
+
+    def work():
+        for _ in range(3):
+            kept.extend([allocate(), next(numbers), Made()])
+            kept.append(heap.alloc(1))
+            kept.append(heap.alloc(2))
+
+    work()
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    found = {(line.function.rpartition(".")[2], line.bytes) for line in heap.leaks()}
+    assert found == {("allocate", 270), ("work", 9), ("work", 18)}
+    kept.clear()
+
+
 def test_environment_enables_line_tracking():
     for value, tracks in (("counts", True), ("backtraces", True), ("off", False)):
         printed = run(

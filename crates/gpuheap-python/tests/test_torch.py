@@ -97,6 +97,47 @@ assert heap.stats()["live"] == 0 and heap.stats()["allocations"] == 4 * 499
 """)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="frames are read through objects")
+def test_known_line_takes_no_lock(tmp_path):
+    # The main thread keeps the interpreter's lock from `go` on, while the other thread allocates.
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    source = tmp_path / "late.cpp"
+    source.write_text("""
+extern "C" void late(void *(*allocate)(long, int, void *), volatile int *go) {
+    while (!*go) {}
+    allocate(1000, 0, nullptr);
+}
+""")
+    library = tmp_path / "late.so"
+    subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    run(
+        f"late = ctypes.CDLL({str(library)!r}).late"
+        + """
+import time
+heap = gpuheap.torch.install(track="lines")
+[allocator] = changed
+allocate = ctypes.c_void_p(allocator.functions["allocate"])
+first, second, ready = ctypes.c_int(1), ctypes.c_int(0), threading.Event()
+def work():
+    for go in (first, second):
+        if go is second:
+            ready.set()
+        late(allocate, ctypes.byref(go))
+sys.setswitchinterval(1000)
+threading.Thread(target=work, daemon=True).start()
+ready.wait()
+second.value = 1
+begin = time.monotonic()
+while heap.leaks().bytes < 2000 and time.monotonic() < begin + 20:
+    pass
+found = heap.leaks().bytes
+sys.setswitchinterval(0.005)
+assert found == 2000, found
+"""
+    )
+
+
 def test_out_of_memory_has_pytorchs_words(tmp_path):
     if not shutil.which("g++"):
         pytest.skip("no g++")

@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::counts::{Charge, Counts, OpenScopes, lock};
-use super::extent::innermost_frame;
 use super::owned::Holder;
 use super::{Account, innermost};
 use crate::collector::collect;
 use crate::failure;
+use crate::frames::innermost_frame;
 
 /// Modules that request memory for another library. No scope frees the library's objects.
 const HOOKS: [&str; 6] = [

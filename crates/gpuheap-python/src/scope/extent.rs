@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::{ffi, intern};
 
 /// The last serial that was given to a thread.
 static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -103,15 +103,4 @@ fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
 /// Returns the serial of this thread. No other thread of the process ever has it.
 pub(crate) fn thread_serial() -> u64 {
     SERIAL.with(|serial| *serial)
-}
-
-/// Returns the innermost frame of the calling thread. Returns `None` if only C code is on the
-/// stack.
-pub(crate) fn innermost_frame(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: the interpreter's lock is held, so the thread has a thread state. The frame is a new
-    // reference or null.
-    unsafe {
-        let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
-        Bound::from_owned_ptr_or_opt(py, frame.cast())
-    }
 }

@@ -23,7 +23,7 @@ use pyo3::{ffi, intern};
 pub(crate) use budget::{Budget, adopt, charge};
 pub(crate) use counts::{Charge, Counts, OpenScopes, lock};
 use extent::Extent;
-pub(crate) use extent::{innermost_frame, thread_serial};
+pub(crate) use extent::thread_serial;
 pub(crate) use owned::Holder;
 
 /// A scope of one heap. `gpuheap.Scope` is the public class.

@@ -1,10 +1,10 @@
 //! Functions that PyTorch calls by address, and the heaps that serve them.
 //!
 //! PyTorch calls these functions on any thread, with or without the interpreter's lock. If the heap
-//! records lines, an allocation waits for the lock, as PyTorch's own memory history does. No other
-//! request takes the lock. `torch_entry.cpp` contains the functions with C++ interfaces: the
-//! allocation, because PyTorch reports out of memory as a C++ exception, and the pools of CUDA
-//! graphs.
+//! records lines, the first allocation of a line waits for the lock. If the interpreter's frames
+//! can be read in place, no other request takes the lock. `torch_entry.cpp` contains the functions
+//! with C++ interfaces: the allocation, because PyTorch reports out of memory as a C++ exception,
+//! and the pools of CUDA graphs.
 
 mod pools;
 
@@ -89,7 +89,7 @@ impl Served {
         let on = stream.as_ref().unwrap_or(&self.owner.default);
         let block = self.owner.heap.allocate(bytes, on)?;
         let address = block.address();
-        let record = if finds_line { self.owner.tracked_detached(address, bytes) } else { None };
+        let record = if finds_line { self.owner.tracked_below(address, bytes) } else { None };
         let memory = Memory::new(block, record, None, self.owner.clone(), stream).of(PYTORCH);
         self.addresses.keep(address, memory)?;
         Ok(address)

@@ -118,7 +118,7 @@ impl Pools {
         // A replay may run on any stream, so earlier work on the memory must have completed.
         own.record()?.synchronize()?;
         let address = block.address();
-        let record = self.owner.tracked_detached(address, bytes);
+        let record = self.owner.tracked_below(address, bytes);
         let memory = Memory::new(block, record, None, self.owner.clone(), Some(own)).of(PYTORCH);
         let pooled = Pooled { memory, pool: id, stream, is_shared: false };
         self.lock()?.live.insert(address, pooled);

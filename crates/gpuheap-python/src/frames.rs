@@ -1,0 +1,132 @@
+//! Python's frames of the calling thread, the innermost first.
+//!
+//! CPython's functions make an object for each frame and need the interpreter's lock. [`places`]
+//! needs neither: it reads the interpreter's structures, in versions whose structures are known.
+
+use std::sync::{PoisonError, RwLock};
+
+use pyo3::prelude::*;
+use pyo3::{ffi, intern};
+
+/// The code object and the current instruction of a frame, as addresses.
+pub(crate) struct Place {
+    pub(crate) code: usize,
+    pub(crate) instruction: usize,
+}
+
+/// Offsets in bytes of fields of CPython's structures.
+struct Layout {
+    version: (u8, u8),
+    /// Pointers from a thread's state to its innermost frame.
+    innermost: &'static [usize],
+    code: usize,
+    previous: usize,
+    instruction: usize,
+    owner: usize,
+}
+
+/// Layouts of 64-bit builds that have the interpreter's lock and no checks for debugging.
+#[rustfmt::skip]
+static LAYOUTS: [Layout; 3] = [
+    Layout { version: (3, 11), innermost: &[56, 8], code: 32, previous: 48, instruction: 56, owner: 69 },
+    Layout { version: (3, 12), innermost: &[56, 0], code: 0, previous: 8, instruction: 56, owner: 70 },
+    Layout { version: (3, 13), innermost: &[72], code: 0, previous: 8, instruction: 56, owner: 70 },
+];
+
+/// Owner of the frames that only the interpreter uses.
+const INTERPRETER: u8 = 3;
+
+/// Layout of this interpreter; `None` if it is unknown, or after the interpreter began to exit.
+static LAYOUT: RwLock<Option<&Layout>> = RwLock::new(None);
+
+/// Returns the places of the calling thread's frames. Needs no lock of the interpreter. Returns
+/// `None` if the interpreter's structures are unknown.
+pub(crate) fn places() -> Option<impl Iterator<Item = Place>> {
+    let known = LAYOUT.read().unwrap_or_else(PoisonError::into_inner);
+    let layout = (*known)?;
+    // SAFETY: the call has no precondition.
+    let mut next = unsafe { ffi::PyGILState_GetThisThreadState() } as usize;
+    for offset in layout.innermost {
+        // SAFETY: the thread's state exists until the thread or the interpreter ends.
+        next = if next == 0 { 0 } else { unsafe { *((next + offset) as *const usize) } };
+    }
+    Some(std::iter::from_fn(move || {
+        // Held until the last read: the interpreter frees the states of threads when it exits.
+        let _held = &known;
+        while next != 0 {
+            let frame = next;
+            // SAFETY: only this thread, which is here, pushes and pops its frames.
+            let (owner, place) = unsafe {
+                next = *((frame + layout.previous) as *const usize);
+                let code = *((frame + layout.code) as *const usize);
+                let instruction = *((frame + layout.instruction) as *const usize);
+                (*((frame + layout.owner) as *const u8), Place { code, instruction })
+            };
+            if owner != INTERPRETER {
+                return Some(place);
+            }
+        }
+        None
+    }))
+}
+
+/// Makes [`places`] read frames until the interpreter exits, if its structures are known.
+pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
+    let version = py.version_info();
+    let known = LAYOUTS.iter().find(|known| known.version == (version.major, version.minor));
+    // A build for debugging or without the interpreter's lock has flags.
+    let flags: String = py.import("sys")?.getattr("abiflags")?.extract()?;
+    let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };
+    *LAYOUT.write().unwrap_or_else(PoisonError::into_inner) = Some(layout);
+    let public: Vec<usize> = frames(py).map(|frame| code_of(&frame).as_ptr() as usize).collect();
+    // CPython's functions leave out frames that have not begun.
+    let is_right = places()
+        .is_some_and(|mut read| public.iter().all(|&code| read.any(|place| place.code == code)));
+    if !is_right {
+        forget_places();
+    }
+    let forget = wrap_pyfunction!(forget_places, py)?;
+    py.import("atexit")?.call_method1("register", (forget,))?;
+    Ok(())
+}
+
+/// Ends the reading of frames in place, before the interpreter exits.
+#[pyfunction]
+fn forget_places() {
+    // Waits for threads that are reading, 10 ms at most: in a forked child they do not exist.
+    for _ in 0..100 {
+        if let Ok(mut layout) = LAYOUT.try_write() {
+            *layout = None;
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+}
+
+/// Returns the frames of the calling thread as objects.
+pub(crate) fn frames(py: Python<'_>) -> impl Iterator<Item = Bound<'_, PyAny>> {
+    std::iter::successors(innermost_frame(py), |frame| {
+        frame.getattr(intern!(frame.py(), "f_back")).ok().filter(|back| !back.is_none())
+    })
+}
+
+/// Returns the innermost frame of the calling thread; `None` if only C code is on the stack.
+pub(crate) fn innermost_frame(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the interpreter's lock is held. The frame is a new reference or null.
+    unsafe {
+        let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
+        Bound::from_owned_ptr_or_opt(py, frame.cast())
+    }
+}
+
+/// Returns the code object of a frame.
+pub(crate) fn code_of<'py>(frame: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+    // SAFETY: the object is a frame; the code object is a new reference and never null.
+    unsafe { Bound::from_owned_ptr(frame.py(), ffi::PyFrame_GetCode(frame.as_ptr().cast()).cast()) }
+}
+
+/// Returns the current line of a frame.
+pub(crate) fn line_of(frame: &Bound<'_, PyAny>) -> i32 {
+    // SAFETY: the object is a frame.
+    unsafe { ffi::PyFrame_GetLineNumber(frame.as_ptr().cast()) }
+}
