@@ -128,13 +128,18 @@ worker(1)
 WRONG = ("step('two')", "step(2, nam='a')", "worker()", "limited(1).upper()", "heap.leak()")
 
 
+UNTYPED = ("from distributed", "import ray", "import pandas")
+
+
 def strict_programs():
     from test_pages import PROGRAMS
 
     found = {"typed": TYPED}
     for name, blocks in PROGRAMS.items():
         plain = [block.code for block in blocks if not block.mark]
-        if plain and plain[0] == blocks[0].code:
+        # Strict checkers refuse programs with libraries that have no types, or not strict ones.
+        is_typed = not any(library in "".join(plain) for library in UNTYPED)
+        if plain and plain[0] == blocks[0].code and is_typed:
             found[name.replace("/", "_").replace(":", "_").replace(".", "_")] = "\n".join(plain)
     return found
 
