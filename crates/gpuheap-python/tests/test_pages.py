@@ -109,7 +109,7 @@ def environment():
     return made
 
 
-def run(*arguments, folder=ROOT):
+def run(*arguments, folder):
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True, text=True, timeout=300, env=environment(), cwd=folder,
@@ -138,12 +138,14 @@ def test_blocks_run(name, tmp_path):
         options = [*plugin(), "-p", "no:cacheprovider", "--gpuheap", "test_step.py"]
         compare(block, run("-m", "pytest", *options, folder=tmp_path).stdout)
         return
+    # Blocks write files, and read those of the repository.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     parts, lines = [], 0
     for block in blocks:
         # Adds empty lines, so that each block keeps its line numbers within the file.
         parts.append("\n" * lines + block.code)
         lines += block.code.count("\n") + 1
-    done = run("-c", RUNNER, *parts)
+    done = run("-c", RUNNER, *parts, folder=tmp_path)
     # Findings of the emulated device's checks, and warnings about leaks, would be on stderr.
     assert done.returncode == 0 and not done.stderr, done.stdout.replace("\1", "") + done.stderr
     for block, printed in zip(blocks, done.stdout.split("\n\1\n")):
