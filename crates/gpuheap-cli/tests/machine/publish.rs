@@ -6,6 +6,7 @@ use std::process::Command;
 
 use gpuheap::{Access, Device, Heap, PoolKind, Tracking};
 
+use crate::library;
 use crate::publisher::{Program, gpuheap};
 use crate::schema::{differences, schema_of};
 
@@ -15,7 +16,8 @@ const MIB: u64 = 1 << 20;
 #[test]
 #[ignore = "the other tests start it"]
 fn program() {
-    let device = Device::open("emulated:1GiB").unwrap();
+    let device = std::env::var("TEST_DEVICE").unwrap_or_else(|_| "emulated:1GiB".to_owned());
+    let device = Device::open(&device).unwrap();
     let builder = Heap::builder(&device).pool(PoolKind::Binned).hard_limit(64 * MIB);
     let heap = builder.track(Tracking::Counts);
     let heap = heap.publish(Access::Control).build().unwrap();
@@ -145,4 +147,46 @@ fn stopped_program_is_named() {
         "{}",
         ran.stdout
     );
+}
+
+#[test]
+fn programs_on_one_account_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = library::folder(&[&library::NVML, &library::LIBCUDA]);
+    let account = folder.path().join("account");
+    let variables = [
+        ("GPUHEAP_EMULATED_DEVICE", "4GiB"),
+        ("GPUHEAP_EMULATED_ACCOUNT", account.to_str().unwrap()),
+        ("TEST_DEVICE", "cuda:0"),
+    ];
+    let start = || {
+        let test = std::env::current_exe().unwrap();
+        let command = library::command(&test, &driver, &variables);
+        Program::spawned(command, "publish::program", folder.path()).unwrap()
+    };
+    let status = || {
+        let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
+        let mut command = library::command(program, &driver, &variables);
+        let json =
+            crate::ran(command.env("XDG_RUNTIME_DIR", folder.path()).args(["status", "--json"]));
+        json.json()
+    };
+    let mut programs = [start(), start(), start()];
+    for living in [3, 2] {
+        let json = status();
+        let device = &json["devices"][0];
+        let listed = device["processes"].as_array().unwrap();
+        let sum: u64 = listed.iter().map(|process| process["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(listed.len(), living, "{json:#}");
+        assert_eq!(sum + device["unaccounted_bytes"].as_u64().unwrap(), device["used_bytes"]);
+        let published = json["programs"].as_array().unwrap();
+        assert_eq!(published.len(), living, "{json:#}");
+        for program in published {
+            assert!(listed.iter().any(|process| process["pid"] == program["pid"]), "{json:#}");
+            assert_eq!(program["status"]["heaps"][0]["live"], 4 * MIB, "{json:#}");
+        }
+        // A killed process returns its memory, and its socket is swept.
+        programs[0].0.kill().unwrap();
+        programs[0].0.wait().unwrap();
+    }
 }
