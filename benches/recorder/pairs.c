@@ -1,4 +1,4 @@
-/* Pairs of stream-ordered and plain memory, for a program in C and, as a library, for Python. */
+/* Allocates and frees memory, stream-ordered and plain: a program, and a library for Python. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

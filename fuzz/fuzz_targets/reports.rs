@@ -1,4 +1,5 @@
-//! Fuzzes reports of a dry run's processes. A line has the file's name, a blank, and its content.
+//! Fuzzes reports of a dry run's processes. Each line of the input is a report: the name of its
+//! file, a blank, and the content.
 
 #![no_main]
 

@@ -141,7 +141,7 @@ def check(row, options):
     firsts = [each[0] for each in found]
     figures = max(firsts, key=lambda first: first["requested"] or 0)
     if row["devices"]:
-        # The GPUs' figure is of the fullest device.
+        # figures.csv has the memory in use of the device with most of it.
         figures = figures | {"in_use": max(first["in_use"] or 0 for first in firsts)}
     cells, good = [], True
     for key in MARKS:

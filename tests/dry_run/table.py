@@ -2,8 +2,8 @@
 
     table.py [--check]
 
-found.csv has the figures of a run of check.py with `--save`. With `--check`, fails if the page
-differs from the text that this script would write.
+figures.csv has figures of GPUs, and found.csv those of dry runs (`check.py --save`). With
+`--check`, fails if the page differs from the text that this script would write.
 """
 
 import statistics

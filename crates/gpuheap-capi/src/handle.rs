@@ -421,7 +421,7 @@ impl Open {
         Ok(device)
     }
 
-    /// Unlocks memory of the program after all work of the device.
+    /// Waits for all work of the device, then unpins memory of the program.
     pub(crate) fn unregister(&self, memory: *mut c_void) -> Result<(), Failure> {
         let lock = self.registered().remove(&(memory as u64));
         let lock = lock.ok_or_else(|| {

@@ -272,7 +272,7 @@ records! {
         /// Reason for an early end; empty at the end of the process.
         reason: &'a str,
     }
-    /// Mapping of physical memory to a range of addresses. Recorded only if blocks of pools are.
+    /// Mapping of physical memory to a range of addresses. Recorded only beside blocks of pools.
     20 Map {
         /// Time.
         time: Time,

@@ -148,7 +148,7 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Returns the arguments of the structure's type after adapting.
+    /// Returns the generic arguments of the type that adapting the structure gives.
     fn output_arguments(&self, generics: &Generics) -> TokenStream {
         if generics.params.is_empty() {
             return TokenStream::new();

@@ -84,7 +84,7 @@ pub struct Options {
     /// `true` to run the program only on the first card of each compute capability, and to replay
     /// that run's trace for the other cards.
     pub quick: bool,
-    /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
+    /// `true` to count a program as fitting even if its managed memory exceeds the device's memory.
     pub allow_oversubscription: bool,
     /// Results to return at lines of the program.
     pub results: Vec<SetResult>,

@@ -553,7 +553,7 @@ mod tests {
             request
         };
         let stack = || Stack { addresses: vec![110], functions: vec![1], inner: 0, line: None };
-        // Later rounds in which the program gets no memory change nothing.
+        // Further requests change nothing, granted or not.
         for is_granted in [false, true, false, true] {
             add(&mut refused, asked(is_granted, is_granted), stack(), thread);
             assert!(refused.iter().all(|known: &Refused| known.then == Then::Nothing));

@@ -121,8 +121,8 @@ impl Slot {
     /// address.
     fn is_current(&self, end: StackEnd) -> bool {
         let place = std::ptr::with_exposed_provenance::<u64>(self.place);
-        // SAFETY: the place is below the end of the thread's stack, and `Unwound::push` left out
-        // places below the stack pointer. The stack is mapped between them.
+        // SAFETY: `Unwound::push` took no place below the stack pointer, and this place is below
+        // the end of the thread's stack. The stack is mapped from the pointer to the end.
         self.place <= end.0 - size_of::<u64>() && unsafe { place.read_volatile() == self.address }
     }
 }

@@ -431,7 +431,7 @@ fn survey_of_silent_sockets_is_bounded() {
     let name = |number: u32| folder.join(format!("{}-1.sock", 4_194_304 + number));
     let silent: Vec<_> = (0..300).map(|number| UnixListener::bind(name(number)).unwrap()).collect();
     let found = surveyed(base.path());
-    // 64 threads, each of which starts two questions at most.
+    // 64 threads have time for two sockets each. One more result counts the sockets that are left.
     assert!(found.len() <= 129, "{}", found.len());
     let left_over = found.iter().filter_map(|one| one.failure.as_ref());
     let left_over: Vec<_> = left_over.filter(|text| text.starts_with("not asked")).collect();

@@ -236,7 +236,7 @@ impl Lines {
 
     /// Returns outstanding allocations as dictionaries, the oldest first. Includes those for which
     /// `is_wanted` returns `true`; its arguments are address and bytes. If `scope` is given,
-    /// includes only those of that scope and of the scopes inside it.
+    /// includes only allocations of that scope and of scopes inside it.
     pub(crate) fn records<'py>(
         &self,
         py: Python<'py>,

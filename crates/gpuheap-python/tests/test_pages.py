@@ -138,7 +138,7 @@ def test_blocks_run(name, tmp_path):
         options = [*plugin(), "-p", "no:cacheprovider", "--gpuheap", "test_step.py"]
         compare(block, run("-m", "pytest", *options, folder=tmp_path).stdout)
         return
-    # Blocks write files, and read those of the repository.
+    # Blocks write files, and read the repository's examples.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     parts, lines = [], 0
     for block in blocks:

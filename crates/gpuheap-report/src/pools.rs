@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ledger::Ledger;
 
-/// The driver's memory at one moment, in a recording with blocks of frameworks' pools.
+/// Which segments of the driver the pools of frameworks hold at one moment, and what is in them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pools {

@@ -1,5 +1,5 @@
-// Takes memory through the CUDA runtime, in the way that the first argument names. Only the way
-// `checked` checks results.
+// Takes memory through the CUDA runtime. The first argument chooses how. `checked` alone looks at
+// the results of its calls.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -66,8 +66,8 @@ impl Cupy {
         Some(Span { place, bytes, is_head: true })
     }
 
-    /// Gives back every `cudaMalloc` that is wholly free, of all streams, as `free_all_blocks`
-    /// does.
+    /// Gives back each `cudaMalloc` without a live block, of all streams. CuPy's pool has a method
+    /// of this name.
     pub fn free_all_blocks(&mut self) {
         let Self { arenas, taken, books, .. } = self;
         for (stream, arena) in &mut arenas.0 {
