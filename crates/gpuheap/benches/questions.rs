@@ -1,18 +1,20 @@
-//! Cost of an allocation during ten questions a second of another process, and without questions.
-//! Both take turns, a fifth of a second each, so that a busy machine slows both alike.
+//! Cost of an allocation and its free while a process on another core asks ten questions a second,
+//! and without questions. Turns of 0.1 s with a question and without one alternate. The threads
+//! that answer share the core of the allocating thread, so the clock counts their time too.
 //!
 //! ```text
-//! cargo bench -p gpuheap --bench questions
+//! cargo bench -p gpuheap --bench questions -- 0 1      # cores of this process and of the other
+//! cargo bench -p gpuheap --bench questions --no-run    # prints the path of a program that also
+//! ./questions-0123456789abcdef 0 1                     # runs on another machine, with taskset
 //! ```
 //!
-//! Prints nanoseconds of a pair of allocation and free: the thread's processor time divided by the
-//! pairs, and the median of the elapsed time of rounds.
+//! Prints the median nanoseconds of a pair of allocation and free, by the thread's processor time
+//! and by the clock. The ratio is the median over all turns with a question, each divided by the
+//! turn without one next to it. The brackets contain it with 95 % confidence.
 
 use std::error::Error;
 use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gpuheap::{Access, Device, Heap, PoolKind, Stream, Tracking};
@@ -21,84 +23,90 @@ use gpuheap_publish::{Question, ask, sockets};
 /// Pid of the publishing process, in the environment of the other process.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
-/// Phases with questions, and as many without.
-const PHASES: usize = 100;
-const PHASE: Duration = Duration::from_millis(200);
-/// Pairs of a round. It takes some 0.1 ms, so most rounds are not interrupted.
-const PAIRS: u32 = 2000;
+/// Turns with a question, and as many without.
+const TURNS: usize = 300;
+const TURN: Duration = Duration::from_millis(100);
+/// Pairs between two looks at the clock.
+const PAIRS: u32 = 500;
 
 fn main() -> Result<(), Box<dyn Error>> {
     if let Ok(pid) = std::env::var(ASKED) {
         return ask_on_request(pid.parse()?);
     }
+    let mut cores = std::env::args().filter(|word| word.parse::<usize>().is_ok());
+    let own = cores.next().unwrap_or_else(|| "0".to_owned());
+    let other = cores.next().unwrap_or_else(|| "1".to_owned());
+    // Later threads start on the same core.
+    let pid = std::process::id().to_string();
+    let pinned = Command::new("taskset").args(["-cp", &own, &pid]).output()?;
+    if !pinned.status.success() {
+        return Err(String::from_utf8_lossy(&pinned.stderr).into());
+    }
     for tracking in [Tracking::Off, Tracking::Counts] {
-        compare(tracking)?;
+        compare(tracking, &other)?;
     }
     Ok(())
 }
 
-fn compare(tracking: Tracking) -> Result<(), Box<dyn Error>> {
+fn compare(tracking: Tracking, core: &str) -> Result<(), Box<dyn Error>> {
     let device = Device::open("emulated:16GiB")?;
     let builder = Heap::builder(&device).pool(PoolKind::Stitched).track(tracking);
     let heap = builder.publish(Access::Read).build()?;
     let stream = device.stream()?;
-    let mut client = start_client()?;
+    let mut client = Command::new("taskset");
+    client.args(["-c", core]).arg(std::env::current_exe()?);
+    client.env(ASKED, std::process::id().to_string());
+    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut to_client = client.stdin.take().ok_or("no pipe")?;
-    let (mut quiet, mut asked) = (Phases::default(), Phases::default());
-    // The first phase warms up.
-    Phases::default().run(&heap, &stream)?;
-    for _ in 0..PHASES {
-        quiet.run(&heap, &stream)?;
-        to_client.write_all(b"1")?;
-        asked.run(&heap, &stream)?;
-        to_client.write_all(b"0")?;
+    // The first turn warms up.
+    turn(&heap, &stream)?;
+    let mut turns: Vec<[[f64; 2]; 2]> = Vec::new();
+    for number in 0..TURNS {
+        let mut pair = [[0.0; 2]; 2];
+        // The order changes, so that a drift of the machine has no sign.
+        for is_asked in [number % 2 == 0, number % 2 != 0] {
+            to_client.write_all(if is_asked { b"1" } else { b"0" })?;
+            pair[usize::from(is_asked)] = turn(&heap, &stream)?;
+        }
+        turns.push(pair);
     }
     drop(to_client);
-    let output = client.wait_with_output()?;
-    let answers = String::from_utf8(output.stdout)?;
-    let ((cpu, median), (asked_cpu, asked_median)) = (quiet.result(), asked.result());
-    let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
-    writeln!(
-        std::io::stdout(),
-        "tracking {tracking}: {} answers\n  processor {cpu:.2} -> {asked_cpu:.2} ns, {:+.2} %\n  \
-         median    {median:.2} -> {asked_median:.2} ns, {:+.2} %",
-        answers.trim(),
-        change(cpu, asked_cpu),
-        change(median, asked_median),
-    )?;
+    let answers = String::from_utf8(client.wait_with_output()?.stdout)?;
+    let mut out = std::io::stdout();
+    writeln!(out, "tracking {tracking}: {} answers in {TURNS} turns", answers.trim())?;
+    for (at, name) in ["processor", "clock"].into_iter().enumerate() {
+        let [_, quiet, _] = median(turns.iter().map(|[quiet, _]| quiet[at]));
+        let [_, asked, _] = median(turns.iter().map(|[_, asked]| asked[at]));
+        let [least, ratio, most] = median(turns.iter().map(|[quiet, asked]| asked[at] / quiet[at]));
+        writeln!(
+            out,
+            "  {name:<9} {quiet:.2} -> {asked:.2} ns, ratio {ratio:.4} [{least:.4}, {most:.4}]"
+        )?;
+    }
     Ok(())
 }
 
-/// Rounds of pairs.
-#[derive(Default)]
-struct Phases {
-    processor: Duration,
-    rounds: Vec<Duration>,
+/// Allocates and frees for a turn. Returns nanoseconds of a pair by the thread's processor time and
+/// by the clock.
+fn turn(heap: &Heap, stream: &Stream) -> Result<[f64; 2], Box<dyn Error>> {
+    let (began, processor, mut pairs) = (Instant::now(), processor_time(), 0);
+    while began.elapsed() < TURN {
+        for _ in 0..PAIRS {
+            heap.allocate(1024, stream)?.free()?;
+        }
+        pairs += PAIRS;
+    }
+    let times = [processor_time() - processor, began.elapsed()];
+    Ok(times.map(|time| time.as_secs_f64() * 1e9 / f64::from(pairs)))
 }
 
-impl Phases {
-    fn run(&mut self, heap: &Heap, stream: &Stream) -> Result<(), Box<dyn Error>> {
-        let (began, processor) = (Instant::now(), processor_time());
-        while began.elapsed() < PHASE {
-            let round = Instant::now();
-            for _ in 0..PAIRS {
-                heap.allocate(1024, stream)?.free()?;
-            }
-            self.rounds.push(round.elapsed());
-        }
-        self.processor += processor_time() - processor;
-        Ok(())
-    }
-
-    /// Returns nanoseconds of a pair: by processor time, and of the median round.
-    fn result(mut self) -> (f64, f64) {
-        self.rounds.sort_unstable();
-        let pair = |time: Duration, rounds: usize| {
-            time.as_secs_f64() * 1e9 / (rounds.max(1) as f64 * f64::from(PAIRS))
-        };
-        let median = self.rounds.get(self.rounds.len() / 2).copied().unwrap_or_default();
-        (pair(self.processor, self.rounds.len()), pair(median, 1))
-    }
+/// Returns the median, between the bounds that contain it with 95 % confidence: values whose ranks
+/// are 0.98 times the square root of the count apart from its own.
+fn median(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let (middle, apart) = (values.len() / 2, (0.98 * (values.len() as f64).sqrt()).ceil() as usize);
+    [middle - apart, middle, middle + apart].map(|at| values[at])
 }
 
 /// Returns the processor time of this thread.
@@ -109,30 +117,16 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn start_client() -> Result<Child, Box<dyn Error>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.env(ASKED, std::process::id().to_string());
-    Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
-}
-
-/// Asks while the last byte of stdin is a 1. Prints the number of answers at the end of stdin.
+/// Asks a question for each 1 of stdin, and none for a 0. Prints the number of answers at its end.
 fn ask_on_request(pid: u32) -> Result<(), Box<dyn Error>> {
-    let (asks, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (asks_now, ends_now) = (asks.clone(), ends.clone());
-    std::thread::spawn(move || {
-        for byte in std::io::stdin().lock().bytes().map_while(Result::ok) {
-            asks_now.store(byte == b'1', Ordering::Relaxed);
-        }
-        ends_now.store(true, Ordering::Relaxed);
-    });
     let socket = sockets().into_iter().find(|socket| socket.pid == pid).ok_or("no socket")?;
+    let mut questions = [Question::Status, Question::Leaks].iter().cycle();
     let mut answers = 0;
-    while !ends.load(Ordering::Relaxed) {
-        for question in [Question::Status, Question::Leaks] {
-            if asks.load(Ordering::Relaxed) {
-                answers += u32::from(ask(&socket, &question).is_ok());
-            }
-            std::thread::sleep(Duration::from_millis(100));
+    for byte in std::io::stdin().lock().bytes() {
+        if byte? == b'1'
+            && let Some(question) = questions.next()
+        {
+            answers += u32::from(ask(&socket, question).is_ok());
         }
     }
     writeln!(std::io::stdout(), "{answers}")?;
