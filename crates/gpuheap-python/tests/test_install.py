@@ -72,9 +72,10 @@ assert "gpuheap.pycuda.allocator()" in str(installed)
 def test_named_library_that_fails_warns():
     run_program("""
 import warnings
+from gpuheap import _gpuheap
 sys.modules["torch"] = types.ModuleType("torch")
 # A build without its C++ functions.
-gpuheap._gpuheap._torch_functions = dict
+_gpuheap._torch_functions = dict
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     gpuheap.install("512MiB", "torch", device="emulated:1GiB")

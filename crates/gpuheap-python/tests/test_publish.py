@@ -37,6 +37,7 @@ import sys
 import types
 
 import gpuheap
+from gpuheap import _gpuheap
 
 sys.modules["torch"] = torch = types.ModuleType("torch")
 torch.cuda = types.SimpleNamespace(
@@ -46,7 +47,7 @@ torch.cuda = types.SimpleNamespace(
     memory_reserved=lambda device: device * (7 << 20),
 )
 # A build without its C++ functions.
-gpuheap._gpuheap._torch_functions = dict
+_gpuheap._torch_functions = dict
 heap = gpuheap.install(libraries="torch", device="emulated:1GiB", publish=PUBLISH).heap
 freed = heap._allocate_address(1 << 20, library="cuda.core")
 heap._allocate_address(3 << 20, library="Numba")

@@ -235,7 +235,9 @@ def _without_rows(schema: Any, columns: Sequence[str] | None) -> Any:
         field.with_type(pyarrow.float64()) if pyarrow.types.is_null(field.type) else field
         for field in fields
     ]
-    return pyarrow.schema(fields).empty_table()
+    # `Schema.empty_table` imports pandas, which takes some 50 MiB.
+    arrays = [pyarrow.nulls(0, field.type) for field in fields]
+    return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
 
 def _included(pyarrow: Any, columns: Sequence[str] | None, names: list[str]) -> Any:
