@@ -16,7 +16,7 @@ from weakref import WeakSet
 import zict
 from dask.sizeof import sizeof
 from dask.utils import Dispatch
-from distributed.protocol import deserialize, serialize
+from distributed.protocol.serialize import deserialize, serialize
 from distributed.spill import SpillBuffer
 
 from gpuheap import _gpuheap, _heap
@@ -58,7 +58,7 @@ def _of_object(value: Any) -> int:
 def _register_torch() -> None:
     import torch  # pyright: ignore[reportMissingImports]
 
-    @device_bytes.register(torch.Tensor)
+    @device_bytes.register(torch.Tensor)  # pyright: ignore[reportAttributeAccessIssue]
     def _(value: Any) -> int:
         return value.nbytes if value.is_cuda else 0
 
@@ -183,7 +183,8 @@ class Data(MutableMapping[Any, Any]):
         self._failed: set[Any] = set()
         _in_process.add(self)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return id(self)
 
     def relieve(self, nbytes: int) -> bool:
         """Moves results to the host until `nbytes` of device memory are moved, or all results.

@@ -121,7 +121,8 @@ def _library() -> Path:
     import rmm
 
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    versions = f"rmm-{rmm.__version__}-gpuheap-{_gpuheap.__version__}"
+    of_rmm = rmm.__version__  # pyright: ignore[reportAttributeAccessIssue]
+    versions = f"rmm-{of_rmm}-gpuheap-{_gpuheap.__version__}"
     # The suffix names the release of Python, its variant and the machine.
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return Path(cache, "gpuheap", versions, f"gpuheap_rmm_native{suffix}")

@@ -43,9 +43,10 @@ __all__ = ["Data", "Plugin", "device_bytes"]
 #: Oldest release of Dask whose workers report a task's error as `Plugin` reads it.
 _OLDEST = (2025, 1)
 
-if tuple(map(int, distributed.__version__.split(".")[:2])) < _OLDEST:
+_INSTALLED = distributed.__version__  # pyright: ignore[reportPrivateImportUsage]
+if tuple(map(int, _INSTALLED.split(".")[:2])) < _OLDEST:
     raise ImportError(
-        f"gpuheap.dask needs distributed {_OLDEST[0]}.{_OLDEST[1]} or newer, and {distributed.__version__} is "
+        f"gpuheap.dask needs distributed {_OLDEST[0]}.{_OLDEST[1]} or newer, and {_INSTALLED} is "
         "installed; run pip install --upgrade dask distributed"
     )
 
