@@ -36,11 +36,6 @@ pub(crate) fn listed_bytes(machine: &Machine, pid: u32) -> Option<u64> {
     bytes.next().map(|first| bytes.fold(first, u64::saturating_add))
 }
 
-/// Returns `true` if the driver lists a process, on any device.
-pub(crate) fn is_listed(machine: &Machine, pid: u32) -> bool {
-    machine.devices().iter().flat_map(|gpu| &gpu.processes).any(|listed| listed.pid == pid)
-}
-
 /// Returns a process's heaps, if the process publishes them.
 pub(crate) fn heaps(machine: &Machine, pid: u32) -> Option<&Status> {
     machine.programs.iter().find(|program| program.pid == Some(pid))?.status.as_ref()
@@ -48,14 +43,14 @@ pub(crate) fn heaps(machine: &Machine, pid: u32) -> Option<&Status> {
 
 /// Returns the processes that are listed or have a device open.
 pub(crate) fn with_memory(machine: &Machine) -> impl Iterator<Item = &Process> {
-    let holds = |process: &&Process| !process.holds.is_empty() || is_listed(machine, process.pid);
+    let holds = |process: &&Process| !process.holds.is_empty() || machine.is_listed(process.pid);
     machine.processes.iter().filter(holds)
 }
 
 /// Returns the processes that have a device open and are not listed.
 pub(crate) fn unlisted_holders(machine: &Machine) -> impl Iterator<Item = &Process> {
     let is_wanted =
-        |process: &&Process| !process.holds.is_empty() && !is_listed(machine, process.pid);
+        |process: &&Process| !process.holds.is_empty() && !machine.is_listed(process.pid);
     machine.processes.iter().filter(is_wanted)
 }
 
@@ -79,13 +74,13 @@ pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     // A process table that changes while it is read may contain a cycle of parents.
     for _ in 0..32 {
         let Some(known) = ancestor else { break };
-        if is_listed(machine, known.pid) {
+        if machine.is_listed(known.pid) {
             return true;
         }
         ancestor = machine.process(known.parent);
     }
     partners(machine, process.pid)
-        .any(|pid| is_listed(machine, pid) && machine.process(pid).is_some())
+        .any(|pid| machine.is_listed(pid) && machine.process(pid).is_some())
 }
 
 /// Returns `true` if a listed process that lives is in the process group of `process`. The listed
@@ -94,7 +89,7 @@ pub(crate) fn is_grouped_with_living(machine: &Machine, process: &Process) -> bo
     machine
         .processes
         .iter()
-        .any(|other| other.group == process.group && is_listed(machine, other.pid))
+        .any(|other| other.group == process.group && machine.is_listed(other.pid))
 }
 
 /// Returns the processes that share an open file of a device with `pid`.

@@ -176,7 +176,7 @@ fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
             }
             let has_it = |process: &&Process| process.has_open(gpu.minor);
             let holders: Vec<&Process> = machine.processes.iter().filter(has_it).collect();
-            let is_unlisted = |process: &&&Process| !evidence::is_listed(machine, process.pid);
+            let is_unlisted = |process: &&&Process| !machine.is_listed(process.pid);
             for holder in holders.iter().filter(is_unlisted) {
                 let holds = |pid| holders.iter().any(|other| other.pid == pid);
                 let is_proven = !evidence::serves_living(machine, holder)

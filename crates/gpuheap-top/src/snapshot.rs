@@ -32,13 +32,10 @@ impl Snapshot {
             }
             Err(skipped) => (String::new(), Some(skipped.text.clone())),
         };
-        let is_listed = |pid: u32| {
-            accounts.iter().flat_map(|account| &account.processes).any(|row| row.pid == pid)
-        };
         let mut parents = BTreeMap::new();
         let mut others = BTreeMap::new();
         for process in &machine.processes {
-            if is_listed(process.pid) {
+            if machine.is_listed(process.pid) {
                 parents.insert(process.pid, process.parent);
             } else {
                 others.insert(process.pid, process.command(200));

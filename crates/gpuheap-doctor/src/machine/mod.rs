@@ -315,6 +315,11 @@ impl Machine {
         self.nvml.as_ref().map_or(&[], |nvml| &nvml.devices)
     }
 
+    /// Returns `true` if the driver lists a process, on any device.
+    pub fn is_listed(&self, pid: u32) -> bool {
+        self.devices().iter().flat_map(|gpu| &gpu.processes).any(|listed| listed.pid == pid)
+    }
+
     /// Returns a process of [`processes`](Machine::processes).
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.processes

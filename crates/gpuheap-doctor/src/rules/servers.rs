@@ -124,7 +124,7 @@ pub(super) const P18: Rule =
 
 /// Returns a finding for each process that only watches devices.
 fn monitors(machine: &Machine, process: &Process) -> Option<Finding> {
-    (process.only_watches() && !evidence::is_listed(machine, process.pid)).then(|| {
+    (process.only_watches() && !machine.is_listed(process.pid)).then(|| {
         P18.finding(
             format!("{process} watches devices"),
             "It has device files open and uses no memory of a device.",

@@ -83,9 +83,8 @@ fn holders(machine: &Machine, gpu: &Gpu) -> BTreeMap<&'static str, u64> {
     let classes = ["compute", "graphics", "mps", "inherited", "monitor", "unlisted"];
     let mut counts = BTreeMap::from(classes.map(|class| (class, 0)));
     // A CUDA process opens the files of all visible devices, and has memory on few of them.
-    let is_listed =
-        |pid| machine.devices().iter().flat_map(|gpu| &gpu.processes).any(|one| one.pid == pid);
-    let is_unlisted = |process: &&Process| !is_listed(process.pid) && process.has_open(gpu.minor);
+    let is_unlisted =
+        |process: &&Process| !machine.is_listed(process.pid) && process.has_open(gpu.minor);
     let unlisted = machine.processes.iter().filter(is_unlisted).map(|process| {
         if process.only_inherited() {
             "inherited"
