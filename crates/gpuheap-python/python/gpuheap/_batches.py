@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +208,7 @@ class _Items(_Source):
         raise ValueError("an item cannot be halved; pass smaller items")
 
 
-class _Ranges(_Source):
+class _Ranges(_Source, ABC):
     """Ranges of rows."""
 
     #: First row that is not uploaded, counted from row `_before`.
@@ -223,9 +224,9 @@ class _Ranges(_Source):
             raise error
         self.halve()
 
+    @abstractmethod
     def skip_rest(self) -> None:
         """Leaves out the remaining rows."""
-        raise NotImplementedError
 
     def put_back(self) -> None:
         """Continues with the same rows, for an upload that was interrupted."""
