@@ -8,6 +8,7 @@ import types
 import weakref
 
 import pytest
+from fakes.cupy_memory import CFunctionAllocatorMemory, Pointer
 
 import gpuheap
 
@@ -20,25 +21,6 @@ class Stream:
 
     def __cuda_stream__(self):
         return self.inner.__cuda_stream__()
-
-
-class CFunctionAllocatorMemory:
-    """Memory of C functions, as in CuPy."""
-
-    def __init__(self, size, param, malloc_func, free_func, device_id):
-        malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
-            malloc_func
-        )
-        free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free_func)
-        self.size, self.device_id = size, device_id
-        self.ptr = malloc(param, size, device_id) if size > 0 else 0
-        if self.ptr:
-            weakref.finalize(self, free, param, self.ptr, device_id)
-
-
-class Pointer:
-    def __init__(self, mem, offset):
-        self.mem, self.ptr = mem, mem.ptr + offset
 
 
 def c_function(signature, function):

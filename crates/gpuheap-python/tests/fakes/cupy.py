@@ -1,31 +1,15 @@
 """A fake of the part of CuPy that the hook and its example use, because CuPy itself needs a GPU.
 Like CuPy's pool, the fake's pool keeps dropped blocks. Its blocks have no memory."""
 
-import ctypes
 import sys
 import types
-import weakref
+
+from cupy_memory import CFunctionAllocatorMemory, Pointer
 
 
 class Stream:
     def __cuda_stream__(self):
         return 0, 0
-
-
-class CFunctionAllocatorMemory:
-    def __init__(self, size, param, malloc_func, free_func, device_id):
-        malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
-            malloc_func
-        )
-        free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free_func)
-        self.size, self.device_id = size, device_id
-        self.ptr = malloc(param, size, device_id)
-        weakref.finalize(self, free, param, self.ptr, device_id)
-
-
-class Pointer:
-    def __init__(self, mem, offset):
-        self.mem, self.ptr = mem, mem.ptr + offset
 
 
 class OutOfMemoryError(MemoryError):
