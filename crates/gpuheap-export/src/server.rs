@@ -24,8 +24,8 @@ use signal_hook::iterator::Signals;
 use crate::Exposition;
 use crate::format::Format;
 
-/// Most connections at once, each with a thread. tokio's runtime would need fewer threads. But its
-/// build took 8 s of processor time, as much as all other dependencies of this crate together
+/// Maximum number of connections, each with a thread. tokio's runtime would need fewer threads. But
+/// its build took 8 s of processor time, as much as all other dependencies of this crate together
 /// (2026-11-28, two busy cores).
 const MOST_CLIENTS: usize = 32;
 

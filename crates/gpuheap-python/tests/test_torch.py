@@ -97,7 +97,7 @@ assert heap.stats()["live"] == 0 and heap.stats()["allocations"] == 4 * 499
 """)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="frames are read through objects")
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="3.14: objects of frames need the lock")
 def test_known_line_takes_no_lock(tmp_path):
     # The main thread keeps the interpreter's lock from `go` on, while the other thread allocates.
     if not shutil.which("g++"):

@@ -57,7 +57,7 @@ fn profile_or_machine_decides_on_wsl2() {
     };
     assert!(!of_wsl2(&[], text));
     assert!(of_wsl2(&["--profile", "wsl2-rtx4060"], text));
-    let on_a_drive = format!("File \"/mnt/c/work/load.py\"\n{text}");
+    let on_a_drive = format!("File \"/mnt/c/ann/load.py\"\n{text}");
     assert!(of_wsl2(&[], &on_a_drive));
     assert!(!of_wsl2(&["--profile", "h200"], &on_a_drive));
     let folder = tempfile::tempdir().unwrap();

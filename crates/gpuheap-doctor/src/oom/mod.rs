@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn signs_of_wsl2_are_found() {
         for (text, sign) in [
-            ("File \"/mnt/d/work/run.py\", line 3", Some("/mnt/d/")),
+            ("File \"/mnt/d/ann/run.py\", line 3", Some("/mnt/d/")),
             ("Linux pc 6.6.87.2-microsoft-standard-WSL2 #1", Some("microsoft-standard")),
             ("misc dxg: dxgk: dxgkio_make_resident", Some("dxgk")),
             ("/mnt/data/run.py", None),

@@ -90,7 +90,7 @@ fn heaps(program: &Published) -> Vec<Line<'static>> {
     line.collect()
 }
 
-/// Most entries of a list of libraries or scopes.
+/// Maximum number of entries in a list of libraries or scopes.
 const MOST_LISTED: usize = 5;
 
 /// Draws a list in one paragraph: `libraries  2 GiB PyTorch on cuda:0, in the heap; 1 MiB CuPy`.

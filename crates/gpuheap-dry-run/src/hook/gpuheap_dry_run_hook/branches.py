@@ -17,7 +17,7 @@ ROUNDS = 100
 # Rounds until a `while` loop is left in which the peak grows: in each, a sequence gets a token, and
 # few programs generate more.
 MOST_ROUNDS = 4096
-# Most callers whose loops may end at an integer.
+# Maximum number of callers whose loops are searched for the integers that end them.
 CALLERS = 4
 # Consequences of a branch, from the best to the worst.
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
