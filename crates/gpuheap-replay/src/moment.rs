@@ -10,8 +10,8 @@ use crate::Program;
 use crate::models::torch::Settings;
 use crate::text::Amount;
 
-/// Largest rest, in bytes, that stays in a large block when a request uses its front (PyTorch's
-/// `kSmallSize`). A larger rest becomes a free block.
+/// Largest rest, in bytes, that stays in a large block when a request uses the block's front
+/// (PyTorch's `kSmallSize`). A larger rest becomes a free block.
 const LARGEST_REST: u64 = 1 << 20;
 /// Size of PyTorch's segments for small blocks. Blocks in these segments are always split.
 const SMALL_SEGMENT: u64 = 2 << 20;

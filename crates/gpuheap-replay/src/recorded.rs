@@ -112,7 +112,7 @@ impl Recorded {
         }
     }
 
-    /// Returns the limit of the run by `gpuheap run --limit`; `None` without one.
+    /// Returns the run's limit, as `gpuheap run --limit` set it; `None` without a limit.
     pub fn run_limit(&self) -> Option<u64> {
         self.device.as_ref()?.limit
     }
@@ -127,8 +127,8 @@ impl Recorded {
         })
     }
 
-    /// Returns a note on the rows that the program used: a sentence or two. `None` if the trace is
-    /// no capture.
+    /// Returns a note on the report's row for the program's own allocator: a sentence or two.
+    /// `None` if the trace is no capture.
     pub(crate) fn used(&self) -> Option<String> {
         self.device.as_ref()?;
         let pools = self.segments_of.join(" and ");
@@ -153,9 +153,9 @@ impl Recorded {
     }
 }
 
-/// Returns the allocator that served most bytes of a trace, a framework's pool before the driver;
-/// `None` if the trace does not show it.
-/// RMM has several. A heap of gpuheap may have any pool, and does not record the driver's figures.
+/// Returns the allocator that served most bytes of a trace, a framework's pool before the driver.
+/// `None` if the trace does not show it: RMM has several, and a heap of gpuheap may have any pool.
+/// A trace of such a heap lacks the driver's figures.
 fn allocator(trace: &Trace, is_rmm: bool) -> Option<&'static str> {
     match trace.format() {
         Format::PytorchSnapshot => return Some("torch"),
@@ -220,7 +220,7 @@ impl RecordedLimit {
             bytes => bytes.checked_next_multiple_of(GRANULE)?,
         };
         let below = now.checked_add(needed)?;
-        // The device was full. The allocator could still have taken its free bytes.
+        // The device was full. The allocator could still have taken the device's free bytes.
         if let Some(free) = request.device_free
             && free < needed
         {

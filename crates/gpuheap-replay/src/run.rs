@@ -113,8 +113,8 @@ pub fn replay(
     Ok(reports)
 }
 
-/// Returns the results, with one more for each pool that the verdict advises. The new results
-/// precede the results of gpuheap's own pools.
+/// Returns the results, with a further result for each pool that the verdict advises. The new
+/// results precede the results of gpuheap's own pools.
 fn with_remedies(
     bench: &Bench<'_>,
     mut results: Vec<PoolReport>,

@@ -21,8 +21,8 @@ pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
     wrap(text, first, indent, code.split_inclusive([' ', '(']), WIDTH);
 }
 
-/// Adds a shell variable after `first`, in several lines if the terminal is narrower. Words stay
-/// whole: in bash and zsh, blanks at the start of the next line would end the value.
+/// Adds a shell variable after `first`, in several lines if it is wider than the terminal. Words
+/// stay whole: in bash and zsh, blanks at the start of the next line would end the value.
 pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &str) {
     let Some((name, value)) = setting.split_once('=') else {
         return typed(text, first, indent, setting);

@@ -1,10 +1,10 @@
 //! Addresses that a driver gives to the memory taken from it.
 //!
-//! Of two free blocks of one size, the allocators take the one at the lower address. So addresses
-//! decide which segments fill up. The rules here were observed on an H200 (driver 580). The size of
-//! a window is a multiple of 32 MiB, and its address is below all earlier windows. The memory
-//! begins at the window's start. The rest of the window serves later requests that fit, lowest
-//! address first.
+//! Of two free blocks of one size, the allocators take the block at the lower address. So addresses
+//! decide which segments fill up. The rules here were observed on an H200 (driver 580). The driver
+//! places memory in windows of addresses. A window's size is a multiple of 32 MiB, and each new
+//! window lies below all earlier windows. Memory begins at the window's start. The rest of the
+//! window serves later requests that fit, lowest address first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,7 +43,7 @@ impl Addresses {
     /// the sizes match.
     pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.recorded = recorded.into_iter().collect();
-        // Addresses after the first difference are invented, below all recorded addresses.
+        // After a request of another size, addresses are invented below all recorded addresses.
         if let Some(lowest) = self.recorded.iter().map(|&(address, _)| address).min() {
             self.lowest = self.lowest.min(lowest / WINDOW * WINDOW);
         }

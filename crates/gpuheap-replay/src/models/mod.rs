@@ -47,7 +47,7 @@ pub trait Model {
     fn empty_cache(&mut self) {}
 
     /// Returns `true` if `bytes` can be taken from the driver without giving memory back first.
-    /// Always `true` in allocators that do not implement it.
+    /// Always `true` in allocators that do not implement this method.
     fn has_room(&self, _bytes: u64) -> bool {
         true
     }
@@ -55,9 +55,9 @@ pub trait Model {
     /// Returns the books of the model.
     fn books(&self) -> &Books;
 
-    /// Ends the pending state of a freed block, because all streams that used the block have
-    /// completed that work. Ignores a ticket that is not pending. Without effect in allocators that
-    /// reuse a freed block at once.
+    /// Ends the pending state of a freed block, because all streams have completed their work on
+    /// the block. Ignores a ticket that is not pending. Without effect in allocators that reuse a
+    /// freed block at once.
     fn complete(&mut self, _ticket: Ticket) {}
 
     /// Returns the allocator's figures: bytes held now and at the peak, and calls so far.
@@ -131,7 +131,7 @@ pub struct DriverEvent {
     pub bytes: u64,
     /// The stream that the memory is for.
     pub stream: u64,
-    /// Address, as the model's own device gave it.
+    /// Address that the memory has in the model or in the recording.
     pub address: u64,
 }
 

@@ -87,7 +87,7 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
 /// Returns the model's name at the start of `text`, which may continue with settings. `None` if no
 /// model has the name.
 pub(crate) fn name_of(text: &str) -> Option<&'static str> {
-    // `cuda:async` stands before `cuda`. No other name is a prefix of another up to a colon.
+    // The first name that fits is taken, so `cuda:async` precedes its prefix `cuda` in the list.
     NAMES.into_iter().find(|name| {
         text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     })
@@ -101,7 +101,7 @@ fn sizes(model: &str, settings: &str, names: &[&str]) -> Result<Vec<Option<u64>>
         let Some(at) = names.iter().position(|known| *known == name.trim()) else {
             return Err(SettingError::unknown(&format!("{model} has no setting"), name, names));
         };
-        // A size of nothing, with or without a unit, is a setting too.
+        // Zero, with or without a unit, is a valid size here.
         let is_zero = value.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic()) == "0";
         values[at] = Some(match (value.trim().parse(), Size::parse(value)) {
             _ if is_zero => 0,

@@ -21,7 +21,7 @@ use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
-    /// Number of steps from before the recording.
+    /// Number of leading steps, for blocks that were live before the recording.
     before: usize,
     streams: Vec<u64>,
     allocations: usize,
@@ -523,7 +523,7 @@ fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
     u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
 }
 
-/// Returns the segments held before the recording: the segments held at its end, without those
+/// Returns the segments held before the recording: the segments held at its end, without segments
 /// taken during the recording. Empty if a segment grows in place.
 fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =

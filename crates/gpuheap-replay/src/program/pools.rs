@@ -5,8 +5,7 @@ use gpuheap_trace::{Op, Trace};
 /// The common pool, for requests of no private pool.
 const COMMON: (u64, u64) = (0, 0);
 
-/// Private pools of requests, from the recorded requests. If these name no pools, from the segments
-/// at the end.
+/// Private pools, named by the recorded requests or by the segments at the end of the recording.
 pub(super) struct PrivatePools {
     /// Pools in order. A pool's number is its place, counted from 1.
     pools: Vec<(u64, u64)>,
@@ -44,7 +43,7 @@ impl PrivatePools {
         Self { pools, segments: found }
     }
 
-    /// Returns the number of an allocation's pool; 0 is the common one.
+    /// Returns the number of an allocation's pool; 0 is the common pool.
     pub(super) fn number_of(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
         match trace.pool(allocation) {
             Some(COMMON) => return 0,

@@ -22,11 +22,11 @@ impl Program {
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
-    /// If the model takes other segments than recorded under the recorded settings
-    /// ([`reproduction`](Self::reproduction)), the error of its peak widens the range. If a request
-    /// failed or memory was collected, the recording lacks a limit, and the error does not count.
-    /// Under the recorded settings without a memory fraction, an inexact result is replaced by the
-    /// recorded peak, if the device has that much memory.
+    /// If the model under the recorded settings takes other segments than PyTorch took
+    /// ([`reproduction`](Self::reproduction)), the error of the model's peak widens the range. If a
+    /// request failed or memory was collected, the recording lacks a limit, and the error does not
+    /// count. Under the recorded settings without a memory fraction, an inexact result is replaced
+    /// by the recorded peak, if the device has that much memory.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
             let mut model = Torch::new(settings.clone(), device_memory);
@@ -63,7 +63,7 @@ impl Program {
     }
 
     /// Returns `true` if the program gets through on `capacity` of a device's `total` bytes at any
-    /// speed of host and device. The program must get through at the recorded speed.
+    /// speed of host and device. The caller has run the program at the recorded speed.
     ///
     /// One of two conditions is enough. The upper end of [`torch_peak`](Self::torch_peak) on an
     /// unlimited device is within the capacity. Or the program gets through with each shift of the
@@ -96,7 +96,7 @@ impl Program {
         })
     }
 
-    /// Returns `true` if the settings are the recorded ones, except for a limit.
+    /// Returns `true` if the settings are the recorded settings, except for a limit.
     fn is_recorded(&self, settings: &Settings) -> bool {
         self.recorded_settings().is_some_and(|recorded| recorded.is_but_for_limit(settings))
     }

@@ -57,8 +57,8 @@ impl<'t> Bench<'t> {
     /// Returns the bounds of a search for settings on the device. They are small enough for a
     /// search in every verdict.
     pub(crate) fn budget(&self) -> Budget {
-        /// Largest number of steps of the search. A search of so many steps takes one or two
-        /// seconds on two cores (2026).
+        /// Largest number of steps of the search. Such a search takes one or two seconds on two
+        /// cores (2026).
         const STEPS: usize = 12_000_000;
         let memory = self.memory();
         Budget {

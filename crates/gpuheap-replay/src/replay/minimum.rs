@@ -31,8 +31,8 @@ impl Minimum {
 /// Finds the smallest device by bisection between a size that is too small and a size that is
 /// enough. Both sizes at the end were replayed.
 ///
-/// A pool may get through on some smaller device and fail on a larger one. Then there are several
-/// sizes at which the outcome changes, and the result is one of these.
+/// A pool may get through on some smaller device and fail on a larger one. Then the outcome changes
+/// at several sizes, and the result is one of these sizes.
 ///
 /// `attempt` replays on a device of the given bytes. It returns the peak of reserved bytes, or why
 /// memory ran out. Sizes are multiples of `step`. `known_peak` is the peak of a replay on a device

@@ -33,7 +33,7 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: 
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();
     known.sort_by_key(|fit| fit.card.usable_bytes);
-    // If the program's own pool is not known, one pool stands for all cards.
+    // If all cards that fit need the same pool, the lines of the cards do not name the pool.
     let common = match known.iter().find_map(|fit| fit.way.as_ref()) {
         Some(Way::With(first))
             if known.iter().all(|fit| {

@@ -52,7 +52,7 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
 enum Outcomes {
     /// The replay alone. It stands for the recorded run too, if both had the same outcome.
     One,
-    /// A recorded failure, then a replay on another device than the run's.
+    /// A recorded failure, then a replay on a device that differs from the run's device.
     BothFirstRecorded,
     /// A replay on a device or with a pool that the user chose, then a recorded failure.
     BothFirstReplayed,
@@ -130,7 +130,7 @@ fn sentence(report: &TraceReport) -> String {
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             advice_text(advice),
-            // If the user named pools, the log's own pool does not matter.
+            // If the user named pools, the RMM resource of the recorded run does not matter.
             match verdict.fits.is_empty() || !report.recorded.is_rmm {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
@@ -429,7 +429,7 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
 }
 
 /// Returns the remedies that fit on a screen: the first of each kind, then the others in the order
-/// of the verdict. For a program that would have to be rewritten, gpuheap's own heap is left out.
+/// of the verdict. Leaves gpuheap's own heap out for RMM: the program would have to be rewritten.
 fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let remedies = &report.verdict.remedies;
     let is_meant = |remedy: &Remedy| !report.recorded.is_rmm || !remedy.is_own_heap;

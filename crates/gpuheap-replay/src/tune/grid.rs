@@ -28,7 +28,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns settings that were not tried yet.
+    /// Returns a candidate that was not tried yet.
     fn new(setting: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
             setting: setting.into(),

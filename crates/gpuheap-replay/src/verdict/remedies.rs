@@ -218,8 +218,8 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         found.into_iter().filter(helps).filter_map(remedy).take(SHOWN).collect()
     }
 
-    /// Returns the remedy that PyTorch uses the driver's own pool, if the program gets through with
-    /// that pool.
+    /// Returns PyTorch's setting for the driver's own pool as a remedy, if the program gets through
+    /// with that pool.
     fn asynchronous(&self) -> Result<Option<Remedy>, ReplayError> {
         let ran = attempt(self.bench, "rmm:async", self.bench.memory())?;
         let line = "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync";

@@ -14,8 +14,8 @@ pub(super) struct Resource {
 }
 
 /// Returns the resources with which the program gets through on the device. Resources that rarely
-/// call the driver come first, then RMM's default and others that call it often. Each group is
-/// ordered by memory, least first.
+/// call the driver come first, then RMM's default and others that call the driver often. Each group
+/// is ordered by memory, least first.
 ///
 /// If the program gets through with no resource, returns the resources with which it gets through
 /// on a device of any size, least memory first.
@@ -36,8 +36,8 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     Vec::new()
 }
 
-/// Returns the first resource, and the first one that takes less memory by calling the driver
-/// often. Without such a resource, returns the first two.
+/// Returns the first resource, and the first other resource that calls the driver often. If no
+/// other resource does, returns the first two.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     let others = || resources.iter().skip(1);
     let second = others().find(|resource| resource.calls_often()).or(others().next());

@@ -202,7 +202,7 @@ impl Model for Counted {
     }
 }
 
-/// Programs that differ from some operation on because of a tie: file, number, and that operation.
+/// Programs in which a tie makes the model differ: file, number, and first operation that differs.
 /// Of two blocks of one size, RMM takes one by address, and CuPy by the order of a Python set. RMM
 /// also searches streams in order of event addresses.
 const TIES: [(&str, u64, usize); 4] =

@@ -11,8 +11,8 @@ one row for each operation:
 
 * `a`: a request for `bytes` on `stream`, met if `ok` is 1. `f`: the block `id` is freed on
   `stream`, not always the stream of its request. `e`: CuPy's `free_all_blocks`.
-* `reserved`: bytes that the resource holds from its upstream after the operation. A
-  `StatisticsResourceAdaptor` below the resource counts them, or CuPy's pool; -1 if neither does.
+* `reserved`: bytes that the resource holds from its upstream after the operation. Counted by a
+  `StatisticsResourceAdaptor` below the resource, or by CuPy's pool; -1 if not counted.
 * `taken`: decrease in bytes of the device's free memory (cuMemGetInfo) since the resource was made.
 
 Copy the files into crates/gpuheap-replay/tests/data/pools, and add their names to the test.

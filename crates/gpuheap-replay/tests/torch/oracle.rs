@@ -113,7 +113,7 @@ impl Recording {
         let mut live: HashMap<u64, (Ticket, usize)> = HashMap::new();
         let mut uses: HashMap<u64, HashSet<usize>> = HashMap::new();
         let mut held: HashSet<usize> = HashSet::new();
-        // Freed blocks, with the streams that each waits for.
+        // Freed blocks, each with the streams that the block waits for.
         let mut pending: Vec<(Ticket, HashSet<usize>)> = Vec::new();
         for (number, row) in self.rows.iter().enumerate() {
             let mut met = true;

@@ -150,7 +150,7 @@ impl Arena {
         span
     }
 
-    /// Moves all superblocks of the arenas to the global arena, including those in use.
+    /// Moves all superblocks of the arenas to the global arena, including superblocks in use.
     fn defragment(&mut self) {
         for arena in self.arenas.values_mut() {
             for (place, block) in std::mem::take(&mut arena.0) {

@@ -12,12 +12,13 @@ const HIGHEST: u64 = 1 << 60;
 /// RMM's `PoolMemoryResource` over `cudaMalloc`.
 ///
 /// Each stream has its own free list: best fit with merging. If that list has no large enough
-/// piece, the stream takes a piece from another list. If no list has one, the stream merges the
-/// other lists into its own. At last the pool grows. The pool never shrinks.
+/// piece, the stream takes a piece from another list. If no list has such a piece, the stream
+/// merges the other lists into its own. At last the pool grows. The pool never shrinks.
 ///
 /// Other lists are searched in order of their streams' first request. RMM searches them in order of
-/// event addresses. Of two blocks of one size, RMM takes the lower. No trace has those addresses.
-/// So the figures may differ for programs with several streams or many segments.
+/// event addresses. Of two blocks of one size, RMM takes the lower. No trace has addresses of
+/// events and of segments. So the figures may differ for programs with several streams or many
+/// segments.
 #[derive(Debug, Clone)]
 pub struct Pool {
     books: Books,

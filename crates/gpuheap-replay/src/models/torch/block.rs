@@ -43,7 +43,7 @@ pub(super) enum State {
     Free,
     /// Addresses of a growing segment at which no memory is mapped.
     Unmapped,
-    /// Block number that is not in use.
+    /// Entry of the list of blocks that is not in use.
     Spare,
 }
 

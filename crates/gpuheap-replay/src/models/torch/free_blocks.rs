@@ -83,7 +83,7 @@ impl FreeBlocks {
         self.first_not_below(bytes, 0)
     }
 
-    /// Returns bytes and number of the block at a position; `None` after the last.
+    /// Returns bytes and index of the block at a position; `None` after the last position.
     pub(super) fn get(&self, position: Position) -> Option<(u64, u32)> {
         let Free { bytes, block, .. } = self.chunks.get(position.chunk)?[position.index];
         Some((bytes, block))
@@ -99,7 +99,7 @@ impl FreeBlocks {
         }
     }
 
-    /// Returns bytes and numbers of all blocks, in order.
+    /// Returns bytes and indices of all blocks, in order.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> {
         self.chunks.iter().flatten().map(|&Free { bytes, block, .. }| (bytes, block))
     }
@@ -109,8 +109,7 @@ impl FreeBlocks {
         self.lasts.last().map(|last| last.bytes)
     }
 
-    /// Returns the first position whose block does not order before a block with this size and
-    /// address.
+    /// Returns the position of the first block at or after this size and address in the order.
     fn first_not_below(&self, bytes: u64, address: u64) -> Position {
         let chunk = count_below(&self.lasts, bytes, address);
         let in_chunk = |chunk: &Vec<Free>| count_below(chunk, bytes, address);
@@ -127,7 +126,7 @@ impl FreeBlocks {
     }
 }
 
-/// Returns the number of leading blocks that order before a block with this size and address.
+/// Returns the number of blocks that precede this size and address in the order.
 fn count_below(blocks: &[Free], bytes: u64, address: u64) -> usize {
     // Packs size and address into one number, so that the comparison takes no branch.
     let key = |bytes: u64, address: u64| u128::from(bytes) << 64 | u128::from(address);

@@ -159,8 +159,8 @@ impl Settings {
         }
     }
 
-    /// Sets the number of parts into which powers of two are divided for rounding. It applies from
-    /// `from_mib` MiB up to the next power with its own number. Zero turns rounding to powers off.
+    /// Sets the number of parts into which powers of two are divided for rounding: from `from_mib`
+    /// MiB up to the next power with another number. Zero turns rounding to powers off.
     ///
     /// # Errors
     /// Returns an error if `from_mib` or `divisions` is not a power of two.
