@@ -182,7 +182,7 @@ class Entries:
         self.frames = Frames(out)
 
     def write(self, action, address, size, functions=None, shared=None):
-        """Returns the memo index of the list of frames, `shared` or new."""
+        """Writes an entry. Returns the memo index of its frames' list: `shared`, or a new one."""
         out = self.out
         if self.count % BATCH == 0:
             out.raw(b"(" if self.count == 0 else b"e(")

@@ -24,8 +24,8 @@ const HOST: u64 = u64::MAX;
 
 const AGAIN: &str = "record again with gpuheap run";
 
-/// Exclusive upper bound of device ordinals. A driver lists at most 64. Each device has a trace, so
-/// without a bound a hostile file could request a trace for each of its events.
+/// Exclusive upper bound of device ordinals. A driver lists at most 64 devices. Each device has a
+/// trace, so without a bound a hostile file could request a trace for each of its events.
 const DEVICES: u32 = 256;
 
 /// Maximum number of calls of a stack, or of an interpreter's frames. Recorders write 64 and 48.
@@ -374,7 +374,7 @@ impl Capture {
             }
             Record::RangeEnd { time, range } => {
                 self.note(time);
-                // A child made by a raw `clone` may end ranges of its parent.
+                // A child made by a raw `clone` may end a range of its parent a second time.
                 let range = (range as usize).checked_sub(1).and_then(|at| self.ranges.get_mut(at));
                 if let Some(Some(range)) = range {
                     self.open_ranges -= usize::from(range.end == usize::MAX);
@@ -603,7 +603,8 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device, while it is built.
 struct Device {
     builder: TraceBuilder,
-    /// Index of each event of the file, and of its first event in the trace. Empty without ranges.
+    /// Index of each event of the file, and index of its first event in the trace. Empty without
+    /// ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
@@ -686,7 +687,7 @@ impl Device {
 }
 
 /// Returns the address of a block in a trace. The highest bits keep handles apart from pointers: no
-/// pointer of CUDA uses them.
+/// pointer of CUDA uses these bits.
 fn key(space: u32, address: u64) -> u64 {
     // Blocks of pools are at pointers of the driver.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60

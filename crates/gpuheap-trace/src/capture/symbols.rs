@@ -31,8 +31,8 @@ struct CodeFile {
 }
 
 impl CodeFile {
-    /// Returns the file's symbols. `None` if the file is gone, is no regular file, or is another
-    /// build than the recorded one.
+    /// Returns the file's symbols. `None` if the file is gone, is no regular file, or differs from
+    /// the recorded build.
     fn loader(&mut self) -> Option<&Loader> {
         if self.loader.is_none() {
             let is_same = self.is_same_build();
@@ -76,7 +76,7 @@ type Call = (u32, u64);
 /// Call with names and lines.
 pub(super) struct ResolvedCall {
     pub(super) frames: Box<[u32]>,
-    /// Name of its file. `None` for files between the program and the driver.
+    /// Name of the call's file. `None` for files between the program and the driver.
     pub(super) module: Option<Arc<str>>,
 }
 
@@ -246,8 +246,8 @@ fn look_up(
     Ok(())
 }
 
-/// Returns the name of a function as its language writes it. Names of C stay: read as C++, `f` is
-/// the type `float`.
+/// Returns the name of a function as its language writes it. Names of C functions are kept: the C++
+/// demangler would read `f` as the type `float`.
 fn demangle(name: &str) -> String {
     match name.starts_with("_Z") || name.starts_with("_R") {
         true => addr2line::demangle_auto(name.into(), None).into_owned(),

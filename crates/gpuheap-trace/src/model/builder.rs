@@ -16,9 +16,9 @@ use crate::Error;
 /// by equal rules in all formats:
 ///
 /// * A free ends the block that was last allocated at its address.
-/// * Allocations of zero bytes may share an address with each other and with one other block. A
-///   free of zero bytes ends the latest of these allocations. Any other free ends the other block
-///   first.
+/// * Allocations of zero bytes may share an address with each other and with one larger block. A
+///   free of zero bytes ends the latest of these allocations. A free of more bytes ends the larger
+///   block first.
 /// * An allocation at an address that is still live means that the file lacks a free. Then the
 ///   builder adds a free of the old block, on the stream of that block ([`Trace::inferred_frees`]).
 /// * A free of an address that is not live is not an event ([`Trace::unknown_frees`]).

@@ -108,7 +108,7 @@ pub enum Op {
         /// Number of the allocation that ends.
         allocation: u32,
     },
-    /// A freed block is no longer pending: all streams that used it have completed that work.
+    /// A freed block is no longer pending: all streams have completed their work on the block.
     /// Occurs only in formats that record completions ([`Format::records_completion`]).
     FreeCompleted {
         /// Number of the allocation.
@@ -179,18 +179,18 @@ impl Trace {
         self.device
     }
 
-    /// Returns all events, the reconstructed ones first.
+    /// Returns all events, reconstructed events first.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
     /// Returns the number of events at the start of [`events`](Self::events) that stand for memory
-    /// from before the recording. They have time zero.
+    /// from before the recording. Such events have time zero.
     pub fn reconstructed_events(&self) -> usize {
         self.recorded_from
     }
 
-    /// Returns the number of allocations, including those before the recording.
+    /// Returns the number of allocations, including allocations before the recording.
     pub fn allocations(&self) -> u32 {
         // The builder's numbers fit into 32 bits.
         u32::try_from(self.addresses.len()).unwrap_or(u32::MAX)

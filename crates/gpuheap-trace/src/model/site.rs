@@ -4,8 +4,8 @@ use std::iter::once;
 
 use super::{Frame, Op, Trace};
 
-/// Number of characters that a site shows of a path or a function. It shows the last ones, because
-/// names of one file or module begin alike.
+/// Number of characters that a site shows of a path or a function. A site shows the last
+/// characters, because names in one file or module begin alike.
 const SHOWN: usize = 48;
 
 impl Trace {
@@ -176,8 +176,8 @@ fn is_of_system(file: &str) -> bool {
     parts.iter().any(|part| file.contains(part))
 }
 
-/// Returns `true` if the frame is of CUDA's runtime or driver, or of an emulated one. A runtime
-/// that is linked into the program has no file, so its functions are known by their names.
+/// Returns `true` if the frame is of CUDA's runtime or driver, real or emulated. A runtime that is
+/// linked into the program has no file, so its functions are known by their names.
 fn is_of_cuda(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     let function = frame.function.strip_prefix("cuda").or(frame.function.strip_prefix("cu"));
@@ -200,7 +200,7 @@ fn is_of_gpuheap(frame: &Frame) -> bool {
     is_source || name.starts_with("gpuheap_emu") || crates.into_iter().any(is_path)
 }
 
-/// Returns `true` for a library of CUDA, for an emulated one, and for the C and C++ runtime. Their
+/// Returns `true` for a library of CUDA, real or emulated, and for the C and C++ runtime. Such
 /// frames are between the program's call and the driver.
 pub(crate) fn is_runtime(file_name: &str) -> bool {
     let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];

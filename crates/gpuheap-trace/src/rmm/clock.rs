@@ -6,7 +6,7 @@ const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 /// hours, midnight is recognised if no row was logged for up to 22 hours across it.
 const MIDNIGHT_US: u64 = 2 * 60 * 60 * 1_000_000;
 
-/// Clock that converts times of day to nanoseconds since the first one, across midnights.
+/// Clock that converts times of day to nanoseconds since the first time, across midnights.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     days: u64,

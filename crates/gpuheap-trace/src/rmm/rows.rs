@@ -28,8 +28,8 @@ impl<'a> Rows<'a> {
         let csv = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            // The terminator is not CRLF: the reader would then end a row at \r, and count its line
-            // break with the next row.
+            // With the terminator CRLF, the reader would end a row at \r, and count the line break
+            // with the next row.
             .terminator(csv::Terminator::Any(b'\n'))
             .buffer_capacity(64 << 10)
             .from_reader(Metered { source, row_left: 0, last_byte: b'\n' });

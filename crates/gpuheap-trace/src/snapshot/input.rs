@@ -89,7 +89,7 @@ impl<R: Read> Input<R> {
         if self.is_ended && held(self) < length { Err(held(self)) } else { Ok(()) }
     }
 
-    /// Returns the next bytes without taking them: `most` of them, or fewer at the end.
+    /// Returns the next `most` bytes without taking them, or fewer bytes at the end.
     pub(super) fn peek(&mut self, most: usize) -> &[u8] {
         let held = self.hold(most as u64).unwrap_or(self.filled - self.taken);
         &self.buffer[self.taken..][..held]

@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::value::Packed;
 
-/// Values, keyed by index. CPython numbers values from 0 up, and a vector holds these. A table
-/// holds values with other indices, which other programs may write.
+/// Values, keyed by index. CPython numbers values from 0 up, and a vector holds them. Other
+/// programs may write other indices, and a table holds values with such indices.
 #[derive(Default)]
 pub(super) struct Memo {
     dense: Vec<Packed>,

@@ -20,8 +20,8 @@ use crate::{Error, Place};
 const HELD_PER_BYTE: u64 = 6;
 /// Bytes of memory allowed in addition, because the start of a file may differ from the rest.
 const HELD_AT_ONCE: u64 = 4 << 20;
-/// Number of opcodes between two checks of the memory. An opcode takes some tens of bytes, or as
-/// many as its own length.
+/// Number of opcodes between two checks of the memory. An opcode's value takes some tens of bytes,
+/// or as many bytes as the opcode.
 const COUNTED_AFTER: u32 = 64;
 
 /// A pickle that was read.

@@ -14,9 +14,9 @@ const BLOCK: u64 = 512;
 /// Writes traces as one PyTorch memory snapshot, for PyTorch's memory viewer. The pickle has plain
 /// data only, in protocol 2.
 ///
-/// A trace without a device becomes device 0. If two traces have one device, the later one becomes
-/// the next free device. A trace without segments gets a segment for each block, because the
-/// viewer shows blocks within segments. Threads and the kinds of memory are left out.
+/// A trace without a device becomes device 0. If two traces have the same device, the later trace
+/// becomes the next free device. A trace without segments gets a segment for each block, because
+/// the viewer shows blocks within segments. Threads and the kinds of memory are left out.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -372,7 +372,7 @@ impl<W: Write> Pickle<W> {
                 self.writer.write_all(&(number as u32).to_le_bytes())
             }
             _ => {
-                // Nine bytes, because the last one has the sign.
+                // Nine bytes, because the last byte has the sign.
                 self.writer.write_all(&[opcode::LONG1, 9])?;
                 self.writer.write_all(&number.to_le_bytes())?;
                 self.op(0)

@@ -1,4 +1,4 @@
-//! Encoder of plain data as pickles of protocols 2 to 5. It replaces CPython's.
+//! Encoder of plain data as pickles of protocols 2 to 5. It replaces CPython's encoder.
 
 /// Plain data.
 #[derive(Debug, Clone, PartialEq)]
