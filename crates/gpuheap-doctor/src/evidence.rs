@@ -6,7 +6,7 @@ use gpuheap_text::age;
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::{Account, Place, Row, is_hidden};
 
-/// Largest number of processes named in a list. The list ends with the number of the others.
+/// Largest number of processes named in a list. The list ends with the number of other processes.
 const NAMED: usize = 3;
 
 /// Returns the devices that answer, each with its account.

@@ -267,7 +267,7 @@ impl Plan {
 /// # Errors
 ///
 /// Returns an error if the pid now belongs to another process, if the process may not be signalled,
-/// or if it does not end.
+/// or if the process does not end.
 pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);

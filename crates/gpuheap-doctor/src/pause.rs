@@ -127,8 +127,8 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// Returns an error if the process is not the planned one or does not run, or if a driver call
-    /// failed.
+    /// Returns an error if the process is not the planned process or does not run, or if a driver
+    /// call failed.
     pub fn run(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
         let pid = self.pid;
         self.is_there(machine)?;
@@ -157,8 +157,8 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// Returns an error if the process is not the one that was paused, if a device has too little
-    /// free memory, or if a driver call failed.
+    /// Returns an error if the process is not the paused process, if a device has too little free
+    /// memory, or if a driver call failed.
     pub fn resume(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
         let pid = self.pid;
         self.is_there(machine)?;
@@ -202,7 +202,7 @@ impl Pause {
         Ok(())
     }
 
-    /// Checks that the process is the planned one: the pid may now belong to another process.
+    /// Checks that the process is the planned process: the pid may now belong to another process.
     fn is_there(&self, machine: &Machine) -> Result<(), String> {
         match machine.start_ticks(self.pid) {
             Some(start) if start == self.start_ticks => Ok(()),

@@ -87,7 +87,7 @@ impl CudaProbe {
 /// Name of the line about the end of the probing process.
 const END: &str = "end";
 
-/// Returns the line about the end of the probing process. It follows the lines of the process.
+/// Returns the last line, about the end of the probing process.
 pub(crate) fn end_line(failure: Option<&str>) -> String {
     let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Ok };
     CudaProbe::new(None, END, outcome, failure.unwrap_or_default()).to_line()

@@ -38,7 +38,7 @@ pub struct Gpu {
     pub name: String,
     /// Permanent identity: `GPU-…`.
     pub uuid: String,
-    /// The number of `/dev/nvidiaN`.
+    /// `N` of the device file `/dev/nvidiaN`.
     pub minor: Option<u32>,
     /// The bus address: `00000000:01:00.0`.
     pub pci: String,

@@ -45,7 +45,7 @@ pub struct Machine {
     pub unreadable: Option<usize>,
     /// Processes that publish their memory, by pid.
     pub programs: Vec<Published>,
-    /// The kernel's log. This field and those below are empty before [`examine`](Machine::examine).
+    /// The kernel's log. Empty before [`examine`](Machine::examine), as are the fields to `shared`.
     pub log: Vec<Message>,
     /// Paths of `libcuda.so.1`, in the order in which programs find them.
     pub libcuda: Vec<String>,
@@ -165,7 +165,7 @@ impl Machine {
         let programs = probe::limited(&self.source, limit, |source| source.programs());
         self.programs = match programs.and_then(|programs| programs) {
             Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
-            // A recording of an earlier version has none.
+            // A recording of an earlier version has no such programs.
             Err(reason) if reason.why == Why::Missing => Vec::new(),
             Err(reason) => {
                 self.skipped.push(("programs", reason));

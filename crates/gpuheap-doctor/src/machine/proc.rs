@@ -16,7 +16,7 @@ pub(super) struct Stat {
 
 impl Stat {
     /// Parses the line. The name is in parentheses and may hold any character, so the last
-    /// parenthesis ends it.
+    /// parenthesis ends the name.
     pub(super) fn parse(line: &str) -> Option<Stat> {
         let open = line.find('(')?;
         let close = line.rfind(')').filter(|&close| close > open)?;

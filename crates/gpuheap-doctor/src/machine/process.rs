@@ -179,7 +179,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     seen.sort_by_key(|process| process.pid);
     let visible = seen.iter().map(|process| (process.pid, process.stat.session)).collect();
     let unreadable = seen.iter().filter(|process| !process.is_readable).count();
-    // This process may keep NVML open, and with it every device file.
+    // This process may keep NVML open, and NVML keeps every device file open.
     let own = source.link("/proc/self").ok().and_then(|pid| pid.parse().ok());
     let is_wanted = |process: &Seen| {
         let stat = &process.stat;
@@ -354,7 +354,7 @@ fn read_details(source: &Arc<dyn Source>, pid: u32) -> Details {
     limited(source, Duration::from_millis(500), read).unwrap_or_default()
 }
 
-/// Samples processes that may be stuck or idle twice more, a second apart.
+/// Takes two more samples, a second apart, of processes that may be stuck or idle.
 pub(super) fn sample(source: &dyn Source, processes: &mut [Process]) {
     let is_stuck = |pid: u32| {
         let folder = format!("/proc/{pid}/task");

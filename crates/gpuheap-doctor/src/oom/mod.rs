@@ -22,8 +22,8 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line = words.join(" ");
     let line = line.as_str();
-    // Specific readers are first, because most texts end with the driver's own words, which `bare`
-    // also reads.
+    // Specific readers are first. Most texts end with the driver's own words, and `bare` would read
+    // these words.
     let readers: [&dyn Fn() -> Option<Explanation>; 18] = [
         &|| gpuheap::figures(line),
         // gpuheap's own error is one line, and other text may follow.
@@ -60,7 +60,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
 
 /// Returns the words that show that a text was written under WSL2.
 fn wsl2_sign(text: &str) -> Option<&str> {
-    // PyTorch prints the last size for memory that Windows does not report.
+    // The last sign is a size that PyTorch prints for memory that Windows does not report.
     const SIGNS: [&str; 7] = [
         "microsoft-standard",
         "/usr/lib/wsl/",

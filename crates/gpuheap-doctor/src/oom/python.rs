@@ -36,8 +36,8 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         .filter_map(|(at, _)| after(&text[at..], " has "))
         .fold(0, u64::saturating_add);
     let others = match own.zip(total).zip(free) {
-        // Memory that is neither free nor the process's own belongs to others, whether or not the
-        // text names them.
+        // Memory that is neither free nor the process's own belongs to other processes, even if the
+        // text does not name them.
         Some(((own, total), free)) if is_new => {
             let rest = total.saturating_sub(free).saturating_sub(own);
             // Sizes are rounded, and the driver keeps some memory for itself.
@@ -144,7 +144,7 @@ pub(super) fn jax(text: &str) -> Option<Explanation> {
     ]))
 }
 
-/// Explains PyCUDA. Its contexts are current only on the thread that pushed them.
+/// Explains PyCUDA. A context of PyCUDA is current only on the thread that pushed the context.
 pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pycuda = text.contains("pycuda");
     let known = |cause: &str, fix: &str| Some(explanation("PyCUDA", cause, fix).confirmed(true));

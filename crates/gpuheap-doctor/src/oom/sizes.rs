@@ -8,8 +8,8 @@ pub(super) fn after(text: &str, before: &str) -> Option<u64> {
     leading(rest)
 }
 
-/// Returns the size at the start of a text. Units with an `i` are powers of 1024, the others powers
-/// of 1000.
+/// Returns the size at the start of a text. Units with an `i` are powers of 1024, other units are
+/// powers of 1000.
 pub(super) fn leading(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end =

@@ -257,7 +257,7 @@ fn other_users(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Findin
     Some(finding.with_severity(severity).with_bytes(sum))
 }
 
-/// Returns the processes of a kind with the sum of their memory; `None` if there are none.
+/// Returns the processes of a kind with the sum of their memory; `None` without such a process.
 fn selected(account: &Account, is_of_kind: impl Fn(&Row) -> bool) -> Option<(Vec<&Row>, u64)> {
     let rows: Vec<&Row> = account.processes.iter().filter(|row| is_of_kind(row)).collect();
     let sum = rows.iter().filter_map(|row| row.bytes).fold(0, u64::saturating_add);

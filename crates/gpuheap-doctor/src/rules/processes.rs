@@ -164,7 +164,7 @@ fn zombies(machine: &Machine) -> Vec<Finding> {
 pub(super) const P06: Rule =
     Rule::new("P06", Severity::Warning, "stopped process", Processes(stopped_processes));
 
-/// Returns a finding for each process with memory that is stopped.
+/// Returns a finding for each stopped process that has memory.
 fn stopped_processes(machine: &Machine, process: &Process) -> Option<Finding> {
     if !matches!(process.state, 'T' | 't') {
         return None;

@@ -22,7 +22,7 @@ pub struct KeptNvml(#[expect(dead_code, reason = "its drop ends the thread")] Se
 pub(super) fn keep() -> KeptNvml {
     let (kept, end) = channel();
     let work = move || {
-        // Hangs if the driver does.
+        // Hangs if the driver hangs.
         let open = |place: &str| Library::builder().lib_path(place.as_ref()).init().ok();
         let _library = PLACES.into_iter().find_map(open);
         // Returns an error when the result is dropped.

@@ -7,7 +7,7 @@ use crate::facts::Skipped;
 /// Time limit of PowerShell. Its first start takes one to three seconds.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// Paths of PowerShell. The second is for a distribution without Windows' folders in PATH.
+/// Paths of PowerShell. The second path is for a distribution without Windows' folders in PATH.
 const PLACES: [&str; 2] =
     ["powershell.exe", "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"];
 
