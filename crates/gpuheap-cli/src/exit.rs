@@ -46,7 +46,7 @@ impl Failure {
         Failure { code: 3, lines: vec![one_line(&line.to_string())] }
     }
 
-    /// Joins this failure with another one of the same kind.
+    /// Joins this failure with another failure. The higher exit code counts.
     pub(crate) fn and(mut self, other: Failure) -> Failure {
         self.code = self.code.max(other.code);
         self.lines.extend(other.lines);

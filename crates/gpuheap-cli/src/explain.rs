@@ -82,8 +82,8 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     output::print(&text).map(|()| Verdict::Fine)
 }
 
-/// Returns `Some(true)` for an error of a program under WSL2, and `Some(false)` for one on Linux.
-/// `None` if the text decides.
+/// Returns `Some(true)` for an error of a program under WSL2, and `Some(false)` for an error on
+/// Linux. `None` if the text decides.
 fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
     if let Some(profile) = &arguments.profile {
         return Ok(Some(profile.wsl2));

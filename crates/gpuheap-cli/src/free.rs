@@ -32,7 +32,7 @@ pub(crate) struct FreeArguments {
 }
 
 /// Prints the holders of memory, and steps that would free the memory. With `--yes`, flushes the
-/// programs that allow it, ends proven orphans, and prints the memory that became free. If no
+/// programs that allow a flush, ends proven orphans, and prints the memory that became free. If no
 /// memory became free, that is a finding.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
@@ -95,7 +95,7 @@ fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
 const NOTHING: &str = "nothing came back\n";
 
 /// Time between the first plan and the second. A process that was starting at the first plan is
-/// listed in the second.
+/// listed in the second plan.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the

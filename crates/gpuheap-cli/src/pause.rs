@@ -89,7 +89,7 @@ fn state_file(pid: u32) -> Result<PathBuf, Failure> {
     Ok(state.join(format!("gpuheap/paused-{pid}.json")))
 }
 
-/// Writes a file and the folders above it. A reader finds either the old text or the new one, even
+/// Writes a file and the folders above it. A reader finds either the old text or the new text, even
 /// if this process is ended during the write.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: Error| {

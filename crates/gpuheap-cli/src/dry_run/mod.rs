@@ -17,7 +17,7 @@ use crate::exit::{Failure, Verdict};
 use crate::output;
 use crate::values::{TypedSize, bytes, refuse_option, time};
 
-/// Card that a program runs on by default: the largest one that was measured.
+/// Card that a program runs on by default: the largest card that was measured.
 const CARD: &str = "H200 141GB";
 /// Maximum number of devices that share one account of their memory.
 const MOST_DEVICES: u32 = 16;

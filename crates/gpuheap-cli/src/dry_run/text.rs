@@ -313,7 +313,7 @@ fn table(text: &mut String, verdict: &Verdict) {
     text.push('\n');
 }
 
-/// Adds the highest peak of managed memory on each card that had some.
+/// Adds the highest peak of managed memory on each card with such memory.
 fn managed(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let devices = card.processes.iter().flat_map(|process| &process.devices);
@@ -492,7 +492,8 @@ fn failed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Adds the requests that the driver refused on a card, first those that made memory run out.
+/// Adds the requests that the driver refused on a card, first the requests that made memory run
+/// out.
 fn refused(text: &mut String, card: &CardResult) {
     let all = || card.processes.iter().flat_map(|process| &process.refused);
     let mut decisive = all().filter(|refusal| refusal.is_decisive);

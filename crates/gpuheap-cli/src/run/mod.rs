@@ -192,7 +192,7 @@ fn start(
 const LEDGER_BYTES: u64 = 512 << 10;
 
 /// Makes a file for the processes of a run. Only processes of root can change their user, so only
-/// root's file is open to other users. It is removed at the end of the run.
+/// root's file is open to other users. The file is removed at the end of the run.
 fn shared_file(folder: &Path, bytes: u64) -> Result<NamedTempFile, Failure> {
     let mode = if getuid().is_root() { 0o666 } else { 0o600 };
     let made = tempfile::Builder::new().prefix(".gpuheap-run-").tempfile_in(folder);
@@ -246,7 +246,7 @@ fn variables(
     all.into_iter().chain(nvtx).chain(given).collect()
 }
 
-/// Prints the gates that failed. Returns `true` if none did.
+/// Prints the gates that failed. Returns `true` if no gate failed.
 fn check_gates(arguments: &RunArguments, summaries: &[Summary]) -> bool {
     let mut failed = Vec::new();
     let is_gated = arguments.max_peak.is_some() || arguments.max_leak.is_some();

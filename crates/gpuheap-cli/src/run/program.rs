@@ -93,14 +93,14 @@ fn obstacle(path: &Path) -> Option<&'static str> {
     if let Some(line) = start.strip_prefix(b"#!") {
         let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
         let interpreter = Path::new(OsStr::from_bytes(word));
-        // A script as an interpreter would lead here again.
+        // An interpreter that is a script is not checked, so that the recursion ends.
         let is_script = start_of(interpreter, 2)?.starts_with(b"#!");
         return if is_script { None } else { obstacle(interpreter) };
     }
     if start.starts_with(b"\x7fELF\x01") {
         return Some("a 32-bit program");
     }
-    // Checks 64-bit programs with the low byte first. The loader itself names no loader.
+    // Checks only little-endian 64-bit programs. The loader itself names no loader.
     let name = path.file_name()?.as_bytes();
     if !start.starts_with(b"\x7fELF\x02\x01") || name.starts_with(b"ld") {
         return None;

@@ -52,7 +52,7 @@ struct DeviceSummary {
     live_count: u64,
     allocations: u64,
     frees: u64,
-    /// Number of failed requests, also if the program then repeated them with success.
+    /// Number of failed requests, even if the program then repeated them with success.
     failures: u64,
     /// Limit by `--limit`; `None` without the option.
     limit: Option<u64>,
@@ -119,7 +119,7 @@ impl Summary {
         )
     }
 
-    /// Returns the path as it is typed: relative to the working directory, if it is below that.
+    /// Returns the path as a user types it: relative, if the file is below the working directory.
     fn shown(&self) -> String {
         let here = std::env::current_dir().unwrap_or_default();
         let path = self.path.strip_prefix(here).unwrap_or(&self.path);

@@ -711,7 +711,7 @@ reads.state.sizes[((code, {line}), 'nonzero')] = read
     assert_eq!((ran.code, &reason), (3, &json!("absurd_request")), "{}", ran.stderr);
     let text = "6 MiB was requested at pick.py:7 in pick, and all other blocks together take 2 MiB";
     assert!(notes.contains(text), "{notes}");
-    // A request of less than three times all others is a verdict.
+    // If the request is less than three times all other blocks, the program gets a verdict.
     let (reason, _, ran) = of("1 << 20, 1 << 20, 5 << 20", 3);
     assert_eq!((ran.code, &reason), (4, &Value::Null), "{}", ran.stderr);
 }

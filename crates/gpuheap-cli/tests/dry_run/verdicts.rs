@@ -223,7 +223,7 @@ fn quick_replays_cards_of_same_capability() {
 fn each_device_has_own_verdict() {
     let bench = Bench::new();
     let report = |rank: u64, used: &str, failed: u64| {
-        // The process of rank 1 sees device 1 of the machine alone.
+        // The process of rank 1 sees only device 1 of the machine.
         format!(
             r#"cat >$to/driver.{pid}.json <<'END'
 {{"devices": [{{"number": {rank}, "total": 25000000000, "peak_in_use": {used}}}]}}

@@ -1,4 +1,4 @@
-//! A program that publishes: a test of the suite, in a process of its own.
+//! A program that publishes: a test of the suite, in a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

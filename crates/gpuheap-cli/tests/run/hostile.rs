@@ -127,7 +127,7 @@ fn stacks_of_fibres_are_not_compared() {
     assert_eq!(figures(&run.traces()[0]), (2, 2 * MIB, 0));
 }
 
-/// The program removes the temporary files, and adds a path of its own to the list.
+/// The program removes the temporary files, and adds a further path to the list.
 #[test]
 fn list_has_captures_of_run_only() {
     let folder = tempfile::tempdir().unwrap();

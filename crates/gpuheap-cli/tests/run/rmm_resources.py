@@ -1,4 +1,4 @@
-"""Stands for RMM's memory resources, as far as a recording sees them. The real ones need a GPU."""
+"""Stands for RMM's memory resources, as far as a recording sees them. RMM's need a GPU."""
 
 
 class CallbackMemoryResource:
