@@ -57,8 +57,8 @@ impl Catcher {
     ) -> Answer {
         let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
         let Some(dlsym) = answer.loaders else { return answer };
-        // A library that searches with `RTLD_NEXT` wraps CUDA as this one does, so it gets the next
-        // real function.
+        // A library that searches with `RTLD_NEXT` wraps CUDA, as this library does, and needs the
+        // next real function.
         if symbol.is_null() || handle == libc::RTLD_NEXT {
             return answer;
         }
@@ -75,8 +75,8 @@ impl Catcher {
         if found.is_null() || loader::is_in_driver(caller) {
             return answer;
         }
-        // A search in all libraries finds this library's function even if CUDA is not loaded. The
-        // program then gets the loader's error.
+        // A search in all libraries finds this library's function even if CUDA is not loaded. A
+        // second search then fails, so that `dlerror` returns its error.
         if found == ours && !self.is_loaded(name) {
             // SAFETY: the search starts after this library, and only CUDA has a function of this
             // name.
@@ -132,7 +132,7 @@ impl Catcher {
         let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
         match lookup(base, version, per_thread) {
             Lookup::Found(symbol) => symbol.to_owned(),
-            // The driver crate's table lacks a few functions, most of which have only one variant.
+            // The driver crate's table lacks a few functions. Most of these have only one variant.
             _ if per_thread && self.own_address(&twin).is_some() => twin,
             // Functions for arrays and for handles of other processes have had a second variant
             // since CUDA 11 or earlier.

@@ -25,7 +25,7 @@ pub use crate::real::Real;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Answer {
-    /// Function of the library that replaces the found one, or null.
+    /// Function of the library that replaces the function found, or null.
     ours: *mut c_void,
     /// The loader's `dlsym`, for the searches that `ours` does not answer.
     loaders: Option<Search>,

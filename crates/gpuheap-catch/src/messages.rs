@@ -27,8 +27,8 @@ fn is_interrupted() -> bool {
     std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
 }
 
-/// Calls `write` so that a write to a pipe without a reader, or to a file at the process's limit of
-/// file sizes, returns an error. By default, such a write raises a signal that ends the program.
+/// Calls `write` with SIGPIPE and SIGXFSZ blocked, so that a failed write returns an error. By
+/// default, each of these signals ends the program.
 pub fn without_signals(write: impl FnOnce()) {
     let mut raised = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();

@@ -1,7 +1,7 @@
 //! The real functions of CUDA's libraries, for the calls that are passed on.
 //!
-//! A function is searched in the libraries after this one in the loader's order. That order does
-//! not contain libraries that a program loaded with `RTLD_LOCAL`, as Python does. In such a
+//! A function is searched in the libraries after this library in the loader's order. That order
+//! does not contain libraries that a program loaded with `RTLD_LOCAL`, as Python does. In such a
 //! library, a function is found by the library's name, or from the address that the program's own
 //! search returned.
 
