@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use gpuheap_emu::{CopyToHost, take_copy_to_host};
 
 /// Function that is called after each driver call that copied to the host. It may replace the
-/// copied bytes: results of kernels that are not run.
+/// copied bytes, because they lack the results of kernels that are not run.
 type OnCopyToHost = extern "C" fn(copy: &CopyToHost);
 
 /// The program's function; `None` if the program has set no function.

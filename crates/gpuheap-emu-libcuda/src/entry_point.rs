@@ -19,8 +19,8 @@ const SYMBOL_NOT_FOUND: c_int = 1;
 const VERSION_NOT_SUFFICIENT: c_int = 2;
 
 /// Mask of all valid flags. If the bit for per-thread default streams is clear, the search is for
-/// functions with the legacy default stream. If all flags are 0, a real program makes that choice
-/// when it is compiled.
+/// functions with the legacy default stream. If all flags are 0, CUDA's headers make that choice
+/// when a real program is compiled.
 const KNOWN_FLAGS: u64 = 3;
 
 /// Function that returns the address of an exported symbol or per-thread twin; `None` if the symbol

@@ -47,7 +47,7 @@ export! {
     }
 
     /// Reports an event of a heap's block to the checks. Returns 1 if the checks are on, else 0.
-    /// `event` is a number of `BlockEvent` of crate `gpuheap-driver`. Ignores unknown numbers.
+    /// `event` is a `BlockEvent` of crate `gpuheap-driver`, as an integer. Ignores other integers.
     fn gpuheap_emulated_block(
         event: c_int, context: CUcontext, address: CUdeviceptr, bytes: u64, room: u64,
         stream: CUstream,
@@ -70,8 +70,8 @@ export! {
         process::report(|device| device.handed_out(address, bytes));
     }
 
-    /// Marks a range of device memory as never written, unless the program has written all of the
-    /// range since its last launch.
+    /// Marks a range of device memory as never written, unless one copy or fill wrote all of the
+    /// range after the last launch.
     fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
         process::report(|device| device.changed(address, bytes));
     }
@@ -88,7 +88,7 @@ export! {
     }
 
     /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`. They
-    /// are the bytes, the number of the variable that gets the result, the program's line, and 1 if
+    /// are the bytes, the address that identifies the request's place, the program's line, and 1 if
     /// the request was granted, else 0. For a caller in C, the line is null.
     fn gpuheap_emulated_request(
         bytes: u64, place: u64, line: Text<CUresult>, is_granted: c_int,

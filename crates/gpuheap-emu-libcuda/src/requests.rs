@@ -21,8 +21,8 @@ const KEPT: usize = 64;
 const DEPTH: usize = 96;
 /// Maximum number of lines of the program that are reported for one request.
 const LINES: usize = 3;
-/// A smaller request replaces a refused request if it has at least the refused size divided by this
-/// number. Programs that try smaller sizes halve the size, or reduce it by a tenth.
+/// A smaller request counts as a replacement if its size is at least the refused size divided by
+/// this number. Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
 /// Libraries of gpuheap, other than this one, that replace the vendor's libraries.
@@ -455,7 +455,6 @@ mod tests {
                 inner: 0,
                 line: None,
             };
-            // Uses a helper, because the type has no constructor for other crates.
             let request = request(bytes, place, is_granted);
             add(&mut refused, request, stack, thread);
         }

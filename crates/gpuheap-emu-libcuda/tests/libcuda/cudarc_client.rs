@@ -178,9 +178,9 @@ fn out_of_memory(context: &Arc<CudaContext>) {
     small_round_trip(&stream);
 }
 
-/// Copies between devices on created streams. On null streams, cudarc 0.19's copy between devices
-/// and its free use the default stream of the current context, which is the wrong one. The checks
-/// report that.
+/// Copies between devices on created streams. With null streams, cudarc 0.19 copies between devices
+/// and frees on the default stream of the current context. That stream is the wrong one, and the
+/// checks report it.
 fn two_devices(first: &Arc<CudaContext>) {
     let second = CudaContext::new(1).unwrap();
     let numbers: Vec<u16> = (0..3000).collect();

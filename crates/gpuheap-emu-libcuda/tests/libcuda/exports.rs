@@ -87,9 +87,9 @@ fn symbols_are_found_at_their_version() {
 
 const ANSWERS: &str = include_str!("entry_points.txt");
 
-/// Compares the results with a real driver's, at each version at which they change and at the
-/// version before. The table lacks the driver's first generation of functions, with 32-bit sizes.
-/// For those, the lookup returns that the version is not sufficient.
+/// Compares the results with a real driver's results, at each version that changes a result and at
+/// the version before it. The table lacks the driver's first generation of functions, with 32-bit
+/// sizes. For those, the lookup returns that the version is not sufficient.
 #[test]
 fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();

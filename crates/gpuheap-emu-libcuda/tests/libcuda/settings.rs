@@ -115,8 +115,7 @@ fn hidden_findings_are_counted_at_exit() {
     assert_eq!(lines[101], "gpuheap: libcuda: 1234 findings, the first 100 of them shown above");
 }
 
-/// Runs two processes: one opens the device while the other has allocated most of the device's
-/// memory.
+/// Runs a process that allocates most of the device's memory and then starts a second process.
 #[test]
 fn processes_share_account_memory() {
     let folder = library::folder(&[&library::LIBCUDA]);

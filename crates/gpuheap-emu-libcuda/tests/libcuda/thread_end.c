@@ -1,7 +1,7 @@
 /* A C program that loads libcuda.so.1 by dlopen and calls it at the end of its threads, in the two
    ways of C and C++: destructors of thread_local objects (__cxa_thread_atexit_impl), and later
-   destructors of thread-specific data. Each was registered before the first call of the library,
-   and so runs after the library's own destructors for the thread. */
+   destructors of thread-specific data. Each destructor was registered before the first call of
+   the library. So it runs after the library's own destructors for the thread. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
