@@ -61,7 +61,7 @@ lists! {
         info.write(Bar1Memory { total: found.total, free: found.total - used, used })
     }
 
-    // Returns no samples: an emulated device has none, like a device that ran nothing since
+    // Returns no samples: an emulated device records none, like a device that ran nothing since
     // `_since`.
     fn nvmlDeviceGetProcessUtilization(
         nvml, device: Handle, _samples: Out<u8>, count: Out<c_uint>, _since: u64

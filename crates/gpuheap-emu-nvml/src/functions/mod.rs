@@ -3,8 +3,8 @@
 /// Exports functions. Each row has the symbols, then a name for the call's state and the arguments,
 /// then the body. The body returns an [`Outcome`](crate::code::Outcome).
 ///
-/// Rows of `figures` are for functions that write one number of a device. Each has the symbols,
-/// then a function that returns the number; `None` if the device lacks it. Functions of
+/// Rows of `figures` are for functions that write one figure of a device. Each row has the symbols,
+/// then a function that returns the figure; `None` if the device lacks the figure. Functions of
 /// `unsupported` return `NOT_SUPPORTED` for every device. They declare only the argument for the
 /// device: in every C ABI of Unix, the caller removes the other arguments.
 macro_rules! functions {
