@@ -2,9 +2,10 @@
 //! the macro `export!`.
 //!
 //! Values of [`Out`] and [`In`] come only from a C caller: as arguments of an exported function, or
-//! by [`Arg::typed`]. The contract of the called function requires that each is null, or valid for
-//! the function's accesses until the function returns. [`Handle`]s are made by [`Handle::new`] too.
-//! So the methods check only for null, and are safe to call within that function.
+//! by [`Arg::typed`]. The contract of the called function requires that each pointer is null, or
+//! valid for the function's accesses until the function returns. A [`Handle`] comes from the C
+//! caller or from [`Handle::new`]. So the methods check only for null, and are safe to call within
+//! that function.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -199,7 +200,7 @@ impl<T, E: Code> Out<T, E> {
         if self.is_null() { Ok(()) } else { self.write(value) }
     }
 
-    /// Writes the elements of an array with room for them.
+    /// Writes elements to an array that has room for them.
     pub fn write_all(self, values: impl IntoIterator<Item = T>) -> Result<(), E> {
         values.into_iter().enumerate().try_for_each(|(index, value)| self.at(index).write(value))
     }

@@ -1,9 +1,9 @@
 //! Checkpoints of other processes: the driver moves a process's device memory to the host and back.
 //!
 //! On Linux, drivers of the 570 branch (CUDA 12.8) and newer have these functions. A checkpoint has
-//! two steps. The first locks a running process: its calls to CUDA wait. The second checkpoints the
-//! locked process. After a restore, the process is locked until it is unlocked. The driver works
-//! inside the target process, so the caller needs the right to debug that process.
+//! two steps. The first step locks a running process: its calls to CUDA wait. The second step
+//! checkpoints the locked process. After a restore, the process stays locked until it is unlocked.
+//! The driver works inside the target process, so the caller needs the right to debug that process.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;

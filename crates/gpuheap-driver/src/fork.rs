@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of forks between the process in which [`watch`] was first called and this one.
+/// Number of forks between the process in which [`watch`] was first called and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the fork handler at the first call, and returns the count so far. Later calls take no

@@ -14,9 +14,9 @@ use crate::{
     EmulatedRequest, RequestReports, cuda_functions,
 };
 
-/// Names and paths at which libcuda is searched, in this order. The system's loader resolves the
-/// first, a name, with `LD_LIBRARY_PATH` and the loader's cache. The others are paths that
-/// distributions and WSL2 use, for libraries that are not in that cache.
+/// Names and paths at which libcuda is searched, in this order. The first entry is a name: the
+/// system's loader resolves it with `LD_LIBRARY_PATH` and the loader's cache. The other entries are
+/// paths that distributions and WSL2 use, for libraries outside that cache.
 pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     &["nvcuda.dll"]
 } else {
@@ -36,7 +36,7 @@ const OLDEST_DRIVER: c_int = 12_000;
 
 macro_rules! libcuda {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// Cells for the functions' addresses, filled at the first use of each.
+        /// Cells for the functions' addresses, each filled at the function's first use.
         #[allow(non_snake_case)]
         #[derive(Default)]
         struct Symbols {
@@ -112,8 +112,8 @@ impl LibCuda {
         Err(OpenError::NotFound { tried })
     }
 
-    /// Loads the library at `path`, or with that name, and initialises it as the driver. Blocks
-    /// like [`open`](LibCuda::open).
+    /// Loads the library `path`, a path or a name, and initialises it as the driver. Blocks like
+    /// [`open`](LibCuda::open).
     ///
     /// # Safety
     ///

@@ -1,9 +1,9 @@
 //! Names of memory for profilers: the program's side of NVTX's memory extension.
 //!
-//! NVTX is a header. A program that includes it loads the profiler's library, which
-//! `NVTX_INJECTION64_PATH` names. It passes the library a table with a slot for each function of
-//! the extension. This module does the same without the header. If the profiler lacks a function,
-//! the function's slot stays empty.
+//! NVTX is a header. A program that includes it loads the profiler's library from
+//! `NVTX_INJECTION64_PATH`. The program passes that library a table with a slot for each function
+//! of the extension. This module does the same without the header. If the profiler lacks a
+//! function, the function's slot stays empty.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,7 +20,7 @@ const INJECTION: &str = "NVTX_INJECTION64_PATH";
 /// Function of the library that takes the table.
 const INITIALIZE: &[u8] = b"InitializeInjectionNvtxExtension\0";
 
-/// Version of NVTX, and number and version of its memory extension.
+/// Version of NVTX, and identifier and version of its memory extension.
 const NVTX: u16 = 3;
 const MODULE: u16 = 1;
 const COMPATIBILITY: u16 = 0x0102;
@@ -147,7 +147,7 @@ pub struct MemoryNames {
     register_regions: Option<Register<Regions, ()>>,
     end_regions: Option<Register<Ended, ()>>,
     name_regions: Option<Register<RegionNames, ()>>,
-    /// Pools by their first address: bytes, and the profiler's handle as a number.
+    /// Bytes of each pool and the profiler's handle as an integer, keyed by first address.
     pools: Mutex<BTreeMap<u64, (u64, usize)>>,
 }
 
@@ -233,7 +233,7 @@ impl MemoryNames {
         }
     }
 
-    /// Names a block, in the pool at its address.
+    /// Names a block in the pool that contains the block's address.
     pub fn add_block(&self, address: u64, bytes: u64, name: &str) {
         let heap = match self.pools().range(..=address).next_back() {
             Some((start, (length, heap))) if address - start < *length => *heap,

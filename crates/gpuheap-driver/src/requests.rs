@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 /// requests. The function's type is [`EmulatedRequest`]. The symbol is not part of the driver API.
 pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 
-/// Type of the function [`EMULATED_REQUEST`]. Arguments: bytes, number of the variable that gets
-/// the result or 0, requesting line or null, and 1 if the request was granted, else 0.
+/// Type of the function [`EMULATED_REQUEST`]. Arguments: bytes, place of the request or 0,
+/// requesting line or null, and 1 if the request was granted, else 0.
 pub type EmulatedRequest = unsafe extern "C" fn(u64, u64, *const c_char, c_int);
 
 /// The function of a loaded, emulated libcuda that receives reports of requests.
@@ -27,9 +27,9 @@ impl RequestReports<'_> {
         RequestReports { function, driver: PhantomData }
     }
 
-    /// Reports a request for device memory. `place` is 0, or a number that is equal for all
-    /// requests whose result goes to the same variable. If `line` is `None`, the emulated driver
-    /// finds the caller on the stack.
+    /// Reports a request for device memory. `place` is an address that is equal for all requests of
+    /// one line or for one result variable; 0 if it is unknown. If `line` is `None`, the emulated
+    /// driver finds the caller on the stack.
     pub fn report(&self, bytes: u64, place: u64, line: Option<&CStr>, is_granted: bool) {
         let line = line.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: the only pointer that the function reads is the line, a C string or null. The

@@ -92,8 +92,8 @@ macro_rules! cuda_functions {
 
         // ---- contexts ----
 
-        /// Retains a device's primary context: the one that the whole process shares. Creates it if
-        /// necessary.
+        /// Retains a device's primary context: the context that the whole process shares. Creates
+        /// it if necessary.
         cuDevicePrimaryCtxRetain [7000 cuDevicePrimaryCtxRetain] (context: *mut CUcontext, device: CUdevice);
         /// Releases a reference to the primary context. Releasing the last reference destroys the
         /// context.
@@ -465,8 +465,8 @@ macro_rules! cuda_functions {
         cuUserObjectCreate [11030 cuUserObjectCreate] (object: *mut CUuserObject, data: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint);
         /// Releases the program's references to a user object.
         cuUserObjectRelease [11030 cuUserObjectRelease] (object: CUuserObject, count: c_uint);
-        /// Makes a graph hold references to a user object. They last until the graph, its
-        /// executable graphs and all launches of them have ended.
+        /// Makes a graph hold references to a user object. The references last until the graph, its
+        /// executable graphs and all their launches have ended.
         cuGraphRetainUserObject [11030 cuGraphRetainUserObject] (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
         /// Returns a figure of the memory that graphs allocate on a device.
         cuDeviceGetGraphMemAttribute [11040 cuDeviceGetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);

@@ -121,7 +121,7 @@ integers! {
         MAX_GRID_DIM_Z = 7,
         /// Shared memory of a block, bytes.
         MAX_SHARED_MEMORY_PER_BLOCK = 8,
-        /// Threads of a warp.
+        /// Number of threads in a warp.
         WARP_SIZE = 10,
         /// Largest pitch of a copy, bytes.
         MAX_PITCH = 11,
@@ -163,9 +163,9 @@ integers! {
         STREAM_PRIORITIES_SUPPORTED = 78,
         /// 1 if managed memory can be allocated.
         MANAGED_MEMORY = 83,
-        /// 1 if the device is one of several on a board.
+        /// 1 if the device is one of several devices on one board.
         MULTI_GPU_BOARD = 84,
-        /// Number of the board that the device is on.
+        /// Identifier of the board that the device is on.
         MULTI_GPU_BOARD_GROUP_ID = 85,
         /// 1 if the device can access pageable host memory.
         PAGEABLE_MEMORY_ACCESS = 88,
@@ -247,7 +247,7 @@ integers! {
         CONST_SIZE_BYTES = 2,
         /// Local memory of a thread, bytes.
         LOCAL_SIZE_BYTES = 3,
-        /// Registers of a thread.
+        /// Number of registers of a thread.
         NUM_REGS = 4,
         /// Version of the PTX, 10 × major + minor.
         PTX_VERSION = 5,
@@ -271,7 +271,7 @@ integers! {
         /// `c_int`: 1 if the driver may make a stream wait so that the stream can reuse a block.
         REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
         /// `u64`: bytes that stay reserved. When the host waits for a stream, event or context, the
-        /// driver releases free memory above this.
+        /// driver releases free memory above this threshold.
         RELEASE_THRESHOLD = 4,
         /// `u64`: bytes reserved from the device.
         RESERVED_MEM_CURRENT = 5,
@@ -337,7 +337,7 @@ integers! {
     }
 }
 
-/// Number that stands for the host in `cuMemAdvise` and `cuMemPrefetchAsync`.
+/// Ordinal that stands for the host in `cuMemAdvise` and `cuMemPrefetchAsync`.
 pub const CU_DEVICE_CPU: CUdevice = -1;
 /// Kind of allocation whose memory does not migrate. Physical memory is always of this kind.
 pub const CU_MEM_ALLOCATION_TYPE_PINNED: c_int = 1;
@@ -360,8 +360,7 @@ pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag of an event that records no time. Such an event costs less.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
-/// Flag of a user object that no call waits for when the object is destroyed. CUDA requires this
-/// flag.
+/// Flag of a user object whose destruction no call waits for. CUDA requires this flag.
 pub const CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
 /// Flag of `cuGraphRetainUserObject`: the program's references to the user object move to the
 /// graph.
@@ -419,7 +418,7 @@ impl fmt::Display for CUuuid {
 pub struct CUmemLocation {
     /// Kind of location.
     pub kind: CUmemLocationType,
-    /// Number of the location: a device's ordinal or a NUMA node.
+    /// Identifier of the location: the ordinal of a device, or of a NUMA node.
     pub id: c_int,
 }
 
