@@ -39,7 +39,7 @@ impl Event {
         // The wrapper is made before the record, so that it destroys the event if the record fails.
         let (context, completed) = (context.clone(), completed.clone());
         let mut event = Event { context, raw, timed, moment: 0, completed };
-        // Begun before the record: memory freed from here on may be reused by work after the event.
+        // Begun before the record, so that the event never covers a free enqueued after the record.
         event.moment = event.context.moments.begin();
         // SAFETY: `event` owns `raw`. `stream` is alive: the caller is using it.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };

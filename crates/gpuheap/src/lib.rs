@@ -38,7 +38,7 @@
 //! println!("{}", heap.memory_status()?);
 //!
 //! let error = target.zeroed::<f64, _>(1 << 30).unwrap_err(); // with cause and remedy
-//! // The limit is 7 GiB too low for it, and 2 MiB of that are taken.
+//! // The 8 GiB exceed the limit by 7 GiB, and 2 MiB of the limit are taken.
 //! assert_eq!(error.out_of_memory().unwrap().short_by, Some((7 << 30) + (2 << 20)));
 //! c.free()?; // now, with its error if there is one
 //! assert_eq!(heap.reclaim_all()?, 512 << 10); // bytes that the driver got back
@@ -237,5 +237,5 @@ pub use track::{
 #[doc(hidden)]
 pub use track::{WalkFrames, walk_frames_by};
 
-/// Place in the program of a call, as `#[track_caller]` finds it.
+/// Line of the program that made a call, as `#[track_caller]` finds it.
 type Caller = &'static std::panic::Location<'static>;

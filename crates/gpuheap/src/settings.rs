@@ -1,7 +1,7 @@
 //! Settings of the environment: read once, at the first use of a default.
 //!
-//! [`TABLE`] is the only list of the variables. It defines their errors, [`Settings`] and
-//! `docs/environment.md` (a test compares them). A builder's settings take precedence.
+//! [`TABLE`] is the only list of the variables, with their values and errors. A test compares it
+//! with `docs/environment.md`. A builder's settings take precedence.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) track: Option<Tracking>,
     /// File into which allocations are recorded.
     pub(crate) record: Option<PathBuf>,
-    /// Questions that other processes may ask; `None` to answer none.
+    /// Access of other processes; `None` for no access.
     pub(crate) publish: Option<Access>,
     /// `true` if memory is named for profilers.
     pub(crate) nvtx: Option<bool>,
@@ -285,7 +285,7 @@ const TABLE: [Setting; 13] = [
         variable: "GPUHEAP_RELEASE_THRESHOLD",
         takes: || format!("0, {}", sizes()),
         read: |settings, text| {
-            // No other size may be zero.
+            // In other settings, a size may not be zero.
             let kept = if text == "0" { Size::Bytes(0) } else { size(text)? };
             settings.release_threshold = Some(kept);
             Ok(())

@@ -12,7 +12,7 @@ pub enum Size {
     Percent(f64),
 }
 
-/// A text that is not a size. The error's text has that text and the accepted forms.
+/// Error for a text that is not a size. The message has the text and the accepted forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     text: String,

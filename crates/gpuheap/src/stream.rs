@@ -25,7 +25,7 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 ///
 /// # A thread's own default stream
 ///
-/// The handle `CU_STREAM_PER_THREAD` (0x2) means another stream on each thread. A `Stream` made of
+/// The handle `CU_STREAM_PER_THREAD` (0x2) means a different stream on each thread. A `Stream` of
 /// this handle always means the default stream of the thread that made the `Stream`, also on other
 /// threads and after that thread's end. On other threads, the legacy default stream replaces it:
 /// work that they enqueue runs after all earlier work of the thread's stream, and before all later
@@ -63,7 +63,7 @@ struct DriverStream {
     context: Arc<Context>,
     /// Handle that every thread uses; `CU_STREAM_PER_THREAD` for a thread's own default stream.
     raw: CUstream,
-    /// Number of the thread whose own default stream this is.
+    /// Identifier of the thread whose own default stream this is.
     thread: Option<u64>,
     id: u64,
     origin: StreamOrigin,
@@ -530,8 +530,8 @@ impl Stream {
     }
 
     /// Returns `true` if the stream is capturing a graph: enqueued work is recorded and does not
-    /// run. For the legacy default stream, it is also `true` while another stream that it would
-    /// have to wait for is capturing. For a [retired](Stream::is_retired) stream, it is `false`.
+    /// run. The legacy default stream counts as capturing while a stream that it would have to wait
+    /// for is capturing. A [retired](Stream::is_retired) stream does not count as capturing.
     ///
     /// # Errors
     ///
@@ -628,7 +628,7 @@ impl Stream {
     }
 
     /// Makes all work that is enqueued from now on wait for the work enqueued on `other` so far.
-    /// Either both streams are part of a capture, or neither is.
+    /// Returns an error if only one of the two streams is capturing.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
         if let Err(end) = other.begin_use()? {
             let Some(event) = other.final_event(end)? else { return Ok(()) };

@@ -24,7 +24,7 @@ use crate::sync::this_thread;
 /// Thread with its own default stream. Lives until the thread has ended and the last
 /// [`Stream`](crate::Stream) of its default stream was dropped.
 pub(crate) struct OwnerThread {
-    /// Number of the thread. No other thread ever has it.
+    /// Identifier of the thread. No other thread ever has it.
     pub(crate) thread: u64,
 }
 
@@ -56,8 +56,8 @@ thread_local! {
     };
 }
 
-/// Returns the handle with which the calling thread enqueues work in the order of another or the
-/// same thread's own default stream. On the thread that owns the stream, it is the stream's handle.
+/// Returns the handle with which the calling thread enqueues work in the order of the own default
+/// stream of the thread `thread`. On the thread that owns the stream, it is the stream's handle.
 /// On other threads, it is the handle of the legacy default stream. While the owning thread ends,
 /// the driver may have destroyed the stream, so the legacy default stream is used then too.
 pub(crate) fn handle(thread: u64) -> CUstream {

@@ -69,8 +69,8 @@ impl Download {
             .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
-    /// Returns the elements of an array that was uploaded together with others. All arrays of that
-    /// upload are read together.
+    /// Returns the elements of an array that shares a block with other arrays. The whole block is
+    /// read at once, when a second array in it is requested.
     fn with_others<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -79,7 +79,7 @@ impl Download {
         if source.is_empty() || size_of::<T>() == 0 {
             return Ok(None);
         }
-        // Another thread may be writing to one of the others in place.
+        // Another thread may be writing to another array of the block in place.
         if source.kind().is_host_accessible() {
             return Ok(None);
         }

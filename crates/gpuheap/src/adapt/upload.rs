@@ -16,7 +16,7 @@ use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, SharedArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Size in bytes up to which an array is uploaded together with others. For smaller arrays, a
+/// Size in bytes up to which an array is uploaded together with other arrays. For smaller arrays, a
 /// driver call costs more than copying the bytes once more.
 const SMALL: usize = 16 << 10;
 /// Total size in bytes of waiting arrays at which they are uploaded as one block. The memory is

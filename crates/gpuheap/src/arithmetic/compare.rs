@@ -51,12 +51,12 @@ macro_rules! comparisons {
 }
 
 comparisons! {
-    equal Equal "Where they are equal. Zeros are, whatever their sign.";
-    not_equal NotEqual "Where they are not equal.";
-    less Less "Where this is less.";
-    less_equal LessEqual "Where this is less or equal.";
-    greater Greater "Where this is greater.";
-    greater_equal GreaterEqual "Where this is greater or equal.";
+    equal Equal "Compares each element: `self == right`. Zeros of either sign are equal.";
+    not_equal NotEqual "Compares each element: `self != right`.";
+    less Less "Compares each element: `self < right`.";
+    less_equal LessEqual "Compares each element: `self <= right`.";
+    greater Greater "Compares each element: `self > right`.";
+    greater_equal GreaterEqual "Compares each element: `self >= right`.";
 }
 
 /// Reductions of masks. Each waits for its result.

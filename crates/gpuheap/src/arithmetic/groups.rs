@@ -94,7 +94,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
 
 /// Counts of keys.
 impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
-    /// Returns the number of occurrences of each of `0..groups` among these keys. Waits.
+    /// Returns how often each key of `0..groups` occurs. Waits.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ impl Attachment for Kernels {
         if loaded.is_empty() {
             return;
         }
-        // An error is ignored: it means a broken context, and unloading reports that too.
+        // An error is ignored: the context is then broken, and unloading fails too.
         let _ = context.synchronize();
         for (_, loaded) in loaded.drain() {
             unload(context, loaded);
@@ -88,8 +88,8 @@ pub(super) fn run<const N: usize>(
     launch(&arrays, if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() })
 }
 
-/// Writes the addresses of arrays on one device. Apart from [`run`], which is compiled anew for
-/// each closure.
+/// Writes the addresses of arrays on one device. Not a part of [`run`], because `run` is compiled
+/// anew for each closure.
 fn find(arrays: &[&Window<'_>], addresses: &mut [u64]) -> Result<(), Error> {
     for (address, array) in addresses.iter_mut().zip(arrays) {
         check_device(arrays[0], array)?;

@@ -360,8 +360,8 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
     let shape = broadcast_shape::<ndarray::IxDyn>(left.shape(), right.shape);
-    // The right side is checked even if it is another array: wrapped memory may overlap that of
-    // another array.
+    // The right side is checked even if it is another array: wrapped memory may overlap the memory
+    // of another array.
     shape.is_ok_and(|shape| shape.slice() == left.shape())
         && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))
 }

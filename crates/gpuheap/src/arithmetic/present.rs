@@ -14,8 +14,8 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Groups of the rows of a column, some of whose values are missing. A value is missing if it is
-/// NaN, or if its bit in a bitmap is 0. Missing values are left out, and so are rows whose key is
+/// Groups of the rows of a column that may lack some values. A value is missing if it is NaN, or if
+/// its bit in a bitmap is 0. Missing values are left out, and so are rows whose key is
 /// not one of `0..groups`. No method waits.
 ///
 /// ```
@@ -118,8 +118,8 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         recast(self.fold::<_, _, T::Total>(Fold::Max, values, None, at)?, at)
     }
 
-    /// Returns the sum of the squared distances of each group's values from `means`, one for each
-    /// group. Divided by the count less one, it is the variance.
+    /// Returns the sum of the squared distances of each group's values from the group's mean in
+    /// `means`. This sum divided by the count less one is the variance.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
 
 /// Rows by index.
 impl<S: ArrayData, T: Scalar> ArrayBase<S, T, Ix1> {
-    /// Copies the elements that `indices` name, in their order. If an index is not below the
+    /// Copies the elements at `indices`, in the order of the indices. If an index is not below the
     /// array's length, the result is 0 there. Does not wait.
     ///
     /// ```

@@ -80,7 +80,7 @@ impl Scope {
         scope
     }
 
-    /// Makes the scope of one batch. `began` is the line that requested the batches.
+    /// Makes the scope of one batch. `requested` is the line that requested the batches.
     pub(crate) fn for_batch(
         heap: &Heap,
         requested: Caller,
@@ -151,8 +151,8 @@ impl Scope {
             None => storage.join(None),
             Some(outer) => {
                 if outer.add(storage).is_err() {
-                    // The outer scope ended first, and its end frees its arrays. The heap
-                    // counts frees that fail.
+                    // The outer scope has ended, so its array is freed now. The heap counts
+                    // frees that fail.
                     let _ = storage.free_early(outer.freed_by());
                 }
             }

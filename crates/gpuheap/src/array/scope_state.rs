@@ -18,10 +18,10 @@ use crate::heap::open_scopes::PublishedScope;
 pub(crate) struct ScopeState {
     pub(super) heap: Heap,
     pub(super) began: Caller,
-    /// Number of the scope; later scopes have greater numbers.
+    /// Index of the scope; later scopes have greater indices.
     pub(super) number: u64,
     pub(super) kind: ScopeKind,
-    /// The thread scope in which this one began. For a batch, the scope in which the batch was
+    /// The thread scope in which this scope began. For a batch, the scope in which the batch was
     /// uploaded.
     pub(super) outer: Option<Arc<ScopeState>>,
     pub(super) lists: Mutex<Lists>,
@@ -269,8 +269,8 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Returns the scope for new memory of `heap`: of `own`, the target's scope, and this thread's
-/// innermost scope, the one that began later.
+/// Returns the scope for new memory of `heap`. If the target has a scope, `own`, and the thread has
+/// an open scope too, returns the scope that began later.
 pub(crate) fn current(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return own.cloned();

@@ -69,7 +69,7 @@ pub(crate) enum Memory {
     Registered(Registered),
     /// Part of a block. The block is freed once all its parts are freed.
     Part { address: u64, whole: Arc<Storage> },
-    /// No memory yet: the array waits to be uploaded together with others.
+    /// No memory yet: the array waits to be uploaded together with other arrays.
     Staged,
     /// Foreign memory, with the owner to call at its end.
     Foreign { address: u64, owner: Option<Owner> },
@@ -113,7 +113,7 @@ struct Ending {
 }
 
 impl Storage {
-    /// Allocates memory of a kind, for first use on the target's stream.
+    /// Makes a storage of `memory`, for first use on the target's stream.
     pub(crate) fn new(
         target: &Target,
         kind: MemoryKind,
@@ -354,8 +354,8 @@ impl Storage {
 
     /// Calls `work` to enqueue work on this storage and `others`. Storages may occur in `others`
     /// repeatedly. The work runs on a stream of this storage's own device, if possible the stream
-    /// of its last use. That stream first waits for earlier work on the others. Addresses that the
-    /// caller read before are still valid.
+    /// of its last use. That stream first waits for earlier work on the other storages. Addresses
+    /// that the caller read before are still valid.
     pub(crate) fn use_among<R>(
         &self,
         others: &[&Storage],
@@ -364,8 +364,7 @@ impl Storage {
         let mut all: Vec<&Storage> = Vec::with_capacity(others.len() + 1);
         all.push(self);
         all.extend_from_slice(others);
-        // The storages are locked in the order of their addresses, to avoid deadlock, each one
-        // once.
+        // Each storage is locked once, in the order of the storages' addresses, to avoid deadlock.
         all.sort_unstable_by_key(|storage| std::ptr::from_ref(*storage));
         all.dedup_by(|one, other| std::ptr::eq(*one, *other));
         for storage in &all {
@@ -379,7 +378,7 @@ impl Storage {
         }
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
         // The stream is of this storage's own device: a peer that used the storage last may have no
-        // access to the others.
+        // access to the other storages.
         let stream = self.last_stream(states[mine].ending_stream())?;
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -572,7 +571,7 @@ impl Storage {
         }
     }
 
-    /// Makes `stream` the stream of the last use, ordered after the previous one. The caller drops
+    /// Makes `stream` wait for the stream of the last use and take its place. The caller drops
     /// `visited` only after it has unlocked all storages, because that drop may end a heap. The end
     /// of a heap drops callbacks, which are code of the program.
     fn hand_over(
@@ -701,8 +700,8 @@ impl Drop for Storage {
             && state.last.is_none()
             && state.advice.is_empty()
         {
-            // The program may have retired a foreign stream through another object for the same
-            // stream.
+            // `free` checks a foreign stream: the program may have retired it through another
+            // object for the same stream.
             let home = self.home.is_foreign().then_some(&self.home);
             // A destructor cannot return the error: the heap counts the failure. In a forked child,
             // `free` does nothing.
@@ -752,8 +751,8 @@ impl DriverAdvice {
     pub(super) fn apply(self, context: &Context, address: u64, bytes: u64) -> Result<(), Error> {
         let _current = context.enter()?;
         let DriverAdvice { advice, place } = self;
-        // SAFETY: the storage's lock is held, so this managed range stays allocated during the
-        // call.
+        // SAFETY: the caller holds the storage's lock, or has taken the memory out of the storage,
+        // so this managed range stays allocated during the call.
         let advised =
             unsafe { context.driver().cuMemAdvise(address, bytes as usize, advice, place) };
         Ok(check("cuMemAdvise", advised)?)

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::heap::retry::RunsOut;
 use crate::stream::Stream;
 
-/// An uploaded batch with its rows, or the error of its upload.
+/// Rows of a batch, with the uploaded batch or the error of its upload.
 pub(super) type Uploaded<V> = (Range<usize>, Result<Batch<V>, Error>);
 
 /// Uploader of [`Batches`](crate::Batches): [`Ahead`], or a second thread.
@@ -79,8 +79,8 @@ impl<S: Source> Uploads for Ahead<S> {
     type Batch = S::Batch;
 
     fn prepare(&mut self, request: &Request, is_current: bool) -> Result<(), Error> {
-        // Nothing is uploaded ahead before the first batch, so that it is returned as soon as
-        // possible.
+        // Before the first batch nothing is uploaded ahead, so that the first batch is returned as
+        // soon as possible.
         if is_current {
             self.fill(request);
         }
@@ -114,7 +114,7 @@ impl<S: Source> Uploads for Ahead<S> {
     }
 }
 
-/// Uploads a piece, on the target's stream or on a second one.
+/// Uploads a piece, on the target's stream or on a second stream.
 pub(super) fn upload<S: Source>(
     source: &S,
     piece: &S::Piece,

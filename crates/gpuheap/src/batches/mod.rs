@@ -52,9 +52,9 @@ impl Target {
     }
 
     /// Uploads the rows of a host array in batches; a row is an index of the leading axis. A batch
-    /// takes at most `fraction` of the memory that the heap may still take. That memory is the rest
-    /// of the heap's limit and of the device, counting the cached memory of all heaps of this
-    /// process as free.
+    /// takes at most `fraction` of the memory that the heap may still take. That memory is what the
+    /// heap's limit and the device both still allow, counting the cached memory of all heaps of
+    /// this process as free.
     ///
     /// If a batch does not fit in memory, that batch and all later ones are halved. If a single row
     /// does not fit, the iterator returns an error and ends. See [`Batches`].

@@ -39,8 +39,8 @@ struct DeskState<V> {
     is_awaited: bool,
     /// `true` if the program needs no more batches.
     is_closed: bool,
-    /// Result of the thread, once it has ended. If the thread panicked, the panic's payload is
-    /// passed on. It is never dropped, because its type's destructor may panic.
+    /// Result of the thread, once the thread has ended. If the thread panicked, the panic's payload
+    /// is passed on. The payload is never dropped, because its destructor may panic.
     end: Option<Result<(), ManuallyDrop<Box<dyn Any + Send>>>>,
 }
 
@@ -64,7 +64,7 @@ impl<V> Desk<V> {
 }
 
 impl<V> DeskState<V> {
-    /// Returns `true` if no batch holds memory except the one that is to be uploaded.
+    /// Returns `true` if no batch holds memory: the program holds none, and none is ready.
     fn is_alone(&self) -> bool {
         self.is_awaited && self.ready.is_empty()
     }

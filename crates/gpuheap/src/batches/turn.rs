@@ -37,7 +37,7 @@ pub struct Batch<V> {
 }
 
 impl Request {
-    /// Uploads a batch with `work`, on the target's stream or on a second one.
+    /// Uploads a batch with `work`, on the target's stream or on a second stream.
     pub(super) fn upload<V>(
         &self,
         side: Option<&Stream>,

@@ -19,8 +19,8 @@ use gpuheap_driver::{
 use gpuheap_pool::{Completed, Moments, StreamHandle};
 use rustc_hash::FxHashMap;
 
-/// Bit that is set in the numbers that such streams have in place of ids. The driver's ids never
-/// have this bit, because they count up from a small number.
+/// Bit that is set in the number that a stream of a capture has in place of an id. The driver's ids
+/// never have this bit, because they count up from a small number.
 const OF_CAPTURE: u64 = 1 << 63;
 
 /// Number in place of the id of a stream whose handle may be invalid.
@@ -152,8 +152,8 @@ impl Captures {
         Ok(Some(stream))
     }
 
-    /// Returns the stream with a number. The stream is found while blocks of the stream are live or
-    /// its graph exists.
+    /// Returns the stream of a number. It is found while blocks of the stream are live or its graph
+    /// exists.
     pub(crate) fn find(&self, number: u64) -> Option<Arc<CaptureStream>> {
         self.lock().by_number.get(&number).cloned()
     }

@@ -38,9 +38,9 @@ pub(super) struct DeviceOrigin {
     pub(super) fallback: Option<String>,
 }
 
-/// The primary context of a device, retained while this lives.
+/// The primary context of a device, retained while this object lives.
 ///
-/// Each live context has exactly one of these, for any number of opened devices.
+/// Each live context has exactly one such object, for any number of opened devices.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     emulator: Option<Arc<Emulator>>,
@@ -52,7 +52,7 @@ pub(crate) struct Context {
     has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
-    /// Number of the context in this process. A driver reuses handles; this number is never reused.
+    /// Identifier of the context in this process. It is never reused; a driver reuses handles.
     number: u64,
     /// Number of forks when the context was retained.
     forks: u32,
@@ -144,8 +144,8 @@ impl Context {
         }))
     }
 
-    /// Returns the state that a higher layer keeps with the context; `None` if it is of another
-    /// type.
+    /// Returns the state that a higher layer keeps with the context; `None` if the state is of
+    /// another type.
     pub(crate) fn attachment<A: Attachment + Default>(&self) -> Option<&A> {
         let attachment: &dyn Any = &**self.attachment.get_or_init(|| Box::<A>::default());
         attachment.downcast_ref()
@@ -198,7 +198,7 @@ impl Context {
         text + ")"
     }
 
-    /// Returns the number of the context in this process; it is never reused.
+    /// Returns the identifier of the context in this process; it is never reused.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -288,9 +288,9 @@ impl Context {
         Aside::enter(self.clone())
     }
 
-    /// Returns `true` if a stream is capturing a graph: it can neither be waited for nor wait for
-    /// work outside. For the default stream, it is also `true` while any stream that the default
-    /// stream would have to wait for is capturing.
+    /// Returns `true` if a stream is capturing a graph. It then can neither wait for work outside
+    /// the capture nor be waited for. For the default stream, also returns `true` if any stream
+    /// that the default stream would have to wait for is capturing.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
         let _current = self.enter()?;
         self.is_capturing_inside(stream)
@@ -346,8 +346,8 @@ impl Context {
     /// Gives another device access to the virtual memory of the heaps, mapping by mapping. Adds
     /// these heaps to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // Added first, so that new mappings are accessible too. After a reset, the list has the
-        // reader already.
+        // The reader is added first, so that new mappings are accessible too. After a reset, the
+        // list has the reader already.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -439,8 +439,8 @@ impl fmt::Display for Context {
     }
 }
 
-/// Returns the number of a device's emulator (`None` for a real device), and whether the device is
-/// a Windows GPU under WSL2.
+/// Returns the identifier of a device's emulator (`None` for a real device), and whether the device
+/// is a Windows GPU under WSL2.
 fn query_platform(emulator: Option<&Arc<Emulator>>, ordinal: i32) -> (Option<u64>, bool) {
     #[cfg(feature = "emulator")]
     if let Some(emulator) = emulator {

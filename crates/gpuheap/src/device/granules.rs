@@ -13,7 +13,7 @@ pub(crate) struct Granules(Mutex<GranuleCounts>);
 
 #[derive(Debug, Default)]
 struct GranuleCounts {
-    /// Number of heaps in each granule, keyed by the granule's number.
+    /// Number of heaps in each granule, keyed by the granule's index.
     heaps: FxHashMap<u64, u64>,
     /// Number of times that a heap counts a granule that another heap counts already.
     again: u64,

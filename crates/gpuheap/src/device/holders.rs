@@ -55,8 +55,8 @@ impl Drop for Visiting {
     }
 }
 
-/// Returns `true` if this thread is visiting heaps: a request on it keeps other heaps alive for a
-/// moment.
+/// Returns `true` if this thread is visiting heaps: a request on this thread keeps other heaps
+/// alive for a moment.
 pub(crate) fn is_visiting() -> bool {
     VISITING.get()
 }
@@ -70,8 +70,8 @@ impl Holders {
         known.push(RegisteredHolder { holder, visits });
     }
 
-    /// Returns the live holders. The caller drops them with no lock held. They are not clones of
-    /// heaps. The drop of a heap's last clone is logged, and dropping these must not be.
+    /// Returns the live holders. The caller drops them with no lock held. Holders are not clones of
+    /// heaps: the drop of a heap's last clone is logged, and the drop of a holder must not be.
     pub(crate) fn all(&self) -> Visited {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|known| known.holder.upgrade()).collect()

@@ -19,14 +19,14 @@ pub struct DeviceInfo {
     pub product: String,
     /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// Number of the device's emulator in this process, from 1; `None` for a real device. The
-    /// number distinguishes two emulated devices in one message.
+    /// Identifier of the device's emulator in this process, from 1; `None` for a real device. It
+    /// distinguishes two emulated devices in one message.
     pub emulator: Option<u64>,
     /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device instead
     /// of a GPU, with the places that were searched; `None` for a device that was opened in another
     /// way.
     pub fallback: Option<String>,
-    /// Number of the device in the driver's order.
+    /// Index of the device in the driver's order.
     pub ordinal: i32,
     /// Size of the device's memory in bytes.
     pub total_memory: u64,

@@ -166,7 +166,7 @@ impl Device {
         self.context.driver()
     }
 
-    /// Returns the device's number in the driver's order.
+    /// Returns the device's index in the driver's order.
     pub fn ordinal(&self) -> i32 {
         self.context.ordinal()
     }

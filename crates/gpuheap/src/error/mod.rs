@@ -30,7 +30,7 @@ pub struct Error(Box<Fault>);
 #[derive(Clone)]
 pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
-    /// Number of a row of a batch that does not fit in memory, and the figures.
+    /// Index of the row that does not fit in memory, and the figures.
     Row(usize, OutOfMemory),
     /// A request that is invalid: an unknown name, a limit, a stream of another device.
     Refused(ErrorKind, String),
@@ -58,7 +58,7 @@ pub(crate) enum Freed {
     Early(Caller),
     /// Freed at the end of the scope that began at this line.
     Scope(Caller),
-    /// Freed because its batch ended. The batches were made at this line.
+    /// Freed because its batch's turn ended. The batches were requested at this line.
     Batch(Caller),
 }
 

@@ -27,7 +27,7 @@ use crate::source::{OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
 /// Default limit, in bytes, of a thread's cache for a stream. It is large enough for the working
-/// set of a program. It is small enough that other threads lack little unused memory.
+/// set of a program, and small enough to keep little unused memory from other threads.
 const THREAD_CACHE: u64 = 256 << 20;
 const THREAD_CACHE_SHARE: u64 = 64;
 
@@ -42,7 +42,7 @@ pub struct HeapBuilder {
     choices: Choices,
 }
 
-/// Settings that the program chose. The environment fills in the others.
+/// Settings that the program chose. The environment fills in all other settings.
 #[derive(Clone, Debug, Default)]
 struct Choices {
     pool: Option<PoolKind>,
@@ -52,7 +52,7 @@ struct Choices {
     zero_on_alloc: Option<bool>,
     track: Option<Tracking>,
     record: Option<PathBuf>,
-    /// `Some(None)` if the heap is not published, even if the environment says so.
+    /// `Some(None)` if the heap is not published, even if the environment requests it.
     publish: Option<Option<Access>>,
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
@@ -158,7 +158,7 @@ setters! {
     /// block back. Such blocks may exceed `bytes` by a quarter. Memory in these caches counts as
     /// cached, and all of it returns to the pool before a request fails.
     ///
-    /// The pools `stitched`, `split` and `binned` have such caches; the others do not.
+    /// The pools `stitched`, `split` and `binned` have such caches; other pools do not.
     thread_cache(bytes: u64) => thread_cache,
     /// Sets the slack of the `stitched` pool, as a fraction of the peak of live memory. The pool
     /// reserves up to that much beyond the peak before it maps free pieces into one range. Less
@@ -296,7 +296,7 @@ impl HeapBuilder {
         }
         if let Some(access) = publish {
             let published = heap.inner().publish(access);
-            // The variable is for observers. A failure does not stop the program.
+            // `GPUHEAP_PUBLISH` serves observers, so its failure does not stop the program.
             if is_publish_chosen {
                 published?;
             }

@@ -18,10 +18,10 @@ use crate::thread_cache::{
     unused_here,
 };
 
-/// Threshold, in bytes, for flushing other threads' caches before the pool grows. They are flushed
-/// only if together they hold more than this, or 1/32 of the reserved memory, and the pool has
-/// grown by as much since the last flush. Flushing at every growth made sixteen threads evict one
-/// another: 8 million pairs a second instead of 100.
+/// Threshold, in bytes, for flushing other threads' caches before the pool grows; 1/32 of the
+/// reserved memory, if that is more. The caches are flushed if together they hold more than that,
+/// and the pool has grown by as much since the last flush. Flushing at every growth made sixteen
+/// threads evict one another: 8 million pairs a second instead of 100.
 const FLUSH_ABOVE: u64 = 32 << 20;
 const FLUSH_SHARE: u64 = 32;
 
@@ -175,7 +175,7 @@ impl StoreState {
             }
         }
         // Resumes threads only after all caches are closed: a resumed thread could put a block into
-        // an open cache.
+        // a cache that is still to be closed.
         if !self.is_alone {
             stopped.iter().for_each(|cache| cache.resume());
         }

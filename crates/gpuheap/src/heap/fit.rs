@@ -68,7 +68,7 @@ pub enum Fit {
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
-        /// Obstacles whose removal could make room. Each is enough on its own, unless
+        /// Obstacles whose removal could make room. Removing one of them is enough, unless
         /// [all](Fit::No::needs_all) are needed. Empty if nothing helps: the request is larger than
         /// the device.
         would_have_to_go: Vec<InTheWay>,

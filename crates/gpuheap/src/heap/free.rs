@@ -28,8 +28,8 @@ impl HeapInner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
-        // If the lease is of the retired stream, the heap recorded an event after all its work.
-        // Otherwise this waits for the stream.
+        // If the lease is of the retired stream, the heap has an event after that stream's last
+        // work. Otherwise this call waits for the retired stream.
         let stream = match stream {
             Some(stream) if stream.is_retired() => {
                 if stream.id() != lease.stream_id {
@@ -246,7 +246,7 @@ impl Store {
         Ok(state.stats.given_back - before)
     }
 
-    /// Retries the zero-filling of blocks for which it failed at their free, and frees them.
+    /// Fills and frees the blocks that could not be filled with zeros when they were freed.
     pub(super) fn zero_again(&self) {
         let (unzeroed, needs_idle) = {
             let mut state = self.lock();
@@ -266,8 +266,8 @@ impl StoreState {
         unzeroed.iter().any(|lease| self.order.current_later(lease.stream).is_none())
     }
 
-    /// Fills blocks with zeros, and frees them. Blocks whose streams have ended are filled only if
-    /// `is_idle`: the device has done all work of the time before the call.
+    /// Fills blocks with zeros, and frees them. `is_idle` is `true` if the device has completed all
+    /// work enqueued before the call. Otherwise blocks whose streams have ended are skipped.
     pub(super) fn zero_again(&mut self, context: &Context, unzeroed: Vec<Lease>, is_idle: bool) {
         self.merge_counts();
         for lease in unzeroed {

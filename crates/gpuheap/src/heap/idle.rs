@@ -16,7 +16,7 @@ use crate::sync::this_thread;
 /// Shortest idle time: a shorter one would make a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The thread that watches a heap. Dropping this ends it.
+/// The thread that watches a heap. Dropping this value ends the thread.
 pub(crate) struct IdleTrim {
     shared: Arc<IdleState>,
     thread: Thread,
@@ -25,7 +25,7 @@ pub(crate) struct IdleTrim {
 #[derive(Default)]
 struct IdleState {
     ended: AtomicBool,
-    /// [Number](this_thread) of the thread, once it runs.
+    /// [Identifier](this_thread) of the thread, once it runs.
     number: AtomicU64,
     /// `true` while nothing may use the device.
     paused: AtomicBool,

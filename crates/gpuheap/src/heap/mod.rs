@@ -131,7 +131,7 @@ pub(crate) struct HeapInner {
     publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Scopes for questions of other processes. Empty if the heap is not published.
     scopes: OpenScopes,
-    /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
+    /// Read-locked by threads that hold the heap for a moment, for another heap or another process.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
@@ -266,8 +266,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Announces the end of a stream without a [`Stream`]: one that was used only in a
-    /// [capture](Stream#a-stream-that-is-first-seen-in-a-capture). Blocks that were allocated there
+    /// Announces the end of a stream that has no [`Stream`], because it was used only in a
+    /// [capture](Stream#a-stream-that-is-first-seen-in-a-capture). Blocks that were allocated on it
     /// can be freed afterwards. Their memory is reused after a wait for the whole device. Makes no
     /// driver call.
     pub fn retire_captured(&self, raw: CUstream) {
@@ -377,8 +377,8 @@ impl Heap {
         Ok(slot.get_or_init(|| stream))
     }
 
-    /// Records an event on each stream with frees of a kind of memory. A stream that reuses such a
-    /// block then waits for these frees, and not for later work.
+    /// Records an event on each stream with frees of a kind of memory. A stream that reuses freed
+    /// memory then waits for the event, and not for later work.
     pub(crate) fn fence(&self, kind: MemoryKind) {
         if self.inner().context.check_alive().is_ok() {
             // A failure is retried when a block is requested.
@@ -509,7 +509,7 @@ impl Heap {
         self.inner().store(kind)
     }
 
-    /// Makes a clone of a heap, also of one whose last clone was dropped.
+    /// Makes a clone of a heap, also of a heap whose last clone was dropped.
     pub(crate) fn from_inner(inner: Arc<HeapInner>) -> Heap {
         let mut known = inner.lock_clones();
         if let Some(clones) = known.upgrade() {

@@ -11,7 +11,7 @@ pub(crate) trait PublishedScope: Send + Sync {
     fn figures(&self) -> OpenScope;
 }
 
-/// Open scopes of a heap, by number.
+/// Open scopes of a heap, keyed by the scope's index.
 #[derive(Default)]
 pub(crate) struct OpenScopes {
     open: Mutex<FxHashMap<u64, Weak<dyn PublishedScope>>>,
@@ -31,7 +31,7 @@ impl OpenScopes {
         drop(ended);
     }
 
-    /// Returns the figures of all scopes. They are on one device.
+    /// Returns the figures of all scopes. `device` is the name of their device.
     pub(super) fn figures(&self, device: &str) -> Vec<OpenScope> {
         // A scope may end here, and its end takes the lock.
         let open: Vec<_> = self.lock().values().cloned().collect();

@@ -29,7 +29,7 @@ struct PublishedHeap {
 }
 
 impl Heap {
-    /// Returns the questions that other processes may ask; `None` if the heap is not published. For
+    /// Returns the access that other processes have; `None` if the heap is not published. For
     /// libraries that publish their own part of the program.
     #[doc(hidden)]
     pub fn published(&self) -> Option<Access> {
@@ -38,7 +38,7 @@ impl Heap {
 }
 
 impl HeapInner {
-    /// Makes other processes' questions about the heap answered.
+    /// Begins to answer questions of other processes about the heap.
     pub(super) fn publish(self: &Arc<Self>, access: Access) -> Result<(), Error> {
         let (heap, visits) = (Arc::downgrade(self), self.visits.clone());
         let member = PublishedHeap { heap, visits, recording: Mutex::default() };
@@ -105,7 +105,7 @@ impl HeapInner {
         let mut lines: Vec<Site> = Vec::new();
         for change in changes {
             let (allocations, bytes) = (change.allocations as u64, change.bytes as u64);
-            // Resolves a stack at its first answer, with no lock held. It takes milliseconds.
+            // Resolves a stack at its first answer, with no lock held. That takes milliseconds.
             let first = change.stack.frames().first();
             let function = first.and_then(|frame| frame.name.clone()).unwrap_or_default();
             let line = match first.and_then(|frame| Some((frame.file.as_ref()?, frame.line?))) {
@@ -184,7 +184,7 @@ impl Member for PublishedHeap {
     fn stop_recording(&self) -> Option<Recorded> {
         let recording = self.recording().take()?;
         let recorded = describe(&recording);
-        // Its end holds the heap.
+        // The end of the recording holds the heap, so it happens within a visit.
         self.with_heap(|_| drop(recording));
         Some(recorded)
     }

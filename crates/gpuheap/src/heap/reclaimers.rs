@@ -35,7 +35,7 @@ type ReclaimerFn = Arc<Callback<Box<dyn Fn(u64) -> u64 + Send + Sync>>>;
 /// Registered reclaimers, in the order of registration.
 pub(crate) struct Reclaimers {
     list: Mutex<Vec<ReclaimerFn>>,
-    /// [Numbers](this_thread) of the threads that are inside a reclaimer. Their requests call no
+    /// [Identifiers](this_thread) of the threads inside a reclaimer. Their requests call no
     /// reclaimer of this heap.
     calling: Mutex<Vec<u64>>,
     /// Number of forks when this was made. A forked child does not take the lock, because a thread

@@ -24,8 +24,8 @@ impl Heap {
     /// of stacks. Blocks that were allocated before this call are not in it, and memory that the
     /// heap caches is not in it. `gpuheap run` records the heap's driver calls.
     ///
-    /// An existing file `run.gph` is kept: the new one is `run.2.gph`. [`path`](Recording::path)
-    /// returns its name. `%p` in the path stands for the process id. The file is mapped. After a
+    /// An existing file `run.gph` is kept: the new file is `run.2.gph`. [`path`](Recording::path)
+    /// returns the name. `%p` in the path stands for the process id. The file is mapped. After a
     /// crash, it has all calls until then. If the disk is full, the recording stops, the program
     /// goes on, a warning is logged, and [`stopped`](Recording::stopped) returns the reason.
     ///

@@ -150,7 +150,7 @@ impl Store {
         })
     }
 
-    /// Runs the reclaim steps in order, with an attempt after each. The last attempt gets the
+    /// Runs the reclaim steps in order, with an attempt after each step. The last attempt gets the
     /// locked state; the other attempts take the lock themselves. If even the last attempt was
     /// short of memory, returns the steps tried.
     pub(crate) fn retry_with_reclaim<T>(

@@ -55,8 +55,8 @@ impl HeapInner {
         Some(self.rename_streams(kind, lease, of_capture))
     }
 
-    /// If the lease's stream has no current id, its memory is reused only after a wait for the
-    /// whole device. If `stream` has no current id, the wait has to come after the end of its
+    /// If the lease's stream has no current id, the lease's memory is reused only after a wait for
+    /// the whole device. If `stream` has no current id, the wait has to come after the end of its
     /// graph.
     #[cold]
     fn rename_streams(

@@ -26,14 +26,14 @@ static FIND_REQUESTER: OnceLock<fn() -> Option<Requester>> = OnceLock::new();
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Requester {
-    /// Number that requests for the same variable share; 0 for none.
+    /// Identifier that requests for the same variable share; 0 for none.
     pub place: u64,
     /// Line of the program; `None` to let the driver look at the stack.
     pub line: Option<String>,
 }
 
-/// Sets the function that finds the requester of memory, once in a process. If it returns `None`,
-/// the library reports requests itself.
+/// Sets the function that finds the requester of memory, once in a process. If the function returns
+/// `None`, the library reports requests itself.
 #[doc(hidden)]
 pub fn find_requesters_by(find: fn() -> Option<Requester>) {
     let _ = FIND_REQUESTER.set(find);

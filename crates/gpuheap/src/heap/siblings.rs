@@ -148,8 +148,8 @@ impl StoreState {
         self.order.stuck(&mut *self.source)
     }
 
-    /// Returns the bytes in whole segments that can return to the driver once all frees have
-    /// completed, except the stuck ones.
+    /// Returns the bytes in whole segments that can return to the driver once all frees but `stuck`
+    /// have completed.
     pub(crate) fn spare(&mut self, stuck: &Stuck) -> SourceResult<u64> {
         let forecast = self.spare_forecast(stuck);
         self.regained(&forecast)

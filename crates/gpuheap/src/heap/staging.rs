@@ -11,8 +11,8 @@ pub struct Staging {
     pub threads: usize,
     /// Bytes of a slot.
     pub piece: usize,
-    /// Number of slots of each thread. The thread writes one slot while the device reads the
-    /// others.
+    /// Number of slots of each thread. The thread writes one slot while the device reads the other
+    /// slots.
     pub slots: usize,
     /// Size in bytes below which a copy is left to the driver.
     pub threshold: usize,

@@ -32,7 +32,7 @@ pub(crate) struct Store {
     pub(crate) kind: MemoryKind,
     pub(crate) pool: PoolKind,
     pub(crate) reclaimers: Arc<Reclaimers>,
-    /// Number of the store in this process.
+    /// Identifier of the store in this process.
     pub(crate) number: u64,
     /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     pub(super) cache_limit: Option<u64>,
@@ -69,7 +69,7 @@ pub(crate) struct StoreState {
     pub(crate) is_shared: bool,
     /// Caches of threads for this store.
     pub(crate) caches: Vec<&'static ThreadCache>,
-    /// Freed blocks that could not be filled with zeros so far. They are not reused before it
+    /// Freed blocks that could not be filled with zeros so far. They are not reused before the fill
     /// succeeds, and count as live.
     pub(crate) unzeroed: Vec<Lease>,
     /// Buffer for blocks on their way from a cache to the policy.
@@ -359,7 +359,7 @@ impl StoreState {
 
     /// Returns the statistics with threads' own counts added. Leaves threads' caches as they are,
     /// so their next requests cost no more. The counts are exact while no thread allocates or
-    /// frees; meanwhile a sum below zero counts as zero.
+    /// frees; at other times a sum below zero counts as zero.
     pub(crate) fn observed_stats(&self) -> AllocStats {
         let mut stats = self.stats;
         self.caches.iter().for_each(|cache| cache.add_own_counts(&mut stats));

@@ -76,8 +76,8 @@ impl Events {
         })
     }
 
-    /// Refuses a capturing stream: the event would belong to the stream's graph, and would never be
-    /// reached.
+    /// Records an event. Refuses a capturing stream, because the event would belong to the stream's
+    /// graph and would never be reached.
     pub(super) fn record(&mut self, stream: StreamRef) -> SourceResult<Fence> {
         let fence = match self.unused.pop() {
             Some(unused) => unused,
@@ -128,7 +128,7 @@ impl Events {
         })
     }
 
-    /// Refuses a capturing stream: a wait for work outside of a capture breaks the capture.
+    /// Makes a stream wait for a fence. Refuses a capturing stream: the wait breaks the capture.
     pub(super) fn order_after(&mut self, stream: StreamRef, fence: Fence) -> SourceResult {
         let event = self.events[fence.0 as usize];
         self.call_on(stream, "cuStreamWaitEvent", |context| {

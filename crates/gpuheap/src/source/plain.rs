@@ -26,7 +26,7 @@ use crate::kind::MemoryKind;
 pub(crate) struct PlainSource {
     events: Events,
     kind: MemoryKind,
-    /// Number of small segments in each granule of 2 MiB, keyed by the granule's number.
+    /// Number of small segments in each granule of 2 MiB, keyed by the granule's index.
     shared_granules: FxHashMap<u64, u32>,
     /// Bytes of larger segments. They share no granule.
     large: u64,

@@ -18,7 +18,7 @@ use crate::kind::MemoryKind;
 /// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. No work
 /// may use that memory at the drop, unless it was [left](Vmm::leave).
 ///
-/// None of these calls is ordered on a stream.
+/// No call of this type is ordered on a stream.
 pub(super) struct Vmm {
     context: Arc<Context>,
     device: VirtualMemory,
@@ -164,8 +164,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives the device read and write access to a mapped range, in one call. The time for a chunk
-    /// does not depend on the chunk's size.
+    /// Gives the device, and other devices that read its memory, access to a mapped range, in one
+    /// call. The time for a chunk does not depend on the chunk's size.
     fn allow(&mut self, address: u64, bytes: u64) -> SourceResult {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());

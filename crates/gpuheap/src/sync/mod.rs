@@ -1,5 +1,5 @@
 //! Synchronization of threads: a lock of one word, a lock around a value that uses such a word, and
-//! numbers of threads. loom explores the interleavings of the locks.
+//! identifiers of threads. loom explores the interleavings of the locks.
 
 mod lock;
 mod shim;
@@ -13,11 +13,11 @@ pub(crate) use shim::{AtomicBool, AtomicPtr, AtomicU64, Ordering, OwnedU64};
 pub(crate) use word::Word;
 
 thread_local! {
-    /// Number of this thread; zero before the first call.
+    /// Identifier of this thread; zero before the first call.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns the number of this thread. No other thread of the process ever has it.
+/// Returns the identifier of this thread. No other thread of the process ever has it.
 #[inline]
 pub(crate) fn this_thread() -> u64 {
     let number = NUMBER.get();

@@ -27,11 +27,11 @@ use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 pub(crate) struct ThreadCache {
     /// Taken by the cache's thread for each use, and closed by other threads.
     word: Word,
-    /// Number of the only thread that takes the word; zero after that thread ended.
+    /// Identifier of the only thread that takes the word; zero after that thread ended.
     thread: OwnedU64,
-    /// Number of the cache's store.
+    /// Identifier of the cache's store.
     store: OwnedU64,
-    /// Number of the cache's context.
+    /// Identifier of the cache's context.
     context: OwnedU64,
     /// Moment before which marked blocks were freed.
     moment: OwnedU64,
@@ -87,7 +87,7 @@ const SPENT: u64 = 2;
 /// Properties with which a cache is opened.
 pub(crate) struct Opening {
     pub(crate) heap: Arc<dyn CacheOwner>,
-    /// Number of the heap's context.
+    /// Identifier of the heap's context.
     pub(crate) context: u64,
     pub(crate) store: u64,
     pub(crate) stream: StreamRef,
@@ -98,9 +98,9 @@ pub(crate) struct Opening {
     pub(crate) limit: u64,
 }
 
-/// Returns the size of the largest cached block that may serve a request of `bytes`. It is an
-/// eighth larger up to 64 KiB, and a 32nd larger above. Programs whose sizes vary a little then
-/// still hit the cache.
+/// Returns the size of the largest cached block that may serve a request of `bytes`. The block may
+/// be an eighth larger up to 64 KiB, and a 32nd larger above. Programs whose sizes vary a little
+/// then still hit the cache.
 #[inline]
 fn largest_for(bytes: u64) -> u64 {
     bytes + if bytes <= 64 << 10 { bytes / 8 } else { bytes / 32 }
@@ -350,7 +350,7 @@ impl ThreadCache {
         self.own.add_counts(stats);
     }
 
-    /// Waits until the owner has left, and keeps it out.
+    /// Waits until the owner has left, and keeps the owner out.
     pub(crate) fn stop(&self) {
         self.word.close();
     }
@@ -398,7 +398,7 @@ impl ThreadCache {
         StreamRef::new(self.slot.get(), StreamHandle(self.raw.get() as usize))
     }
 
-    /// Returns the number of the thread that owns the cache; zero for none.
+    /// Returns the identifier of the thread that owns the cache; zero if no thread does.
     pub(crate) fn thread(&self) -> u64 {
         self.thread.get()
     }

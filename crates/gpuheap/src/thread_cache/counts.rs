@@ -5,8 +5,8 @@ use gpuheap_pool::{Moved, RunningStats};
 use crate::sync::OwnedU64;
 
 /// Counters of one thread for one store, for all streams. No cache line moves between threads, and
-/// the peak of a single thread is exact. They are added to the statistics by a thread that holds
-/// the store's lock and keeps the owner out of all its caches. Sums wrap, because a thread may free
+/// the peak of a single thread is exact. A thread that holds the store's lock, and keeps the owner
+/// out of all its caches, adds the counters to the statistics. Sums wrap, because a thread may free
 /// an allocation of another thread.
 ///
 /// A thread's caches for one store share the counters of [one of them](super::ThreadCache).

@@ -9,8 +9,8 @@ use crate::fork;
 static FREE: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
 
 impl ThreadCache {
-    /// Flushes a cache of this thread, because the thread ends or needs the cache's place for
-    /// another. Blocks that came from the cache may live on.
+    /// Flushes a cache of this thread, because the thread ends or needs the place for another
+    /// cache. Blocks that came from the cache may live on.
     pub(crate) fn end(&'static self) {
         // Checked before any lock is taken: in a forked child, a thread of the parent may have held
         // that lock.
@@ -40,7 +40,7 @@ pub(crate) fn unused() -> &'static ThreadCache {
 }
 
 /// Locks the list of caches without a heap and a thread. In a forked child, another thread of the
-/// parent may have held the lock; then `None`.
+/// parent may have held the lock; then returns `None`.
 pub(crate) fn lock_free() -> Option<MutexGuard<'static, Vec<&'static ThreadCache>>> {
     if fork::count() > 0 {
         return FREE.try_lock().ok();

@@ -26,8 +26,8 @@ struct CacheEntry {
     cache: &'static ThreadCache,
 }
 
-/// Returns this thread's cache for the store and the stream with these numbers. The cache may be
-/// closed. Returns `None` if there is no such cache, or if the thread is ending.
+/// Returns this thread's cache for the store and the stream with these identifiers. The cache may
+/// be closed. Returns `None` if there is no such cache, or if the thread is ending.
 #[inline]
 pub(crate) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     match LAST.get() {
@@ -62,8 +62,8 @@ pub(crate) fn is_available() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 
-/// Removes an unused cache of this thread from the thread's list and returns it. Takes a cache of
-/// `store`, or else a cache of no heap, for which `is_free` returns `true`.
+/// Removes an unused cache of this thread from the thread's list and returns it: a closed cache of
+/// `store`, or else a cache without a heap, for which `is_free` returns `true`.
 pub(crate) fn unused(
     store: u64,
     is_free: impl Fn(&ThreadCache) -> bool,

@@ -47,8 +47,8 @@ pub(crate) use local::{find, insert, is_available, unused as unused_here};
 pub(crate) use slots::CachedBlock;
 
 /// Notes that all work before the frees in this thread's caches has completed. Applies to caches of
-/// the context with the number `context`: to the cache of one stream, or to all if `stream_id` is
-/// `None`.
+/// the context with the identifier `context`: to the cache of one stream, or to all these caches if
+/// `stream_id` is `None`.
 pub(crate) fn note_completed(context: u64, stream_id: Option<u64>) {
     local::each(|cache| cache.note_completed(context, stream_id));
 }

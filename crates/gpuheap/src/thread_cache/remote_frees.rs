@@ -12,7 +12,7 @@
 //!
 //! Any number of threads may put blocks in at once. Only one thread takes them out. No thread waits
 //! for another: a place that is just being filled counts as empty for the taking thread and as full
-//! for the others.
+//! for all other threads.
 
 use super::slots::{CachedBlock, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};

@@ -82,8 +82,8 @@ impl CacheSlots {
         true
     }
 
-    /// Returns an empty slot for a block of at most [`LARGEST`] bytes, if its bin has one. Once the
-    /// block is put there, [`note_filled`](CacheSlots::note_filled) follows.
+    /// Returns an empty slot for a block of at most [`LARGEST`] bytes, if its bin has one. Call
+    /// [`note_filled`](CacheSlots::note_filled) once the block is in the slot.
     #[inline]
     pub(crate) fn room(&self, bytes: u64) -> Option<&CacheSlot> {
         self.places(bin(bytes)).iter().find(|slot| slot.is_empty())

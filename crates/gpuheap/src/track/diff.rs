@@ -39,7 +39,7 @@ impl Snapshot {
     }
 
     /// Returns the sites with the most bytes, at most `most` of them, as changes since an empty
-    /// heap. Also returns the number of the other sites. Resolves no stack.
+    /// heap. Also returns the number of sites left out. Resolves no stack.
     pub(crate) fn largest(mut self, most: usize) -> (Vec<Change>, usize) {
         self.sites.sort_by_key(|(_, _, bytes)| Reverse(*bytes));
         let left_out = self.sites.len().saturating_sub(most);

@@ -86,7 +86,7 @@ struct Record {
     site: u32,
     thread: u32,
     stream: u64,
-    /// Number of the recorder that has the allocation; 0 if none has it.
+    /// Identifier of the recorder that has the allocation; 0 if no recorder has it.
     recorder: u64,
 }
 
@@ -326,7 +326,7 @@ impl Tracker {
         let time = Instant::now();
         let mut state = self.lock();
         let state = &mut *state;
-        // Identifiers end at four billion outstanding allocations; any beyond are not tracked.
+        // Identifiers end at four billion outstanding allocations; further ones are not tracked.
         let index = match state.vacant.pop() {
             Some(index) => index,
             None => u32::try_from(state.records.len()).ok().filter(|index| *index < u32::MAX)?,
@@ -410,7 +410,7 @@ impl Tracker {
 
 impl Drop for Tracker {
     fn drop(&mut self) {
-        // A thread of a forked child cannot take the lock if a thread of the parent held it.
+        // Takes no lock: in a forked child, a thread of the parent may have held it.
         let current = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(current) = current {
             current.recorder.end_section();

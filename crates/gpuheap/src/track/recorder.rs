@@ -23,13 +23,13 @@ pub(crate) struct DeviceFacts<'a> {
     pub(crate) name: &'a str,
     /// Memory, bytes.
     pub(crate) bytes: u64,
-    /// Number of the device's emulator; `None` for a real device.
+    /// Identifier of the device's emulator; `None` for a real device.
     pub(crate) emulator: Option<u64>,
 }
 
 /// Recorder into one capture.
 pub(crate) struct Recorder {
-    /// Number in the process, from 1.
+    /// Identifier of the recorder in the process, from 1.
     pub(super) number: u64,
     /// Path as requested, if heaps that are recorded for their whole life share the capture.
     /// `None` for a section of one heap.
@@ -45,7 +45,7 @@ pub(crate) struct Recorder {
 
 struct State {
     capture: ProcessCapture,
-    /// Numbers of threads by the system's ids.
+    /// Indices of threads in the capture, keyed by the system's ids.
     threads: FxHashMap<u64, u32>,
     devices: FxHashSet<i32>,
     /// `true` once a warning said that the recording stopped early.
@@ -118,7 +118,7 @@ pub(super) fn line(at: Caller) -> String {
     line.unwrap_or_else(|| format!("{}:{}", at.file(), at.line()))
 }
 
-/// Recorders of this process. Ended ones are removed at the next call.
+/// Recorders of this process. Those that ended are removed when a recorder is opened.
 static RECORDERS: Mutex<Vec<Weak<Recorder>>> = Mutex::new(Vec::new());
 
 impl Recorder {
@@ -283,7 +283,7 @@ impl Recorder {
         logging::warn(logging::HEAP, format_args!("the recording to {status}"));
     }
 
-    /// Locks the state, and returns the number of a stack. If the stack is new, reads the loaded
+    /// Locks the state, and returns the index of a stack. If the stack is new, reads the loaded
     /// files and the interpreter's frames first, without the lock: a thread that loads a library
     /// holds the loader's lock, and may allocate.
     fn with_stack(&self, recorded: &Recorded<'_>) -> Option<(MutexGuard<'_, State>, u32)> {
@@ -370,7 +370,7 @@ impl Drop for Recorder {
 }
 
 impl State {
-    /// Returns the number of a thread. Records the thread at its first call. Returns 0 for a thread
+    /// Returns the index of a thread. Records the thread at its first call. Returns 0 for a thread
     /// whose thread-local variables were destroyed.
     fn thread(&mut self, time: Time, thread: Option<&Identity>) -> u32 {
         let Some(Identity { name, id: Some(id), .. }) = thread else { return 0 };

@@ -133,8 +133,8 @@ impl Sites {
         let line: Caller = self.lines.entry(*at).or_insert(at);
         let mut words: Box<[usize]> = key.words().into();
         if !std::ptr::eq(line, at) {
-            // Stores the site under the line's canonical address. This address becomes an alias of
-            // the site.
+            // Stores the site under the line's canonical address. The address `at` becomes an alias
+            // of the site.
             words[0] = std::ptr::from_ref(line).addr();
             if let Some(&index) = self.by_key.get(&words) {
                 self.by_key.insert(key.words().into(), index);

@@ -306,9 +306,9 @@ fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     Some(first + frames[first..].iter().position(beyond)?)
 }
 
-/// Returns the index of the frame of the line `at`. It is found by file and line. If the line
-/// tables give another line of the same call, it is found by file. Without line tables, it is found
-/// by name.
+/// Returns the index of the frame of the line `at`. The frame is found by file and line. If the
+/// line tables give another line of the same call, the frame is found by file. Without line tables,
+/// it is found by name.
 fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
     let in_file = |frame: &Frame| frame.file.as_deref().is_some_and(|file| is_file(file, at));
     frames
@@ -353,8 +353,8 @@ fn library(frame: &Frame) -> Option<&'static str> {
     by_file.or_else(|| LIBRARY.into_iter().find(|name| has_prefix(frame, &[*name])))
 }
 
-/// Returns `true` for the frame in which the standard library starts a thread, the main one
-/// included.
+/// Returns `true` for the frame in which the standard library starts a thread, also the main
+/// thread.
 fn is_start(frame: &Frame) -> bool {
     frame.name.as_deref().is_some_and(|name| name.contains("__rust_begin_short_backtrace"))
 }

@@ -61,7 +61,7 @@ impl Identity {
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
         let is_main = id == Some(u64::from(std::process::id()));
         // Read from the system: `std::thread::current` panics in destructors that run after the
-        // thread-local variables', such as a pthread key's.
+        // thread-local variables were destroyed, such as the destructors of pthread keys.
         let name = |of| std::fs::read(of).ok();
         let own = name("/proc/thread-self/comm").filter(|own| Some(own) != name(PROGRAM).as_ref());
         let name = match own {
@@ -158,8 +158,8 @@ pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
 
-/// Returns this thread. The recorder will record its end. `None` if the thread-local variables were
-/// destroyed already.
+/// Returns the identity of this thread, whose end `recorder` will record. `None` if the
+/// thread-local variables were destroyed already.
 pub(super) fn identity_for(recorder: &Arc<Recorder>) -> Option<Arc<Identity>> {
     let identity = |guard: &Guard| {
         guard.note(recorder);

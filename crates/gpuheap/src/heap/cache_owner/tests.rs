@@ -87,8 +87,8 @@ fn remote_frees_return_to_origin() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
-    // Number of blocks that fit into the other thread's cache, and into this thread's remote frees.
-    // The test allocates one block more than both.
+    // Numbers of blocks that fit into the other thread's cache and into this thread's remote frees.
+    // The test allocates one block more than both numbers together.
     let (own, sent) = (8, 64);
     let allocate = |count: u64| -> Vec<Block> {
         (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
@@ -207,8 +207,8 @@ fn closing_cache_receives_no_block() {
     assert_eq!((state.stats().live_blocks, state.granted), (0, 0));
 }
 
-/// One thread requests the heap and holds a block of it for a moment. Another thread requests it
-/// and drops it at once.
+/// One thread requests the heap and holds a block of it for a moment. Another thread requests the
+/// heap and drops it at once.
 #[test]
 fn heap_ends_before_it_is_reopened() {
     let device = device();
