@@ -1,5 +1,5 @@
-//! Facts about the content of PyTorch's device memory. Kernels would have written it, and are not
-//! run.
+//! Facts about the content of PyTorch's device memory. Kernels would have written that content, but
+//! they are not run.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Kernels and variables that the program's fat binaries register. Each is loaded at its first use.
+//! Kernels and variables that the program's fat binaries register, each loaded at its first use.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -20,12 +20,12 @@ const DIMENSIONS: usize = 8;
 struct Operand {
     /// Name of the operator.
     operator: *const c_char,
-    /// Number of PyTorch's element type.
+    /// PyTorch's number for the element type.
     element_type: c_int,
     /// Number of dimensions, at most 8.
     dimensions: c_int,
     sizes: [i64; DIMENSIONS],
-    /// Size of the groups of elements of which one is not 0; 1 if nothing is known.
+    /// Number of elements in each group in which one element is not 0; 1 if nothing is known.
     one_of: i64,
     /// Largest value of an element; 0 if nothing is known.
     most: i64,
@@ -46,8 +46,8 @@ type Function = unsafe extern "C-unwind" fn(
     Argument,
 ) -> Argument;
 
-/// Defines functions that replace PyTorch's functions. Each calls PyTorch's function through
-/// `$through`, and passes it the index of the argument that is the tensor.
+/// Defines functions that replace PyTorch's functions. Each function calls PyTorch's function
+/// through `$through`, with the index of the argument that is the tensor.
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal);)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
@@ -68,7 +68,7 @@ macro_rules! operators {
             let function = *PYTORCHS.get_or_init(|| pytorchs(concat!($symbol, "\0"), $name));
             let operator = concat!(stringify!($name), "\0");
             // SAFETY: PyTorch passed these arguments for a call of the same function. The argument
-            // with this number is a tensor.
+            // at index `$tensor` is a tensor.
             unsafe { $through(function, operator, $tensor, [a, b, c, d, e, f]) }
         }
     )*};
@@ -162,7 +162,7 @@ unsafe fn fill(
 
 /// Calls an operator, and notes a fact about its result. In the result of `one_hot`, one element of
 /// each row is not 0. Results of `sum` of booleans and of `count_nonzero` are at most the number of
-/// elements. Counts of `bincount` sum to that number.
+/// elements. The counts of `bincount` sum to the number of elements.
 ///
 /// # Safety
 ///
@@ -198,7 +198,7 @@ unsafe fn note_content(
     result
 }
 
-/// PyTorch's number of the element type of booleans.
+/// PyTorch's number for the element type of booleans.
 const BOOLEAN: c_int = 11;
 
 /// `c10::Scalar`: a number of one of several types.
@@ -217,7 +217,7 @@ impl Scalar {
     const INTEGER: c_int = 1;
 
     /// Returns the bits of the number as an element of a tensor; `None` for a type or a number that
-    /// is not handled. `element_type` is PyTorch's number of the type.
+    /// is not handled. `element_type` is PyTorch's number for the type.
     fn as_element(&self, element_type: c_int) -> Option<u64> {
         let number = match self.kind {
             Scalar::DOUBLE => f64::from_bits(self.bits),

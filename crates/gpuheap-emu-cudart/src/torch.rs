@@ -45,8 +45,8 @@ extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64) {
 /// Functions that describe a tensor: three C++ functions of PyTorch, and C functions that PyTorch
 /// has for compiled models.
 pub(crate) struct Torch {
-    /// Returns `true` for an instance of a tensor subclass in Python. Its memory belongs to another
-    /// tensor.
+    /// Returns `true` for an instance of a tensor subclass in Python. The instance's memory belongs
+    /// to another tensor.
     has_dispatch: unsafe extern "C-unwind" fn(&Tensor) -> bool,
     /// Returns `true` for the wrapper of a tensor that is being traced.
     is_functional: unsafe extern "C-unwind" fn(&Tensor) -> bool,
@@ -67,7 +67,7 @@ pub(crate) struct Torch {
 /// Function that writes a property of a tensor. It returns 0 for success.
 type Get<T> = unsafe extern "C-unwind" fn(&Tensor, &mut T) -> c_int;
 
-/// Reports a block of device memory to the emulated driver, and each block to PyTorch's profiler.
+/// Reports each block to PyTorch's profiler, and blocks of device memory to the emulated driver.
 // SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
 // libraries, so this function replaces PyTorch's. It calls PyTorch's function last, with the same
 // arguments.
@@ -205,7 +205,7 @@ impl Torch {
         unsafe { self.memory(tensor).filter(|_| get(self.is_contiguous, tensor) == Some(true)) }
     }
 
-    /// Returns PyTorch's number of the element type, and the bytes of an element.
+    /// Returns PyTorch's number for the element type, and the bytes of an element.
     ///
     /// # Safety
     ///

@@ -58,7 +58,7 @@ pub(crate) struct FunctionAttributes {
     pub(crate) shared_bytes: usize,
     pub(crate) constant_bytes: usize,
     pub(crate) local_bytes: usize,
-    /// Values of the driver's properties with the numbers 0 and 4 to 13.
+    /// Values of the driver's attributes 0 and 4 to 13, of `CUfunction_attribute`.
     pub(crate) numbers: [c_int; 11],
     pub(crate) cluster_scheduling: c_int,
     pub(crate) non_portable_cluster: c_int,

@@ -76,8 +76,8 @@ pub(crate) fn cudaFuncGetAttributes(
     })
 }
 
-/// Converts the driver's outcome of a launch to the runtime's. For invalid sizes, the runtime has a
-/// different code.
+/// Converts the driver's outcome of a launch to the runtime's outcome. For invalid sizes, the
+/// runtime has a different code.
 fn launched(outcome: Outcome) -> Outcome {
     outcome.map_err(|code| match code {
         CUresult::ERROR_INVALID_VALUE => INVALID_CONFIGURATION,

@@ -29,7 +29,7 @@ enum Field {
     /// Value of the device attribute with this number, as a C `int`. Only in the structure of CUDA
     /// 12.
     IntIn12(c_int),
-    /// This number of C `int`s that are 0: no device attribute has the value.
+    /// This many C `int`s of 0, for fields that no device attribute provides.
     Zeros(usize),
 }
 

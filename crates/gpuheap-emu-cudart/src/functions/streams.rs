@@ -56,9 +56,9 @@ pub(crate) fn forget_objects(device: c_int) {
     lock().remove(&device);
 }
 
-/// Returns the number of granules that an H200's driver takes for so many streams of a device
-/// (580.159, 2026-11-28). It takes one more at the 2nd, the 6th and the 10th stream, and 35 for the
-/// 128 streams that PyTorch creates with its first stream.
+/// Returns the number of granules that an H200's driver takes for `streams` streams of a device
+/// (580.159, 2026-11-28). It takes one more granule at the 2nd, the 6th and the 10th stream, and 35
+/// for the 128 streams that PyTorch creates with its first stream.
 fn granules(streams: usize) -> usize {
     (3 * streams + 5) / 11
 }
