@@ -52,7 +52,7 @@ impl FindBatch {
 
     /// Bisects for the largest value up to `most` for which `fits` returns `true`. Calls `fits`
     /// once for each value that it tries. Returns `None` if the smallest value does not fit.
-    /// Assumes that all values below a fitting one fit.
+    /// Assumes that all values below a fitting value fit.
     pub(crate) fn search<E>(
         &self,
         most: u64,
@@ -116,8 +116,8 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns the upper bound of a search with the values `with`: the smallest result that was found
-/// with no larger values. `Some(None)` if the program does not fit with some of these.
+/// Returns the upper bound of a search with the values `with`: the smallest result of searches
+/// whose values are not larger. `Some(None)` if such a search found no fitting value.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

@@ -70,8 +70,8 @@ pub(crate) fn search(
     Ok(Some(found))
 }
 
-/// Returns one card of each size of memory below `bytes`, the smallest first. They have the compute
-/// capability of `card` if such cards are small enough.
+/// Returns one card of each size of memory below `bytes`, the smallest first. The cards have the
+/// compute capability of `card` if such cards are small enough.
 fn smaller_cards(card: &Card, bytes: u64) -> Vec<&'static Card> {
     let is_smaller = |card: &&'static Card| card.total_bytes < bytes;
     let mut cards: Vec<_> = explain::cards_like(card).filter(is_smaller).collect();

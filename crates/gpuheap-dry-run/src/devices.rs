@@ -67,7 +67,7 @@ fn by_number(processes: &[ProcessResult]) -> BTreeMap<u32, Figures<'_>> {
 }
 
 /// Returns the peak of a device. The driver counts the memory of all processes, so the highest
-/// figure is the device's.
+/// figure is the device's peak.
 fn peak(figures: &Figures<'_>) -> Option<u64> {
     figures.iter().filter_map(|(_, device)| device.in_use).max()
 }

@@ -52,7 +52,7 @@ pub(crate) const RUNTIME: &str = "GPUHEAP_EMULATED_RUNTIME";
 pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";
 /// Variable with the names of the remedies that the hook switches on.
 const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";
-/// Variables with the settings of PyTorch's allocator. PyTorch prefers the first one.
+/// Variables with the settings of PyTorch's allocator. PyTorch prefers the first variable.
 const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
 /// Returns the variables that switch on remedies. Commas separate the names.

@@ -8,8 +8,8 @@ use crate::error::no_folder;
 use crate::folder::{new_folder, write_hooks};
 use crate::{Error, environment};
 
-/// Folder with Python modules that record the blocks of frameworks' pools. It is removed when this
-/// value is dropped.
+/// Folder with Python modules that record the blocks of frameworks' pools. The folder is removed
+/// when this value is dropped.
 #[derive(Debug)]
 pub struct FrameworkHooks(TempDir);
 
@@ -26,7 +26,7 @@ impl FrameworkHooks {
     }
 
     /// Returns the environment variables that load the hooks. The program's own `sitecustomize`
-    /// runs after them.
+    /// runs after the hooks.
     pub fn variables(&self) -> [(&'static str, OsString); 2] {
         [
             ("PYTHONPATH", environment::prepend("PYTHONPATH", [self.0.path()])),

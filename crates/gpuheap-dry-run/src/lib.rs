@@ -67,7 +67,7 @@ pub struct Options {
     pub cards: Vec<&'static Card>,
     /// Number of identical devices.
     pub devices: u32,
-    /// Total memory that the driver reports for each device, bytes; `None` for the card's.
+    /// Total memory that the driver reports for each device, bytes; `None` for the card's memory.
     pub memory: Option<u64>,
     /// Number of optimiser steps after which a Python program is ended; `None` for no limit.
     pub steps: Option<u64>,
@@ -75,7 +75,7 @@ pub struct Options {
     /// a step.
     pub time_limit: Option<Duration>,
     /// Variables of a search; empty for no search. The search finds the largest value of the first
-    /// variable with which the program fits, for each combination of the others' values.
+    /// variable with which the program fits, for each combination of the other variables' values.
     pub find_batch: Vec<FindBatch>,
     /// Share of each card's memory that stays free.
     pub margin: f64,

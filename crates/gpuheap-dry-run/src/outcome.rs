@@ -139,14 +139,14 @@ fn is_static(process: &Process) -> bool {
 }
 
 /// Returns whether a statically linked CUDA runtime requested the driver's tables, and the program
-/// may take memory through that runtime. A program that takes its memory from the driver does not.
+/// may take memory through that runtime. A program may also take all its memory from the driver.
 pub(crate) fn asked_for_tables(process: &Process) -> bool {
     process.driver.as_ref().is_some_and(|driver| driver.export_table_asked)
         && !process.python.as_ref().is_some_and(|python| python.uses_driver)
 }
 
 /// Returns whether PyTorch ran without the hook, so that each result that the program read was 0.
-/// The interpreter loads no hook with `-I`, `-S` and `-E`, and a C++ program has none.
+/// The interpreter loads no hook with `-I`, `-S` and `-E`, and a C++ program has no hook.
 pub(crate) fn has_hookless_pytorch(process: &Process) -> bool {
     let is_loaded = process.driver.as_ref().is_some_and(|driver| driver.has_pytorch);
     is_loaded && process.torch.is_none() && !device_results(process).is_empty()

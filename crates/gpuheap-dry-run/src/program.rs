@@ -45,7 +45,7 @@ pub(crate) struct Run {
     pub(crate) host_bytes: u64,
     /// Last lines of standard error, if the output was dropped.
     pub(crate) errors: String,
-    /// `true` to count a program as fitting if its managed memory exceeds the device's memory.
+    /// `true` to count a program as fitting even if managed memory exceeds the device's memory.
     pub(crate) allows_oversubscription: bool,
     /// Number of devices.
     pub(crate) device_count: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Change<'c> {
     pub(crate) values: Vec<(&'c str, u64)>,
     /// Remedies to switch on, in the form of [`environment::REMEDY`].
     pub(crate) remedy: &'c str,
-    /// The only line whose counts follow the options; other lines get the largest. `None` for all.
+    /// The only line whose counts follow the options; others get the largest. `None` for all lines.
     pub(crate) line: Option<&'c str>,
 }
 

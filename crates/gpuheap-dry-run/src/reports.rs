@@ -50,7 +50,7 @@ pub(crate) struct Driver {
 #[serde(default)]
 pub(crate) struct DriverDevice {
     pub(crate) name: String,
-    /// Number of the device in the machine; `None` in reports of older drivers.
+    /// Index of the device in the machine; `None` in reports of older drivers.
     pub(crate) number: Option<u32>,
     pub(crate) total: u64,
     pub(crate) peak_in_use: u64,

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct SetResult {
     /// File of the line: a path, or the end of a path.
     pub file: String,
-    /// Number of the line.
+    /// Line number in the file.
     pub line: u32,
     /// Python expression of the result. It may use `shape`, the sizes of the tensor that is read,
     /// and `bound`, the largest possible count.

@@ -20,7 +20,7 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Maximum number of lines that are run alone with the smallest counts. Each costs 1 or 2 runs.
+/// Maximum number of lines that are run alone with the smallest counts, each in 1 or 2 runs.
 const LINES: usize = 8;
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
 /// It is more than any card has.
@@ -89,8 +89,8 @@ impl Runner<'_> {
         program::run(options, stand_ins, device, change, output, signals, progress)
     }
 
-    /// Runs the program on each card. The first run shows the program's output, and gives the host
-    /// memory that a run takes. The other runs are parallel.
+    /// Runs the program on each card. The first run shows the program's output, and shows how much
+    /// host memory a run takes. The other runs are parallel.
     fn run_cards(&self, devices: &[Device]) -> Result<Results, Error> {
         let mut results = Results::default();
         let Some((first, others)) = devices.split_first() else { return Ok(results) };
@@ -202,7 +202,7 @@ impl Runner<'_> {
     }
 
     /// Searches for the largest fitting value up to `most` with these values of other variables.
-    /// Counts the runs, and keeps the last run that fits. If no run fits, keeps the first.
+    /// Counts the runs, and keeps the last run that fits. If no run fits, keeps the first run.
     fn search_one(
         &self,
         device: &Device,

@@ -77,8 +77,8 @@ fn named() -> Option<PathBuf> {
 }
 
 /// Returns the folders that may contain gpuheap's libraries, in order of precedence: the folder
-/// that `GPUHEAP_STAND_INS` names, the executable's folder (Cargo builds there), the folder above
-/// it, and `lib/gpuheap` in the folder above it (packages install there).
+/// that `GPUHEAP_STAND_INS` names, the executable's folder (Cargo builds there), the parent of that
+/// folder, and `lib/gpuheap` in the parent (packages install there).
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let executable = env::current_exe().and_then(|path| path.canonicalize()).ok();

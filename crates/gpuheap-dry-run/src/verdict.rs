@@ -55,7 +55,7 @@ pub struct CardResult {
     pub card: String,
     /// Total memory that the driver reports.
     pub total: u64,
-    /// Memory that a program can take: the total without the context's.
+    /// Memory that a program can take: the total without the context.
     pub usable: u64,
     /// `true` if a figure of the card is an estimate.
     pub is_estimated: bool,
@@ -204,7 +204,7 @@ pub struct ProcessResult {
 pub struct DeviceResult {
     /// Ordinal of the device in the process.
     pub device: u32,
-    /// Number of the device in the machine. It differs from the ordinal in a process with
+    /// Index of the device in the machine. It differs from the ordinal in a process with
     /// `CUDA_VISIBLE_DEVICES`.
     pub number: u32,
     /// Peak of requested bytes; `None` without PyTorch.
@@ -217,7 +217,7 @@ pub struct DeviceResult {
     pub allocations: Option<u64>,
     /// Optimiser step of the peak, counted from one.
     pub step: Option<u64>,
-    /// Peak of memory in use on the device, including the context's; `None` if the driver wrote no
+    /// Peak of memory in use on the device, including the context; `None` if the driver wrote no
     /// report.
     pub in_use: Option<u64>,
     /// Peak of managed memory; `None` if the driver wrote no report.
@@ -298,7 +298,7 @@ pub struct Batch {
     pub least: u64,
     /// Largest value of the range.
     pub most: u64,
-    /// Distance of the values.
+    /// Distance between values.
     pub step: u64,
     /// The other variables.
     pub others: Vec<Others>,
@@ -448,7 +448,7 @@ pub struct Trial {
     /// `true` if the program fits on the first card that is too small without the remedy, or on the
     /// first card if all are large enough; `None` if it is not known.
     pub fits: Option<bool>,
-    /// Smallest cards of the run's compute capability on which it fits.
+    /// Smallest cards of the run's compute capability on which the program fits.
     pub cards: Vec<String>,
     /// `true` if the figures are computed and the program was not run with the remedy.
     pub is_estimate: bool,
@@ -458,8 +458,8 @@ pub struct Trial {
     pub error: String,
 }
 
-/// Memory that cuDNN's benchmark mode adds, and smaller cards on which the program was run with it.
-/// Memory is in bytes, of the device with the highest peak.
+/// Memory that cuDNN's benchmark mode adds, and runs with that mode on smaller cards. Memory is in
+/// bytes, of the device with the highest peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Benchmark {
     /// Largest workspace of a plan that benchmark mode timed.
@@ -489,7 +489,7 @@ pub struct BenchmarkRun {
 impl Benchmark {
     /// Returns the result on the smallest card on which the program fits.
     pub fn smallest(&self) -> Option<&BenchmarkRun> {
-        // Each card that fits is smaller than those that fit before.
+        // Each card that fits is smaller than the fitting cards before it.
         self.tried.iter().rev().find(|run| run.outcome.is_fit())
     }
 }

@@ -137,7 +137,7 @@ def end():
         # Writes the report before the snapshot: a process may be killed while it writes a long
         # history.
         guarded(write)()
-        # If the last request failed, the snapshot from that moment stays: the verdict explains it.
+        # If the last request failed, the snapshot from that moment stays, for the verdict.
         if not state.count_of_failures or state.steps_after_failure:
             guarded(write_snapshot)()
     guarded(write)()

@@ -14,8 +14,8 @@ from .process import state
 # Number of rounds without a higher peak after which a `while` loop is left: further rounds would
 # take no more memory.
 ROUNDS = 100
-# Rounds until a `while` loop is left in which the peak grows: in each, a sequence gets a token, and
-# few programs generate more.
+# Maximum number of rounds of a `while` loop in which the peak grows. A round may add a token to a
+# sequence, and few programs generate more tokens.
 MOST_ROUNDS = 4096
 # Maximum number of callers whose loops are searched for the integers that end them.
 CALLERS = 4
@@ -25,7 +25,7 @@ GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
 EXITS = {"exit", "quit", "_exit", "abort"}
 # Functions whose result is rarely true. A true result means that there was an error.
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
-# Comparisons that are true for equal numbers, those that are not, and parts of a compared value.
+# Comparisons that hold for equal numbers and for different numbers, and parts of compared values.
 SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
 VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
 
@@ -188,8 +188,8 @@ def ends_slice(frame):
 def number(frame):
     """Returns the integer with which the code of `frame` goes on.
 
-    It is 0, an index that is in range, or the next number if a loop ends at 0. A `while` loop that
-    only a number ends is left after `MOST_ROUNDS`.
+    It is the smallest number at which no loop ends: mostly 0, an index that is in range. A `while`
+    loop that only a number ends is left after `MOST_ROUNDS`.
     """
     ends = set()
     for _ in range(CALLERS):
@@ -216,7 +216,7 @@ def end_of_last_round(at, frame, ends):
     if rounds < MOST_ROUNDS:
         return None
     state.note(left(frame, f"{MOST_ROUNDS} rounds, and more rounds may take more memory"))
-    # Each number is tried: the loop is compared with numbers of other results too.
+    # Each number is tried in turn, because some numbers may be compared with other results.
     if rounds - MOST_ROUNDS == len(ends) - 1:
         state.rounds[at] = 0
     return ends[rounds - MOST_ROUNDS]
@@ -246,7 +246,7 @@ def ends_of_loops(frame):
 
 
 def compile_value(expression):
-    """Compiles an expression of names, attributes and constants; None for another one."""
+    """Compiles an expression of names, attributes and constants; None for other expressions."""
     if all(isinstance(part, VALUES) for part in ast.walk(expression)):
         return compile(ast.Expression(expression), "<end of a loop>", "eval")
     return None
@@ -291,7 +291,7 @@ def add_tests(node, loop, found):
 
 
 def expression_at(frame, where):
-    """Returns the expression at a position; the whole line's if the position is not known."""
+    """Returns the expression at a position; of the whole line if the position is not known."""
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     if where is not None and where[0] == where[2] == frame.f_lineno:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).encode()

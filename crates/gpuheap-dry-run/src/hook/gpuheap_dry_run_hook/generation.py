@@ -7,7 +7,7 @@ import os
 
 from .process import state
 
-# File with the loops. This function continues a loop if it reads True; the others end the loop.
+# File with the loops. `CONTINUES` continues a loop if it reads True; other functions end it.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
 # Maximum number of callers that are searched for the lengths.

@@ -13,7 +13,7 @@ from .report import write
 # Seconds without progress after which the program is ended.
 SECONDS = 10.0
 # Number of reads without progress after which a program is ended. The second number is for programs
-# that also allocate memory. A loop that evaluates a model does, but reads less often.
+# that also allocate memory. A loop that evaluates a model allocates memory, but reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
 # Exit code of a program that was ended because it waits forever.

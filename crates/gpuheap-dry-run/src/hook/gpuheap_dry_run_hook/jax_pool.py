@@ -16,8 +16,8 @@ from .report import replace
 
 # Module that searches for a GPU's files in `/dev`. JAX imports it before a device is opened.
 MODULE = "jax._src.hardware_utils"
-# JAX builds CUDA graphs node by node. The emulated driver cannot, so this flag makes JAX launch
-# kernels one by one.
+# JAX builds CUDA graphs node by node. The emulated driver cannot build such graphs, so this flag
+# makes JAX launch kernels one by one.
 NO_GRAPHS = "--xla_gpu_enable_command_buffer="
 # Errors of JAX's allocator that ended the program.
 failures = []
@@ -78,7 +78,7 @@ def write_peaks():
 
 
 def failure(text, devices):
-    """Returns a failed request. The peaks at exit stand for the state when it failed."""
+    """Returns a failed request. The peaks at exit stand for the state at the failure."""
     size = re.search(r"alloc\w+ ([\d.]+) ?([KMGT]i)?B|alloc\w+ (\d+) bytes", text)
     if size is None:
         requested = 0

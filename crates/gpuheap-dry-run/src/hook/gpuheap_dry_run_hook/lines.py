@@ -31,7 +31,7 @@ def innermost(frame):
 
 
 def reader(frame):
-    """Returns the innermost frame outside of the hook, PyTorch and Python; None if all are in."""
+    """Returns the innermost frame outside of the hook, PyTorch and Python; None if none is."""
     while frame is not None:
         name = frame.f_code.co_filename
         if is_package(name):

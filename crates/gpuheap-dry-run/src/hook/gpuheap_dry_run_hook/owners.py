@@ -20,7 +20,7 @@ KINDS = (
 # Maximum number of reads of all addresses: at first steps, steps with a new peak, and failures. A
 # read for a thousand parameters takes 3 ms.
 MOST_LOOKS = 48
-# Number of first steps after which addresses are always read. From the second on, states exist.
+# Number of first steps that always read addresses. From the second step on, states exist.
 FIRST_STEPS = 3
 # Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
@@ -46,7 +46,7 @@ class Owners:
         self.modules = {}
         self.roots = {}
         self.optimisers = weakref.WeakSet()
-        # Time in microseconds, kind and tag of each read that found a tensor, keyed by its address.
+        # Time in microseconds, kind and tag of each read, keyed by the tensor's address.
         self.seen = {}
         self.looks = 0
         # Bytes of parameters of the largest repeated module, for an estimate of FSDP.
@@ -289,7 +289,7 @@ class Block:
 
 
 def blocks_at_peak(entries, segments):
-    """Returns the blocks that are live at the first peak of requested bytes, and these bytes."""
+    """Returns the blocks that are live at the first peak of requested bytes, and that peak."""
     before = blocks_before(entries, segments)
     sizes = {address: block.nbytes for address, block in before.items()}
     live = most = sum(sizes.values())
@@ -352,7 +352,7 @@ def blocks_before(entries, segments):
 
 def lines_of(frames, torch):
     """Returns the innermost line outside PyTorch, and the line of the program that called it. The
-    second is None if both are the same line."""
+    second line is None if both are the same line."""
     deep = own = None
     for frame in frames:
         file = frame["filename"]

@@ -33,7 +33,7 @@ class State:
         self.rounds = {}
         # True for each place in the code that reads a size.
         self.sized = {}
-        # Bounds of slices that results decide, keyed by place in the code. 0 stands for a start.
+        # Bounds of slices that results decide, keyed by place in the code: 0 is a start, 1 an end.
         self.slices = {}
         # True between the two reads of `multinomial`.
         self.multinomial = False

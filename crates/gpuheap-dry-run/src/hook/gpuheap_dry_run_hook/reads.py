@@ -39,7 +39,7 @@ def watch_reads():
 
 
 def stop_watching():
-    """Ends callbacks. While the interpreter ends, a callback would wait for its lock forever."""
+    """Ends callbacks: while the interpreter ends, they would wait for its lock forever."""
     if state.callback is not None:
         state.register(READ())
 

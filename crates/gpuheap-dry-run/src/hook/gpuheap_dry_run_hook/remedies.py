@@ -13,7 +13,7 @@ from .sharding import Sharding
 
 # Start of the names of remedies that shard a model. The number of cards follows.
 FSDP = "fsdp_"
-# Least number of repeated blocks that get gradient checkpoints: fewer are no stack of layers.
+# Least number of repeated blocks that get gradient checkpoints: fewer blocks are no stack.
 LEAST_BLOCKS = 2
 # Number of elements that share a scale in 8-bit optimisers, and least number of elements in a
 # state of 8 bits (as bitsandbytes documents).
@@ -22,7 +22,7 @@ LEAST_IN_8_BITS = 4096
 
 
 class Remedies:
-    """Remedies of this process: the ones switched on, and the ones that apply to the program."""
+    """Remedies that are switched on in this process, and remedies that apply to the program."""
 
     def __init__(self, torch, note):
         self.torch = torch
@@ -51,7 +51,7 @@ class Remedies:
         if "adam_8bit" in self.on:
             for kind in self.adams():
                 kind.step = step_of(self.step_in_8_bits)
-        # The device holds no state with either remedy: one keeps the state in host memory.
+        # With either remedy, the device holds no state: the second keeps it in host memory.
         if self.on & {"no_state", "offload_parameters"}:
             for kind in (*self.adams(), self.torch.optim.SGD):
                 kind.step = step_of(self.step_without_state)

@@ -59,7 +59,7 @@ def write():
 def write_modules():
     """Writes which imported modules do not run on the emulated driver, and whether numba does.
 
-    numba's CUDA takes all its memory from the driver. Its bindings load a static runtime as well.
+    numba's bindings load a static runtime, but numba takes all its memory from the driver.
     """
     found = [name for name in NOT_SERVED if name in sys.modules]
     uses_driver = "numba.cuda" in sys.modules and not found

@@ -10,7 +10,7 @@ RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
 # Count to return if the count has a bound: the bound if `LARGEST`, else at most `SMALLEST`.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
-# The only line with small counts; None if all lines have them.
+# The only line with small counts; None if all lines have small counts.
 SMALLEST_LINE = os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_LINE")
 
 

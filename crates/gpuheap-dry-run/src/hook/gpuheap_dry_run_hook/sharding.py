@@ -1,7 +1,7 @@
 """Shards models over several cards or into host memory, as FSDP does, in one process.
 
 The process is rank 0 of a group without other processes. Collectives of the emulated NCCL wait for
-no other rank, and take their memory.
+no other rank, and take the memory of real collectives.
 """
 
 import functools
