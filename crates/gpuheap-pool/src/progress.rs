@@ -1,9 +1,9 @@
 //! Progress of streams that is known from the program's own waits.
 //!
-//! A context counts *moments*: each wait of the host begins one, and each event marks one. If a
-//! wait completes, a free that was made in an earlier moment is completed too. A wait costs two
-//! additions, and a free costs one load. Neither takes a lock. Heaps check for completed frees only
-//! after progress was noted.
+//! A context counts *moments*: each wait of the host begins a moment, and each event marks a
+//! moment. If a wait completes, a free that was made in an earlier moment is completed too. A wait
+//! costs two additions, and a free costs one load. Neither takes a lock. Heaps check for completed
+//! frees only after progress was noted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -37,7 +37,7 @@ pub struct AllocStats {
 }
 
 impl AllocStats {
-    /// Returns the cached bytes: taken from the driver and not allocated, pending ones included.
+    /// Returns the cached bytes: taken from the driver and not allocated, including pending bytes.
     pub fn cached(&self) -> u64 {
         self.taken.saturating_sub(self.live_blocks)
     }

@@ -14,8 +14,8 @@ impl Order {
     /// fence is recorded at once. If the recording fails, the stream's next fence covers this free
     /// too.
     ///
-    /// The last fence of an ended stream covers this free, because the stream has no work after it.
-    /// If a transient stream ended, its last fence may not cover the free, so no fence does.
+    /// The last fence of an ended stream covers this free, because the stream has no later work. If
+    /// a transient stream ended, its last fence may not cover the free, so no fence does.
     #[inline]
     pub fn note_free(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         if self.frees_completed {
@@ -51,8 +51,8 @@ impl Order {
         self.frees_completed = completed;
     }
 
-    /// Sets whether [`order_after`](Order::order_after) refuses to make any stream wait. It always
-    /// refuses for a capturing stream. Used while the heap has memory to spare.
+    /// Sets whether [`order_after`](Order::order_after) refuses to make any stream wait. A
+    /// capturing stream is always refused. Used while the heap has memory to spare.
     #[inline]
     pub fn refuse_waits(&mut self, refuses: bool) {
         self.refuses_waits = refuses;
@@ -107,7 +107,7 @@ impl Order {
             source.order_after(stream, fence).map(|()| number)
         });
         let number = number.map_err(|error| match error {
-            // Other streams cannot wait for a capturing stream, nor for an ended one.
+            // Other streams cannot wait for a capturing stream, nor for an ended stream.
             SourceError::Capturing => SourceError::StreamUnusable,
             error => error,
         })?;
@@ -120,7 +120,7 @@ impl Order {
     ///
     /// # Errors
     ///
-    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for one of them.
+    /// [`SourceError::StreamUnusable`] if `stream` cannot be made to wait for one of the frees.
     pub fn order_after_all(
         &mut self,
         stream: StreamRef,

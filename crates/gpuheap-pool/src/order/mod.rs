@@ -10,9 +10,9 @@
 //! A heap keeps a stream alive until every free on the stream is fenced. It cannot keep a foreign
 //! stream alive, so the program announces the end of a foreign stream first.
 //!
-//! A fence is recorded when another stream requests a block, not at every free: recording one costs
-//! 140 ns on an H200, and most blocks are reused by their own stream. A wait for the fence may
-//! therefore cover work enqueued after the free. A stream that may end unannounced is fenced at
+//! A fence is recorded when another stream requests a block, not at every free: recording a fence
+//! costs 140 ns on an H200, and most blocks are reused by their own stream. A wait for the fence
+//! may therefore cover work enqueued after the free. A stream that may end unannounced is fenced at
 //! every free, because its handle may be invalid later.
 //!
 //! A stream keeps few fences. If a stream has too many, some fences that are reached are forgotten.
@@ -103,7 +103,7 @@ mod tests {
             (ticket, clock)
         };
         (0..100).for_each(|_| drop(free(&mut model, None)));
-        // In the first of these frees the query fails, in the second the recording.
+        // The query fails in the first of these frees, the recording fails in the second.
         let late = [free(&mut model, Some(1)), free(&mut model, Some(2))];
         let last = free(&mut model, None);
         for (ticket, clock) in late.iter().chain([&last]) {

@@ -142,7 +142,7 @@ impl Order {
     fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
-            // Usually the newest fence is reached, and with it all others. If the newest is not
+            // Usually the newest fence is reached, so all fences are. If the newest fence is not
             // reached, the fences are queried one by one, oldest first.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {

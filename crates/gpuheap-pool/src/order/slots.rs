@@ -85,9 +85,9 @@ pub struct Order {
 /// If at least this many streams are active, a new stream triggers a poll for ended streams.
 const MANY_ACTIVE: usize = 32;
 
-/// Maximum number of moments kept for one stream. If there are more, frees of the oldest
-/// moment count as frees of the next one. A stream reaches the maximum only if the program waits
-/// often without calling the heap between the waits.
+/// Maximum number of moments kept for one stream. If there are more, frees of the oldest moment
+/// count as frees of the next moment. A stream reaches the maximum only if the program waits often
+/// without calling the heap between the waits.
 const MOST_MOMENTS: usize = 8;
 
 #[derive(Default)]

@@ -149,7 +149,7 @@ impl Policy for Binned {
     }
 }
 
-/// Returns the number of the bin for `bytes`. The number exceeds [`LARGEST_BIN`] if `bytes` is too
+/// Returns the index of the bin for `bytes`. The index exceeds [`LARGEST_BIN`] if `bytes` is too
 /// large for a bin.
 fn bin(bytes: u64) -> usize {
     (u64::BITS - (bytes - 1).leading_zeros()) as usize

@@ -86,7 +86,7 @@ impl FreeList {
         Ok(segment.bytes)
     }
 
-    /// Returns the segments that are free once all frees but the stuck ones are completed.
+    /// Returns the segments that are free once all frees except stuck frees are completed.
     pub(super) fn segments(&self, stuck: &Stuck) -> impl Iterator<Item = Segment> {
         let is_free = |(ticket, _): &&(Ticket, Segment)| !stuck.holds(*ticket);
         self.blocks.iter().filter(is_free).map(|(_, segment)| *segment)

@@ -3,8 +3,8 @@
 //! | name | keeps | finds |
 //! |---|---|---|
 //! | [`none`](PoolKind::None) | nothing | the driver, every time |
-//! | [`simple`](PoolKind::Simple) | blocks as they were taken | the first one that is not too large |
-//! | [`binned`](PoolKind::Binned) | powers of two up to 128 MiB | the last one freed in the bin |
+//! | [`simple`](PoolKind::Simple) | blocks as they were taken | the first block that is not too large |
+//! | [`binned`](PoolKind::Binned) | powers of two up to 128 MiB | the last block freed in the bin |
 //! | [`split`](PoolKind::Split) | segments, split and coalesced | the smallest range that fits |
 //! | [`stitched`](PoolKind::Stitched) | pages at reserved addresses | the smallest range that fits, else maps pages into one |
 //! | [`driver`](PoolKind::Driver) | memory in a pool of the driver | as the driver does |

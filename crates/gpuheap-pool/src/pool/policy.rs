@@ -37,7 +37,7 @@ pub type Served = Result<Option<BlockRef>, Shortage>;
 /// Memory of a policy that is not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached {
-    /// Free bytes, pending ones included.
+    /// Free bytes, including pending bytes.
     pub bytes: u64,
     /// Pending bytes: freed, but the freeing stream is not known to have reached the free.
     pub pending: u64,
@@ -81,7 +81,7 @@ impl Cached {
 pub struct Held {
     /// Bytes of these pieces. None of them can be given back.
     pub bytes: u64,
-    /// Free bytes of these pieces, pending ones included.
+    /// Free bytes of these pieces, including pending bytes.
     pub free: u64,
     /// Number of these pieces.
     pub pieces: u64,
@@ -172,9 +172,9 @@ pub trait Policy: Send {
     /// Frees a block whose last use is on `stream`.
     fn free(&mut self, key: u32, stream: StreamRef, env: &mut Environment<'_>) -> SourceResult;
 
-    /// Gives back at least `target` bytes of cached memory to the driver, if so many are known to
-    /// be out of use. Gives back large segments before small ones, and no more than necessary.
-    /// Returns the bytes given back.
+    /// Gives back at least `target` bytes of cached memory to the driver, if that many bytes are
+    /// known to be out of use. Gives back large segments before small ones, and no more than
+    /// necessary. Returns the bytes given back.
     fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
     /// Gives back at least `target` bytes of the memory freed since the last call, as far as the

@@ -84,7 +84,7 @@ pub enum Action {
         /// Target, in bytes.
         bytes: u64,
     },
-    /// Begins a capture on a stream, or ends the current one.
+    /// Begins a capture on a stream, or ends the current capture.
     Capture {
         /// Index of the stream.
         stream: usize,

@@ -12,7 +12,7 @@ use crate::source::{Segment, round_up};
 use crate::stream::Stuck;
 
 impl Stitched {
-    /// Forecasts a request, as if all frees but the stuck ones were completed.
+    /// Forecasts a request, as if all frees except stuck frees were completed.
     pub(super) fn forecast_steps(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let stuck = outlook.stuck;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
@@ -56,7 +56,7 @@ impl Stitched {
     }
 
     /// Returns the bytes that a request would take from the driver with the present cache, as if
-    /// all frees but the stuck ones were completed. `spare` is the bytes of chunks that could be
+    /// all frees except stuck frees were completed. `spare` is the bytes of chunks that could be
     /// given back. Follows the steps that the list of the parent module describes, in that order.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());

@@ -17,7 +17,7 @@ pub(super) struct Piece {
     /// Chunk of the piece. `None` if the piece is a segment: the driver mapped it.
     pub(super) chunk: Option<Chunk>,
     pub(super) bytes: u64,
-    /// Numbers of the stitched ranges in which the chunk is mapped. A range is repeated for each
+    /// Ids of the stitched ranges in which the chunk is mapped. A range occurs once for each
     /// mapping.
     pub(super) ranges: Vec<u32>,
 }

@@ -94,7 +94,7 @@ pub struct Tuning {
     /// `true` if, while the device and the limits are far from full, more memory may be taken than
     /// `slack` allows, and in larger pieces.
     pub allows_waste: bool,
-    /// Number of free blocks searched for one that the stream may use at once.
+    /// Number of free blocks searched for a block that the stream may use at once.
     pub search_depth: usize,
     /// Number of mappings of stitched ranges that are kept, for each chunk. The least recently used
     /// range is unmapped first. If pending ranges cannot be unmapped, up to twice as many mappings
@@ -765,5 +765,5 @@ impl Stitched {
     }
 }
 
-/// Number of stitched ranges searched for one that is free.
+/// Number of stitched ranges searched for a free range.
 const LOOK_RANGES: usize = 32;

@@ -24,7 +24,7 @@ const SAMPLED: u64 = 8;
 /// with this value, three of four.
 const LITTLE: u64 = 64;
 /// Number of entries in the look-up table. Under Miri, filling a large table takes seconds, so the
-/// table is small. It is made when first needed.
+/// table is small. The table is made when first needed.
 const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
 
 /// Place of a request.
@@ -73,8 +73,8 @@ pub(super) struct PlacementLog {
     count: usize,
     /// Number of the earlier request that matches the next request, if the program repeats itself.
     next: Option<usize>,
-    /// Number of the request that began the current round: the last one made while nothing was
-    /// live, or the first one made while little was live.
+    /// Number of the request that began the current round: the last request made while nothing was
+    /// live, or the first made while little was live.
     began: Option<usize>,
     /// `true` if at most the peak divided by [`LITTLE`] was live before the last request.
     has_little: bool,

@@ -8,7 +8,7 @@ use crate::source::{Segment, SourceResult};
 
 impl Stitched {
     /// Gives back whole chunks until `target` bytes are given back. Each time, takes the smallest
-    /// spare chunk that covers the rest of the target, else the largest one.
+    /// spare chunk that covers the rest of the target, else the largest spare chunk.
     pub(super) fn release_chunks(
         &mut self,
         target: u64,

@@ -1,5 +1,5 @@
-//! Bins of free blocks by size, without a tree. Finds the smallest block that fits, or one up to
-//! 1.6 % larger.
+//! Bins of free blocks by size, without a tree. Finds the smallest block that fits, or a block up
+//! to 1.6 % larger.
 //!
 //! Each size up to 64 KiB has a separate bin. A larger size shares its bin with sizes up to 1.6 %
 //! larger. Two levels of bit sets mark the bins that contain blocks. The blocks of a bin are linked
@@ -29,7 +29,7 @@ impl Default for Bins {
     }
 }
 
-/// Returns the number of the bin for a size.
+/// Returns the index of the bin for a size.
 fn bin_of(bytes: u64) -> usize {
     let units = bytes.div_ceil(ROUNDING);
     if units < PER_CLASS as u64 {

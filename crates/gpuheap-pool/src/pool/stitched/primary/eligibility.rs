@@ -29,8 +29,8 @@ impl Eligibility {
         }
     }
 
-    /// Returns the next narrower eligibility, for a retry if this one allowed memory that cannot be
-    /// waited for. Returns `None` if this one already needs no wait.
+    /// Returns the next narrower eligibility, for a retry if this eligibility allowed memory that
+    /// cannot be waited for. Returns `None` if it already needs no wait.
     pub(crate) fn narrower(self) -> Option<Eligibility> {
         match self {
             Eligibility::All => Some(Eligibility::Fenced),

@@ -49,7 +49,7 @@ pub(crate) struct Primary {
     /// Keys of free blocks that could not merge with the next block, because another stream freed
     /// that block.
     boundaries: Vec<u32>,
-    /// Number of boundaries above which stale ones are removed, if larger than [`BOUNDARIES`].
+    /// Number of boundaries above which stale boundaries are removed, at least [`BOUNDARIES`].
     crowded: usize,
     /// Keys of empty small runs: free blocks of small requests without another such block on either
     /// side.
@@ -129,7 +129,7 @@ impl Primary {
         }
     }
 
-    /// Searches the first few free blocks that fit for the best block that `stream` may use.
+    /// Searches the first few fitting free blocks for the best block that `stream` may use.
     #[inline]
     pub(crate) fn find(
         &self,
@@ -142,7 +142,7 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, |_| true)
     }
 
-    /// Searches the first few free blocks that fit for the best block that `stream` may use.
+    /// Searches the first few fitting free blocks for the best block that `stream` may use.
     /// Otherwise finds a block that `eligibility` allows.
     pub(crate) fn find_eligible(
         &self,
@@ -157,7 +157,7 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, serves)
     }
 
-    /// Searches the first few free blocks that fit for the best block that `stream` may use.
+    /// Searches the first few fitting free blocks for the best block that `stream` may use.
     /// Otherwise finds a block that passes `serves`.
     #[inline]
     fn find_among(

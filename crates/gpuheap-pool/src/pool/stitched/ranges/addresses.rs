@@ -14,7 +14,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Takes a range of `bytes` addresses. Nothing is mapped at them.
+    /// Takes a range of `bytes` addresses. Nothing is mapped at these addresses.
     pub(crate) fn take(&mut self, bytes: u64, env: &mut Environment<'_>) -> Result<u64, Shortage> {
         let fits = |free: &BTreeMap<u64, u64>| {
             free.iter()

@@ -6,7 +6,7 @@
 //! range                ├─ a ─┼── b ──┼─ c ─┤
 //! ```
 //!
-//! The first part may begin inside a chunk, and the last one may end inside one. All parts in
+//! The first part may begin inside a chunk, and the last part may end inside a chunk. All parts in
 //! between are whole chunks.
 //!
 //! A free range keeps its mappings. Once all its bytes are free at their primary addresses, it can

@@ -106,7 +106,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
                 rests.extend(rest(run));
             }
             None => {
-                // If no tail suffices, the longest one is added.
+                // If no tail suffices, the longest tail is added.
                 let most = runs.iter().chain(&rests).max_by_key(|run| (run.tail(), run.start));
                 if let Some(tail) = most.filter(|run| run.tail() > 0) {
                     take(tail.whole.0, tail.tail(), &mut plan);
