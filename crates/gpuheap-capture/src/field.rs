@@ -126,7 +126,7 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-/// Addresses of a native stack, each stored as the difference from the one before.
+/// Addresses of a native stack, each stored as the difference from the address before.
 impl Field<'_> for Cow<'_, [u64]> {
     fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>) {
         (self.len() as u64).encode(deltas, out);

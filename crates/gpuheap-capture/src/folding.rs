@@ -4,11 +4,12 @@
 //! once in between. The live bytes during the pair never exceeded the peak of the kept records
 //! since the last start or end of a range. So the peaks of devices and ranges stay exact, with the
 //! blocks that were live then. All sums of allocations stay exact too. If an allocation is kept,
-//! the thread's next two are kept as well. A reader then sees that it was not freed at once.
+//! the thread's next two allocations are kept too. A reader then sees that it was not freed at
+//! once.
 //!
 //! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
 //! so the free of such a block keeps all open pairs. Within a pair, the counted bytes minus the
-//! true bytes are then a constant. It never decreases from pair to pair.
+//! true bytes are then a constant. This constant never decreases from pair to pair.
 
 use std::collections::VecDeque;
 
@@ -22,13 +23,13 @@ use crate::{Address, MemoryKind, Record, Time};
 const BETWEEN: u32 = 1;
 
 /// Maximum number of bytes of the file between an allocation and its free: some 25 pairs. A fold
-/// encodes these bytes again. A block counts as kept only after so many bytes.
+/// encodes these bytes again. A block counts as kept only after this many bytes.
 const TAIL: u64 = 512;
 
-/// Maximum number of records whose counts are updated. Beyond it, all counts begin anew.
+/// Maximum number of records whose counts are updated. After that, all counts begin anew.
 const COUNTS: usize = 1024;
 
-/// Number of folded pairs that are remembered, because their free may still fail. A thread has one.
+/// Number of remembered folded pairs, one for each thread: their free may still fail.
 const RECENT: usize = 64;
 
 /// Numbers of an allocation's record.
@@ -98,7 +99,7 @@ struct Open {
     later: u32,
     /// Peak of the live bytes since the allocation.
     most: u64,
-    /// Lower bound for the peak that the kept records show since the allocation, without it.
+    /// Lower bound for the peak that the kept records show since the allocation, without its bytes.
     shown: u64,
 }
 
@@ -264,7 +265,7 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // Earlier open allocations count this one as a later one.
+            // Earlier open allocations have counted this allocation as later.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {

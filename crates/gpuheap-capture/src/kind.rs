@@ -76,7 +76,7 @@ numbered! {
     CopyMemory {
         /// No memory of the host.
         None = "none",
-        /// Pageable memory: the driver copies it through pinned memory of its own.
+        /// Pageable memory: the driver copies it through the driver's own pinned memory.
         Pageable = "pageable",
         /// Pinned memory that the driver allocated.
         Pinned = "pinned",

@@ -11,7 +11,7 @@ pub struct LoadedModule {
     pub build_id: String,
     /// First address.
     pub start: u64,
-    /// Address after the last one.
+    /// End of the addresses, exclusive.
     pub end: u64,
     /// Address at which the file's address 0 is loaded.
     pub base: u64,

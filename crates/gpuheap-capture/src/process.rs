@@ -307,7 +307,7 @@ pub fn with_process_id(path: &Path) -> PathBuf {
 
 /// Locks a recorder's state at the exit of the process. `None` if the state stays locked for a
 /// second: a debugger may have stopped the thread that writes a record, and a signal handler may
-/// call `exit` while its thread writes one.
+/// call `exit` while its thread writes a record.
 pub fn lock_at_exit<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const PATIENCE_MS: u32 = 1000;
     for _ in 0..PATIENCE_MS {

@@ -90,7 +90,7 @@ records! {
         build_id: &'a str,
         /// First address.
         start: u64,
-        /// Address after the last one.
+        /// End of the addresses, exclusive.
         end: u64,
         /// Address at which the file's address 0 is loaded.
         base: u64,
@@ -249,13 +249,13 @@ records! {
         stack: u32,
         /// Number of copies.
         count: u64,
-        /// Their bytes.
+        /// Bytes of these copies.
         bytes: u64,
         /// Time in the calls, nanoseconds.
         call_ns: u64,
         /// Number of uploads of data that the site uploaded before.
         repeated: u64,
-        /// Their bytes.
+        /// Bytes of these uploads.
         repeated_bytes: u64,
     }
     /// Limit of a device's memory, for the process or for all processes of its run.
@@ -307,9 +307,9 @@ records! {
         stack: u32,
         /// Number of allocations.
         count: Count,
-        /// Their bytes.
+        /// Bytes of these allocations.
         bytes: Count,
-        /// Bytes of the largest one.
+        /// Bytes of the largest of these allocations.
         largest: Count,
     }
 }
