@@ -16,13 +16,13 @@ pub struct CopySite {
     pub site: String,
     /// Number of copies.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of these copies.
     pub bytes: u64,
     /// Time in the calls, nanoseconds.
     pub call_ns: u64,
     /// Number of uploads of data that the site uploaded before.
     pub repeated: u64,
-    /// Their bytes.
+    /// Bytes of these uploads.
     pub repeated_bytes: u64,
 }
 

@@ -31,7 +31,7 @@ pub struct Growth {
     pub frames: Vec<String>,
     /// Floor of the site in each part of the recording, bytes.
     pub floors: [u64; PARTS],
-    /// `true` if the site grew in most parts after the warm-up and shrank in none but the last.
+    /// `true` if the site grew in most parts after the warm-up and shrank at most in the last part.
     /// Never `true` if the recording has segments of a pool in place of its blocks.
     pub is_steady: bool,
 }
@@ -80,9 +80,9 @@ fn is_steady(floors: &Floors) -> bool {
 
 /// Returns the sites that grew after the warm-up: steady sites first, then by bytes. If threads run
 /// one after another, a site of one thread grows in few parts of all events. If such a thread
-/// gained at least half of a site's bytes, and steadily in the parts of its own events, its floors
-/// count. No site is steady if the recording has segments of a pool in place of its blocks
-/// (`has_blocks`).
+/// gained at least half of a site's bytes, and steadily in the parts of its own events, the floors
+/// of that thread count. No site is steady if the recording has segments of a pool in place of its
+/// blocks (`has_blocks`).
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,
@@ -186,8 +186,8 @@ impl Clock {
     }
 }
 
-/// Returns the floors of the blocks with each key, of each thread or of all threads. They are zero
-/// if there are fewer events than parts.
+/// Returns the floors of the blocks with each key, of each thread or of all threads. The floors are
+/// zero if there are fewer events than parts.
 fn series(
     trace: &Trace,
     ledger: &Ledger,

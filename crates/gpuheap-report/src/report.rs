@@ -67,7 +67,7 @@ pub struct Report {
     pub ranges: Vec<RangeMemory>,
     /// Copies of the process, most bytes first. Empty if they were not recorded.
     pub copies: Vec<CopySite>,
-    /// Sites that grew, steady ones first.
+    /// Sites that grew, steady sites first.
     pub growing: Vec<Growth>,
     /// Sites with temporary allocations, most allocations first.
     pub temporary: Vec<Temporary>,
@@ -143,7 +143,7 @@ impl Report {
         })
     }
 
-    /// Returns the limit of the device by `gpuheap run --limit`, bytes; `None` without one.
+    /// Returns the device's limit, set by `gpuheap run --limit`, bytes; `None` without a limit.
     pub fn limit(&self) -> Option<u64> {
         self.recording.as_ref()?.device(self.device?)?.limit
     }

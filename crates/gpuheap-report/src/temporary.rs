@@ -10,11 +10,11 @@ use serde::Serialize;
 use crate::calls::Calls;
 use crate::ledger::{Ledger, NEVER};
 
-/// Maximum number of allocations of its thread while a temporary block is live. An operation with
+/// Maximum number of allocations of a thread while its temporary block is live. An operation with
 /// one work area allocates its result in this time.
 const BETWEEN: u64 = 1;
 
-/// A site's allocations, and the temporary ones among them.
+/// Temporary allocations of a site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Temporary {

@@ -18,7 +18,7 @@ pub(crate) struct Bounds {
 
 /// Maximum number of failed requests in a view. Programs that retry in a loop have many.
 const FAILURES: usize = 100;
-/// Minimum number of moments. Below it, the smallest blocks are left out instead.
+/// Minimum number of moments. With this number, the smallest blocks are left out instead.
 const FEWEST: usize = 64;
 
 /// Moment of a view: the state after a number of events.
@@ -96,7 +96,7 @@ impl View {
     }
 
     /// Returns the sites with the most bytes over the moments, each with its live bytes at all
-    /// moments. At most `most` sites are returned, and the sum of the others last.
+    /// moments. At most `most` sites are returned, and the sum of the other sites last.
     pub(crate) fn by_site(&self, ledger: &Ledger, most: usize) -> Vec<(String, Vec<u64>)> {
         let blocks = || {
             self.blocks.iter().map(|&allocation| {

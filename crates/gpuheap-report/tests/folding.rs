@@ -13,7 +13,7 @@ use proptest::prelude::*;
 /// Smallest maximum size of a file.
 const SMALL: u64 = 1 << 20;
 
-/// Event of a program. Blocks are chosen among the live ones.
+/// Event of a program. Blocks are chosen among the live blocks.
 #[derive(Debug, Clone)]
 enum Step {
     Pair { thread: u32, kind: MemoryKind, bytes: u64 },

@@ -227,7 +227,7 @@ fn nested_ranges_count_once() {
     assert_eq!((ranges[0].ranges, ranges[0].allocations, ranges[0].left_bytes), (3, 5, 50));
 }
 
-/// Four workers take blocks of one size, one after another or in turn. The third leaves them.
+/// Four workers take blocks of one size, one after another or in turn. The third leaves its blocks.
 #[test]
 fn thread_that_grows_is_named() {
     for takes_turns in [false, true] {

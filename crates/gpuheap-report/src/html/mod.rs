@@ -89,7 +89,7 @@ struct Data {
     peak: usize,
     blocks: Blocks,
     left_out: (u64, u64),
-    /// Index of the trace that this one is compared with.
+    /// Index of the trace that this trace is compared with.
     before: Option<usize>,
     sites: Vec<String>,
     /// Frames of each stack, outermost first, as indices into `frames`.
