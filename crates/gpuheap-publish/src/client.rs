@@ -27,7 +27,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Maximum number of a user's heaps and lines in a survey. Each takes at most 3 KB of memory.
+/// Maximum number of a user's heaps and lines in a survey. Each entry takes at most 3 KB of memory.
 const MOST_OF_USER: usize = 10_000;
 
 /// Time in which a survey starts questions. The last answers arrive at most two seconds later.
@@ -58,7 +58,7 @@ pub struct Published {
 
 /// Returns the processes of these sockets, by pid, with their heaps, lines, scopes and libraries.
 /// Removes the sockets of ended processes. Leaves out this process. Takes some five seconds at
-/// most. If sockets of a user are skipped, one process stands for them; its failure has their
+/// most. If sockets of a user are skipped, one result stands for them, and its failure has their
 /// number.
 pub fn survey(sockets: &[Socket]) -> Vec<Published> {
     let is_other = |socket: &&Socket| socket.pid != std::process::id() || !is_running(socket);
@@ -202,7 +202,7 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
     if pid == Some(socket.pid) && !is_running(socket) {
-        // The process has ended. A forked child holds its socket, and does not answer for it.
+        // The process has ended. A forked child holds the socket, and does not answer.
         return Err(io::Error::new(ErrorKind::ConnectionRefused, "it has ended"));
     }
     Ok((stream, pid))
@@ -263,7 +263,7 @@ fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
 
 impl Published {
     /// Asks for lines, libraries and scopes until `end`, or until an answer is missing: the next
-    /// one would be missing too.
+    /// answer would be missing too.
     fn ask_lists(&mut self, socket: &Socket, end: Instant) {
         for question in [Question::Leaks, Question::Libraries, Question::Scopes] {
             match (Instant::now() < end).then(|| ask(socket, &question)) {

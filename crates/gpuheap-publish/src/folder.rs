@@ -89,7 +89,7 @@ pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
 }
 
 /// Returns paths for a recording of this process, the preferred one first: in its working folder,
-/// else in a folder of sockets. Clients choose no path, so none can name a file of the user.
+/// else in a folder of sockets. Clients choose no path, so no client can name a file of the user.
 pub(crate) fn recordings() -> Vec<PathBuf> {
     let private = candidates().into_iter().filter(|folder| check(folder, own_uid()).is_ok());
     let folders = std::env::current_dir().into_iter().chain(private);
@@ -182,7 +182,7 @@ fn bind_in(folder: &Path, start: u64) -> io::Result<(UnixListener, PathBuf)> {
                 if UnixStream::connect(&path).is_ok() {
                     continue;
                 }
-                // A process of an earlier boot left it.
+                // A process of an earlier boot left this file.
                 fs::remove_file(&path)?;
                 UnixListener::bind(&path)
             }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::protocol::{Access, HeapStatus, Held, Leaks, LibraryMemory, OpenScope, Recorded};
 
 /// A part of this process that publishes its memory: a heap or a recorder. One thread, the worker,
-/// calls all methods. They may wait for locks of the program.
+/// calls all methods. A method may wait for locks of the program.
 pub trait Member: Send + Sync {
     /// Returns the member's heaps.
     fn heaps(&self) -> Vec<HeapStatus> {
@@ -97,7 +97,7 @@ impl Members {
         self.lock().iter().filter(allowed).filter_map(|entry| entry.member.upgrade()).collect()
     }
 
-    /// Returns the heaps of all members, with the access that each allows.
+    /// Returns the heaps of all members, with the access that each member allows.
     pub(crate) fn heaps(&self) -> Vec<HeapStatus> {
         let entry = |entry: &Entry| Some((entry.access, entry.member.upgrade()?));
         // The lock is released before a member is called.
@@ -112,7 +112,7 @@ impl Members {
         self.lock().push(Entry { number, access, member });
     }
 
-    /// Removes a member. Returns `true` if none is left.
+    /// Removes a member. Returns `true` if no member is left.
     pub(crate) fn remove(&self, number: u64) -> bool {
         let mut list = self.lock();
         list.retain(|entry| entry.number != number);

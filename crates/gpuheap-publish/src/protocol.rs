@@ -295,7 +295,7 @@ pub enum Access {
     /// Questions that change nothing.
     #[default]
     Read,
-    /// All questions, those that change the program included.
+    /// All questions, including questions that change the program.
     Control,
 }
 

@@ -37,7 +37,7 @@ pub fn join(member: Arc<dyn Member>, access: Access) -> io::Result<Membership> {
     Ok(Membership { pid, number, path, _member: member })
 }
 
-/// Membership of a heap or recorder. It ends when it is dropped. The last one removes the socket.
+/// Membership of a heap or recorder. It ends when dropped. The last membership removes the socket.
 #[must_use = "the membership ends when this is dropped"]
 pub struct Membership {
     pid: u32,

@@ -28,10 +28,10 @@ use crate::wire::{read_line, write_line};
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Interval at which waiting clients are answered while the worker prepares an answer. A waiting
-/// client has this time to send its question. A silent client delays the answer by as much.
+/// client has this time to send its question. A silent client delays the answer by this time.
 const BUSY_STEP: Duration = Duration::from_millis(50);
 
-/// Wait after a failed accept. It fails while the process has too many open files.
+/// Wait after a failed accept. An accept fails while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stack of a thread, bytes. The thread resolves the names of stack frames.
