@@ -255,7 +255,7 @@ pub(crate) fn code(of: NumberType, bytes: &[u8], row: usize) -> Option<usize> {
 }
 
 /// Notes if the next row, after `rows` other rows, has a value. The list is made at the first row
-/// that has none.
+/// without a value.
 pub(crate) fn push_present(present: &mut Option<Vec<bool>>, rows: usize, is_present: bool) {
     match present {
         Some(present) => present.push(is_present),

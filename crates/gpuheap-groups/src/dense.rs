@@ -11,7 +11,7 @@ use crate::keys::Keys;
 pub enum Missing {
     /// The rows belong to no group.
     LeftOut,
-    /// Missing values are equal to each other, and are after all others in order.
+    /// Missing values are equal to each other, and are after all other values in order.
     Group,
 }
 
@@ -116,7 +116,7 @@ fn number_integers(
     }
     let range = greatest.checked_sub(least).and_then(|range| usize::try_from(range).ok());
     match range {
-        // If the range is not much larger than the rows, a table of it is quicker than a map.
+        // If the range is not much larger than the number of rows, a table is quicker than a map.
         Some(range) if range < rows.saturating_mul(2) => {
             let mut table = room(range + 1)?;
             table.resize(range + 1, usize::MAX);

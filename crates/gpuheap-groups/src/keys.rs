@@ -39,9 +39,9 @@ impl KeyType {
 pub struct KeyColumn {
     /// Numbers, or the bytes of all texts.
     pub values: Vec<u8>,
-    /// For text, the beginning of each row in `values`, and the end of the last.
+    /// For text, the beginning of each row in `values`, and the end of the last row.
     pub offsets: Option<Vec<i64>>,
-    /// `true` for each row that has a value; `None` if all have one.
+    /// `true` for each row that has a value; `None` if all rows have a value.
     pub present: Option<Vec<bool>>,
 }
 

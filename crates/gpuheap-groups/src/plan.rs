@@ -72,7 +72,7 @@ pub struct ResultColumn {
     pub of: NumberType,
     /// Values, little-endian.
     pub values: Vec<u8>,
-    /// `true` for each group that has a value; `None` if all have one.
+    /// `true` for each group that has a value; `None` if all groups have a value.
     pub present: Option<Vec<bool>>,
 }
 

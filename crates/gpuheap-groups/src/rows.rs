@@ -22,7 +22,7 @@ pub fn sort(columns: &[Column<'_>], descending: &[bool]) -> Result<Vec<u32>, Err
         )));
     }
     let mut order = indices(rows)?;
-    // A stable sort by each column, the last one first, sorts by all of them.
+    // A stable sort by each column, the last column first, sorts by all columns.
     for (column, descending) in columns.iter().zip(descending).rev() {
         let (numbers, _) = number(std::slice::from_ref(column), Missing::LeftOut)?;
         order.sort_by_key(|row| match numbers[*row as usize] {
@@ -54,7 +54,7 @@ fn indices(rows: usize) -> Result<Vec<u32>, Error> {
     Ok(all)
 }
 
-/// Returns `rows` if indices of 32 bits suffice for so many rows.
+/// Returns `rows` if indices of 32 bits suffice for that many rows.
 fn count_u32(rows: usize) -> Result<u32, Error> {
     u32::try_from(rows).ok().filter(|rows| *rows != LEFT_OUT).ok_or_else(|| {
         Error::Invalid(format!("a table of {rows} rows has more than indices of 32 bits count"))
@@ -76,7 +76,7 @@ pub fn true_rows(mask: &[u8]) -> Result<Vec<u32>, Error> {
 pub struct Matches {
     /// Row of the left table.
     pub left: Vec<u32>,
-    /// Row of the right table; `u32::MAX` if none matches.
+    /// Row of the right table; `u32::MAX` if no row matches.
     pub right: Vec<u32>,
 }
 

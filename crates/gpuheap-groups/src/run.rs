@@ -62,7 +62,7 @@ impl Run {
     }
 }
 
-/// A run in a temporary file without a name: it is gone when the run is dropped, or the process
+/// A run in a temporary file without a name: the file ends when the run is dropped, or the process
 /// ends.
 #[derive(Debug)]
 pub(crate) struct SpilledRun {
