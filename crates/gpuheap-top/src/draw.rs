@@ -200,7 +200,7 @@ fn processes(
         "USER"
     );
     let mut lines = vec![Line::styled(head, palette.heading())];
-    // Keeps the selected row in the middle of the shown ones.
+    // Keeps the selected row in the middle of the shown rows.
     let first = selected.saturating_sub(shown / 2).min(rows.len().saturating_sub(shown));
     for (index, row) in rows.iter().enumerate().skip(first).take(shown) {
         let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());

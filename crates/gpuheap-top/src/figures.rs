@@ -185,8 +185,8 @@ impl Figures {
         self.heaps.get(&key(program))
     }
 
-    /// Returns the lines of a program: those that grow, the fastest first, then the others by their
-    /// bytes.
+    /// Returns the lines of a program: lines that grow, the fastest first, then other lines by
+    /// their bytes.
     pub(crate) fn lines<'a>(&self, program: &'a Published) -> Vec<GrownLine<'a>> {
         let lines = self.lines.get(&key(program));
         let growth = |site: &Site| lines?.series.get(&line_key(site))?.growth();
@@ -242,8 +242,8 @@ fn line_key(site: &Site) -> LineKey {
     (site.line.clone(), site.function.clone(), site.device.clone(), site.kind.clone())
 }
 
-/// Sums a figure of a program's heaps. A recorder counts the memory of heaps too, so it counts only
-/// if the program has no heap.
+/// Sums a figure of a program's heaps. A recorder counts the memory of heaps too, so its figure
+/// counts only if the program has no heap.
 fn sum(program: &Published, figure: impl Fn(&HeapStatus) -> u64) -> u64 {
     let heaps = program.status.iter().flat_map(|status| &status.heaps);
     let is_heap = |heap: &&HeapStatus| heap.pool != RECORDED;

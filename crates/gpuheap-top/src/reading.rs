@@ -23,7 +23,7 @@ pub struct Options {
     /// `false` for a terminal without colours, or with `NO_COLOR`.
     pub is_coloured: bool,
     /// `true` if the machine is a recording. Then its pids mean other processes of this machine, so
-    /// none is flushed or ended.
+    /// no process is flushed or ended.
     pub is_recording: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Message {
 /// Minimum time between two rounds of questions to programs. A round locks each heap twice.
 const LEAST_ROUND: Duration = Duration::from_secs(1);
 
-/// Time between two examinations. With 200 processes, one takes seconds of processor time.
+/// Time between two examinations. Each takes seconds of processor time with 200 processes.
 const EXAMINED_EVERY: Duration = Duration::from_secs(300);
 
 /// The threads.

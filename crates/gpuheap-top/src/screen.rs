@@ -19,9 +19,9 @@ use crate::view::{Action, View};
 /// End of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// A key ended it.
+    /// A key ended the screen.
     Key,
-    /// A signal of this number ended it.
+    /// A signal of this number ended the screen.
     Signal(u8),
 }
 
@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// The process has no terminal, the terminal cannot be written, or a thread cannot be started.
 pub fn run(machine: &Machine, options: Options) -> io::Result<End> {
-    // Signals are caught first: one between the two calls would leave the terminal in raw mode.
+    // Catches signals first: a signal between the calls would leave the terminal in raw mode.
     let signals = Catcher::start()?;
     let mut terminal = Terminal::enter()?;
     let readers = reading::start(machine, options)?;

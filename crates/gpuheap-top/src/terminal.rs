@@ -89,7 +89,7 @@ impl Terminal {
     }
 
     /// Sets the raw mode again, and draws the next frame whole. Needed if another process stopped
-    /// and continued this one, because the shell then changed the mode.
+    /// and continued this process, because the shell then changed the mode.
     pub(crate) fn renew(&mut self) -> io::Result<()> {
         disable_raw_mode()?;
         enable_raw_mode()?;

@@ -19,7 +19,7 @@ use crate::view::{Action, Dialog, View};
 const MIB: u64 = 1 << 20;
 
 /// Returns a machine of `devices` with 80 GiB each, and processes from pid 4000 on that take turns
-/// on the devices. Every fourth one is a child of the first one.
+/// on the devices. Every fourth process is a child of the first process.
 fn machine(devices: u64, processes: u64) -> Machine {
     let device = |index: u64| {
         let own = (0..processes).filter(|process| process % devices == index);

@@ -143,8 +143,8 @@ impl View {
         if self.is_tree { self.tree(all) } else { all }
     }
 
-    /// Orders processes below their parents. Adds a parent without memory of its own if it has two
-    /// or more of the processes as children.
+    /// Orders processes below their parents. Adds a parent that uses no memory, if two or more of
+    /// the processes are its children.
     fn tree(&self, mut all: Vec<ProcessFigures>) -> Vec<ProcessFigures> {
         let mut shown: BTreeSet<u32> = all.iter().filter_map(|process| process.pid).collect();
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
@@ -185,8 +185,8 @@ impl View {
         paths.iter().filter_map(row).collect()
     }
 
-    /// Returns the index of the selected process in `rows`: the first one if the selected process
-    /// has gone.
+    /// Returns the index of the selected process in `rows`: the first row if the selected process
+    /// has ended.
     pub(crate) fn selected(&self, rows: &[ProcessFigures]) -> usize {
         rows.iter().position(|row| Some(identity(row)) == self.selected).unwrap_or(0)
     }
