@@ -57,12 +57,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The address is in use, or is not one of this machine.
+    /// The address is in use, or is not an address of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<Server> {
         TcpListener::bind(address).map(Server)
     }
 
-    /// Returns the bound address. Its port is known, also if the requested one was 0.
+    /// Returns the bound address. Its port is known, even if the requested port was 0.
     ///
     /// # Errors
     ///
@@ -108,8 +108,8 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("gpuheap-export".to_owned()).spawn(work).map(drop)
 }
 
-/// Starts a thread for each client. If all are in use, closes the connection that a new client
-/// replaces: waiting for one would let silent clients delay every scrape.
+/// Starts a thread for each client. If all threads are in use, closes the connection that a new
+/// client replaces: waiting for a free thread would let silent clients delay every scrape.
 fn accept(listener: &TcpListener, current: &Current) {
     let clients: Arc<Mutex<Clients>> = Arc::default();
     loop {
@@ -134,7 +134,7 @@ fn accept(listener: &TcpListener, current: &Current) {
             lock(&served).retain(|(_, client)| !Arc::ptr_eq(client, &stream));
         };
         if spawn(work).is_err() {
-            // The last connection is the new one. Without a thread, it is closed.
+            // The last connection is the new client's. Without a thread, it is closed.
             lock(&clients).pop();
         }
     }
@@ -144,8 +144,8 @@ fn lock(clients: &Mutex<Clients>) -> MutexGuard<'_, Clients> {
     clients.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the index of the connection that a new client replaces: the oldest of the peer that has
-/// most. A scrape takes milliseconds, so it ends before its connection is the oldest.
+/// Returns the index of the connection that a new client replaces: the oldest of the peer with the
+/// most connections. A scrape takes milliseconds, so it ends before its connection is the oldest.
 fn replaced(clients: &Clients) -> usize {
     let count = |of: IpAddr| clients.iter().filter(|(peer, _)| *peer == of).count();
     (0..clients.len()).rev().max_by_key(|&at| count(clients[at].0)).unwrap_or(0)
@@ -161,7 +161,7 @@ fn answer(stream: Arc<TcpStream>, current: &Current) {
         ready(Ok::<_, Infallible>(respond(&request, &exposition)))
     });
     let connection = http1::Builder::new()
-        // Without it, the response is written only after the client has closed its side.
+        // Without this option, the response is written only after the client has closed its side.
         .half_close(true)
         .keep_alive(false)
         .header_read_timeout(None)

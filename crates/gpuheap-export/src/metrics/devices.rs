@@ -10,8 +10,8 @@ use gpuheap_text::cut;
 use super::metric::Metric;
 use super::samples::{Labels, Samples, and};
 
-/// Maximum number of processes of a device that have a sample each. The sample `other` has the sum
-/// of the others. 32 processes on 8 devices are 256 series.
+/// Maximum number of a device's processes with a separate sample. The sample `other` has the sum of
+/// the other processes. 32 processes on 8 devices are 256 series.
 const MOST_PROCESSES: usize = 32;
 
 pub(super) fn add(samples: &mut Samples, machine: &Machine) {
