@@ -28,7 +28,7 @@ pub(crate) fn note_cuda() {
     let _ = settings::get();
 }
 
-/// Counts a request that failed for lack of memory. For the first one, writes the reason to stderr.
+/// Counts a request that failed for lack of memory. Writes the first request's reason to stderr.
 #[cold]
 pub(crate) fn count_refused_request(failure: &Failure) {
     if OUT_OF_MEMORY.fetch_add(1, Ordering::Relaxed) == 0 {

@@ -36,11 +36,11 @@ pub(crate) struct Served {
     context: CUcontext,
     pub(crate) device: Device,
     pub(crate) heap: Heap,
-    /// Allocations in the order of a stream, by `cuMemAllocAsync`.
+    /// Stream-ordered allocations, by `cuMemAllocAsync`.
     in_order: Open,
-    /// Allocations in no stream's order, by `cuMemAlloc`.
+    /// Allocations without stream order, by `cuMemAlloc`.
     in_no_order: Open,
-    /// Stream of the allocations that are in no stream's order.
+    /// Stream of the allocations without stream order.
     pub(crate) plain: Stream,
     /// `true` if an allocation on `plain` may get memory that work still uses. The heap orders
     /// `plain` after that work by an event.
@@ -50,8 +50,8 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Returns the table of allocations. If `is_plain`, they are the allocations in no stream's
-    /// order, else the allocations in the order of a stream.
+    /// Returns the table of allocations. If `is_plain`, these are the allocations without stream
+    /// order, else the stream-ordered allocations.
     pub(crate) fn table(&self, is_plain: bool) -> &Open {
         if is_plain { &self.in_no_order } else { &self.in_order }
     }
@@ -70,7 +70,7 @@ impl Served {
 pub(crate) struct Allocation {
     /// Size as requested.
     pub(crate) bytes: u64,
-    /// `true` if the allocation was made in no stream's order.
+    /// `true` if the allocation was made without stream order.
     pub(crate) is_plain: bool,
 }
 

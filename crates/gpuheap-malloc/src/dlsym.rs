@@ -43,7 +43,7 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
 
 /// `dlopen`: notes that the program loads the driver.
 ///
-/// The loader's `dlopen` searches the folders that the calling library names, and finds that
+/// The loader's `dlopen` searches the folders that the calling library names, and finds the calling
 /// library by the return address. This function therefore jumps to the loader's `dlopen`, with the
 /// return address of the program's call and the mode that `loads` returns.
 // SAFETY: the function has the type of `dlopen`, and answers as it does.

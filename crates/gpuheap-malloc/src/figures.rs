@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Error, Heap, Limits, Meter};
 
-/// Requested bytes of the allocations of `cuMemAlloc`, in no stream's order. Figures of a pool
+/// Requested bytes of the allocations of `cuMemAlloc`, made without stream order. Figures of a pool
 /// exclude them, because the driver would not take them from a pool.
 #[derive(Default)]
 pub(crate) struct PlainBytes {
@@ -13,9 +13,9 @@ pub(crate) struct PlainBytes {
     /// High-water mark of `live` since the last trim. Freed memory up to this mark stays in the
     /// heap's cache, and does not count as memory of the pool.
     peak: AtomicU64,
-    /// `true` from a trim until the next allocation in a stream's order. A trim cannot return a
-    /// granule that contains an allocation of `cuMemAlloc`. The rest of such a granule does not
-    /// count as memory of the pool.
+    /// `true` from a trim until the next stream-ordered allocation. A trim cannot return a granule
+    /// that contains an allocation of `cuMemAlloc`. The rest of such a granule does not count as
+    /// memory of the pool.
     is_trimmed: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ impl PlainBytes {
         }
     }
 
-    /// Notes an allocation in a stream's order.
+    /// Notes a stream-ordered allocation.
     pub(crate) fn pool_grew(&self) {
         if self.is_trimmed.load(Ordering::Relaxed) {
             self.is_trimmed.store(false, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Marks {
         }
     }
 
-    /// Returns the limits for a heap, if the pool that it replaces gets a release threshold.
+    /// Returns a heap's limits for a release threshold of the pool that the heap replaces.
     pub(crate) fn limits(&self, heap: &Heap, threshold: u64) -> Limits {
         let mut limits = heap.limits();
         limits.soft = match threshold {
@@ -106,8 +106,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Reads the figures of the heap, without allocations in no stream's order. The high-water
-    /// marks are exact while the bytes of these allocations do not change.
+    /// Reads the figures of the heap's stream-ordered allocations. The high-water marks are exact
+    /// while the bytes of the other allocations do not change.
     pub(crate) fn read(heap: &Heap, plain: &PlainBytes, marks: &Marks) -> Result<Figures, Error> {
         let usage = heap.usage()?;
         let live = plain.live.load(Ordering::Relaxed);

@@ -36,8 +36,8 @@ pub(crate) fn add_to_figure(
 }
 
 /// Changes the heap after the program set an attribute of the pool that the heap replaces. Resets a
-/// mark, or sets the soft limit to a release threshold. If the threshold is 0, the driver's
-/// default, or unbounded, the heap keeps the limit that it was opened with. The driver has already
+/// mark, or sets the soft limit to a release threshold. If the threshold is 0 (the driver's
+/// default) or unbounded, the heap keeps the limit that it was opened with. The driver has already
 /// read the attribute from `value`.
 pub(crate) fn set_attribute(
     pool: CUmemoryPool,

@@ -11,8 +11,8 @@ struct Object {
 }
 
 /// Returns `true` if the loader may search extra folders (RPATH, RUNPATH) for the code at an
-/// address. It may if the object that contains the address names folders, if the program does, or
-/// if any library has an RPATH. An RPATH also holds for the libraries that its library loads.
+/// address. The loader does so if the program or the object at the address names folders, or if any
+/// library has an RPATH. An RPATH also applies to the libraries that its library loads.
 pub(crate) fn brings_folders(address: *const c_void) -> bool {
     let mut object = Object { address: address as usize, visited: 0, brings_folders: false };
     // SAFETY: the function has the required type, and `object` lives during the call.

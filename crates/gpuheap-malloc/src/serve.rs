@@ -17,7 +17,7 @@ use crate::{counts, real, settings};
 /// Place of an allocation or a free in the order of the device's work.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// No stream's order: memory is usable on all streams at once, and is freed after all work.
+    /// No stream order: memory is usable on all streams at once, and is freed after all work.
     Plain,
     Stream(CUstream),
 }
@@ -105,7 +105,7 @@ fn at(address: CUdeviceptr) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }
 
-/// Waits until no earlier work uses the memory that was just allocated in no stream's order.
+/// Waits until no earlier work uses the memory that was just allocated without stream order.
 fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     let is_done = match CAPTURES.load(Ordering::Relaxed) {
         true => served.plain.is_done()?,
@@ -177,8 +177,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream. So this allocates a byte and
-    // frees it: `cuMemFree` waits too, and obeys the capture's mode.
+    // A wait for the context would break a capture on another stream. So this function allocates a
+    // byte and frees it: `cuMemFree` waits too, and obeys the capture's mode.
     let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
@@ -230,9 +230,9 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
     })
 }
 
-/// Refuses a handle for other processes, if a heap has the memory; else returns `None`. The driver
-/// would make the handle for the whole allocation of the heap that contains the block. Writes the
-/// reason once for the process.
+/// Refuses a handle for other processes, if a heap has the memory; else returns `None`. The
+/// driver's handle would share the heap's whole allocation, and not only the program's block.
+/// Writes the reason once for the process.
 pub(crate) fn refuse_handle(pointer: CUdeviceptr) -> Option<CUresult> {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !devices::all().any(|served| served.find(pointer, true).is_some()) {

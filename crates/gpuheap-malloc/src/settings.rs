@@ -7,7 +7,7 @@ use gpuheap_catch::messages;
 /// Settings of the process.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
-    /// `true` if a free in no stream's order waits for all work of the device.
+    /// `true` if a free without stream order waits for all work of the device.
     pub(crate) waits: bool,
     pub(crate) report: Report,
 }

@@ -11,8 +11,8 @@ use crate::settings;
 /// Kind of memory that no heap serves.
 #[derive(Clone, Copy)]
 pub(crate) enum Foreign {
-    /// Memory from a call that heaps usually serve. It was made in a context of the program's own,
-    /// on a stream that is capturing a graph, or after the heap refused it.
+    /// Memory from a call that heaps usually serve. The call was made in a context of the program's
+    /// own, on a stream that is capturing a graph, or after the heap refused the request.
     Unserved,
     Managed,
     Pitched,

@@ -118,8 +118,8 @@ static void *release(void *unused) {
   return unused;
 }
 
-/* Frees memory while a stream has work. After the free that work is done, as after a free by the
- * driver. */
+/* Frees memory while a stream has work. When the free returns, that work is done, as with a free
+ * by the driver. */
 static void waits(void) {
   stream other = made_stream();
   pthread_t releases;
@@ -142,8 +142,8 @@ static void does_not_wait(void) {
   printf("done: %d\n", done);
 }
 
-/* Frees memory that a stream still uses. The next plain allocation must not get it before that
- * work is done. */
+/* Frees memory that a stream still uses. The next plain allocation must not get that memory before
+ * the stream's work is done. */
 static void in_use(void) {
   stream first = made_stream(), second = made_stream();
   pthread_t releases;
@@ -161,7 +161,7 @@ static void in_use(void) {
   CHECK(cuMemFree_v2(plain));
 }
 
-/* Frees memory on streams that then end, and reuses it on other streams. */
+/* Frees memory on streams, ends these streams, and reuses the memory on other streams. */
 static void streams(void) {
   for (int round = 0; round < 20; round++) {
     stream first = made_stream(), second = made_stream();
@@ -217,8 +217,8 @@ static void own_context(void) {
   CHECK(cuMemFree_v2(address));
 }
 
-/* Allocates in the primary context and in a context of the program's own, and frees memory of
- * each while the other is current. */
+/* Allocates in the primary context and in a context of the program's own. Frees memory of each
+ * context while the other context is current. */
 static void contexts(void) {
   context primary, own;
   CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
@@ -235,7 +235,7 @@ static void contexts(void) {
 /* Allocates memory that no heap serves. */
 static void foreign(void) {
   /* The driver's structure of 32 bytes: allocation type, handle types, location type, device
-   * number. */
+   * ordinal. */
   uint32_t properties[8] = {1, 0, 1, 0};
   /* The driver's array description. */
   struct {

@@ -113,7 +113,7 @@ static void others(void) {
   CHECK(cudaFree(served));
 }
 
-/* Numbers of a pool's attributes in CUDA. */
+/* CUDA's attributes of a pool. */
 enum { THRESHOLD = 4, RESERVED, RESERVED_HIGH, USED, USED_HIGH };
 
 static uint64_t figure(void *pool, int attribute) {
@@ -152,7 +152,7 @@ static void pools(void) {
   CHECK(cudaFreeAsync(others, made));
   CHECK(cudaFreeAsync(second, made));
   /* The stream is now known in the heap's tables of both kinds of memory, so its end is
-   * announced to both. */
+   * announced to both tables. */
   CHECK(cudaFreeAsync(plain, made));
   CHECK(cudaStreamSynchronize(made));
   CHECK(cudaMemPoolTrimTo(pool, 0));
@@ -224,7 +224,7 @@ static void devices(void) {
   CHECK(cudaFree(here));
 }
 
-/* Requests as much on each of two devices, and trims the pool of the second. */
+/* Makes equal requests on each of two devices, and trims the pool of the second device. */
 static void device_limits(void) {
   void *pools[2], *memory;
   size_t free = 0, total = 0;
