@@ -34,8 +34,8 @@ unsafe extern "C" {
 // SAFETY: the function has the type of `execve`, and its effect.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
-    // SAFETY: the program keeps the contract of `execve`. Other libraries that replace it come
-    // before this one, so the kernel is next.
+    // SAFETY: the program keeps the contract of `execve`. Other libraries that replace `execve`
+    // come before this library, so the kernel is next.
     unsafe {
         with_own(variables, |variables| {
             libc::syscall(libc::SYS_execve, path, arguments, variables) as c_int
@@ -89,8 +89,8 @@ macro_rules! spawns {
 
 spawns!(posix_spawn posix_spawnp);
 
-/// Calls `call` with the variables. If they have a list of libraries without this one, adds this
-/// one at the end of the list. An empty list stays empty.
+/// Calls `call` with the variables. If they have a list of libraries that lacks this library, adds
+/// this library at the end of the list. An empty list stays empty.
 ///
 /// # Safety
 ///

@@ -7,8 +7,8 @@ use gpuheap_catch::loader;
 
 static CLOSES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns twice the number of calls. While it is unchanged, no newly loaded file has got the
-/// addresses of a closed file.
+/// Returns a count that grows by two with each call. While the count is unchanged, no newly loaded
+/// file has got the addresses of a closed file.
 pub(crate) fn count() -> u64 {
     CLOSES.load(Ordering::Acquire)
 }

@@ -11,7 +11,8 @@ use crate::table::Out;
 use crate::threads::Guard;
 use crate::{real, recorder};
 
-/// Number of contexts that ended. A context of another device may get the handle of an ended one.
+/// Number of contexts that ended. A new context of another device may get an ended context's
+/// handle.
 static ENDS: AtomicU64 = AtomicU64::new(1);
 
 /// Primary context of each device, as far as known.
@@ -22,8 +23,8 @@ thread_local! {
     static LAST: Cell<(CUcontext, CUdevice, u64)> = const { Cell::new((CUcontext::NULL, 0, 0)) };
 }
 
-/// Returns the calling thread's context and its device; the null context and device 0 if it has
-/// none.
+/// Returns the calling thread's context and its device; the null context and device 0 if the thread
+/// has no context.
 pub(crate) fn current() -> (CUcontext, CUdevice) {
     let mut context = CUcontext::NULL;
     if !real::cuCtxGetCurrent(&mut context).is_success() || context.is_null() {

@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    /// Returns the end that the driver's structure describes. `offset` is the first copied byte.
+    /// Returns the [`End`] in the driver's structure. `offset` is the first copied byte.
     fn of(kind: CUmemorytype, host: *const c_void, device: CUdeviceptr, offset: usize) -> End {
         let offset = offset as u64;
         match kind {
@@ -149,7 +149,7 @@ const IS_MANAGED: i32 = 8;
 
 /// Returns an attribute of an address. The code of the error is
 /// [`ERROR_INVALID_VALUE`](CUresult::ERROR_INVALID_VALUE) if the driver does not know the address:
-/// it is pageable memory of the host.
+/// the memory is pageable memory of the host.
 fn attribute(address: u64, attribute: i32) -> Result<u32, CUresult> {
     // A driver may write a boolean as one byte.
     let mut found = 0_u32;

@@ -23,8 +23,8 @@ const HASHES: usize = 256;
 /// record. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Part of the recording's duration, 1/64, that is the minimum time instead if it is longer. Each
-/// site then has about 500 records in a day.
+/// Divisor of the recording's duration. If the quotient exceeds `INTERVAL_NS`, it is the minimum
+/// time instead. Each site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.
@@ -44,7 +44,7 @@ pub(crate) struct Copy {
 /// Copies of a process, by site.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// Pinned, registered and managed memory: its end and kind, by address.
+    /// End and kind of pinned, registered and managed memory, keyed by address.
     host: BTreeMap<u64, (u64, MemoryKind)>,
     sums: FxHashMap<Key, Sum>,
     /// Time at which all sums were written, nanoseconds.
@@ -109,7 +109,7 @@ impl Copies {
         changed.map(|(key, sum)| sum.record(*key, time)).collect()
     }
 
-    /// Returns the recorded kind of the memory at an address; `None` if none is recorded.
+    /// Returns the recorded kind of the memory at an address; `None` if no kind is recorded.
     pub(crate) fn memory(&self, address: u64) -> Option<CopyMemory> {
         let (_, (end, kind)) = self.host.range(..=address).next_back()?;
         (address < *end).then_some(match kind {

@@ -1,4 +1,4 @@
-//! Number of forks between the process that recorded first and this process.
+//! Numbers of processes. A forked child gets another number than its parent.
 
 use std::ptr;
 use std::sync::Once;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use gpuheap_driver::fork;
 
-/// Highest number that a process has got so far.
+/// Highest number of this process and its ancestors.
 static LAST: AtomicU32 = AtomicU32::new(FIRST);
 
 /// Number of the process that called [`watch`] first.
@@ -16,7 +16,7 @@ const FIRST: u32 = 1;
 /// miss a raw `clone`.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the count so far. The first call begins to count.
+/// Returns the process's number. The first call begins the numbering.
 pub(crate) fn watch() -> u32 {
     static MAPPED: Once = Once::new();
     MAPPED.call_once(|| {
@@ -28,7 +28,7 @@ pub(crate) fn watch() -> u32 {
     count()
 }
 
-/// Returns the count so far. In a child, the count differs from the parent's.
+/// Returns the process's number. The parent has another number.
 #[inline]
 pub(crate) fn count() -> u32 {
     // SAFETY: null or a page that is never unmapped.

@@ -3,7 +3,7 @@
 //!
 //! A stack is known if it was captured at the same stack pointer of the same thread, and each of
 //! its return addresses is still in its place. If a frame has a variable size (`alloca`), an old
-//! return address may be there by chance. Then the earlier stack is recorded.
+//! return address may be there by chance. Then the earlier stack is recorded instead.
 //!
 //! Only places in the thread's own stack are read. Stacks of fibres and of signal handlers may be
 //! unmapped, and later stacks may have the same addresses. Calls on such stacks are always unwound.
@@ -59,7 +59,7 @@ impl Unwound {
         Unwound { stack_pointer, slots: Vec::with_capacity(32) }
     }
 
-    /// Adds a frame: the address that the program returns to, and the stack pointer after that.
+    /// Adds a frame: the return address, and the stack pointer after the return.
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
         // Frames of the unwinder have ended when the stack is compared. The outermost frame may
@@ -82,7 +82,7 @@ impl Unwound {
 }
 
 impl Stacks {
-    /// Adds a stack. If there are too many, forgets the others first.
+    /// Adds a stack. If too many stacks are kept, forgets them first.
     fn add(&mut self, stack_pointer: usize, stack: Known) {
         if self.len >= KEPT {
             *self = Stacks::default();
@@ -161,7 +161,7 @@ fn stack_of_thread() -> Range<usize> {
     if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
 }
 
-/// Returns a number of the calling thread. Threads with different stacks have different numbers.
+/// Returns the calling thread's identifier. It differs between threads with different stacks.
 fn thread() -> usize {
     // SAFETY: the call takes no arguments.
     unsafe { libc::pthread_self() as usize }

@@ -19,8 +19,8 @@ use crate::{forks, settings};
 /// Maximum number of devices that have an account.
 pub(crate) const DEVICES: usize = 64;
 
-/// Maximum number of processes with an own entry. Later processes have one entry together. If one
-/// of these is killed, its bytes stay counted.
+/// Maximum number of processes with an own entry. Later processes share one entry. If one of the
+/// later processes is killed, its bytes stay counted.
 const PROCESSES: usize = 255;
 
 /// Number of rounds in which a wait for the lock does not sleep, and the sleep in later rounds. A
@@ -31,7 +31,7 @@ const SLEEP: Duration = Duration::from_micros(100);
 /// Time between checks that the holder of the lock still runs.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// Account of a device, or the share of a process in it. Changed only under the ledger's lock.
+/// Account of a device, or a process's share in that account. Changed only under the ledger's lock.
 #[repr(C)]
 struct Account {
     /// Bytes of live memory and of pending requests. The driver has not answered pending requests.
@@ -57,7 +57,7 @@ struct Entry {
     accounts: [Account; DEVICES],
 }
 
-/// Accounts of all processes, and the share of each.
+/// Accounts of all processes, and the share of each process.
 #[repr(C)]
 pub(crate) struct Ledger {
     /// Process that holds the lock, as in [`Entry::owner`]; 0 if none does.
@@ -83,7 +83,7 @@ impl Drop for Lock<'_> {
 const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 
 /// This process's entry. The upper half is the count of forks. The lower half is a state, or the
-/// entry's number plus `ENTRY`.
+/// entry's index plus `ENTRY`.
 static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const ENTRY: u64 = 2;
@@ -176,7 +176,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the index of the account of a device; `None` if all accounts have other devices.
+    /// Returns the index of a device's account; `None` if all accounts belong to other devices.
     pub(crate) fn index_of(&self, key: u64) -> Option<usize> {
         self.devices.iter().position(|known| {
             let taken = known.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire);
@@ -333,17 +333,17 @@ impl Ledger {
 const PID_BITS: u32 = 22;
 
 /// Step between the programs of a process in [`Entry::owner`]. The bits below are the [`identity`].
-/// Its start time has 34 bits, in hundredths of a second: 5 years.
+/// The start time in it has 34 bits, in hundredths of a second: 5 years.
 const PROGRAM: u64 = 1 << 56;
 
-/// Returns the number of this process: its id and its start time, because ids are used again.
+/// Returns this process's id and its start time as one number, because ids are used again.
 fn identity() -> u64 {
     let started = Stat::of("self").map_or(0, |stat| stat.started);
     (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
 
-/// Program of each entry that was last seen to map the ledger. It is kept because reading all
-/// mappings of a large process takes milliseconds.
+/// For each entry, the program that was last seen to map the ledger. The program is kept because
+/// reading all mappings of a large process takes milliseconds.
 static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
@@ -361,7 +361,7 @@ impl Stat {
         // The name before the fields may have spaces and parentheses.
         let fields: Vec<_> = text.rsplit_once(") ")?.1.split(' ').collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        // The first thread may end before the others. All memory is free once no thread is left.
+        // The first thread may end before other threads. All memory is free once no thread is left.
         let has_ended = fields.first().is_some_and(|state| "ZX".contains(state));
         let has_ended = has_ended && number(17)? <= 1;
         let places = fields.get(23..26)?.iter().chain(fields.get(42..49)?);
@@ -389,7 +389,7 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
         return true;
     }
     // A program that replaced the recorded one does not map the ledger, or has taken the entry. The
-    // text is empty after the end of the first thread.
+    // mappings are empty after the end of the first thread.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
     let is_mapped = maps.windows(name.len().max(1)).any(|part| part == name);

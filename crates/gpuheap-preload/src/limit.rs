@@ -152,14 +152,14 @@ pub(crate) fn of_device(device: CUdevice) -> Option<(u64, usize)> {
 /// Returns the index of a device's account. Processes of a run may number the devices differently,
 /// so the UUID decides.
 fn account_of(device: CUdevice) -> Option<usize> {
-    /// Indices plus 1, by the device's number.
+    /// Indices plus 1, by the device's ordinal.
     static KNOWN: [AtomicUsize; DEVICES] = [const { AtomicUsize::new(0) }; DEVICES];
     let known = KNOWN.get(usize::try_from(device).ok()?)?;
     if let Some(index) = known.load(Ordering::Relaxed).checked_sub(1) {
         return Some(index);
     }
     let mut uuid = CUuuid::default();
-    // With `_v2`, each part of a divided device has another UUID. Older drivers lack `_v2`.
+    // With `_v2`, each MIG instance of a device has a separate UUID. Older drivers lack `_v2`.
     let has_uuid = real::cuDeviceGetUuid_v2(&mut uuid, device).is_success()
         || real::cuDeviceGetUuid(&mut uuid, device).is_success();
     let key = match has_uuid {

@@ -6,7 +6,7 @@ use std::mem;
 
 use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
 
-/// Open ranges, numbered from 1. The capture numbers only the recorded ones.
+/// Open ranges, numbered from 1. The capture numbers only the recorded ranges.
 #[derive(Default)]
 pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
@@ -14,7 +14,7 @@ pub(crate) struct OpenRanges {
     last: u32,
     /// Value of `last` when ranges were last recorded.
     recorded: u32,
-    /// Ranges that were not opened because too many were open, and their number in the capture.
+    /// Number of ranges that were not opened because too many were open, and its recorded value.
     lost: u64,
     recorded_lost: u64,
 }

@@ -86,7 +86,7 @@ extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64)
     }
 }
 
-/// Returns the kind of a framework's blocks by the hook's number of the framework.
+/// Returns the kind of a framework's blocks. The hook numbers the frameworks.
 fn kind_of(framework: u32) -> Option<MemoryKind> {
     [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
 }

@@ -3,8 +3,8 @@
 //! The thread itself is within a call from Python, so its frames and their code do not change, even
 //! if it has released the interpreter's lock. The only call is a look-up of the thread's state, and
 //! no reference count changes. So no Python code runs. The offsets here are for CPython 3.9 to 3.12
-//! on 64-bit Linux; 3.13 and 3.14 export theirs. Each object's type is checked before the object is
-//! read.
+//! on 64-bit Linux; 3.13 and 3.14 export their offsets. Each object's type is checked before the
+//! object is read.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -47,7 +47,7 @@ struct Offsets {
 enum Instruction {
     /// Pointer at an offset of the frame. The instructions of a code object begin at `first`.
     Pointer { offset: usize, first: usize },
-    /// Number of the instruction at an offset of the frame, in units of `bytes`.
+    /// Index of the instruction at an offset of the frame, in units of `bytes`.
     Number { offset: usize, bytes: i64 },
 }
 
@@ -134,12 +134,13 @@ struct Types {
     bytes: usize,
 }
 
-/// Running line of a function. Two frames with equal numbers have the same name, file and line.
+/// Running line of a function. Two frames with equal fields have the same name, file and line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PythonFrame {
     /// Address of the code object.
     code: usize,
-    /// Address of its name. It differs if a new code object has the address of a freed one.
+    /// Address of the code object's name. A new code object at a freed address has its name
+    /// elsewhere.
     name: usize,
     /// Offset of the running instruction from the first instruction, bytes.
     at: i64,
@@ -280,7 +281,7 @@ fn interpreter() -> Option<Interpreter> {
     })
 }
 
-/// Returns the interpreter's version, the minor one in the lowest byte; 0 if it is not known.
+/// Returns the interpreter's version, the minor version in the lowest byte; 0 if it is not known.
 fn version() -> u64 {
     if let Some(version) = loader::global(c"Py_Version") {
         // SAFETY: since 3.11, the symbol is a constant of this type.

@@ -1,6 +1,6 @@
 //! Ranges that the program opens with NVTX.
 //!
-//! NVTX is a header. Each file of the program that includes it has a table of NVTX's functions. The
+//! NVTX is a header. Each file of the program that includes NVTX has a table of its functions. The
 //! first call loads the library that `NVTX_INJECTION64_PATH` names, and calls the library's
 //! `InitializeInjectionNvtx2` with access to the table.
 #![allow(non_snake_case, reason = "named as in C")]
@@ -45,12 +45,12 @@ struct Attributes {
 #[derive(Clone, Copy)]
 struct Open {
     domain: usize,
-    /// Number of ranges of the same domain around this one.
+    /// Number of ranges of the same domain around this range.
     level: c_int,
     range: Range,
 }
 
-/// Number of a range in its process's recorder, and the count of forks at its start.
+/// Identifier of a range in the process's recorder, and the process's number (`forks`).
 #[derive(Clone, Copy)]
 struct Range {
     number: u32,
@@ -126,7 +126,7 @@ extern "C" fn InitializeInjectionNvtx2(
     for &(module, number, function) in CALLBACKS {
         let (mut entries, mut count) = (std::ptr::null_mut(), 0);
         // SAFETY: the places are valid until the call returns. NVTX writes an array of pointers to
-        // its functions, and its length. It waits for this call before it reads the functions.
+        // its functions, and its length. NVTX reads the functions after this call.
         unsafe {
             if (callbacks.functions)(module, &mut entries, &mut count) == 0 || entries.is_null() {
                 continue;
@@ -172,8 +172,8 @@ fn push(domain: usize, name: Option<String>) -> c_int {
     OPEN.try_with(push).unwrap_or(0)
 }
 
-/// Closes the calling thread's innermost range of a domain. Returns its level, or -1 if no range is
-/// open.
+/// Closes the calling thread's innermost range of a domain. Returns the range's level, or -1 if no
+/// range is open.
 fn pop_in(domain: usize) -> c_int {
     let pop = |open: &RefCell<Vec<Open>>| {
         let mut open = open.borrow_mut();
@@ -209,7 +209,7 @@ fn close(range: Range) {
     }
 }
 
-/// Returns the text of attributes. `None` if they have none.
+/// Returns the text of attributes. `None` if the attributes have no text.
 ///
 /// # Safety
 /// The attributes are null, or valid with their text.

@@ -29,7 +29,7 @@ use crate::threads::{Guard, ThreadEnds, Threads, without_panic};
 use crate::{closes, forks, publication, real, settings};
 
 /// Growth of a device's live bytes after which the driver's figure is read again. An eighth of the
-/// live bytes is added to it. Reading takes 20 to 100 µs on a GPU.
+/// live bytes is added to this growth. Reading takes 20 to 100 µs on a GPU.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
 /// Memory that the program holds.
@@ -50,7 +50,7 @@ impl Block {
     }
 }
 
-/// Recording of a process. A forked child makes another one.
+/// Recording of a process. A forked child makes another recorder.
 pub(crate) struct Recorder {
     forks: u32,
     /// Process that made the recorder. A child that shares its memory has the same recorder.
@@ -133,7 +133,7 @@ fn create() -> Option<&'static Recorder> {
 
 impl Recorder {
     /// Records an allocation. Reads the driver's figure after some growth, if the device is the
-    /// current one.
+    /// current device.
     pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack, is_current: bool) {
         let sample = {
             let (mut state, stack) = self.locked_with(stack);
@@ -203,8 +203,8 @@ impl Recorder {
         self.locked().restore(self.time(), block);
     }
 
-    /// Removes references to physical memory, and records the frees of the last ones. Returns the
-    /// references with the freed memory.
+    /// Removes references to physical memory, and records a free of memory without a reference.
+    /// Returns the references with the freed memory.
     pub(crate) fn remove_references(
         &'static self,
         remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,
@@ -252,7 +252,7 @@ impl Recorder {
         !self.without_copies.load(Ordering::Relaxed)
     }
 
-    /// Returns the recorded kind of the memory at an address; `None` if none is recorded.
+    /// Returns the recorded kind of the memory at an address; `None` if no kind is recorded.
     pub(crate) fn memory_of_copy(&self, address: u64) -> Option<CopyMemory> {
         self.locked().copies.memory(address)
     }
@@ -309,8 +309,8 @@ impl Recorder {
         });
     }
 
-    /// Records a device at its first use, and the driver's figures before that use. These are read
-    /// only if the device is the current one: the driver has no function for other devices.
+    /// Records a device at its first use, and the driver's figures before that use. The figures are
+    /// read only for the current device: the driver has no function for other devices.
     pub(crate) fn note_device(&self, device: i32, is_current: bool) {
         let Ok(ordinal) = u32::try_from(device) else { return };
         let is_new = |known: &AtomicU64| {
@@ -368,8 +368,8 @@ impl Recorder {
     }
 
     /// Locks the state, and returns the number of a stack. If the stack is new or a library was
-    /// closed, reads the loaded files first, without this lock: a thread that loads a library holds
-    /// the loader's lock, and may wait for this one.
+    /// closed, reads the loaded files first, without the state's lock: a thread that loads a
+    /// library holds the loader's lock, and may wait for the state's lock.
     fn locked_with(&self, stack: &CallStack) -> (MutexGuard<'_, State>, u32) {
         let mut state = self.locked();
         if let Some(known) = state.known(stack) {
@@ -473,7 +473,7 @@ impl State {
     }
 
     /// Returns the number that the capture has for the calling thread. Records the thread at its
-    /// first call, and the ranges that are open. Call it before an event of memory is written.
+    /// first call, and the ranges that are open. Call this before an event of memory is written.
     fn thread_of_event(&mut self, recorder: &'static Recorder, time: Time) -> u32 {
         if self.capture().is_none() {
             return 0;

@@ -63,7 +63,7 @@ pub(crate) fn get() -> &'static Settings {
 }
 
 /// Returns `true` for a value that switches publishing on. `control` means `on` here: it allows
-/// changes of heaps, and the recorder has none.
+/// changes of heaps, and the recorder has no heaps.
 fn is_on(text: &str) -> bool {
     ["1", "true", "on", "yes", "control"].iter().any(|on| text.eq_ignore_ascii_case(on))
 }

@@ -21,7 +21,7 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `by MODULE`: a function of the module with the name of the symbol.
 /// * `ends_primary`: the primary context of the device may end.
 /// * `copies waits BYTES from END to END`: a call that waits until its copy is done; `returns` if
-///   it does not wait. An END is on the `Device`, at a `Host` address, or at `Either` one.
+///   it does not wait. An END is on the `Device`, at a `Host` address, or at an `Either` address.
 /// * `copies waits COPY`: a copy of a rectangle or a volume, by a structure that describes it.
 /// * `searches`: the found function is replaced with this library's function.
 macro_rules! recorded_functions {

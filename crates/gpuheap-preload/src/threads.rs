@@ -16,7 +16,7 @@ pub(crate) trait ThreadEnds: Sync {
     fn thread_ended(&self, thread: u32, name: &str);
 }
 
-/// Threads of a recorder, numbered from 1. The capture numbers only the recorded ones.
+/// Threads of a recorder, numbered from 1. The capture numbers only the recorded threads.
 #[derive(Default)]
 pub(crate) struct Threads(Vec<Thread>);
 
@@ -81,8 +81,8 @@ thread_local! {
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
 }
 
-/// Number of rounds of a thread's key destructors after which its end is recorded. Destructors of
-/// the program's own keys free memory in the first round.
+/// Number of rounds of a thread's key destructors after which the thread's end is recorded.
+/// Destructors of the program's own keys free memory in the first round.
 const ROUNDS: usize = 2;
 
 /// Returns the key whose destructor records the ends of threads. Destructors of keys run last: a
@@ -119,7 +119,7 @@ unsafe extern "C" fn key_ended(round: *mut c_void) {
     });
 }
 
-/// Returns the calling thread's recorder and number, if it has one of this process.
+/// Returns the calling thread's recorder and number, if the thread's recorder is of this process.
 fn numbered() -> Option<(&'static dyn ThreadEnds, u32)> {
     let Numbered { recorder, number } = NUMBER.get();
     recorder.filter(|recorder| recorder.is_current()).map(|recorder| (recorder, number))
@@ -130,7 +130,7 @@ fn number() -> Option<u32> {
     numbered().map(|(_, number)| number)
 }
 
-/// Sets the calling thread's number. Its end will be recorded.
+/// Sets the calling thread's number. The thread's end will be recorded.
 fn set_number(recorder: &'static dyn ThreadEnds, number: u32) {
     NUMBER.set(Numbered { recorder: Some(recorder), number });
     set_round(1);

@@ -92,7 +92,7 @@ int main(int count, char **arguments) {
   (void)arguments;
   if (count > 1) ends_early(device, pageable);
 
-  /* Uploads equal data three times, then other data three times. */
+  /* Uploads equal data three times, then different data each time. */
   for (int step = 0; step < 6; step++) {
     if (step >= 3) pageable[0] = step;
     upload(device, pageable, 2 * MIB);

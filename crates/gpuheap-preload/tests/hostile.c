@@ -243,7 +243,7 @@ static void stacks(const char *unused) {
   printf("grows: %d\n", resident() > before + 8 * MIB);
 }
 
-/* Requests that the driver refuses fill the limit for a moment. Other requests have room. */
+/* Large requests fill the limit until the driver refuses them. Small requests then have room. */
 static atomic_size_t refused;
 
 static void *takes_much(void *stop) {
@@ -298,7 +298,7 @@ static char state_of(pid_t process) {
   return state;
 }
 
-/* A child takes 4 MiB and becomes hard to find. Its parent then requests as much. */
+/* A child takes 4 MiB and becomes hard to find. Its parent then requests 4 MiB too. */
 static void shares(const char *child_does) {
   int ends[2];
   char byte = 0;

@@ -141,14 +141,14 @@ static void *takes_much(void *code) {
   return 0;
 }
 
-/* Only 5 of 100 bytes are free until the other request fails. */
+/* Only 5 of 100 bytes are free until the request of 95 bytes fails. */
 static int waits_for_other(void) {
   pthread_t thread;
   ptr address;
   int code = 0;
   pthread_create(&thread, 0, takes_much, &code);
   while (!waits) usleep(1000);
-  /* Live memory leaves no room for the second request, so it fails before the driver answers. */
+  /* Live memory leaves no room for 98 bytes, so that request fails before the driver answers. */
   int small = cuMemAlloc_v2(&address, 3), large = cuMemAlloc_v2(&address, 98), is_early = waits;
   int own = cuMemAlloc_v2(&address, 10);
   pthread_join(thread, 0);

@@ -255,7 +255,7 @@ static void limit(void) {
   printf("refused with room: %zu\n", (size_t)refused);
 }
 
-/* Three children hold a part each. One is killed, and its part is free again. */
+/* Each of three children holds memory. One child is killed, and its memory is free again. */
 static void shares(void) {
   int ends[2], first[2];
   char byte = 0;
