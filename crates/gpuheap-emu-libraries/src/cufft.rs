@@ -85,7 +85,7 @@ fn replace(memory: &mut CUdeviceptr, bytes: usize) -> Outcome {
     Ok(())
 }
 
-/// Plans by their number, and the number of the next plan.
+/// Plans, keyed by handle, and the handle of the next plan.
 static PLANS: Mutex<(BTreeMap<c_int, Plan>, c_int)> = Mutex::new((BTreeMap::new(), 1));
 
 fn plans() -> MutexGuard<'static, (BTreeMap<c_int, Plan>, c_int)> {
@@ -97,7 +97,7 @@ fn with<R>(plan: c_int, change: impl FnOnce(&mut Plan) -> R) -> Outcome<R> {
     plans().0.get_mut(&plan).map(change).ok_or(CufftCode::INVALID_PLAN)
 }
 
-/// Creates a plan without transforms, and returns its number. Returns an error if the device has
+/// Creates a plan without transforms, and returns its handle. Returns an error if the device has
 /// too little memory for cuFFT's code.
 fn create() -> Outcome<c_int> {
     report::note("cuFFT", "work areas are by rules that were measured on an H200");
@@ -117,7 +117,7 @@ fn make(plan: c_int, transform: Outcome<Transform>, bytes: Out<usize>) -> Outcom
     bytes.write_if_wanted(with(plan, |plan| plan.set(&transform))??)
 }
 
-/// Creates a plan of the transforms, and writes its number.
+/// Creates a plan of the transforms, and writes its handle.
 fn plan(made: Out<c_int>, transform: Outcome<Transform>) -> Outcome {
     let transform = transform?;
     made.require()?;
@@ -161,7 +161,7 @@ export! {
         version.write(VERSION)
     }
 
-    /// Creates a plan without transforms, and writes its number.
+    /// Creates a plan without transforms, and writes its handle.
     fn cufftCreate(made: Out<c_int>) -> Outcome {
         made.require()?;
         made.write(create()?)
@@ -273,7 +273,7 @@ export! {
         output: c_int, batch: c_longlong, bytes: Out<usize>, _computed: c_int,
     ) -> Outcome {
         let rank = usize::try_from(rank).map_err(|_| CufftCode::INVALID_VALUE)?;
-        // The types are numbers of `cudaDataType_t`: real types are 0, 1 and 2, complex types 4, 5
+        // The types are values of `cudaDataType_t`: real types are 0, 1 and 2, complex types 4, 5
         // and 6.
         let kind = match (input, output) {
             (4..=6, 4..=6) => Kind::Complex,

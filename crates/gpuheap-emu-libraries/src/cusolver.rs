@@ -44,7 +44,7 @@ struct CusolverSession {
     stream: CUstream,
 }
 
-/// Number of the upper triangle in `cublasFillMode_t`.
+/// Value of `cublasFillMode_t` for the upper triangle.
 const UPPER: c_int = 1;
 
 /// Object to which the handles of all parameters point. It is never read.

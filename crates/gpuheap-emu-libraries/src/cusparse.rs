@@ -45,9 +45,9 @@ struct CusparseSession {
     stream: CUstream,
 }
 
-/// Number of the order of rows in `cusparseOrder_t`.
+/// Value of `cusparseOrder_t` for elements in the order of rows.
 const BY_ROWS: c_int = 2;
-/// Number of indices of 64 bits in `cusparseIndexType_t`.
+/// Value of `cusparseIndexType_t` for indices of 64 bits.
 const INDEX_OF_64_BITS: c_int = 3;
 
 /// Note on sums and products of sparse matrices.
@@ -171,7 +171,7 @@ export! {
     }
 
     /// Writes the bytes for a product of dense matrices at the places of a sparse matrix: 1, or 0
-    /// without values.
+    /// if the sparse matrix has no values.
     fn cusparseSDDMM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, _a: Matrix,
         _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -295,8 +295,8 @@ export! {
     }
 }
 
-/// Creates a matrix of `[rows, columns, values]`. `index` is a number of `cusparseIndexType_t`,
-/// `kind` one of `cudaDataType_t`.
+/// Creates a matrix of `[rows, columns, values]`. `index` is a value of `cusparseIndexType_t`, and
+/// `kind` is a value of `cudaDataType_t`.
 fn create(
     made: Out<Matrix>,
     layout: Layout,

@@ -22,8 +22,8 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 /// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS on
 /// two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The sizes of cuFFT,
 /// cuSOLVER and cuSPARSE were measured at the first use of each library, on another H200
-/// (2026-11-24). The sizes of NCCL were measured on two others (2026-11-28). For other cards, sizes
-/// are estimates.
+/// (2026-11-24). The sizes of NCCL were measured on two further H200 (2026-11-28). For other cards,
+/// sizes are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
     /// Kernels of PyTorch. They are loaded with the first library.
@@ -66,7 +66,7 @@ impl Loaded {
     }
 }
 
-/// Contexts, each with the code that was loaded into it.
+/// Pairs of a context and code that was loaded into the context.
 static LOADED: Mutex<BTreeSet<(usize, Loaded)>> = Mutex::new(BTreeSet::new());
 
 /// Allocates the memory of a library's code in the current context, once. Returns `false` if the

@@ -18,7 +18,7 @@ use memory::Channels;
 
 /// Largest result that a collective writes, bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// Lowest number of a reduction that a program creates. Lower numbers are predefined by NCCL.
+/// Lowest identifier of a reduction that a program creates. NCCL predefines the lower ones.
 const OWN_REDUCTION: c_int = 5;
 /// Colour of a rank that joins no new communicator in a split.
 const NO_COLOUR: c_int = -1;
@@ -44,7 +44,7 @@ type Outcome = Result<(), NcclCode>;
 type Out<T> = abi::Out<T, NcclCode>;
 type Handle = abi::Handle<Communicator, NcclCode>;
 
-/// A communicator, as this process's rank has it.
+/// A communicator, as one rank of this process sees it.
 struct Communicator {
     ranks: c_int,
     rank: c_int,
@@ -182,7 +182,7 @@ export! {
         handle.write(buffer)
     }
 
-    /// Writes the number of a new reduction.
+    /// Writes the identifier of a new reduction.
     fn ncclRedOpCreatePreMulSum(
         reduction: Out<c_int>, _scalar: *mut c_void, _kind: c_int, _residence: c_int,
         _communicator: Handle,
@@ -265,7 +265,7 @@ export! {
         copy(result, sent.wrapping_add(rank.max(0) as u64 * bytes as u64), bytes, stream)
     }
 
-    /// Sends nothing.
+    /// Sends nothing. Allocates the buffers for messages to the peer.
     fn ncclSend(
         _sent: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
@@ -273,7 +273,7 @@ export! {
         communicator.change(|one| one.meet(peer, false))?
     }
 
-    /// Leaves the result as it is: no data arrives.
+    /// Leaves the result as it is: no data arrives. Allocates the buffers for the peer's messages.
     fn ncclRecv(
         _result: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
@@ -334,7 +334,7 @@ fn check(code: Option<CUresult>) -> Outcome {
     }
 }
 
-/// Returns the size in bytes of `count` values. `kind` is a number of `ncclDataType_t`.
+/// Returns the size in bytes of `count` values. `kind` is a value of `ncclDataType_t`.
 fn bytes_of(count: usize, kind: c_int) -> usize {
     count.saturating_mul(match kind as c_uint {
         0 | 1 | 10 | 11 => 1,

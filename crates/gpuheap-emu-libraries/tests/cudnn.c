@@ -64,8 +64,8 @@ static void *tensor(int64_t n, int64_t c, int64_t h, int64_t w) {
   return descriptor;
 }
 
-/* Reads the configuration with this index of a heuristic in the mode: 0 for its choices, 2 for
-   engines that support every graph. Writes the number of configurations. */
+/* Reads the configuration at `index` of a heuristic. Mode 0 is for the heuristic's choices, mode 2
+   for engines that support every graph. Writes the number of configurations. */
 static void *config(void *graph, int mode, int index, int64_t *count) {
   void *configs[16], *heuristic = made(4);
   for (int i = 0; i < 16; i++) configs[i] = made(3);

@@ -14,7 +14,7 @@ pub(crate) struct Shape {
     pub(crate) is_half: bool,
 }
 
-/// Stride, padding and dilation of a convolution, one number for each dimension.
+/// Stride, padding and dilation of a convolution, each with one number for each dimension.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Window {
     pub(crate) stride: Vec<u64>,

@@ -10,7 +10,7 @@ use super::convolution::{Convolution, Pass, product};
 const TILE: u64 = 32;
 
 /// Bytes of the transform of a square with this edge, in complex 4-byte numbers. Half of the
-/// numbers follow from the others, and are not stored.
+/// numbers follow from the other half, and are not stored.
 fn spectrum(edge: u64) -> u64 {
     product(&[edge, edge / 2 + 1, 8])
 }

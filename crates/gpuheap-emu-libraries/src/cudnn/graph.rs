@@ -18,7 +18,7 @@ use super::{CudnnCode, CudnnSession, Handle, In, Out, Outcome};
 use crate::device::{self, Loaded};
 use crate::{report, workspaces};
 
-/// Numbers of kinds of descriptors, from `cudnnBackendDescriptorType_t`.
+/// Kinds of descriptors: values of `cudnnBackendDescriptorType_t`.
 mod kind {
     use std::ffi::c_int;
 
@@ -35,7 +35,7 @@ mod kind {
     pub(super) const ATTENTION_BACKWARD: c_int = 43;
 }
 
-/// Numbers of attributes, from `cudnnBackendAttributeName_t`.
+/// Attributes: values of `cudnnBackendAttributeName_t`.
 mod attribute {
     use std::ffi::c_int;
 
@@ -61,7 +61,7 @@ mod attribute {
     pub(super) const ENGINE_NOTES: c_int = 1303;
 }
 
-/// Numbers of attribute types, from `cudnnBackendAttributeType_t`.
+/// Types of attributes: values of `cudnnBackendAttributeType_t`.
 mod of {
     use std::ffi::c_int;
 
@@ -69,9 +69,9 @@ mod of {
     pub(super) const DESCRIPTOR: c_int = 15;
 }
 
-/// Number of the mode in which a heuristic returns engines that support every graph.
+/// Mode in which a heuristic returns engines that support every graph.
 const FALLBACK: c_int = 2;
-/// Number of the note that says that an engine uses tensor cores.
+/// Note that an engine uses tensor cores.
 const TENSOR_CORE: c_int = 0;
 /// Index of the engine that supports every graph and needs no workspace.
 const LAST_ENGINE: u64 = 1 << 20;
@@ -80,7 +80,7 @@ const LAST_ENGINE: u64 = 1 << 20;
 /// queries.
 const ATTENTION: u64 = 256;
 
-/// Number of the data type of half precision.
+/// Data type of half precision.
 const HALF: c_int = 2;
 
 /// Number of matrix products in the forward pass of attention. The backward pass has more.
@@ -120,7 +120,7 @@ export! {
     ///
     /// PyTorch's benchmark mode executes each plan twice, and times the second execution. All
     /// kernels take the same time on the emulated device. So the second execution of a plan
-    /// enqueues one kernel more for each faster plan, and takes memory that only this mode takes.
+    /// enqueues one kernel more for each faster plan, and takes the memory of benchmark mode.
     fn cudnnBackendExecute(
         handle: Handle<CudnnSession>, plan: Handle<Descriptor>, _pack: *const c_void,
     ) -> Outcome {
@@ -306,7 +306,7 @@ impl Descriptor {
 
     /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // Numbers of the attributes for the window, the filter, the input and the output.
+        // Attribute of the window. The filter, the input and the output follow it.
         let (pass, first) = match self.kind {
             kind::CONVOLUTION => (Pass::Forward, 702),
             kind::CONVOLUTION_FINDS_X => (Pass::Input, 708),
@@ -396,8 +396,8 @@ impl Value {
         }
     }
 
-    /// Writes at most `most` elements. Writes nothing if only one of `of` and the attribute is for
-    /// descriptors.
+    /// Writes at most `most` elements. Writes nothing if the attribute has descriptors and `of` is
+    /// another type, or the reverse.
     fn write(&self, of: c_int, most: usize, elements: Out<c_void>) -> Outcome {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {

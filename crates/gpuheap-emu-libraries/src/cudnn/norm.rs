@@ -7,8 +7,8 @@ use gpuheap_driver::export;
 use super::tensor::{Tensor, element_bytes};
 use super::{Handle, Out, Outcome};
 
-/// Number of the mode in which cuDNN runs one kernel that stays resident. The mode is for tensors
-/// with adjacent channels.
+/// Mode in which cuDNN runs one kernel that stays resident. The mode is for tensors with adjacent
+/// channels.
 const SPATIAL_PERSISTENT: c_int = 2;
 
 // Arguments whose names begin with `_` are not read.

@@ -1,7 +1,7 @@
 //! Functions that are older than operation graphs: convolutions by algorithm, and CTC loss.
 //!
-//! PyTorch 2.11 calls the convolution functions if `TORCH_CUDNN_V8_API_DISABLED=1` is set. The
-//! number of an algorithm is an index in the list of plans that operation graphs get.
+//! PyTorch 2.11 calls the convolution functions if `TORCH_CUDNN_V8_API_DISABLED=1` is set. An
+//! algorithm is identified by its index in the list of plans that operation graphs get.
 
 use std::ffi::{c_int, c_void};
 
@@ -142,7 +142,7 @@ const MOST_LABELS: u64 = 255;
 /// class, and two values for each step and state. Labels and blanks are states.
 ///
 /// The formula gave the 32 sizes that were measured on an H200 (cuDNN 9.19, 2026-11-24). The
-/// deterministic algorithm takes as much as the other.
+/// deterministic algorithm takes as much as the other algorithm.
 fn ctc_loss(probabilities: &Tensor, labels: u64) -> u64 {
     let size = |index| {
         let size = probabilities.sizes.get(index).copied().unwrap_or(0);

@@ -5,14 +5,14 @@
 //! the fastest.
 //!
 //! The plans are from rules (`rules.txt`) or, for convolutions of common models, from a table of
-//! measurements (`measured.txt`). Both were made from the plans of 14,565 convolutions, counted by
-//! pass, type and layout: cuDNN 9.19 with PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24).
-//! Another 39 rows of the table are from the requests of three programs there (2026-11-28). Rules
-//! for 4-byte numbers were fitted to the first 7,114 convolutions: a fit to all was worse for three
-//! dimensions. Every fifth shape was kept to test the rules. For the 2,276 test convolutions with
-//! 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the first plans, 84 % of the
-//! fastest, and 57 % of the greediest. For grouped convolutions, the shares are 75 %, 75 % and
-//! 47 %. For other cards, plans are estimates.
+//! measurements (`measured.txt`). Both were made from the plans of 14,565 convolutions: cuDNN 9.19
+//! with PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24). Each pass, type and layout counts as
+//! one convolution. Another 39 rows of the table are from the requests of three programs on that
+//! H200 (2026-11-28). Rules for 4-byte numbers were fitted to the first 7,114 convolutions: a fit
+//! to all was worse for three dimensions. Every fifth shape was kept to test the rules. For the
+//! 2,276 test convolutions with 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the
+//! first plans, 84 % of the fastest, and 57 % of the greediest. For grouped convolutions, the
+//! shares are 75 %, 75 % and 47 %. For other cards, plans are estimates.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: bool,
 }
 
-/// Measured workspaces of plans, bytes. `None` if one was not measured: then its rule applies.
+/// Measured workspaces of plans, bytes. If a workspace is `None`, its rule applies.
 struct Measured {
     first: Option<u64>,
     /// Workspace of the greediest plan without Fourier transforms.
@@ -44,7 +44,8 @@ struct Measured {
 /// Line of a tree of rules.
 #[derive(Debug)]
 enum Line {
-    /// If the number is at most `most`, the next line applies. Otherwise, line `other` applies.
+    /// If figure `number` is at most `most`, the next line applies. Otherwise, line `other`
+    /// applies.
     Branch {
         number: &'static str,
         most: f64,
@@ -92,7 +93,7 @@ impl Convolution {
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // If the rule for the fastest plan exceeds the greediest, the first plan is used.
+        // If the rule for the fastest plan exceeds the greediest plan, the first plan replaces it.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
@@ -255,7 +256,7 @@ fn measured() -> &'static HashMap<u64, Measured> {
 }
 
 /// Reads the fingerprint, the workspaces of the first, the greediest and the fastest plan, and `1`
-/// if there are plans with Fourier transforms. Each is `-` if it was not measured.
+/// if there are plans with Fourier transforms. A value that was not measured is `-`.
 fn read_row(line: &str) -> Option<(u64, Measured)> {
     let mut words = line.split(' ');
     let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;

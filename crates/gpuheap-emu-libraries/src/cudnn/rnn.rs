@@ -9,7 +9,7 @@ use super::{CudnnCode, Handle, In, Out, Outcome};
 
 const LSTM: c_int = 2;
 const GRU: c_int = 3;
-/// Number of the mode for the forward pass of a training step.
+/// Mode for the forward pass of a training step.
 const TRAINING: c_int = 1;
 const BIDIRECTIONAL: c_int = 1;
 /// Algorithm that computes each step separately. The other algorithms keep the matrices on the
@@ -17,8 +17,8 @@ const BIDIRECTIONAL: c_int = 1;
 const STANDARD: c_int = 0;
 /// Layout in which sequences have no padding.
 const PACKED: c_int = 1;
-/// Types for which the other algorithms have larger workspaces than the standard one: 4-byte
-/// numbers and half precision. For `bfloat16`, all algorithms have the same workspace.
+/// Types for which the other algorithms have larger workspaces than `STANDARD`: 4-byte numbers and
+/// half precision. For `bfloat16`, all algorithms have the same workspace.
 const PERSISTENT_TYPES: [c_int; 2] = [0, 2];
 /// Constant part of each layer's workspace, bytes. The other part follows from the layer's sizes.
 const LAYER: u128 = 8 << 20;
@@ -66,7 +66,7 @@ struct Cell {
     copies: u128,
     persistent_forward: u128,
     persistent_backward: u128,
-    /// For each step of the backward pass.
+    /// Vectors for each step of the backward pass.
     persistent_steps: u128,
 }
 
@@ -453,7 +453,7 @@ impl Network {
 }
 
 impl Weights {
-    /// Writes the address to `place`, and the shape to the descriptor `tensor`. Either may be null.
+    /// Writes the address to `place`, and the shape to the descriptor `tensor`. Both may be null.
     fn write(&self, all: CUdeviceptr, tensor: Handle<Tensor>, place: Out<CUdeviceptr>) -> Outcome {
         let exists = self.rows > 0;
         let address = all.wrapping_add(self.from * element_bytes(self.data_type));

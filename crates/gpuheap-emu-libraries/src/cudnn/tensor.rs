@@ -44,7 +44,7 @@ impl Tensor {
 /// Values that a layer drops in training.
 #[derive(Default)]
 pub(super) struct Dropout {
-    /// Part of the values that are dropped.
+    /// Share of the values that is dropped.
     pub(super) rate: f32,
 }
 
@@ -94,7 +94,7 @@ export! {
         Ok(())
     }
 
-    /// Sets the part of the values that are dropped.
+    /// Sets the share of the values that is dropped.
     fn cudnnRestoreDropoutDescriptor | cudnnSetDropoutDescriptor(
         dropout: Handle<Dropout>, _handle: *const c_void, rate: f32,
     ) -> Outcome {

@@ -91,8 +91,8 @@ impl Length {
         if is_double { 2048 } else { 4096 }
     }
 
-    /// Returns how many copies of the real data, as complex numbers, a real transform over this
-    /// last dimension needs. The unit is a thousandth.
+    /// Returns how many copies of the real data, as complex numbers, a real transform over the last
+    /// dimension needs, in thousandths.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {

@@ -14,7 +14,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// Returns the type of this number in `cudaDataType_t`.
+    /// Returns the type for `kind`, a value of `cudaDataType_t`.
     pub(crate) fn of(kind: i32) -> Option<Self> {
         match kind {
             0 => Some(Self::Single),

@@ -63,8 +63,8 @@ impl Route {
         }
     }
 
-    /// Returns the bytes of all channels: three pieces each, and two for the communicator. Each
-    /// communicator of a context after the first has one piece more.
+    /// Returns the bytes of all channels: three granules for each channel, and two for the
+    /// communicator. A communicator that is not the first in its context has one granule more.
     fn channel_bytes(self, is_first: bool) -> usize {
         (3 * self.channels()[1] + 2 + usize::from(!is_first)) * GRANULE
     }
