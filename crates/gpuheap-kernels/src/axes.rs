@@ -6,7 +6,8 @@ pub(crate) const MOST_AXES: usize = 12;
 /// Index of the first axis's first word in a strided kernel's arguments.
 pub(crate) const FIRST_AXIS: usize = 5;
 /// Number of words of an axis. The first word is the axis's length and the shift for dividing by
-/// that length. The second is the factor for the division. The other two are the strides in bytes.
+/// that length. The second word is the factor for the division. The last two words are the strides
+/// in bytes.
 pub(crate) const AXIS_WORDS: usize = 4;
 /// Maximum number of elements of one launch. It is below 2^31, because the division by
 /// multiplication is exact only for smaller numbers.

@@ -5,8 +5,8 @@
 //! order in which they must be queued on one stream. The caller loads [`Kernel::ptx`] with
 //! `cuModuleLoadData`, once for each kernel and context. An emulated device identifies the kernel
 //! by the entry name in the PTX ([`Kernel::parse`]) and runs [`Kernel::run`]. The emulated result
-//! equals the GPU's to the last bit, with two exceptions: the bits of a NaN may differ, and sums of
-//! floats by key are added in any order.
+//! equals the GPU's result to the last bit, with two exceptions: the bits of a NaN may differ, and
+//! sums of floats by key are added in any order.
 //!
 //! Addresses are device addresses, and every element's address is a multiple of its size. Nothing
 //! is checked here. An operation without elements has no launches. Every kernel is launched with

@@ -8,21 +8,21 @@ pub const BLOCK: u32 = 256;
 /// device many times over, so waiting for the last blocks to end costs little.
 const MOST_BLOCKS: u64 = 1 << 15;
 
-/// Number of elements that a thread of a strided kernel handles at a time. They are one block of
-/// threads apart. All their loads are issued before the thread waits for the first.
+/// Number of elements that a thread of a strided kernel handles at a time. These elements are one
+/// block of threads apart. The thread issues all their loads before it waits for the first load.
 pub(crate) const STRIDED_EACH: u64 = 4;
 /// Number of bytes that a lane of a reduction reads at a time. A thread loads them with one
 /// instruction.
 pub(crate) const VECTOR: usize = 16;
-/// Numbers of bytes that a copy can move at a time. A copy uses the largest that alignment and
-/// length allow.
+/// Numbers of bytes that a copy can move at a time. A copy uses the largest number that alignment
+/// and length allow.
 pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Maximum size in bytes of the sums that a block keeps in its shared memory before it adds them to
 /// the result.
 pub(crate) const SHARED_BYTES: usize = 32 << 10;
 
-/// Returns the number of elements that a thread of a flat kernel handles at a time. They take 16
-/// bytes on the wider side, and at least 4 bytes on the narrower one.
+/// Returns the number of elements that a thread of a flat kernel handles at a time. The elements
+/// take at least 16 bytes in the wider type, and at least 4 bytes in the narrower type.
 pub(crate) fn flat_each(input: Type, output: Type) -> u64 {
     let (small, large) = (input.size().min(output.size()), input.size().max(output.size()));
     (16 / large).max(4 / small) as u64

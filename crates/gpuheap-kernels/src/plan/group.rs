@@ -27,12 +27,12 @@ pub struct ByKey {
     pub groups: usize,
     /// Address of the result, filled with [`Fold::identity`] before.
     pub out: u64,
-    /// Address of two `u64`. The number of rows with a key outside of `0..groups` is added to the
-    /// first. If the index of the first such row is less than the second, the index replaces it.
-    /// These rows are left out, with or without this address.
+    /// Address of a count and an index of bad rows, two `u64`. A bad row has a key outside of
+    /// `0..groups`. The number of bad rows is added to the count. The index becomes the lowest
+    /// index of a bad row, if that is less. Bad rows are left out even if this is `None`.
     pub bad: Option<u64>,
-    /// Address of a bit for each value, the lowest bit of a byte first. Values with a bit of 0 are
-    /// left out.
+    /// Address of a bitmap, one bit for each value, the lowest bit of a byte first. Values with a
+    /// bit of 0 are left out.
     pub valid: Option<u64>,
     /// For [`Fold::Squares`], the address of the means: an `f64` for each element of `out`.
     pub means: u64,
@@ -70,8 +70,7 @@ pub fn group(by: &ByKey) -> Vec<Launch> {
         u64::from(by.skips_nan),
     ]);
     let (grid, block) = if shared {
-        // Each block works on at least 4 times as many values as it has aggregates to add at its
-        // end.
+        // Each block works on at least 4 values for each aggregate that it adds at its end.
         let each = (slots as u64 * copies * 4).max(u64::from(BLOCK) * 8);
         (count.div_ceil(each).clamp(1, MOST_BLOCKS) as u32, BLOCK)
     } else {

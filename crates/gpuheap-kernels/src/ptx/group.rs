@@ -142,7 +142,7 @@ pub(super) fn group(
     w.module(kernel, target, shared.then_some(SHARED_BYTES))
 }
 
-/// Jumps to `next` if a value is a NaN that is left out.
+/// Jumps to `next` if a value is a NaN and the fold leaves out NaNs.
 fn skip_nan(w: &mut Writer, fold: Fold, of: Type, value: Reg, next: Label) {
     let name = match of {
         Type::F32 => "f32",

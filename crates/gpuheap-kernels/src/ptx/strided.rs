@@ -173,7 +173,7 @@ fn body(w: &mut Writer, each: u64, work: impl Fn(&mut Writer, &[Place])) {
 }
 
 /// Divides each remaining index in `rests` by the length of `axis`. The remainder is the coordinate
-/// along the axis, and the quotient stays in `rests`. `axis` is the innermost one not yet handled.
+/// along the axis, and the quotient stays in `rests`. `axis` is the innermost axis not yet handled.
 fn coordinates(w: &mut Writer, axis: usize, places: &[Place], rests: &[Reg]) {
     let at = FIRST_AXIS + AXIS_WORDS * axis;
     let length = w.word32(at);

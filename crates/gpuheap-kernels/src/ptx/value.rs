@@ -224,11 +224,11 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
 /// The errors of the reciprocal and the product together are below `2^-21` of the quotient. They
 /// may make a quotient that is a whole number slightly too small, so `2^-18` of the quotient is
 /// added first. The addition is at most `2^16 / b * 2^-18`. It is too small to reach the next whole
-/// number, because that is at least `1 / b` away.
+/// number, because the distance is at least `1 / b`.
 ///
-/// Conversions between numbers and floats use additions relative to `2^23` instead of conversion
-/// instructions. In the time in which a device converts four numbers, it adds sixteen. With
-/// conversion instructions, i8 reached 0.73 of a copy's speed (H200).
+/// Conversions between integers and floats use additions relative to `2^23` instead of conversion
+/// instructions. In the time of four conversions, a device makes sixteen additions. With conversion
+/// instructions, i8 reached 0.73 of a copy's speed (H200).
 fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let [d, sign] = w.regs(Class::Bits32);
     let [zero, negative] = w.regs(Class::Predicate);
