@@ -77,7 +77,7 @@ fn entry() {
     cc::Build::new()
         .cpp(true)
         .std("c++11")
-        // Unoptimised, vectors take a symbol of libstdc++ 11. manylinux_2_28 ends before it.
+        // Unoptimised, vectors take a symbol of libstdc++ 11. manylinux_2_28 is older.
         .opt_level(2)
         .file("src/torch_entry.cpp")
         .flag("-Wall")

@@ -1,5 +1,5 @@
-//! Tables of allocations, keyed by address. Hooks use them: the libraries that they serve keep a
-//! number and no object.
+//! Tables of allocations, keyed by address. Hooks use these tables, because the libraries that a
+//! hook serves keep a number and no object.
 //!
 //! A hook calls in one of two ways. If Python called the hook, a request releases the interpreter's
 //! lock and may run the collector. If a foreign allocator called the hook, the thread may hold that

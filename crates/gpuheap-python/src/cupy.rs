@@ -32,7 +32,7 @@ pub(crate) struct CupyAllocator {
     /// CuPy's functions for the current device and stream.
     get_device: Py<PyAny>,
     get_stream: Py<PyAny>,
-    /// Both functions in CuPy's C interface; `None` if this CuPy lacks one.
+    /// Both functions in CuPy's C interface; `None` if this CuPy lacks the function.
     device_function: Option<DeviceFunction>,
     handle_function: Option<HandleFunction>,
     /// CuPy's classes of a memory and of a pointer to it.
@@ -48,7 +48,7 @@ type HandleFunction = unsafe extern "C" fn() -> isize;
 
 #[pymethods]
 impl CupyAllocator {
-    /// Makes the allocator of `heaps`. A device has at most one of them.
+    /// Makes the allocator of `heaps`. A device has at most one heap.
     #[new]
     fn new(py: Python<'_>, heaps: Vec<PyRef<'_, Heap>>) -> PyResult<CupyAllocator> {
         let mut by_device: Vec<Option<Arc<Owner>>> = Vec::new();

@@ -147,7 +147,7 @@ pub(crate) fn dlpack_device(device: &gpuheap::Device) -> (i32, i32) {
 /// Refuses the memory of an emulated device: another library would read it as GPU memory.
 pub(crate) fn refuse_emulated(_py: Python<'_>, device: &gpuheap::Device) -> PyResult<()> {
     if device.is_emulated() {
-        // Raises `AttributeError`: other libraries then treat the object as one without the
+        // Raises `AttributeError`: other libraries then treat the object as an object without the
         // interface.
         return Err(PyAttributeError::new_err(format!(
             "{} is emulated inside gpuheap, and no other library can read its memory; run the program \
@@ -257,7 +257,7 @@ pub(crate) trait Managed: Sized + 'static {
     fn tensor(&self) -> &DlTensor;
     fn context(&self) -> *mut c_void;
     fn deleter(&self) -> Option<Deleter<Self>>;
-    /// Flags and major version. `None` for `DLManagedTensor`: it has neither.
+    /// Flags and major version. `None` for `DLManagedTensor`: it has no such fields.
     fn version(&self) -> Option<(u64, u32)>;
 }
 

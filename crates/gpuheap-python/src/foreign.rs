@@ -105,7 +105,7 @@ fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
 }
 
 /// Returns whether an object's `__dlpack__` ignores the stream argument. Buffers of cuda.core
-/// ignore it, and name no stream of their own either.
+/// ignore it, and they do not name a stream either.
 fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = source.py();
     for class in source.get_type().mro() {
@@ -278,7 +278,7 @@ impl Wrapped {
 
 /// Waits for the work on another library's memory, then calls `end`. The wait releases the
 /// interpreter's lock, because the stream may wait for a function that needs the lock. `end` runs
-/// with the lock, because libraries free their objects there.
+/// with the lock, because a library frees its objects in `end`.
 fn finish(stream: &Stream, end: impl FnOnce()) {
     // If the stream has failed, no work of it can use the memory, so the error is ignored.
     let _ = wait_detached(|| stream.synchronize());

@@ -1,7 +1,7 @@
 //! Python's frames of the calling thread, the innermost first.
 //!
 //! CPython's functions make an object for each frame and need the interpreter's lock. [`places`]
-//! needs neither: it reads the interpreter's structures, in versions whose structures are known.
+//! needs no object and no lock: it reads the interpreter's structures, in known versions.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -55,7 +55,7 @@ pub(crate) fn places() -> Option<impl Iterator<Item = Place>> {
         let _held = &known;
         while next != 0 {
             let frame = next;
-            // SAFETY: only this thread, which is here, pushes and pops its frames.
+            // SAFETY: only this thread pushes and pops its frames, and it is in this function.
             let (owner, place) = unsafe {
                 next = *((frame + layout.previous) as *const usize);
                 let code = *((frame + layout.code) as *const usize);

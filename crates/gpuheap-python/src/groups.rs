@@ -100,7 +100,7 @@ pub(crate) struct GroupKeys {
 
 /// A column of keys or results: its type's name (`None` for text), the values, and the offsets of
 /// text. The last part has one byte for each row: 1 if the row has a value. The part is `None` if
-/// all rows have one.
+/// all rows have a value.
 type HostValues<'py> = (
     Option<&'static str>,
     Bound<'py, PyBytes>,
@@ -223,7 +223,7 @@ const BROKEN: &str = "the groups were used out of order; make them again";
 
 #[pymethods]
 impl PartsMerger {
-    /// `of` has the type and the aggregates of each column: type `None` for one without numbers.
+    /// `of` has the type and the aggregates of each column. The type is `None` without numbers.
     #[new]
     fn new(
         py: Python<'_>,
@@ -320,7 +320,7 @@ pub(crate) struct GroupChunks {
 
 #[pymethods]
 impl GroupChunks {
-    /// The next groups, at most `most` of them; none at the end.
+    /// The next groups, at most `most` groups; no group at the end.
     fn next(&self, py: Python<'_>, most: usize) -> PyResult<GroupChunk> {
         let (keys, states) = run(py, || {
             self.groups.lock().unwrap_or_else(PoisonError::into_inner).next_chunk(most)

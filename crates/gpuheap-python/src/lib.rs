@@ -72,7 +72,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Defines the module's entries. The package `gpuheap` re-exports the public ones.
+/// Defines the module's entries. The package `gpuheap` re-exports the public entries.
 #[pymodule(gil_used = true)]
 fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // This check comes before the first class is made: classes belong to the interpreter that makes
@@ -129,7 +129,7 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Returns an error unless the interpreter is the process's main one. Classes and modules are kept
-/// for the whole process. Those of another interpreter would be used after it has ended.
+/// for the whole process. Classes of another interpreter would be used after its end.
 fn check_interpreter() -> PyResult<()> {
     // SAFETY: the interpreter that imports the module is running, and its lock is held.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };

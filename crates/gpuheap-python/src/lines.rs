@@ -1,8 +1,8 @@
 //! Outstanding allocations, keyed by the Python line that made them.
 //!
 //! A line is a code object and a line number, found in the frames of the calling thread. Frames of
-//! libraries that pass memory to the program are skipped. The line is therefore the innermost one
-//! of the program. Names are made only when they are read, and the line of an instruction is found
+//! libraries that pass memory to the program are skipped. The line is therefore the program's
+//! innermost line. Names are made only when they are read, and the line of an instruction is found
 //! once, so an allocation costs a walk of the frames and a count.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -212,7 +212,7 @@ impl Lines {
             .collect()
     }
 
-    /// Returns the lines with the most bytes, at most `most` of them: file, line, function,
+    /// Returns the lines with the most bytes, at most `most` lines: file, line, function,
     /// allocations, bytes. Also returns the number of the other lines. Takes one step for each
     /// line, however many allocations the line has.
     pub(crate) fn largest(&self, py: Python<'_>, most: usize) -> PyResult<(Vec<Largest>, usize)> {
@@ -234,8 +234,8 @@ impl Lines {
         Ok((named.collect::<PyResult<_>>()?, left_out))
     }
 
-    /// Returns outstanding allocations as dictionaries, the oldest first. Includes those for which
-    /// `is_wanted` returns `true`; its arguments are address and bytes. If `scope` is given,
+    /// Returns outstanding allocations as dictionaries, the oldest first. Includes allocations for
+    /// which `is_wanted` returns `true`; its arguments are address and bytes. If `scope` is given,
     /// includes only allocations of that scope and of scopes inside it.
     pub(crate) fn records<'py>(
         &self,
@@ -482,7 +482,7 @@ pub(crate) fn walk_frames(each: &mut AddFrame<'_>) {
     let walk = |py: Python<'_>| {
         for frame in frames(py).take(DEPTH) {
             let (code, number) = (code_of(&frame), line_of(&frame));
-            // A code object may get the address of one that was freed. Its name differs then.
+            // A code object may get the address of a freed code object. Its name differs then.
             let name = code.getattr(intern!(py, "co_qualname"));
             let name = name.map_or(0, |name| name.as_ptr() as u64);
             each([code.as_ptr() as u64, name, number as u64], &|| {

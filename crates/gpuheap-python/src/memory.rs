@@ -43,7 +43,7 @@ impl Memory {
         Memory { block, record, charge, owner, library: None, used_on, stream }
     }
 
-    /// Counts the memory as a library's, by its index in `LIBRARIES`.
+    /// Counts the memory for a library, an index into `LIBRARIES`.
     pub(crate) fn of(mut self, library: usize) -> Memory {
         self.owner.libraries[library].fetch_add(self.bytes(), Ordering::Relaxed);
         self.library = Some(library);

@@ -30,7 +30,7 @@ pub(crate) struct Owner {
     pub(crate) scopes: Arc<OpenScopes>,
     pub(crate) libraries: Arc<LibraryBytes>,
     tracks: bool,
-    /// Python's part of the heap in the process's socket, if the heap is published.
+    /// Keeps the [`PythonPart`] in the process's socket, if the heap is published.
     _publication: Option<Membership>,
     /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,
@@ -49,7 +49,7 @@ impl Owner {
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Arc::new(Lines::new(heap.clone())));
-        // The two heaps share their scopes: a scope of one also governs requests of the other.
+        // Two heaps share scopes: a scope of one heap also governs requests of the other heap.
         let scopes = beside.map(|other| other.scopes.clone()).unwrap_or_default();
         let libraries = Arc::<LibraryBytes>::default();
         let part = PythonPart {
@@ -58,7 +58,7 @@ impl Owner {
             libraries: libraries.clone(),
             device: device.name().to_owned(),
         };
-        // An error costs only this part: the heap is already published.
+        // After an error, only this part is missing: the heap is already published.
         let publication = heap.published().and_then(|access| part.join(access).ok());
         Arc::new(Owner {
             heap,

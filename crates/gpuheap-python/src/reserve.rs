@@ -64,8 +64,7 @@ impl Reserving {
     /// Holds back the parts for which the host has memory. Returns whether they suffice for the
     /// next growth of the largest table, which doubles it.
     ///
-    /// Larger parts are not required: free memory may be fragmented, without 16 MiB next to each
-    /// other.
+    /// Larger parts are not required: free memory may be fragmented, without 16 contiguous MiB.
     fn hold_back(&self) -> bool {
         let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);

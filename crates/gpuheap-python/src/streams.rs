@@ -243,7 +243,7 @@ impl Streams {
     }
 
     /// Retires the streams that no memory needs and whose objects only the table holds. If the heap
-    /// cannot retire a stream, it stays in the table. Returns the first such error.
+    /// cannot retire a stream, the stream stays in the table. Returns the first error.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
         let unneeded: Vec<Entry>;
         let ended: Vec<Entry> = {
@@ -366,7 +366,7 @@ fn address(object: Option<&Bound<'_, PyAny>>) -> usize {
     object.map_or(0, |object| object.as_ptr() as usize)
 }
 
-/// Returns the handle of a stream, and whether an object was passed, which may keep it alive.
+/// Returns the handle of a stream, and whether an object was passed: it may keep the stream alive.
 pub(crate) fn read_handle(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     if given.is_instance_of::<PyInt>() {
         let handle = given.extract::<usize>();

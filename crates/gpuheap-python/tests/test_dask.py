@@ -285,7 +285,7 @@ def test_failed_packing_ends_its_transfer(data):
 
 
 def sender(data, receiver):
-    """Returns a function that sends a result as a worker does, which counts begun transfers."""
+    """Returns a function that sends a result and counts begun transfers, as a worker does."""
 
     async def get_data(comm, keys, **_named):
         send.running += 1

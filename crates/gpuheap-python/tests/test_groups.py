@@ -1,4 +1,4 @@
-"""Groups and rows of tables, compared with pandas'."""
+"""Groups and rows of tables, compared with the results of pandas."""
 
 import subprocess
 import sys

@@ -24,7 +24,7 @@ def test_resource_allocates_and_frees(heap):
 
 def test_heap_gets_stream_numbers(heap):
     """RMM makes a new stream object for each call, and the stream outlives the object. If the heap
-    held the object, it would take the object's end for the stream's end."""
+    held the object, it would treat the object's end as the stream's end."""
     seen = []
 
     class Spy:

@@ -1,4 +1,4 @@
-"""Streams of other libraries: objects that own a stream, views of one, and numbers."""
+"""Streams of other libraries: objects that own a stream, views of a stream, and numbers."""
 
 import gc
 import threading

@@ -137,7 +137,7 @@ def strict_programs():
     found = {"typed": TYPED}
     for name, blocks in PROGRAMS.items():
         plain = [block.code for block in blocks if not block.mark]
-        # Strict checkers refuse programs with libraries that have no types, or not strict ones.
+        # Strict checkers refuse programs with libraries that have no types, or no strict types.
         is_typed = not any(library in "".join(plain) for library in UNTYPED)
         if plain and plain[0] == blocks[0].code and is_typed:
             found[name.replace("/", "_").replace(":", "_").replace(".", "_")] = "\n".join(plain)
@@ -158,8 +158,8 @@ def programs(tmp_path):
 
 @pytest.fixture
 def pyright(mypy, tmp_path):
-    """Returns a function that runs pyright in strict mode. It returns the errors, each as file and
-    rule."""
+    """Returns a function that runs pyright in strict mode. It returns the errors, each as file,
+    line and message."""
     pytest.importorskip("pyright")
     # Pages of docs contain expressions and variables that no code uses.
     settings = {

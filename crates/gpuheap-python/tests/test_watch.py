@@ -37,7 +37,7 @@ def default(heap):
 
 @pytest.fixture
 def run():
-    """Returns a function that runs cells as a notebook, and returns the outputs of the last."""
+    """Returns a function that runs a notebook's cells, and returns the outputs of the last cell."""
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     nbformat = pytest.importorskip("nbformat")

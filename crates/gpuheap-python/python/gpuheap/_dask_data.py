@@ -49,7 +49,7 @@ def _of_object(value: Any) -> int:
     try:
         found = [memory_of(one) for one in memory_in(value)]
     except BadInput:
-        # A structure of so many objects counts as host data.
+        # A structure of too many objects counts as host data.
         return 0
     return sum(memory[1] for memory in found if memory is not None)
 
@@ -126,7 +126,7 @@ def unpacked(header: dict[str, Any], frames: list[Any]) -> Any:
 
 class Unsendable:
     """A value that cannot be read. Serializing it raises the error: Dask counts the end of a
-    transfer that fails there, and not if reading a value fails."""
+    transfer if serializing fails, but not if reading a value fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -188,8 +188,8 @@ class Data(MutableMapping[Any, Any]):
 
     def relieve(self, nbytes: int) -> bool:
         """Moves results to the host until `nbytes` of device memory are moved, or all results.
-        Returns `False` if none was moved. Keeps `nbytes` free from now on, so that the next tasks
-        succeed at once."""
+        Returns `False` if no result was moved. Keeps `nbytes` free from now on, so that the next
+        tasks succeed at once."""
         self._spare = max(self._spare, nbytes)
         before = self.moved
         self._evict(max(self.device.total_weight - nbytes, 0))

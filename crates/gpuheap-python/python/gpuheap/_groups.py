@@ -55,7 +55,7 @@ def group_by(
     file. Only the columns that are needed are read. One batch is on the device at a time.
 
     Keys are numbers, text, dates and booleans. Floats are compared by value. Rows with a missing
-    key, NaN or null, are left out; with `dropna=False` they form groups, which are last.
+    key, NaN or null, are left out; with `dropna=False` they form the last groups.
 
     The aggregates of the batches are merged on the host, in at most `host_limit` bytes, or a share
     of the memory that the host has free. Beyond that, the aggregates go to unnamed files in the
@@ -116,7 +116,7 @@ class GroupBy:
             except OutOfMemory:
                 if not isinstance(source, Batches) or len(source.rows) <= 1:
                     raise
-                # The rows of this batch come again, in batches of half as many.
+                # The rows of this batch come again, in batches of half the size.
                 source.halve()
         if work.merger is None and isinstance(source, Batches):
             with source:
@@ -206,7 +206,7 @@ class _Work:
         self.results = list(self.wanted)
         #: Column types of the first batch, by name.
         self.types: dict[str, str] = {}
-        #: For each column, an object with its Arrow type, which columns of results get.
+        #: For each column, an object with the Arrow type that columns of results get.
         self.like: dict[str, Any] = {}
         self.merger: _PartsMerger | None = None
         #: An array on the heap of the batches. Results are uploaded to its heap, on its stream.
@@ -230,7 +230,7 @@ class _Work:
         merger.add(keys, parts)
 
     def _check(self, batch: Table) -> None:
-        """Refuses a batch that lacks a column, or has one of another type than the earlier
+        """Refuses a batch that lacks a column, or has a column of another type than the earlier
         batches."""
         for name in dict.fromkeys([*self.keys, *self.columns]):
             column = batch[name]

@@ -289,7 +289,7 @@ def peek_default_heap() -> Heap | None:
 
 
 def set_default_heap(heap: Heap | None) -> Heap | None:
-    """Sets the heap that `default_heap` returns. Returns the previous one."""
+    """Sets the heap that `default_heap` returns. Returns the previous heap."""
     if heap is not None and not isinstance(heap, Heap):
         raise TypeError(f"the default heap is a gpuheap.Heap or None, not {type(heap).__name__}")
     global _default
@@ -299,7 +299,7 @@ def set_default_heap(heap: Heap | None) -> Heap | None:
 
 
 def listed(heap: Heap | list[Heap] | None) -> list[Heap]:
-    """Returns the heaps that a hook serves: those that were passed, or the default heap."""
+    """Returns the heaps that a hook serves: the passed heaps, or the default heap."""
     if isinstance(heap, list) and heap:
         return heap
     return [heap if isinstance(heap, Heap) else default_heap()]
@@ -334,7 +334,7 @@ def by_device(reports: Sequence[tuple[Heap, Report]]) -> tuple[dict[str, Any], s
 
 def status() -> Status:
     """Returns figures of the default heap and its device. If `install(devices=...)` serves several
-    devices, returns the figures of each, keyed by its name, in `status().devices`."""
+    devices, returns the figures of each device, keyed by its name, in `status().devices`."""
     default_heap()
     reports = [(heap, heap.status()) for heap in known_heaps()]
     return reports[0][1] if len(reports) == 1 else Status(*by_device(reports))

@@ -122,18 +122,18 @@ def install(
 
     The heap is `heap`, or a new heap of `device` with `limit` and the `settings` of `gpuheap.Heap`.
     With `devices`, each device gets a heap: `"all"` GPUs, or a list of devices, by number, by name
-    or as `gpuheap.Device`. The first is the default heap. `limit` then applies to each device, or
-    is a dict with the limit of each. `gpuheap.status()`, `flush()`, `meter()` and `scope()` count
-    all of these heaps. `install` opens a CUDA context on each device.
+    or as `gpuheap.Device`. The first heap is the default heap. `limit` then applies to each device,
+    or is a dict with the limit of each device. `gpuheap.status()`, `flush()`, `meter()` and
+    `scope()` count all of these heaps. `install` opens a CUDA context on each device.
 
     With `publish=True`, other processes of this user can read the figures and lines of the heaps:
     `gpuheap status` shows them. With `publish="control"`, `gpuheap free --yes` can also flush them.
 
     `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
     `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
-    be served, the others still are: print the result to see each outcome. A `RuntimeWarning` gives
-    the reason if the library was named. A second call with the same arguments returns the first
-    result, as does `gpuheap.installed()`.
+    be served, the other libraries still are: print the result to see each outcome. A
+    `RuntimeWarning` gives the reason if the library was named. A second call with the same
+    arguments returns the first result, as does `gpuheap.installed()`.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")
@@ -198,7 +198,7 @@ def _made(devices: list[Any], limit: Any, settings: dict[str, Any]) -> list[_hea
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
     # Libraries copy between devices without regard to the allocator, so each device gets access to
-    # the others' memory. If one cannot, only plain memory can be copied: that of pool `split`.
+    # the others' memory. Without access, only plain memory can be copied: memory of pool `split`.
     pairs = [(one, other) for one in opened for other in opened if other is not one]
     reached = [one._can_reach(other) for one, other in pairs]
     if not all(reached) and not os.environ.get("GPUHEAP_POOL"):

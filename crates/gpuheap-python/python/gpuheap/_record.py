@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuheap import _gpuheap
 
 
-# Recordings that were not stopped. The references keep them running if the program has none.
+# Recordings that were not stopped. They go on even if the program holds no reference to them.
 _running: set[Recording] = set()
 
 
@@ -69,7 +69,7 @@ class Recording:
 
 def record(path: str | os.PathLike[str]) -> Recording:
     """Records the allocations and frees of the default heap, and of the heaps of other devices that
-    `install()` serves, into a file for each heap. `gpuheap report` and `gpuheap replay` read them.
+    `install()` serves, into one file for each heap, for `gpuheap report` and `gpuheap replay`.
 
     A file has each allocation's size, thread, time and stack, with lines of Python. Memory that was
     allocated before is not in it. An existing file is kept; the new file is then `run.2.gph`.

@@ -75,8 +75,8 @@ def _place_of(buffer: Any) -> tuple[int, int] | None:
 
 
 class _Failures:
-    """A context manager that keeps the exceptions of the steps at a scope's end. They are raised
-    after all steps have run."""
+    """A context manager that keeps the exceptions of the steps at a scope's end. `tell` raises the
+    first after all steps have run."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -239,7 +239,7 @@ class Scope:
         return self._account
 
     def _used(self) -> Heap:
-        """Returns the heap that was passed. Without it, returns the default heap."""
+        """Returns the heap that was passed. If no heap was passed, returns the default heap."""
         return self._heap or default_heap()
 
     def _free_own(self, account: _gpuheap._Account, failures: _Failures) -> list[str]:
@@ -282,8 +282,8 @@ class Scope:
     def _tell(self, error: BaseException | None) -> None:
         text = self.report()
         if error is not None:
-            # The traceback of `error` holds the objects of its frames. They may be no leak, so only
-            # a note is added.
+            # The traceback of `error` holds the objects of its frames. These objects may be no
+            # leak, so only a note is added.
             error.add_note(text)
         elif callable(self._on_leak):
             self._on_leak(self)

@@ -31,7 +31,7 @@ def chunks_of_files(
 ) -> Iterator[_ArrowChunk]:
     """Reads files of CSV, Parquet, IPC and Feather, one after the other. The columns are chosen
     before they are read. A part has about `nbytes` bytes. Files without rows give one chunk without
-    rows. Raises `ValueError` if a file has other columns than the first."""
+    rows. Raises `ValueError` if a file has other columns than the first file."""
     try:
         import pyarrow
     except ImportError as error:
@@ -84,7 +84,7 @@ class Ahead:
         self._next: Future[_ArrowChunk | None] | None = self._begun()
 
     def next(self) -> _ArrowChunk | None:
-        """Returns the next chunk; `None` after the last one. If the wait is interrupted, the next
+        """Returns the next chunk; `None` after the last chunk. If the wait is interrupted, the next
         call returns the same chunk."""
         if self._next is None:
             return None
@@ -116,7 +116,7 @@ def _batches_of(
     pyarrow: Any, file: Any, columns: Sequence[str] | None, types: dict[str, Any], nbytes: int
 ) -> Iterator[Any]:
     """Yields a table without rows, and then the record batches of a file. The first bytes of a file
-    say its format."""
+    show its format."""
     begin = _begin(file)
     if begin.startswith(b"PAR1"):
         yield from _parquet(pyarrow, file, columns, nbytes)

@@ -84,7 +84,7 @@ class Column(ColumnRows):
     #: Extension type of pandas that the column had before its upload.
     _dtype: Any
     _rows: int
-    #: Columns whose codes refer to this dictionary, by `id`. The last of them frees it.
+    #: Columns whose codes refer to this dictionary, by `id`. The last column frees it.
     _users: WeakValueDictionary[int, Column]
     #: Bits of booleans.
     _bits: Array | None
@@ -92,7 +92,7 @@ class Column(ColumnRows):
     _mask: Array | None
     _validity: Array | None
     _restore: Callable[[Any], Any] | None
-    #: Offsets of the rows in text: one more than there are rows.
+    #: Offsets of the rows in text: one more than the number of rows.
     offsets: Array | None
     #: Values that the codes of a dictionary column stand for.
     dictionary: Column | None
@@ -207,7 +207,7 @@ class Column(ColumnRows):
         return self._rows - self.null_count
 
     def mean(self) -> float:
-        """The mean of the values that are not null. Waits. Raises an error if there are none."""
+        """The mean of the values that are not null. Waits. Raises an error if all are null."""
         if not self.count():
             raise ValueError("a column without values has no mean")
         return self.sum() / self.count()
@@ -578,7 +578,7 @@ def _library(source: Any) -> tuple[str, str]:
 
 
 def _maker(library: str, name: str) -> Callable[[Any], Any]:
-    """Returns the function that turns a table or a column on the device into the library's own."""
+    """Returns the function that turns a table or a column on the device into the library's type."""
     if library == "pandas":
         return _to_pandas
     if library == "polars":

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two drawings.
 PERIOD = 1.0
-#: Maximum number of points of a curve. Above it, every second point is dropped, and points come
-#: half as often. So the chart shows the whole time, and a saved notebook stays small.
+#: Maximum number of points of a curve. If there are more, every second point is dropped, and points
+#: are added half as often. So the chart shows the whole time, and a saved notebook stays small.
 POINTS = 240
 WIDTH, ROW, CURVE = 640, 66, 36
 
@@ -260,7 +260,7 @@ def _torch() -> list[Row]:
 
 
 def _cupy() -> list[Row]:
-    """Returns the memory of CuPy's own pool on each device where the pool has some."""
+    """Returns the memory of CuPy's own pool on each device where the pool has memory."""
     cupy: Any = sys.modules.get("cupy")
     if not hasattr(cupy, "get_default_memory_pool"):
         return []
@@ -296,12 +296,12 @@ def _has_context(ordinal: int) -> bool:
 
 def libraries(in_heap: list[tuple[str, int]], device: str) -> str:
     """Returns the memory of libraries, as JSON for other processes: their live bytes in a heap on
-    `device`, their own pools, and the reason if `install` could not serve one."""
+    `device`, their own pools, and the reason if `install` could not serve a library."""
     served = installed()
     failed = served._failures().items() if served else ()
     pools: list[Row] = []
     for read in (_torch, _cupy):
-        # The figures of the others stay.
+        # If one library fails, the figures of the other stay.
         with contextlib.suppress(Exception):
             pools += read()
     found = [

@@ -54,14 +54,14 @@ if tuple(map(int, _INSTALLED.split(".")[:2])) < _OLDEST:
 class Plugin(WorkerPlugin):
     """Serves each worker of a cluster from a heap, as `gpuheap.install` does for a process.
 
-    `limit`, `libraries` and `settings` are passed to `gpuheap.install` in each worker. Workers
-    that share a GPU need limits that fit on it together: `"20%"` for four of them.
+    `limit`, `libraries` and `settings` are passed to `gpuheap.install` in each worker. Workers that
+    share a GPU need limits that fit on it together: `"20%"` for four workers.
 
     `device` is a device's name or UUID. Without it, the number in a worker's name chooses the GPU,
-    modulo the number of GPUs. Under dask-cuda, or if the name has no number, it is the first GPU.
-    `log` is a folder in which each worker records its allocations, for `gpuheap report`. With
-    `retry`, a task that runs out of memory is run once more, after results were moved to the host
-    and cached memory was returned.
+    modulo the number of GPUs. Under dask-cuda, or if the name has no number, the worker takes the
+    first GPU. `log` is a folder in which each worker records its allocations, for `gpuheap report`.
+    With `retry`, a task that runs out of memory is run once more, after results were moved to the
+    host and cached memory was returned.
 
     Workers that are threads of one process share one heap.
     """
@@ -106,7 +106,7 @@ class _Served:
     heap: _heap.Heap
 
     def __init__(self, plugin: Plugin, worker: Any) -> None:
-        # The workers of one process share its heap, so the first one chooses the device.
+        # The workers of one process share its heap, so the first worker chooses the device.
         others = [served.heap.device for served in _served.values()]
         device = others[0] if others else _gpuheap.Device(plugin.device or _device_of(worker))
         self._installed = _install.install(
@@ -194,7 +194,7 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
     results may have more bytes than the receiver's device.
 
     Dask does not count the end of a transfer if `get_data` cannot read a value, and refuses all
-    transfers after some of these."""
+    transfers after some such failures."""
 
     async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:
         def packed(key: Any) -> Any:

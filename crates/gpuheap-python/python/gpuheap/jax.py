@@ -32,10 +32,10 @@ def configure(
     preallocate: bool = False,
     heap: _heap.Heap | list[_heap.Heap] | None = None,
 ) -> Callable[[], None]:
-    """Sets the largest share of the device's memory that JAX takes. Sets environment variables,
-    which JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the
-    limit of `heap` (or of the default heap). JAX has one share for all devices: with a list of
-    heaps, it is the smallest of their shares. Returns a function that restores the variables.
+    """Sets the largest share of the device's memory that JAX takes. Sets environment variables that
+    JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the limit of
+    `heap` (or of the default heap). JAX has one share for all devices: with a list of heaps, the
+    smallest of their shares. Returns a function that restores the variables.
 
     If JAX has opened the GPU already, raises `gpuheap.BadInput`.
 

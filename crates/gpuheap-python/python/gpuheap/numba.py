@@ -80,7 +80,7 @@ class HeapManager(HostOnlyCUDAMemoryManager):
         for heap in (_heap_given, *_heap.known_heaps()):
             if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
                 return heap
-        # No known heap is of this device, so the device gets a heap of its own.
+        # No known heap is of this device, so the device gets a separate heap.
         if ordinal not in _others:
             _others[ordinal] = _heap.Heap(f"cuda:{ordinal}")
         return _others[ordinal]

@@ -9,8 +9,8 @@ Any thread may free the memory, with or without a context. The message "device_a
 out-of-thread context could not be cleaned up" does not appear.
 
 `pycuda.autoinit` makes a separate context. gpuheap and the CUDA runtime use the device's primary
-context, and its memory is not valid in another one. `allocator()` then raises an error that names
-`pycuda.autoprimaryctx`.
+context, and its memory is not valid in another context. `allocator()` then raises an error that
+names `pycuda.autoprimaryctx`.
 """
 
 # Type checkers confuse the library with this module of the same name.

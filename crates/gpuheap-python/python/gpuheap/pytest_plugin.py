@@ -81,8 +81,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The default heap. If no default heap exists, makes one on the device of `--gpuheap-device`,
-    and it records lines. Buffers that the test requests from the heap are freed at the test's
+    """The default heap. If no default heap exists, makes a heap that records lines, on the device
+    of `--gpuheap-device`. Buffers that the test requests from the heap are freed at the test's
     end."""
     import gpuheap
     from gpuheap._heap import peek_default_heap

@@ -42,7 +42,7 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
     CuPy, PyTorch or RAPIDS.
 
     `num_gpus=0.25` is a limit of a quarter of the device's memory, less 0.5 GiB for CUDA's own
-    memory of the process, or less half of a small share. `settings` are passed to `gpuheap.Heap`.
+    memory of the process, at most half the share. `settings` are passed to `gpuheap.Heap`.
 
     In a process that has a heap already, of an earlier task or from `setup`, the limit changes and
     the other settings cannot: raises `BadInput` for settings that the heap was not made with.
@@ -61,7 +61,7 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
         )
     for heap in current.heaps.values():
         heap.set_limits(limit=_limit(heap.device, share))
-    # `setup` makes the heap for arguments of the task, before the task calls this.
+    # `setup` makes the heap for arguments of the task, before the task calls `install`.
     current.serve(libraries)
     return current
 

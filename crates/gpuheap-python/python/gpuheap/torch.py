@@ -8,7 +8,7 @@
 After `install`, PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise an
 error, because PyTorch keeps no statistics for another allocator. The functions of this module
 replace them. `torch.cuda.MemPool`, `torch.compile` with `mode="reduce-overhead"` and tensors shared
-between processes do not work either. For those, leave PyTorch's allocator in place, and let
+between processes do not work either. For these, leave PyTorch's allocator in place, and let
 `pool()` take segments from the heap.
 
 CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTorch 2.11). Memory

@@ -45,9 +45,9 @@ const MOST_EMPTY_LISTS: usize = 1 << 20;
 /// `gpuheap.from_dlpack` and operations on arrays.
 ///
 /// An operation is enqueued on the stream of the array's last use. Only calls that return numbers
-/// wait. Both sides of an operation have the same element type, or one is a number. `a[1:3]` and
-/// `a[0]` share the memory of `a`; other parts are copies. The memory is freed at `free()`, or when
-/// the last array that shares it is collected.
+/// wait. Both sides of an operation have the same element type, or one side is a number. `a[1:3]`
+/// and `a[0]` share the memory of `a`; other parts are copies. The memory is freed at `free()`, or
+/// when the last array that shares it is collected.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -848,7 +848,7 @@ impl Array {
         exchange::dlpack_device(&self.held.owner.device)
     }
 
-    /// Returns the index of an axis; -1 is the last one. The index of a missing axis is out of
+    /// Returns the index of an axis; -1 is the last axis. The index of a missing axis is out of
     /// range.
     fn axis(&self, axis: isize) -> usize {
         let axis =

@@ -66,7 +66,7 @@ impl ArrowField {
         ArrowField(Arc::new(self.0.as_ref().clone().with_name(name)))
     }
 
-    /// Returns the field with its text type changed to the one with 64-bit offsets.
+    /// Returns the field with its text type changed to the text type with 64-bit offsets.
     fn large(&self) -> ArrowField {
         let data_type = match self.0.data_type() {
             DataType::Utf8 => DataType::LargeUtf8,
@@ -135,7 +135,7 @@ impl ArrowReader {
         ArrowChunk { field: self.field.clone(), array }
     }
 
-    /// Returns the next chunk, or `None` after the last one.
+    /// Returns the next chunk, or `None` after the last chunk.
     fn next(&self, py: Python<'_>) -> PyResult<Option<ArrowChunk>> {
         // The producer may need the interpreter's lock, on this thread or another.
         let next = detached(py, || {

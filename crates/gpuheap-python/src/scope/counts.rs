@@ -144,7 +144,7 @@ impl Counts {
         open.map(|scope| scope.live.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns this scope and those outer scopes that have the same heap.
+    /// Returns this scope and the outer scopes of the same heap.
     pub(super) fn of_heap(&self) -> impl Iterator<Item = &Counts> {
         std::iter::successors(Some(self), |scope| scope.outer.as_deref())
             .filter(|scope| scope.belongs_to(&self.heap))
