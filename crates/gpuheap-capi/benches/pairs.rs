@@ -3,8 +3,8 @@
 //! on a GPU.
 //!
 //! * `pair`: an allocation that hits the cache, and its free, with a stream for each thread;
-//! * `live`: each thread exchanges a random one of 1,000 live blocks for one of another size;
-//! * `passed`: one thread allocates, another frees.
+//! * `live`: each thread exchanges a random one of 1,000 live blocks for a block of another size;
+//! * `passed`: one thread allocates, another thread frees.
 //!
 //! Prints nanoseconds per pair and thread, and millions of pairs per second of all threads.
 

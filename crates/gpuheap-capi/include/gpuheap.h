@@ -208,7 +208,7 @@ typedef struct gpuheap_options {
   // Memory that the pool "stitched" may reserve above the peak of live memory before it maps
   // free pieces together, as a share of the peak. 0.04 is 4 %. Negative: no such memory, so the
   // pool always maps free pieces first. 0: from the environment, else 4 %. While the device is
-  // far from full, the default is 1/72 of the device if that is more.
+  // far from full, the default is 1/72 of the device if that is more than 4 % of the peak.
   double slack;
 } gpuheap_options;
 
@@ -270,7 +270,7 @@ typedef struct gpuheap_device {
   char pci_bus_id[32];
   // UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef".
   char uuid[48];
-  // Number of the device in the driver's order. cudaSetDevice takes the same number.
+  // Index of the device in the driver's order. cudaSetDevice takes the same index.
   int32_t ordinal;
   // 1 if the device is emulated, else 0.
   int32_t is_emulated;
@@ -437,9 +437,9 @@ enum gpuheap_status gpuheap_open(const char *device,
 //
 // No other thread may use the heap during the call. Later calls with the heap return
 // GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-// unannounced, the heap must not have been used after that. The heap must also have no idle trim,
-// because the trim uses the heap by itself. If a stream of the device is capturing a graph, the
-// wait breaks the capture.
+// unannounced, the heap must not have been used after that. In this case, the heap must have no
+// idle trim, because the trim uses the heap by itself. If a stream of the device is capturing a
+// graph, the wait breaks the capture.
 //
 // The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
 // names the memory that may not have been returned to the driver. A null heap is allowed. A
@@ -454,10 +454,10 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 // stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
 // stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
 // and the thread's destructors of thread-local variables must not use memory of the heap. A heap
-// with the pool "driver" refuses that stream. Other threads can order work after that stream on
-// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
-// unless the heap was opened with unannounced_streams. address: receives the address; null on
-// failure, and for 0 bytes. A null address needs no free.
+// with the pool "driver" refuses that stream. Another thread orders work after that stream by the
+// legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended, unless
+// the heap was opened with unannounced_streams. address: receives the address; null on failure,
+// and for 0 bytes. A null address needs no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,
@@ -466,7 +466,7 @@ enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
 // Allocates several blocks on one stream, each as gpuheap_allocate does. If one allocation fails,
 // the blocks before it are freed, and all addresses are null.
 //
-// count: number of blocks. bytes: the size of each block. addresses: receives count addresses.
+// count: number of blocks. bytes: the sizes of the blocks. addresses: receives count addresses.
 enum gpuheap_status gpuheap_allocate_batch(struct gpuheap_heap *heap,
                                            size_t count,
                                            const uint64_t *bytes,
@@ -493,10 +493,10 @@ enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 
 // Frees memory in the order of a given stream, not of the stream that it was allocated on. The
-// given stream must be ordered after all work on the memory. Before this call, make it wait by
-// events: for the allocating stream, at a point after the allocation, and for each other stream
-// that used the memory. Without these waits, a later allocation may overlap work that is still
-// running.
+// given stream must be ordered after all work on the memory. Before this call, make the given
+// stream wait by events: for the allocating stream, at a point after the allocation, and for each
+// other stream that used the memory. Without these waits, a later allocation may overlap work that
+// is still running.
 //
 // The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 // freed.
@@ -587,8 +587,8 @@ enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
                                            struct gpuheap_statistics *statistics);
 
-// Counts the devices that gpuheap_open can open: the real ones, then one emulated device. Makes no
-// context. If the driver was not started before, blocks while it starts, up to seconds.
+// Counts the devices that gpuheap_open can open: the real devices, then one emulated device. Makes
+// no context. If the driver was not started before, blocks while it starts, up to seconds.
 //
 // count: receives the number.
 enum gpuheap_status gpuheap_count_devices(size_t *count);
@@ -596,8 +596,8 @@ enum gpuheap_status gpuheap_count_devices(size_t *count);
 // Describes one of the devices that gpuheap_count_devices counts. Makes no context. Blocks as
 // gpuheap_count_devices does. To use the device, pass its name to gpuheap_open.
 //
-// index: from 0. For a real device, the index is its number in the driver's order. device:
-// receives the description. Set device->size before the call.
+// index: from 0. For a real device, the index is its ordinal. device: receives the description.
+// Set device->size before the call.
 enum gpuheap_status gpuheap_get_device(size_t index, struct gpuheap_device *device);
 
 // Describes the device of a heap. Does not wait.

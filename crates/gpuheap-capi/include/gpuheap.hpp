@@ -278,8 +278,8 @@ class buffer {
     return detail::done(gpuheap_keep(heap_, data_));
   }
 
-  // Releases ownership and returns the address. The caller frees it with gpuheap_free. Null if the
-  // buffer has no memory.
+  // Releases ownership and returns the address. The caller frees the memory with gpuheap_free.
+  // Null if the buffer has no memory.
   T *release() noexcept {
     if (data_ == nullptr) return nullptr;
     size_ = 0;
@@ -347,7 +347,7 @@ class registered {
 
   // The host's address; null for no elements.
   T *data() const noexcept { return data_; }
-  // The device's address. It equals the host's, except with Windows drivers.
+  // The device's address. It equals the host's address, except with Windows drivers.
   T *device_data() const noexcept { return device_data_; }
   std::size_t size() const noexcept { return size_; }
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
@@ -393,8 +393,8 @@ class registered {
   detail::without without_ = detail::without::elements;
 };
 
-// Describes the devices that a heap can be opened on: the real ones, then one emulated device.
-// Makes no context. gpuheap::heap(devices()[1].name) opens a heap on the second.
+// Describes the devices that a heap can be opened on: the real devices, then one emulated device.
+// Makes no context. gpuheap::heap(devices()[1].name) opens a heap on the second device.
 inline result<std::vector<gpuheap_device>> try_devices() {
   std::size_t count = 0;
   gpuheap_status status = gpuheap_count_devices(&count);
@@ -550,8 +550,8 @@ class heap {
     return made;
   }
 
-  // Page-locks elements in memory of the program for the device. They must not move or be freed
-  // while the returned owner exists.
+  // Page-locks elements in memory of the program for the device. The elements must not move or be
+  // freed while the returned owner exists.
   template <class T>
   result<registered<T>> try_register_memory(T *memory, std::size_t size) {
     if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))

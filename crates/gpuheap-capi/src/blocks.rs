@@ -319,7 +319,7 @@ mod tests {
     }
 
     /// One thread stores blocks and removes each a little later, while the other thread tries to
-    /// take them first. The delay varies until the other thread has taken many.
+    /// take them first. The delay varies until the other thread has taken many blocks.
     #[test]
     fn concurrent_takes_have_one_winner() {
         let (blocks, many) = (Blocks::new(), if cfg!(miri) { 10 } else { 4_000 });

@@ -56,9 +56,9 @@ pub unsafe extern "C" fn gpuheap_open(
 ///
 /// No other thread may use the heap during the call. Later calls with the heap return
 /// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. If a stream was destroyed
-/// unannounced, the heap must not have been used after that. The heap must also have no idle trim,
-/// because the trim uses the heap by itself. If a stream of the device is capturing a graph, the
-/// wait breaks the capture.
+/// unannounced, the heap must not have been used after that. In this case, the heap must have no
+/// idle trim, because the trim uses the heap by itself. If a stream of the device is capturing a
+/// graph, the wait breaks the capture.
 ///
 /// The heap is closed whatever status is returned. If the status is not GPUHEAP_STATUS_OK, the text
 /// names the memory that may not have been returned to the driver. A null heap is allowed. A
@@ -76,10 +76,10 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 /// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
 /// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
 /// and the thread's destructors of thread-local variables must not use memory of the heap. A heap
-/// with the pool "driver" refuses that stream. Other threads can order work after that stream on
-/// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
-/// unless the heap was opened with unannounced_streams. address: receives the address; null on
-/// failure, and for 0 bytes. A null address needs no free.
+/// with the pool "driver" refuses that stream. Another thread orders work after that stream by the
+/// legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended, unless
+/// the heap was opened with unannounced_streams. address: receives the address; null on failure,
+/// and for 0 bytes. A null address needs no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn gpuheap_allocate(
 /// Allocates several blocks on one stream, each as gpuheap_allocate does. If one allocation fails,
 /// the blocks before it are freed, and all addresses are null.
 ///
-/// count: number of blocks. bytes: the size of each block. addresses: receives count addresses.
+/// count: number of blocks. bytes: the sizes of the blocks. addresses: receives count addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate_batch(
     heap: *mut gpuheap_heap,
@@ -191,10 +191,10 @@ pub unsafe extern "C" fn gpuheap_free(
 }
 
 /// Frees memory in the order of a given stream, not of the stream that it was allocated on. The
-/// given stream must be ordered after all work on the memory. Before this call, make it wait by
-/// events: for the allocating stream, at a point after the allocation, and for each other stream
-/// that used the memory. Without these waits, a later allocation may overlap work that is still
-/// running.
+/// given stream must be ordered after all work on the memory. Before this call, make the given
+/// stream wait by events: for the allocating stream, at a point after the allocation, and for each
+/// other stream that used the memory. Without these waits, a later allocation may overlap work that
+/// is still running.
 ///
 /// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 /// freed.

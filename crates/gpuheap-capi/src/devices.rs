@@ -34,7 +34,7 @@ pub struct gpuheap_device {
     pub pci_bus_id: [c_char; 32],
     /// UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef".
     pub uuid: [c_char; 48],
-    /// Number of the device in the driver's order. cudaSetDevice takes the same number.
+    /// Index of the device in the driver's order. cudaSetDevice takes the same index.
     pub ordinal: i32,
     /// 1 if the device is emulated, else 0.
     pub is_emulated: i32,
@@ -76,8 +76,8 @@ impl gpuheap_device {
     }
 }
 
-/// Counts the devices that gpuheap_open can open: the real ones, then one emulated device. Makes no
-/// context. If the driver was not started before, blocks while it starts, up to seconds.
+/// Counts the devices that gpuheap_open can open: the real devices, then one emulated device. Makes
+/// no context. If the driver was not started before, blocks while it starts, up to seconds.
 ///
 /// count: receives the number.
 #[unsafe(no_mangle)]
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn gpuheap_count_devices(count: *mut usize) -> gpuheap_sta
 /// Describes one of the devices that gpuheap_count_devices counts. Makes no context. Blocks as
 /// gpuheap_count_devices does. To use the device, pass its name to gpuheap_open.
 ///
-/// index: from 0. For a real device, the index is its number in the driver's order. device:
-/// receives the description. Set device->size before the call.
+/// index: from 0. For a real device, the index is its ordinal. device: receives the description.
+/// Set device->size before the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_get_device(
     index: usize,

@@ -26,7 +26,7 @@ use crate::streams::{Given, LiveStream, Streams};
 pub struct gpuheap_heap {
     /// The open heap; null once the handle is closed.
     open: AtomicPtr<Open>,
-    /// The handle that was closed before this one.
+    /// The handle that was closed before this handle.
     closed_before: AtomicPtr<gpuheap_heap>,
     /// Rest of a heap that was closed in a forked child or after a reset of the device. This
     /// pointer keeps the rest reachable, so that leak checkers do not report it.
@@ -131,7 +131,7 @@ impl gpuheap_heap {
     /// `heap` is null or from [`new`](gpuheap_heap::new), and no other thread uses the heap during
     /// the call.
     pub(crate) unsafe fn close(heap: *mut gpuheap_heap) -> Result<(), Failure> {
-        // SAFETY: no other thread uses `heap`, so this one may end it.
+        // SAFETY: no other thread uses `heap`, so this thread may end it.
         match unsafe { gpuheap_heap::take(heap) }? {
             Some(open) => open.close(),
             None => Ok(()),
@@ -214,7 +214,7 @@ impl Open {
     /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
     /// [`stream_ended`](Open::stream_ended).
     pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
-        // The heap reports no requests: `entry::reported` does, with the caller's variable.
+        // The heap reports no requests: `entry::reported` reports them, with the caller's variable.
         gpuheap::find_requesters_by(|| None);
         Open {
             blocks: Blocks::new(),

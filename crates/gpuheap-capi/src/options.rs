@@ -55,7 +55,7 @@ pub struct gpuheap_options {
     /// Memory that the pool "stitched" may reserve above the peak of live memory before it maps
     /// free pieces together, as a share of the peak. 0.04 is 4 %. Negative: no such memory, so the
     /// pool always maps free pieces first. 0: from the environment, else 4 %. While the device is
-    /// far from full, the default is 1/72 of the device if that is more.
+    /// far from full, the default is 1/72 of the device if that is more than 4 % of the peak.
     pub slack: f64,
 }
 

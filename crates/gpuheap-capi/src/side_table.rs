@@ -38,8 +38,8 @@ impl SideTable {
     /// Returns `true` if no allocation that the calling thread may free has an entry.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // A thread that frees an allocation got the address after its entry was added, so the
-        // thread reads a number that counts the entry.
+        // A thread that frees an allocation got the address after the allocation's entry was added,
+        // so the thread reads a count that includes the entry.
         self.count.load(Ordering::Relaxed) == 0
     }
 

@@ -55,7 +55,7 @@ impl Room {
     }
 }
 
-/// Makes a report in the form with the number `format`.
+/// Makes a report in the form `format`, a [`gpuheap_format`].
 pub(crate) fn formatted(
     format: u32,
     text: impl Display,

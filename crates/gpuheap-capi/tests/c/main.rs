@@ -168,7 +168,7 @@ fn c_header_compiles_as_cplusplus() {
     }
 }
 
-/// Each installed compiler compiles both headers in every standard that they support. Older
+/// Each installed compiler compiles both headers in every standard that the headers support. Older
 /// compilers call C++23 c++2b.
 #[test]
 fn headers_compile_in_every_standard() {

@@ -185,8 +185,8 @@ fn missing_device_is_unavailable() {
     let mut heap = ptr::null_mut();
     let status = call!(gpuheap_open(c"cuda:4711".as_ptr(), ptr::null(), &mut heap));
     assert!(heap.is_null());
-    // If the machine has no driver, the device is unavailable. If it has one, the device's number
-    // is unknown.
+    // If the machine has no driver, the device is unavailable. If it has a driver, the ordinal is
+    // unknown.
     assert!(matches!(status, Status::Unavailable | Status::Driver | Status::Refused), "{status:?}");
     assert!(last_error().starts_with("gpuheap_open: "), "{}", last_error());
     if !std::path::Path::new("/dev/nvidiactl").exists() {

@@ -245,7 +245,7 @@ fn unannounced_streams_may_end() {
     }
 }
 
-/// Each handle belongs to a different stream later, and to a third stream in another heap.
+/// Two devices use equal handles. Each handle is used again after its stream's announced end.
 #[test]
 fn thread_uses_many_heaps_and_streams() {
     let devices = [emulated(1 << 30, Schedule::Seeded(3)), emulated(1 << 30, Schedule::Seeded(4))];

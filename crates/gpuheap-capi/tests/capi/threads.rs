@@ -56,8 +56,8 @@ fn threads_free_each_others_memory() {
     }
 }
 
-/// Every thread makes and ends streams while other threads use theirs. The threads also try to free
-/// addresses that the heap does not own.
+/// Every thread makes and ends streams while other threads use other streams. The threads also try
+/// to free addresses that the heap does not own.
 #[test]
 fn threads_end_shared_streams() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::None] {
