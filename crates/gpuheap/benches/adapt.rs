@@ -1,7 +1,7 @@
 //! Cost of a structure of many small arrays, adapted as a whole and one array at a time. Runs on an
 //! emulated device or on `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench adapt`.
 //!
-//! `up` and `down` are 10,000 arrays of 256 bytes, all of them and waited for.
+//! `up` and `down` upload and download 10,000 arrays of 256 bytes, waits included.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 

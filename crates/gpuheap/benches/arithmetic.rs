@@ -1,5 +1,5 @@
-//! Memory bandwidth of arithmetic, on the device of `GPUHEAP_TEST_DEVICE` or, to see that it runs,
-//! on an emulated one: `cargo bench -p gpuheap --bench arithmetic`.
+//! Memory bandwidth of arithmetic, on `GPUHEAP_TEST_DEVICE` or, without that variable, on an
+//! emulated device: `cargo bench -p gpuheap --bench arithmetic`.
 //!
 //! Each line has the bytes that an operation reads and writes, divided by the time between two
 //! events around it, and the ratio to a device-to-device copy in the same run. The time is the
@@ -76,7 +76,7 @@ fn elements<T: Number, U: Number>(target: &Target, bytes: usize, two: T) -> Resu
     Ok(())
 }
 
-/// Returns bytes a nanosecond: the median of some runs, after two whose kernels and memory are new.
+/// Returns bytes per nanosecond: the median of runs after two that load kernels and take memory.
 fn rate(
     target: &Target,
     bytes: f64,

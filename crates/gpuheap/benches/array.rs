@@ -1,4 +1,4 @@
-//! Cost of arrays and of tracking, on an emulated device or on that of `GPUHEAP_TEST_DEVICE`:
+//! Cost of arrays and of tracking, on an emulated device or on `GPUHEAP_TEST_DEVICE`:
 //! `cargo bench -p gpuheap --bench array`.
 //!
 //! * `pair`: from cache, a block of the raw heap and an array, each made and dropped. Their

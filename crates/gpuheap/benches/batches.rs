@@ -1,6 +1,5 @@
-//! Overlap of batches: the part of the shorter one of copy and compute that batches hide. Runs on
-//! an emulated device or on `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench
-//! batches`.
+//! Overlap of batches: the part of copy or compute, whichever is shorter, that batches hide. Runs
+//! on an emulated device or on `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench batches`.
 //!
 //! The batches are pageable data of the host. The device works on each batch by copying it within
 //! its memory, repeatedly, so that the work takes half as long as the upload, as long, or twice as

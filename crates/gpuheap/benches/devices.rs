@@ -4,8 +4,8 @@
 //!
 //! `grow` is the time per block of 32 MiB that the heap takes from the driver, and `back` the time
 //! per block of a flush. `pair` is an allocation of 1 MiB from the heap's cache with its free.
-//! `copy` is the bandwidth of a copy of 256 MiB to the other device's heap. Each is measured alone,
-//! and again once the other device has access to the heap's memory.
+//! `copy` is the bandwidth of a copy of 256 MiB to the other device's heap. Each figure is
+//! measured before the other device has access to the heap's memory, and again afterwards.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]
@@ -53,7 +53,7 @@ fn main() {
     }
 }
 
-/// Gives the other device access to all memory of the heap. Returns `false` if it cannot have it.
+/// Gives the other device access to all memory of the heap. Returns `false` if that is impossible.
 fn open_to_peer(heap: &Heap, near: &Stream, far: &Stream) -> bool {
     let array = heap.on(near).filled(1 << 20, 1_u8).unwrap();
     array.device_ptr(far).is_ok()

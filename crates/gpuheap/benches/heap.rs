@@ -72,7 +72,7 @@ fn live(criterion: &mut Criterion) {
     }
 }
 
-/// Exchanges one of `count` live blocks, the one of `next`, for one of another size.
+/// Exchanges the live block that `next` chooses, of `count` blocks, for a block of another size.
 fn exchanges(
     criterion: &mut Criterion,
     name: &str,

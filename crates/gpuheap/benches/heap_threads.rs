@@ -3,7 +3,7 @@
 //!
 //! * `threads`: 1 to 16 threads with a stream each, and sixteen live blocks of 256 B to 512 KiB in
 //!   each. An iteration frees one of them and allocates another. The time covers all threads:
-//!   with twice as many it stays equal if nothing is shared and there are enough cores;
+//!   with twice as many threads it stays equal if nothing is shared and there are enough cores;
 //! * `free-elsewhere`: an allocation, and its free on another thread, in turns.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
@@ -84,8 +84,8 @@ fn free_elsewhere(criterion: &mut Criterion) {
     }
 }
 
-/// Returns the time of all allocations on this thread, and that of their frees on another one. Work
-/// that a free defers counts in the allocations.
+/// Returns the time of all allocations on this thread, and the time of their frees on another
+/// thread. Work that a free defers counts in the allocations.
 fn in_turns(heap: &Heap, stream: &Stream, rounds: u64) -> [Duration; 2] {
     let (give, taken) = channel::<Vec<Block>>();
     let (give_back, given_back) = channel();

@@ -2,11 +2,11 @@
 //! `cargo bench -p gpuheap --bench kinds`. On an emulated device, which is the default, the figures
 //! mean nothing: all its memory is the host's.
 //!
-//! Each is an array of 256 MiB. `made` is an allocation by the driver, `again` one from the heap's
-//! cache. `host` is the host's own writing in place. `up` and `down` are copies from and to a
-//! vector. `first` and `then` are reads by the device, through a copy into device memory. `first`
-//! is the first read after the host wrote, `then` the median of later reads. `prefetched` is
-//! unified memory that was told to move before the first read.
+//! Each row is of an array of 256 MiB. `made` is an allocation by the driver, `again` an allocation
+//! from the heap's cache. `host` is the host's own writing in place. `up` and `down` are copies
+//! from and to a vector. `first` and `then` are reads by the device, through a copy into device
+//! memory. `first` is the first read after the host wrote, `then` the median of later reads.
+//! `prefetched` is unified memory that is prefetched before each read.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]

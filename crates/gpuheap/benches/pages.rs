@@ -53,7 +53,7 @@ fn main() {
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let stream = device.stream().unwrap();
     let memory = heap.allocate(if tiny { MIB } else { 1 << 30 } as u64, &stream).unwrap();
-    // Half a second or more on an H200 for each round of calls.
+    // The fills take half a second or more on an H200, for each round of calls.
     let work = Work { stream, memory, fills: if tiny { 2 } else { 2000 } };
     let [least, recommended] =
         [CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED]

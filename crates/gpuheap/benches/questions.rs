@@ -3,14 +3,14 @@
 //! that answer share the core of the allocating thread, so the clock counts their time too.
 //!
 //! ```text
-//! cargo bench -p gpuheap --bench questions -- 0 1      # cores of this process and of the other
+//! cargo bench -p gpuheap --bench questions -- 0 1      # cores of this and the asking process
 //! cargo bench -p gpuheap --bench questions --no-run    # prints the path of a program that also
 //! ./questions-0123456789abcdef 0 1                     # runs on another machine, with taskset
 //! ```
 //!
 //! Prints the median nanoseconds of a pair of allocation and free, by the thread's processor time
 //! and by the clock. The ratio is the median over all turns with a question, each divided by the
-//! turn without one next to it. The brackets contain it with 95 % confidence.
+//! turn without a question next to it. The brackets contain the ratio with 95 % confidence.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -63,7 +63,7 @@ fn compare(tracking: Tracking, core: &str) -> Result<(), Box<dyn Error>> {
     let mut turns: Vec<[[f64; 2]; 2]> = Vec::new();
     for number in 0..TURNS {
         let mut pair = [[0.0; 2]; 2];
-        // The order changes, so that a drift of the machine has no sign.
+        // The order changes, so that a drift of the machine favours neither kind of turn.
         for is_asked in [number % 2 == 0, number % 2 != 0] {
             to_client.write_all(if is_asked { b"1" } else { b"0" })?;
             pair[usize::from(is_asked)] = turn(&heap, &stream)?;
@@ -101,7 +101,7 @@ fn turn(heap: &Heap, stream: &Stream) -> Result<[f64; 2], Box<dyn Error>> {
 }
 
 /// Returns the median, between the bounds that contain it with 95 % confidence: values whose ranks
-/// are 0.98 times the square root of the count apart from its own.
+/// are 0.98 times the square root of the count apart from the median's rank.
 fn median(values: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -132,7 +132,7 @@ fn forked_child_errs_parent_works() {
     }
 }
 
-/// In a child, the thread that uploads batches does not exist. The child does not wait for it.
+/// In a child, the thread that uploads batches does not exist, and the child does not wait for it.
 #[test]
 fn forked_child_skips_batches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

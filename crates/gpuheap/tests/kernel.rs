@@ -56,7 +56,7 @@ fn kernel_uses_every_kind_in_place() {
     }
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
-    // The kernels run on another stream than the arrays were made on.
+    // The kernels run on a stream other than the arrays' own stream.
     let stream = device.stream().unwrap();
     let target = heap.target().unwrap();
     let add_one = Kernel::load(&device);

@@ -86,7 +86,6 @@ fn meter_lists_changes() {
     drop(new);
 }
 
-/// Memory that runs out says which lines hold the most of it.
 #[test]
 fn leaks_and_changes_print_json() {
     let (_device, heap) = heap(Tracking::Counts);
@@ -100,6 +99,7 @@ fn leaks_and_changes_print_json() {
     drop(array);
 }
 
+/// If memory runs out, the error names the lines that hold the most of it.
 #[test]
 fn running_out_names_the_largest_consumers() {
     let device = device(1 << 30, Schedule::Immediate);
@@ -154,8 +154,8 @@ fn thread_leftovers_name_the_thread() {
 /// If the program has no handler, the end of a thread is reported on stderr. The end of the main
 /// thread is not reported, because it is the end of the program.
 ///
-/// A child of this program shows the report of a thread. A fork of that child shows that the main
-/// thread has none, because in this process the test harness owns the main thread.
+/// One child of this program shows the report of a thread. Another child forks, because the test
+/// harness owns the main thread of a program. The fork shows that a main thread has no report.
 #[test]
 #[cfg(unix)]
 fn thread_end_prints_program_end_not() {

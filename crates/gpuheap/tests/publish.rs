@@ -1,5 +1,5 @@
-//! Heaps that publish, read by another process. A test starts this file's test `program` as that
-//! process's subject.
+//! Heaps that publish, read by another process. For the process that publishes, a test starts one
+//! of the ignored tests of this file.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -12,7 +12,7 @@ use gpuheap_publish::{Answer, Published, Question, RefusalKind, Socket, ask, soc
 
 const MIB: u64 = 1 << 20;
 
-/// Holds 3 MiB, caches 5 MiB in its thread, and waits. Then sets a soft limit in use, and ends.
+/// Holds 3 MiB, caches 5 MiB in its thread, and waits. Then prints its limit, closes, and waits.
 #[test]
 #[ignore = "the other tests start it"]
 fn program() {
@@ -38,7 +38,7 @@ fn program() {
     wait();
     say(&format!("limit {:?}", heap.limits().hard));
     drop((live, other));
-    // No question keeps the heap.
+    // No question keeps the heap alive.
     heap.close();
     say("closed");
     wait();
@@ -136,7 +136,7 @@ fn published_heap_shows_bytes_and_lines() {
     assert_eq!((heap.device.as_str(), heap.pool.as_str()), ("emulated:1GiB", "binned"));
     assert!(heap.uuid.starts_with("GPU-"), "{heap:?}");
     assert_eq!((heap.live, heap.live_peak), (3 * MIB, 8 * MIB));
-    // A block has the next power of two.
+    // The size of a block is rounded up to a power of two.
     assert_eq!((heap.cached, heap.reserved), (8 * MIB, 12 * MIB));
     assert_eq!((heap.allocations, heap.frees), (2, 1));
     assert_eq!((heap.hard_limit, heap.soft_limit), (Some(64 * MIB), None));
@@ -186,7 +186,7 @@ fn recording_is_controlled_from_outside() {
     let refused =
         |answer| matches!(answer, Answer::Refused(one) if one.kind == RefusalKind::Failed);
     assert!(refused(answer(Question::StopRecording)));
-    // A file that is there is not written.
+    // An existing file is not overwritten.
     let taken = base.path().join(format!("gpuheap-{}.gph", program.child.id()));
     std::fs::write(&taken, "mine").unwrap();
     let Answer::Recordings(started) = answer(Question::StartRecording) else { panic!("none") };
@@ -204,7 +204,7 @@ fn recording_is_controlled_from_outside() {
     assert!(program.child.wait().unwrap().success());
 }
 
-/// Returns the resident bytes and the descriptors of a process.
+/// Returns the resident bytes and the number of descriptors of a process.
 fn resources(pid: u32) -> (u64, usize) {
     let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     let pages: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
@@ -216,7 +216,7 @@ fn resources(pid: u32) -> (u64, usize) {
     (4096 * pages, descriptors.min().unwrap())
 }
 
-/// Asks a program for a day, once a minute, and compares the resources of both processes.
+/// Asks as often as once a minute for a day, and compares the resources of both processes.
 #[test]
 #[ignore = "another test starts it"]
 fn questioner() {

@@ -16,7 +16,7 @@ use support::device;
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
 
-/// Threads of the tests.
+/// Number of threads of a test.
 const THREADS: u64 = 4;
 
 fn builder() -> (Device, HeapBuilder) {
@@ -199,7 +199,7 @@ fn sections_have_their_own_files() {
     drop(first);
     let third = one.record(&path).unwrap();
     let paths: Vec<_> = [&second, &third].map(|one| one.path().to_owned()).into();
-    // The first block is of the first section, and its free of none.
+    // The first block was allocated in the first section. Its free is in no section.
     drop(blocks);
     drop((second, third));
     let left = |path| {
@@ -234,7 +234,7 @@ fn threads_of_ended_heap_have_ends() {
     assert!(trace.thread_info(thread).unwrap().ended_ns.is_some());
 }
 
-/// The recorder opens the file again each time that it grows.
+/// The recorder opens the file again each time that it extends the file, so it notices the removal.
 #[test]
 fn stopped_section_has_reason() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! 16 threads use one heap at 95 % of its limit, for `GPUHEAP_SOAK_SECONDS` (5, and 60 in CI). The
 //! test runs on the emulator with its checks on, or on the device that `GPUHEAP_TEST_DEVICE` names.
-//! It is a separate test target, because only its length can be chosen.
+//! It is a separate test target, so that CI can run it alone for that long.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -20,7 +20,7 @@ use support::{assert_all_returned, device};
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
 /// Size in bytes of the larger requests. It is larger than the segments that small and large
-/// requests share, so such segments have to be given back for them.
+/// requests share, so the heap has to give back such segments to serve a larger request.
 const LARGER: u64 = 20 << 20;
 /// Minimum number of steps of each thread, however long they take. On a loaded machine it is enough
 /// for requests to fail.
@@ -78,7 +78,7 @@ struct Soak<'a> {
     /// Number of requests that failed while the other threads were stopped, and were then tried
     /// again.
     tried_again: AtomicU64,
-    /// A thread holds this lock for reading while it acts, and for writing to stop the others.
+    /// A thread locks this for reading while it acts, and for writing to stop all other threads.
     everybody: RwLock<()>,
     /// Size of the larger requests in bytes; 0 for no larger requests.
     larger: u64,
@@ -95,8 +95,8 @@ impl Soak<'_> {
             if step >= LEAST_STEPS && Instant::now() >= self.end {
                 break;
             }
-            // Some requests stop the other threads from before the first attempt until after the
-            // second.
+            // For some requests, the other threads are stopped before the first attempt and go on
+            // after the second attempt.
             let alone = random.below(8) == 0;
             let (_others, _nobody) = match alone {
                 true => (None, Some(self.everybody.write().unwrap())),
@@ -132,7 +132,7 @@ impl Soak<'_> {
             }
         }
         for held in held {
-            // Other threads may be running again, one of them with the rest stopped.
+            // Another thread may have stopped all other threads, so this thread takes the lock too.
             let _others = self.everybody.read().unwrap();
             self.check(held);
         }
@@ -181,7 +181,7 @@ impl Soak<'_> {
         }
     }
 
-    /// If another thread overwrote an array before it was freed, this check finds it.
+    /// Checks that no other thread overwrote the array, and frees it.
     fn check(&self, (array, number): (DeviceArray<u64>, u64)) {
         let length = array.len();
         let ends = [array.slice(..1).unwrap(), array.slice(length - 1..).unwrap()];

@@ -42,7 +42,7 @@ where
         assert_same(&target.narrow(&many).unwrap(), &narrow, repeats, name);
         assert_same(&target.cu(&many).unwrap(), &cu, repeats, name);
     }
-    // An array that is on a device is adapted through the host.
+    // Tests an array that is on a device already.
     let array = target.array(&elements).unwrap();
     assert_same(&target.adapt(&array).unwrap(), &elements, 1, name);
     assert_same(&target.narrow(&array).unwrap(), &narrow, 1, name);
@@ -132,7 +132,7 @@ fn deep_inside_structures() {
     assert_eq!(narrowed.to_vec().unwrap(), [0.5]);
     drop((matrix, flags, narrowed, up.3));
     drop(diagonal);
-    // Tests a layout that is not contiguous, and an array that is too large for staging.
+    // Tests an array that is not contiguous, and too large to be uploaded with other arrays.
     let large = Array2::from_shape_fn((100, 200), |(row, column)| (1000 * row + column) as f64);
     let up: DeviceArray<f32, _> = target.cu(&large.t()).unwrap();
     assert_eq!(up.to_ndarray().unwrap(), large.t().mapv(|value| value as f32));

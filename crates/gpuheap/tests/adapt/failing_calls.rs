@@ -9,8 +9,8 @@ use ndarray::Array1;
 use crate::failing::{assert_errs_or_recovers, with_failing_call};
 use crate::support::{assert_all_returned, assert_nothing_live, emulated, heap};
 
-/// Uploads small and large arrays, converts them, uses them on their own streams, frees them and
-/// copies them back.
+/// Uploads small and large arrays, converts them, uses them on two streams, frees them and copies
+/// them back.
 fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
     let target = heap.on(&streams[0]);
     let small: Vec<Array1<i64>> = (0..5).map(|n| Array1::from_elem(9, n)).collect();

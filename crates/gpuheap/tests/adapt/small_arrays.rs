@@ -160,7 +160,7 @@ fn small_arrays_name_adapt_call_site() {
     assert_no_findings(&device, "leaks");
 }
 
-/// If a program's own rule uses its result too early, it gets an error.
+/// If a program's own rule uses its result too early, the rule gets an error.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     use gpuheap::adapt::Upload;

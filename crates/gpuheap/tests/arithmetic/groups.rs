@@ -174,7 +174,7 @@ fn bad_keys_and_lengths_are_refused() {
     assert!(number.sum_by_key(&short, 1).is_err());
     // These are more groups than any memory holds.
     assert!(short.count_by_key(usize::MAX).is_err() && a.sum_by_key(&short, usize::MAX).is_err());
-    // If a row's key names no group, the row is in no sum.
+    // The error names the row, also if the bad key is the last of many keys.
     let late = Array1::from_iter((0..100_000).map(|row| u8::from(row == 99_999) * 9));
     let late = target.array(&late).unwrap();
     assert!(said(late.count_by_key(9)).contains("row 99999 (9)"));

@@ -57,7 +57,7 @@ fn wrapped_memory_serves_as_operand() {
     let mut whole = wrap(address, 1000);
     whole.write_from(&(0..1000).collect::<Vec<u32>>()).unwrap();
     assert_eq!((&whole * 2).unwrap().sum().unwrap(), 999_000);
-    // The two arrays share bytes, so bytes must be read before they are overwritten.
+    // The two arrays share bytes, so their sum cannot reuse the memory of the left side.
     let (left, right) = (wrap(address, 999), wrap(address + 4, 999));
     assert_eq!(left.stream().id(), right.stream().id());
     let (sum, used) = bench.allocated(|| (left + &right).unwrap());

@@ -44,7 +44,7 @@ fn with_arrays<T: Reference>() {
     let expected = zip(&zip(&zip(&left, &right, T::plus), &left, T::times), &right, T::minus);
     assert_same(&chained.to_vec().unwrap(), &expected, "a chain");
     drop(chained);
-    // An operand taken by value gives its memory to the result, so nothing is allocated.
+    // A left side taken by value gives its memory to the result, so nothing is allocated.
     let copies = [(); 4].map(|()| (a.copy().unwrap(), b.copy().unwrap()));
     let [add, sub, mul, div] = copies;
     let (results, used) =

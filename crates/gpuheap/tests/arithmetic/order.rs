@@ -186,8 +186,8 @@ fn operands_of_other_device_are_refused() {
     }
 }
 
-/// A result is right, or is an error that says that an operand was freed. Until then, no other
-/// thread gets the operand's memory.
+/// A result is right, or is an error that says that an operand was freed. While a result is being
+/// computed, no other thread gets an operand's memory.
 #[test]
 fn threads_free_operands_meanwhile() {
     for seed in 0..8 {
@@ -242,7 +242,7 @@ fn wsl2_host_borrow_blocks_launch() {
     let a = target.filled(100, 1.0_f32).unwrap();
     let unified = target.kind(MemoryKind::Unified).filled(100, 2.0_f32).unwrap();
     let borrow = unified.as_slice().unwrap();
-    // The first operation has to load its kernel, the last one has not.
+    // The first operation has to load its kernel, the last operation does not.
     for result in [&a + &a, &a * 2.0, &a + &a] {
         let text = result.unwrap_err().to_string();
         assert!(text.contains("WSL2"), "{text}");

@@ -89,7 +89,7 @@ fn source_outlives_copy_without_wait() {
         let a = targets[0].filled(1 << 20, 1_u8).unwrap();
         let mut b = targets[1].filled(1 << 20, 2_u8).unwrap();
         let nth = |name: &&'static str| {
-            // The first wait of the copy is for the source, so the second one fails.
+            // The first wait of the copy is for the source, so the second wait has to fail.
             let nth = if *name == "cuStreamWaitEvent" { 2 } else { 1 };
             Fault::nth(name, nth, CUresult::ERROR_UNKNOWN)
         };

@@ -61,7 +61,7 @@ fn freed_memory_waits_for_its_stream() {
         // 16 MiB take most of a millisecond.
         let (rounds, passes, count) =
             if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
-        // With these pools the driver chooses addresses, and its own pools grow by 32 MiB.
+        // With `none` and `driver`, the driver chooses addresses, and its pools grow by 32 MiB.
         let shares = !matches!(pool, PoolKind::None | PoolKind::Driver);
         let limit = if shares { 8 * count as u64 } else { 64 << 20 };
         let builder = Heap::builder(&device).without_environment().pool(pool);

@@ -6,7 +6,7 @@ use ndarray::{Array1, Array2, arr1};
 
 use crate::support::{assert_all_returned, emulated, heap, make_heap};
 
-/// Number of elements of a batch. A batch is too large to be uploaded together with others.
+/// Number of elements of a batch. A batch is too large to be uploaded with other arrays.
 const MANY: usize = 10_000;
 
 fn batch_of(nth: u32) -> Vec<u32> {
@@ -262,7 +262,7 @@ fn the_callers_own_arrays_survive() {
             assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
         }
     }
-    // If the batch has another kind of memory, it is a copy that belongs to the batch.
+    // If the target has another kind of memory, the batch has a copy that is freed with it.
     let pinned = target.kind(MemoryKind::Pinned);
     let up = pinned.batches([shared.clone()]).next().unwrap().unwrap();
     assert!(up.is_freed() && !shared.is_freed());

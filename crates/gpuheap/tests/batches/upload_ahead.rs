@@ -113,7 +113,7 @@ fn oversized_batch_errs_at_its_turn() {
     }
 }
 
-/// Enqueues work and does not wait for it, on the target's stream and on others, with staging,
+/// Enqueues work and does not wait for it, on the target's stream and on another, with staging,
 /// under many schedules. A thread uploads the batches of every third schedule.
 #[test]
 fn order_holds_whatever_runs_when() {
@@ -158,7 +158,7 @@ fn order_holds_whatever_runs_when() {
     }
 }
 
-/// The current batch does not wait for the upload of the next ones.
+/// The current batch does not wait for the upload of the next batches.
 #[test]
 fn batch_waits_for_own_upload() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -183,8 +183,8 @@ fn batch_waits_for_own_upload() {
     assert_all_returned(&device, &heap, "alone");
 }
 
-/// Memory suffices for two batches. While the program works on one, the next is uploaded into the
-/// memory of the batch before. That upload waits only for the work on that earlier batch.
+/// Memory suffices for two batches. While the program works on one batch, the next is uploaded into
+/// the memory of the previous batch. That upload waits only for the work on the previous batch.
 #[test]
 fn upload_ahead_skips_other_work() {
     let device = emulated(1 << 30, Schedule::OnDemand);

@@ -35,7 +35,7 @@ fn event_orders_streams_without_blocking() {
                 assert!(!written.is_done().unwrap() || !reader.is_done().unwrap());
             }
         }
-        // Without the event, the reader's work stays ordered after the write.
+        // The reader's work stays ordered after the write, even if the event is dropped.
         drop(written);
         assert!(read(&target, &device).iter().all(|byte| *byte == 7), "{schedule:?}");
         // The write below is ordered after the read only by this wait.

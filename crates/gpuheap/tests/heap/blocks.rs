@@ -19,7 +19,7 @@ fn zero_byte_allocation_touches_nothing() {
         assert!(blocks.iter().all(|block| block.address() == 0 && block.bytes() == 0));
         drop(blocks);
         let usage = heap.usage().unwrap();
-        // The only driver calls are the ones that `usage` itself made twice.
+        // The only driver calls are those that the two calls of `usage` made.
         assert!(usage.driver_calls - before <= 4, "{pool}: {}", usage.driver_calls - before);
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -43,7 +43,7 @@ fn freed_block_is_reused_without_call() {
 /// Returns the context that is current on this thread, and the thread's capture mode.
 fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
     let (mut context, mut mode) = (CUcontext::NULL, CUstreamCaptureMode::GLOBAL);
-    // SAFETY: the pointers are valid for the calls; the second one undoes the first.
+    // SAFETY: the pointers are valid for the calls; the second call undoes the first.
     unsafe {
         assert!(device.driver().cuCtxGetCurrent(&mut context).is_success());
         assert!(device.driver().cuThreadExchangeStreamCaptureMode(&mut mode).is_success());
@@ -54,7 +54,7 @@ fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
 }
 
 /// Makes seven streams and one block on each. Returns the streams and the live block of the first
-/// one; the other six blocks are freed.
+/// stream; the other six blocks are freed.
 fn freed_on_six(device: &Device, heap: &Heap) -> (Vec<Stream>, Block) {
     let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
     let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());

@@ -257,7 +257,7 @@ fn capture_free_hides_no_memory() {
                 blocks.push(block);
             }
             captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-                // Selects the first block, and every other one of the rest.
+                // Frees every second one of the first blocks, and keeps the other blocks.
                 let freed = blocks.drain(..).enumerate().filter_map(|(at, block)| {
                     let goes = at % 2 == 0 && at <= 2 * hiding;
                     if goes {

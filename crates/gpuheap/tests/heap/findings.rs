@@ -30,7 +30,7 @@ fn kind_of(bug: Bug) -> FindingKind {
     }
 }
 
-/// Small blocks are served by a thread's cache, the others by the pool.
+/// Small blocks are served by a thread's cache, larger blocks by the pool.
 #[test]
 fn planted_bugs_are_found() {
     for pool in PoolKind::ALL {

@@ -156,8 +156,8 @@ fn retired_stream_refuses_work() {
     }
 }
 
-/// If one of two objects for a stream is retired, the other stays in use. Its work does not count
-/// as completed.
+/// If one of two objects for a stream is retired, the other object stays in use, and its work does
+/// not count as completed.
 #[test]
 fn new_object_of_retired_stream_works() {
     for pool in PoolKind::ALL {
@@ -291,8 +291,8 @@ fn unannounced_frees_take_few_events() {
     }
 }
 
-/// Without a fence, other streams cannot wait for a free on this stream, until the stream's next
-/// free.
+/// Without a fence, other streams cannot wait for a free on an unannounced stream, until that
+/// stream's next free.
 #[test]
 fn unfenced_free_blocks_only_itself() {
     if on_real_gpu() {
@@ -499,7 +499,7 @@ fn request_waits_for_detached_memory() {
     }
 }
 
-/// A block outlives its unannounced stream, and another such stream gets that stream's slot.
+/// A block outlives its unannounced stream, and another unannounced stream gets the slot.
 #[test]
 fn detached_memory_ignores_next_stream() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {

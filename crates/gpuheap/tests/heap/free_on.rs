@@ -9,7 +9,7 @@ use crate::support::{assert_all_returned, device, emulated, on_real_gpu};
 const MIB: u64 = 1 << 20;
 const COUNT: usize = 4 << 20;
 
-/// Makes a heap with room for two arrays of 4 MiB, so that the last one must reuse the memory of
+/// Makes a heap with room for two arrays of 4 MiB, so that the last array must reuse the memory of
 /// the first.
 fn tight(device: &Device, pool: PoolKind) -> Heap {
     let limit = match pool {

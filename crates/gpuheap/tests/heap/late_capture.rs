@@ -529,7 +529,7 @@ fn captures_in_turns_leave_no_streams() {
 
 /// Breaks the capture of a stream, by a wait that it does not allow.
 fn break_capture(theirs: &Theirs<'_>) {
-    // SAFETY: `theirs` destroys its stream only when it is consumed.
+    // SAFETY: the tests destroy the stream of `theirs` only after this call.
     let waited =
         theirs.device.with_current(|driver| unsafe { driver.cuStreamSynchronize(theirs.raw) });
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -575,8 +575,8 @@ fn later_broken_capture_keeps_order() {
     }
 }
 
-/// While a later capture is broken, memory of a graph is not handed out on the name that its stream
-/// has within that graph's capture.
+/// While a later capture is broken, a request that names the stream as in the earlier capture gets
+/// no memory of the earlier graph.
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {
@@ -863,9 +863,9 @@ fn heaps_end_amid_captures() {
                             theirs.begin(MODES[2]);
                             match theirs.wrap() {
                                 Ok(stream) => break stream,
-                                // Another heap that ends may have looked for captures just before
-                                // this one began, and waits for the device since. An unannounced
-                                // stream is found only after its first use in the capture.
+                                // If another heap ends, it may have looked for captures just before
+                                // this capture began, and may still wait for the device. A capture
+                                // of an unannounced stream is found only after its first use.
                                 Err(_) => assert!(theirs.end().is_none()),
                             }
                         };

@@ -80,7 +80,7 @@ fn limit_without_room_is_refused() {
     }
 }
 
-/// A reclaim returns as few segments as possible, and no larger ones than necessary.
+/// A reclaim returns as few segments as possible, and no larger segments than necessary.
 #[test]
 fn reclaim_returns_little_above_target() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -308,7 +308,7 @@ fn each_cause_shows_evidence_and_remedy() {
     insta::assert_snapshot!("limit", heap.allocate(20 * MIB, &stream).unwrap_err());
 }
 
-/// A large request takes memory that is set apart for small ones, instead of failing.
+/// A large request takes memory that is set apart for small requests, instead of failing.
 #[test]
 fn small_block_leaves_limit_to_large() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {

@@ -53,7 +53,7 @@ impl Drop for Foreign<'_> {
     }
 }
 
-/// Allocates as many pieces as fit in `bytes`. Each has work on the stream.
+/// Allocates as many blocks as fit in `bytes`. Each block has work on the stream.
 fn hold(heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block> {
     let blocks = (0..bytes / PIECE).map(|_| heap.allocate(PIECE, stream).unwrap());
     blocks.inspect(|block| fill(block, 1, stream)).collect()

@@ -26,7 +26,7 @@ const BURST: usize = 16;
 /// Sizes in a test's rounds.
 struct Shape {
     size: fn(&mut Random, usize) -> u64,
-    /// Limit of the heap, so low that the last stream must reuse the others' memory.
+    /// Limit of the heap, so low that the last stream must reuse memory of the other streams.
     limit: u64,
     /// `true` if the last stream requests all freed memory in one block. Every other block is live,
     /// so that block is stitched from freed blocks of several streams.

@@ -14,7 +14,7 @@ pub(crate) enum Bug {
     UseAfterFree,
     /// Writes one byte more than was requested, within the bytes that the heap added by rounding.
     OneByteMore,
-    /// Writes from one block into the next one.
+    /// Writes from one block into the next block.
     IntoTheNeighbour,
     /// Reads a block that was not written since it was handed out. Its memory was used before.
     NeverWritten,
@@ -68,7 +68,7 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
         Bug::IntoTheNeighbour => {
             let neighbour = heap.allocate(bytes, &one).unwrap();
             scene.write(neighbour.address(), bytes, &one);
-            // If the two blocks touch, the write starts in the one with the lower address.
+            // If the two blocks touch, the write starts in the block with the lower address.
             let first = address.min(neighbour.address());
             scene.write(first, bytes + bytes / 2, &one);
         }

@@ -48,7 +48,7 @@ fn other_stream_takes_cached_blocks_first() {
         fill(&block, 1, &streams[0]);
         drop(block);
         let taken = heap.usage().unwrap().stats.taken;
-        // The work of the first stream is not done, so the second one has to wait for it.
+        // The work of the first stream is not done, so the second stream has to wait for it.
         let block = heap.allocate(1 << 16, &streams[1]).unwrap();
         fill(&block, 2, &streams[1]);
         assert_eq!(heap.usage().unwrap().stats.taken, taken, "{pool}");
@@ -163,7 +163,7 @@ fn whoever_is_last_ends_the_heap() {
     }
 }
 
-/// Some threads drop the device's own heap while others acquire it. Blocks outlive both.
+/// Threads drop the device's own heap while other threads acquire it. Blocks outlive the handles.
 #[test]
 fn concurrent_drop_and_reacquire_lose_nothing() {
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -235,7 +235,7 @@ fn frees_that_fail_keep_the_account() {
         let symbols = ["cuMemFree_v2", "cuMemUnmap", "cuMemRelease"];
         let fails = |symbol| Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN).onwards();
         emulator.set_faults(FaultPlan::new(symbols.map(fails)));
-        // Every second free returns its error. The heap counts the failure of the others.
+        // Half of the frees return their errors. The heap counts all failures.
         let failed = blocks.into_iter().enumerate().filter_map(|(at, block)| match at % 2 {
             0 => block.free().err(),
             _ => None,

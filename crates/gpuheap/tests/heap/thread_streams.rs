@@ -247,7 +247,7 @@ fn thread_stream_can_capture() {
     assert_all_returned(&device, &heap, "a capture");
 }
 
-/// If the handle is used on another thread, it names that thread's stream, whose work is unordered.
+/// A handle that is used on another thread names that thread's stream. Nothing orders the streams.
 #[test]
 fn checks_distinguish_thread_streams() {
     if on_real_gpu() {

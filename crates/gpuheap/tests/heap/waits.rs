@@ -140,7 +140,7 @@ fn free_after_wait_stays_pending() {
                 let heap = heap(&device, pool, 16 << 20);
                 let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
                 let x = heap.on(&a).filled(size, 7_u8).unwrap();
-                // Both streams have written blocks in the cache, and one of these blocks is reused.
+                // `again` reuses a freed block, and then another freed block is in the cache.
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
                 let again = heap.on(&c).filled(size, 7_u8).unwrap();
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());

@@ -32,7 +32,7 @@ macro_rules! aligned {
 aligned! { A16 16; A256 256; A512 512; A1024 1024; A4096 4096; }
 
 /// Reads a staged array as elements that need alignment, in every way, both in its own block and in
-/// a shared one. Each way returns an error or an aligned array.
+/// a shared block. Each way returns an error or an aligned array.
 fn is_aligned<U: Element>(what: &str) {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {

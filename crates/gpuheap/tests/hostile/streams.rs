@@ -10,7 +10,8 @@ fn device(schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// An array is dropped while another stream reads it. Only blocks then reuse its memory.
+/// An array is dropped while a second stream reads it. A block takes the memory, and is freed on a
+/// third stream for the next array.
 #[test]
 fn block_freed_elsewhere_keeps_order() {
     const COUNT: usize = 4 << 20;
@@ -34,8 +35,8 @@ fn block_freed_elsewhere_keeps_order() {
     }
 }
 
-/// Tests events and streams of a device that was reset, of another device, and of streams that
-/// ended.
+/// Tests a stream of another device, an event whose stream ended, and an array whose heap has no
+/// handle.
 #[test]
 fn events_and_streams_outlive_heap() {
     let (one, other) = (device(Schedule::OnDemand), device(Schedule::OnDemand));

@@ -11,8 +11,8 @@ use gpuheap::{Adapt, DeviceArray, Element, Error, HostData, MemoryKind, PoolKind
 
 use crate::support::{KINDS, Neighbours, assert_clean, device, heap, heaps};
 
-/// Host data that reports a different shape at each call, and the last shape from then on. The
-/// number of its elements matches none of the shapes.
+/// Host data that reports the next shape of a list at each call, and the last shape from then on.
+/// The number of its elements may match none of the shapes.
 struct Liar<'a, T> {
     says: &'a [usize],
     asked: Cell<usize>,
@@ -268,7 +268,7 @@ fn changing_shape_is_read_once() {
     assert_clean(&device, &heap, "shapes");
 }
 
-/// If the product of the other axes overflows, an array without elements is an error too.
+/// If the product of the other axes overflows, operations fail on an array without elements too.
 #[test]
 fn huge_empty_axes_are_errors() {
     let device = device(1 << 30, Schedule::Immediate);
@@ -288,7 +288,7 @@ fn huge_empty_axes_are_errors() {
     assert_clean(&device, &heap, "empty");
 }
 
-/// Iterators that report a wrong number of items, and continue after their end.
+/// An iterator that reports a wrong number of items, and continues after its end.
 struct Odd(usize);
 
 impl Iterator for Odd {

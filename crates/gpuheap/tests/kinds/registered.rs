@@ -210,7 +210,7 @@ fn failing_call_loses_no_vector() {
         assert_eq!(registered(target.heap()).live, 0);
         drop(target.register(vector).unwrap());
     }
-    // If the driver does not unlock memory, it is not freed, and stays counted.
+    // If the driver does not unlock memory, the memory is not freed, and stays counted.
     let array = target.register(vec![4_u8; 100]).unwrap();
     fails("cuMemHostUnregister");
     array.unregister().unwrap_err();

@@ -72,7 +72,7 @@ fn zero_on_free_covers_whole_block() {
                 let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, pool);
                 let target = heap.on(&device.stream().unwrap()).kind(kind);
                 let address = dirty(&target);
-                // Without filling, the next block contains the old bytes. The tests below rely on
+                // Without filling, the next block contains the old bytes. The check below relies on
                 // that.
                 assert_eq!(next_contents(&target), (vec![0xab], address), "{what}");
                 way(secret(&target.zero_on_free(true)));

@@ -18,7 +18,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Counts the threads of the process. Threads of other tests are counted too, but they end as well.
+/// Counts the trim threads of the process. Those of other tests are counted too, but they end too.
 #[test]
 fn idle_trim_returns_every_kind() {
     for pool in PoolKind::ALL {

@@ -234,7 +234,7 @@ fn a_logger_that_panics_harms_nothing() {
     let count = std::rc::Rc::new(RefCell::new(0));
     let counted = count.clone();
     LISTENER.with(RefCell::take);
-    // A listener that panicked is dropped, so it is put back for each call.
+    // A listener that panicked is dropped, so a new listener is set before each call.
     let again = move || {
         let counted = counted.clone();
         listen(move |_, _, _| {
@@ -252,7 +252,7 @@ fn a_logger_that_panics_harms_nothing() {
     LISTENER.with(RefCell::take);
 }
 
-/// When the heap ends, the logger's own thread-locals no longer exist, so the logger panics.
+/// When the heap ends, the logger's own thread-local variables no longer exist, so it panics.
 #[test]
 fn heap_in_thread_local_ends_cleanly() {
     struct Last(RefCell<Option<Heap>>);

@@ -28,7 +28,7 @@ fn nested_meters_count_one_kind_each() {
     drop(before);
     let reading = outer.read().unwrap();
     assert_eq!((reading.live_before, reading.live_peak, reading.live), (100, 5100, 300));
-    // The end of the outer meter changes nothing for the inner one.
+    // The end of the outer meter changes nothing for the inner meter.
     drop(outer);
     drop(make_array(&heap, 1700));
     assert_eq!(inner.read().unwrap().live_peak, 2000);
@@ -51,7 +51,7 @@ fn meter_counts_bytes_from_driver() {
     assert_all_returned(&device, &heap, "binned");
 }
 
-/// Two threads allocate. One of them uses another heap and another kind of memory.
+/// Two threads allocate. One of them also uses another heap and another kind of memory.
 #[test]
 fn thread_usage_excludes_other_threads() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -73,8 +73,8 @@ fn retry_runs_after_each_step() {
         calls += 1;
         Err(Theirs::NoMemory(calls))
     });
-    // The six calls are: the first one, one after each reclaim step (completed frees, frees in
-    // flight, some cache, all cache), and a last one.
+    // The six calls are: a first call, one after each reclaim step (completed frees, frees in
+    // flight, some cache, all cache), and a last call.
     assert_eq!((never, calls), (Err(Theirs::NoMemory(6)), 6));
 
     calls = 0;

@@ -27,7 +27,7 @@ fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     fit
 }
 
-/// A pool of the driver holds 32 MiB for a block of 2 MiB, and returns none of them.
+/// A pool of the driver holds 32 MiB for a block of 2 MiB, and returns nothing while it is live.
 #[test]
 fn driver_step_memory_is_not_promised() {
     for pool in POOLS {
@@ -82,7 +82,7 @@ fn heaps_sharing_granule_fit_device() {
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
 }
 
-/// A small heap takes new memory and does not make a stream wait for another.
+/// A small heap takes new memory instead of making a stream wait for another stream.
 #[test]
 fn request_takes_at_most_forecast() {
     let mut rather = 0;

@@ -135,7 +135,7 @@ fn would_fit_names_missing_bytes() {
     };
     assert_eq!((*short_by, *cause, *needs_all), (4 * MIB, Cause::OtherHeaps, false));
     assert_eq!(would_have_to_go[..], [InTheWay::Live(40 * MIB), InTheWay::OtherHeaps(140 * MIB)]);
-    // Both a limit and the device prevent one request.
+    // Both the limit and the device prevent this request.
     mine.set_limits(Limits { soft: None, hard: Some(100 * MIB) }).unwrap();
     assert_eq!(
         mine.would_fit(80 * MIB).unwrap().to_string(),

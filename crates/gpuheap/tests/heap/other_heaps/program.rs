@@ -174,7 +174,7 @@ struct Program<'a> {
     what: String,
     device: &'a Device,
     heaps: &'a [Heap],
-    /// A thread holds this lock for reading while it acts, and for writing to stop the others.
+    /// A thread locks this for reading while it acts, and for writing to stop all other threads.
     everybody: RwLock<()>,
     /// Blocks that one thread allocated and another frees.
     handed_over: Mutex<Vec<Held>>,
@@ -187,8 +187,8 @@ impl Program<'_> {
         let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
         let mut held: Vec<Held> = Vec::new();
         for _ in 0..80 {
-            // Some requests stop the other threads from before the first attempt until after the
-            // second.
+            // For some requests, the other threads are stopped before the first attempt and go on
+            // after the second attempt.
             let alone = random.below(3) == 0;
             let (_others, _nobody) = match alone {
                 true => (None, Some(self.everybody.write().unwrap())),
@@ -227,7 +227,7 @@ impl Program<'_> {
                 }
             }
         }
-        // Other threads may be running again, one of them with the rest stopped.
+        // Another thread may have stopped all other threads, so this thread takes the lock too.
         let _others = self.everybody.read().unwrap();
         held.clear();
     }
