@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     /// Condition variable that is notified when a callback returns or work is queued.
     pub(crate) changed: Condvar,
-    /// Number of the emulator in this process. A thread that runs a callback stores this number in
+    /// Identifier of the emulator in this process. A thread that runs a callback stores it in
     /// `IN_CALLBACK`.
     pub(crate) instance: u64,
     /// True if the checks look for misuse.
@@ -164,7 +164,7 @@ impl Emulator {
     }
 
     /// Marks a range of device memory as never written. Call this when an allocator of the program
-    /// hands out part of a larger allocation, which the driver does not see.
+    /// hands out part of a larger allocation, because the driver does not see that.
     pub fn handed_out(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::handed_out") {
             call.hand_out(address, bytes);
@@ -387,7 +387,7 @@ thread_local! {
     static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest request for device memory.
     static REQUEST: Cell<Option<Request>> = const { Cell::new(None) };
-    /// Number of the emulator whose callback this thread is running, or 0.
+    /// Identifier of the emulator whose callback this thread is running, or 0.
     pub(crate) static IN_CALLBACK: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -38,7 +38,7 @@ pub enum FindingKind {
     Unordered,
     /// A block that a heap hands out although it overlaps a live block.
     OverlappingBlocks,
-    /// A module with a kernel other than gpuheap's own. The emulator does not run it.
+    /// A module with a kernel other than gpuheap's own. The emulator does not run that kernel.
     KernelRefused,
     /// A call of the driver from one of its callbacks.
     CalledFromCallback,

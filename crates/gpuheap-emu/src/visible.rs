@@ -9,9 +9,9 @@ impl Options {
     ///
     /// The list contains either ordinals or UUIDs, separated by commas. An ordinal is parsed like
     /// C's `atoi`: text after the digits is ignored. A UUID is `GPU-` and hexadecimal digits: all
-    /// digits, or enough to distinguish the device from the others. The list ends before the first
-    /// entry that names no device, or that has another form than the first entry. An empty list
-    /// shows no device. If the list names a device twice, `cuInit` fails with
+    /// digits, or enough to distinguish the device from other devices. The list ends before the
+    /// first entry that names no device, or that has another form than the first entry. An empty
+    /// list shows no device. If the list names a device twice, `cuInit` fails with
     /// `CUDA_ERROR_INVALID_DEVICE`. Measured on one H200 with driver 580.
     pub fn with_visible_devices(mut self, list: &str) -> Options {
         let by_uuid = list.starts_with(UUID);

@@ -274,7 +274,7 @@ fn visible_devices_keep_their_uuid() {
         (&format!("{UUID}00000001"), vec![1]),
         (&format!("{UUID}00000001f,{UUID}00000000"), vec![1, 0]),
         (&UUID.to_lowercase().replace("gpu", "GPU").replace("7500", "750000000002"), vec![2]),
-        // The list ends before the first entry that names no device, or that has the other form.
+        // The list ends before the first entry that names no device, or whose form differs.
         ("1,7,0", vec![1]),
         (&format!("{UUID}00000002,0"), vec![2]),
         (&format!("1,{UUID}00000002"), vec![1]),

@@ -188,7 +188,7 @@ fn wsl2_profile_lacks_features() {
     );
     ok!(gpu, cuMemFree_v2(managed));
     // Without concurrent access, managed memory takes memory of the device, like all other memory
-    // on it.
+    // there.
     for _ in 0..profile.late_release_calls {
         ok!(gpu, cuCtxSynchronize());
     }

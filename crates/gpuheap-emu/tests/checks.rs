@@ -463,7 +463,7 @@ fn kernels_are_ordered_like_copies() {
         let text = &scene.gpu.findings().unwrap()[0].text;
         assert!(text.contains("cuLaunchKernel"), "{text}");
     });
-    // Two streams that each write every second byte do not conflict.
+    // Two streams that write alternate bytes do not conflict.
     expect(&[], |scene| {
         scene.fill(scene.one);
         scene.order(scene.one, scene.two);

@@ -210,8 +210,8 @@ fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usiz
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        // Other waits imply most waits of a random program. A draw is rejected if others imply the
-        // removed wait.
+        // Other waits imply most waits of a random program. A draw is rejected if other waits imply
+        // the removed wait.
         max_global_rejects: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -239,7 +239,7 @@ proptest! {
         prop_assume!(!waits.is_empty());
         let (later, earlier) = waits.remove(which.index(waits.len()));
         prop_assume!(!ordered(&steps, &waits, earlier, later));
-        // After a renewal, the buffer of the earlier step is another one, so no conflict is left.
+        // After a renewal, the earlier step's buffer is another allocation, so no conflict is left.
         let renewed = steps[earlier + 1..later].iter().any(|step| matches!(step, Step::Renew { .. }));
         prop_assume!(!renewed);
         for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {

@@ -146,7 +146,7 @@ impl Call<'_> {
         &mut self,
         (executable, graph, flags): args::cuGraphInstantiateWithFlags,
     ) -> Outcome {
-        // An upload needs a stream. Only `cuGraphInstantiateWithParams` takes one: measured.
+        // An upload needs a stream. Only `cuGraphInstantiateWithParams` takes a stream: measured.
         fail_if(flags & UPLOAD != 0, INVALID_VALUE)?;
         self.instantiate(executable, graph, flags)
     }
@@ -305,7 +305,7 @@ impl Call<'_> {
         }
     }
 
-    /// Resets a high-water mark. It is always zero. No other value can be set.
+    /// Resets a high-water mark. The mark is always zero, and can only be set to zero.
     pub(crate) fn cuDeviceSetGraphMemAttribute(
         &mut self,
         (device, attribute, value): args::cuDeviceSetGraphMemAttribute,
@@ -424,8 +424,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Drops the captures that `gone` selects: those of a context that ends, or of a stream that is
-    /// destroyed.
+    /// Drops the captures that `gone` selects: captures of a context that ends, or of a stream that
+    /// is destroyed.
     pub(crate) fn drop_captures(&mut self, gone: impl Fn(&Capture) -> bool) {
         let captures = &mut self.state.captures;
         captures.active.retain(|capture| {

@@ -330,7 +330,7 @@ impl Call<'_> {
     }
 
     /// Returns the code for a stale handle of a stream or event. If the current context was
-    /// destroyed and destroyed the object too, returns the code for that context (measured).
+    /// destroyed together with the object, returns the code for that context (measured).
     pub(crate) fn stale_handle(&self) -> CUresult {
         let destroyed = CUresult::ERROR_CONTEXT_IS_DESTROYED;
         if self.current() == Err(destroyed) { destroyed } else { CUresult::ERROR_INVALID_HANDLE }

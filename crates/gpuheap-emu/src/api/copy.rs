@@ -87,8 +87,8 @@ impl Call<'_> {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
-    /// Checks the contexts of a copy between peers. Either may be null, and neither has to be the
-    /// context of the memory (two H200, driver 580).
+    /// Checks the contexts of a copy between peers. Either context may be null, and neither has to
+    /// be the context of the memory (two H200, driver 580).
     fn check_contexts(&self, target: CUcontext, source: CUcontext) -> Outcome {
         for context in [target, source] {
             if !context.is_null() {
@@ -99,8 +99,7 @@ impl Call<'_> {
     }
 
     /// Checks that the stream's device may use addresses of pools and of mappings. Copies between
-    /// peers are the exception: they need no access, and neither does a copy of plain memory of
-    /// another device (two H200, driver 580).
+    /// peers, and copies of another device's plain memory, need no access (two H200, driver 580).
     fn require_access(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
         let stream = self.stream(stream)?;
         let context = self.context_of(stream);
@@ -115,8 +114,8 @@ impl Call<'_> {
     }
 
     /// Returns whether work of a context may use the memory at an address. Plain memory of another
-    /// context's device needs peer access to that context, pool memory access to the pool, and
-    /// mapped memory access to the mapping.
+    /// context's device needs peer access to that context. Pool memory needs access to the pool,
+    /// and mapped memory needs access to the mapping.
     pub(super) fn reaches(&self, context: u32, address: u64) -> bool {
         let device = self.device_of(context);
         let Some((_, found)) = self.state.space.find(address) else { return false };

@@ -83,8 +83,8 @@ impl Call<'_> {
         }
         let shape = Shape { width, height };
         let side = self.check_side(Side { address: pointer, is: Is::Device, pitch }, shape)?;
-        // A fill refuses memory that its device has no access to, other than a kernel (two H200,
-        // driver 580).
+        // Unlike a kernel, a fill refuses memory that its device has no access to (two H200, driver
+        // 580).
         let is_mapped = self.range_of(pointer).is_some();
         fail_if(is_mapped && !self.reaches(self.context_of(index), pointer), INVALID_VALUE)?;
         self.begin(index);

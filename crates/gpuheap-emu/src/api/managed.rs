@@ -334,8 +334,8 @@ const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };
 
-/// Returns a location as the device number that the first forms of advice and prefetch use. A NUMA
-/// node of the host becomes the number of the host.
+/// Returns a location as the ordinal that the first forms of advice and prefetch use. A NUMA node
+/// of the host becomes the ordinal of the host.
 fn device_of(location: CUmemLocation) -> CUdevice {
     if location.kind == CUmemLocationType::DEVICE { location.id } else { CU_DEVICE_CPU }
 }

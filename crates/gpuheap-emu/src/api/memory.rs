@@ -310,7 +310,7 @@ impl Call<'_> {
 
     /// Frees all memory of a context that ends. Pool memory belongs to the device and stays. This
     /// was measured on an H200 for a created context and for a reset of the primary context
-    /// (2026-11-22). For the last release of the primary context, it is assumed.
+    /// (2026-11-22). For the last release of the primary context, this is assumed.
     pub(crate) fn free_context(&mut self, context: u32, report_leaks: bool) {
         let is_primary = self.state.contexts.at(context).is_some_and(|context| context.primary);
         let live: Vec<(u64, bool)> = self
@@ -331,8 +331,8 @@ impl Call<'_> {
                 self.free_now(address);
             }
         }
-        // Pool memory stays without a context, because a new context may get the index of this one.
-        // This includes pool memory whose free is queued.
+        // Pool memory stays without a context, because a new context may get the index of the ended
+        // context. This includes pool memory whose free is queued.
         for found in self.state.space.iter_mut() {
             if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
                 found.context = NO_CONTEXT;

@@ -122,10 +122,10 @@ impl Call<'_> {
         type A = CUmemPool_attribute;
         let found = self.pool(pool)?;
         // SAFETY: the caller passes a pointer to an `int` for the attributes that are switches, and
-        // to a `u64` for the others.
+        // to a `u64` for the other attributes.
         let (flag, number) = unsafe { (value.cast::<c_int>(), value.cast::<u64>()) };
         let flag = || flag.get().map(|value| value != 0);
-        // A high-water mark can only be reset to the current value.
+        // A high-water mark accepts only 0. It is then reset to the current value.
         let back = || match number.get()? {
             0 => Ok(()),
             _ => Err(INVALID_VALUE),
@@ -155,7 +155,7 @@ impl Call<'_> {
         type A = CUmemPool_attribute;
         let found = self.pool(pool)?;
         // SAFETY: the caller passes a pointer to an `int` for the attributes that are switches, and
-        // to a `u64` for the others.
+        // to a `u64` for the other attributes.
         let (flag, number) = unsafe { (value.cast::<c_int>(), value.cast::<u64>()) };
         let flag = |set: bool| flag.write(c_int::from(set));
         let number = |bytes: u64| number.write(bytes);

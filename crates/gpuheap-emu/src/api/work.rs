@@ -10,9 +10,8 @@ use crate::{Kernels, Schedule};
 const BUFFER: u64 = 1 << 20;
 
 /// Largest copy from the host, or fill by a kernel, whose content is kept if kernels are not run,
-/// bytes. Programs read
-/// back sizes and indices that they uploaded. If the content of weights and batches were kept too,
-/// the host would need as much memory as the device.
+/// bytes. Programs read back sizes and indices that they uploaded. If the content of weights and
+/// batches were kept too, the host would need as much memory as the device.
 pub(super) const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {

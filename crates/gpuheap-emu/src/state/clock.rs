@@ -1,13 +1,13 @@
 //! Vector clocks. They record the order of steps of the host and the streams.
 
-/// Number of an actor, never reused. The host is one actor, and each stream is another.
+/// Index of an actor, never reused. The host is one actor, and each stream is another actor.
 pub(crate) type Lane = usize;
 
 /// Lane of the host. All host threads share this lane, because the emulator does not see the host's
 /// locks. A clock for each thread would report accesses that those locks order.
 pub(crate) const HOST: Lane = 0;
 
-/// Number of the last step of each lane that has happened, indexed by lane.
+/// Last step of each lane that has happened, indexed by lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Vec<u64>);
 

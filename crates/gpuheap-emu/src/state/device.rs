@@ -20,8 +20,8 @@ pub(crate) enum Owner {
 
 pub(crate) struct Device {
     pub(crate) profile: Profile,
-    /// Number of the device in the machine. The device's UUID and place on the PCI bus contain this
-    /// number.
+    /// Index of the device in the machine. The device's UUID and place on the PCI bus contain this
+    /// index.
     pub(crate) number: CUdevice,
     used: [u64; 5],
     high_water: u64,

@@ -30,8 +30,7 @@ const MOST_ELF: u64 = 1 << 30;
 const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const COMPRESSED: u64 = 0x2000 | 0x8000;
-/// Format number of an attribute with a size, and number of the attribute that describes a
-/// parameter.
+/// Format of an attribute with a size, and identifier of the attribute that describes a parameter.
 const SIZED: u8 = 4;
 const PARAMETER: u8 = 0x17;
 

@@ -43,9 +43,9 @@ pub(crate) struct Allocation {
     /// Index of the allocation's context, or [`NO_CONTEXT`].
     pub(crate) context: u32,
     pub(crate) device: usize,
-    /// Number that no other allocation ever has.
+    /// Identifier that no other allocation ever has.
     pub(crate) id: u64,
-    /// Queued free of the allocation. The stream has not reached it yet.
+    /// Queued free of the allocation. The stream has not reached that free yet.
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
     /// Advice given for managed memory.

@@ -648,7 +648,7 @@ fn reduce_to_the_end(
 fn groups(bench: &Bench<'_, '_>) {
     let mut random = Random(7);
     let types = Type::ALL.iter().copied();
-    // The last case of each has more aggregates than fit into a block's shared memory.
+    // The last case of each type has more aggregates than fit into a block's shared memory.
     let of_sums: &[_] = &[(1, 1, 1), (5000, 1, 7), (999, 3, 100), (3000, 50, 120)];
     for of in types.map(Some).chain([None]) {
         let folds = if of.is_some() { Fold::ALL } else { &[Fold::Count] };
@@ -705,7 +705,7 @@ fn fold_groups(
         let values: Vec<u8> = match of {
             Type::F32 => floats(|number| (number as f32).to_le_bytes().to_vec()),
             Type::F64 => floats(|number| number.to_le_bytes().to_vec()),
-            // The squares of larger ones are not exact.
+            // The squares of larger numbers are not exact.
             of if fold == Fold::Squares && of.size() > 1 => {
                 floats(|number| (number.abs() as u64).to_le_bytes().to_vec())
                     .chunks_exact(8)

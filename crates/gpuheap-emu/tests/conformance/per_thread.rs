@@ -1,5 +1,5 @@
 //! Default streams of single threads, and the legacy default stream. Threads without their own
-//! default stream use the legacy one.
+//! default stream use the legacy default stream.
 
 use std::ffi::c_void;
 use std::thread;

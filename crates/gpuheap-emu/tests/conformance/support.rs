@@ -32,8 +32,8 @@ pub(crate) struct Gpu<'d> {
     pub(crate) context: CUcontext,
 }
 
-/// Runs a test on the real device that the environment names. If the environment names none, runs
-/// the test on the emulator under every schedule.
+/// Runs a test on the real device that the environment names. If the environment names no device,
+/// runs the test on the emulator under every schedule.
 pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
     run(true, test);
 }

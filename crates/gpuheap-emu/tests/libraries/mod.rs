@@ -2,7 +2,7 @@
 //!
 //! Cargo builds no cdylib for the tests of a package, because a dependency of a test must be a
 //! library that Rust code can link. These libraries must never be linked into a Rust program,
-//! because they would replace the real libraries for that program's other users. So the tests build
+//! because they would replace the real libraries for all code of that program. So the tests build
 //! them with the cargo that runs the tests.
 #![allow(dead_code, reason = "each suite uses its own part")]
 
