@@ -174,7 +174,7 @@ fn thread_end_prints_program_end_not() {
             std::process::exit(0)
         }
         Ok(_) => {
-            // SAFETY: nothing was opened yet, and the harness's own thread waits for this one.
+            // SAFETY: nothing was opened yet, and the harness's own thread waits for this thread.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the call only sets the time at which a child that hangs is ended.

@@ -1,7 +1,7 @@
 //! Transfer of whole structures to the device and back.
 //!
-//! [`Target::adapt`] uploads the arrays inside a structure and keeps the rest. [`Host`] downloads
-//! the structure again:
+//! [`Target::adapt`] uploads the arrays inside a structure and keeps its other values. [`Host`]
+//! downloads the structure again:
 //!
 //! ```
 //! use gpuheap::{Adapt, Device, DeviceArray, Host};

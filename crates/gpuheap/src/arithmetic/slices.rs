@@ -226,7 +226,7 @@ impl Selection {
                         selection.start += first * stride as usize;
                     }
                     selection.shape.push(count);
-                    // A single element has no next one, so its stride is 0.
+                    // A single element has no next element, so its stride is 0.
                     selection.strides.push(if count > 1 { stride * step } else { 0 });
                 }
                 _ => return Err(other_axes(shape, slice)),

@@ -20,7 +20,7 @@ pub trait Source {
     #[doc(hidden)]
     fn next_piece(&mut self) -> Option<Self::Piece>;
 
-    /// Takes back the last piece, to return it again as the next one.
+    /// Takes back the last piece, to return it again as the next piece.
     #[doc(hidden)]
     fn put_back(&mut self, piece: Self::Piece);
 

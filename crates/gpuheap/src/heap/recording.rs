@@ -84,8 +84,8 @@ impl HeapInner {
         Ok(recorder)
     }
 
-    /// Closes all thread caches. Threads open new ones, which know whether allocations are
-    /// recorded.
+    /// Closes all thread caches. Threads open new caches, which know whether allocations
+    /// are recorded.
     fn reopen_caches(&self) {
         self.stores().for_each(|store| store.lock().close(|_| true));
     }

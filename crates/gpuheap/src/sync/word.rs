@@ -82,8 +82,8 @@ mod tests {
     use super::super::shim::OwnedU64;
     use super::*;
 
-    /// Each thread adds one to a number with a load and a store: if both had the word at once, one
-    /// addition would be lost.
+    /// Each thread adds one to a number with a load and a store: if both threads had the word at
+    /// once, one addition would be lost.
     #[test]
     fn word_excludes_owner_while_closed() {
         let entered = std::sync::Arc::new(AtomicU32::new(0));

@@ -27,8 +27,8 @@ fn ten_thousand_arrays_are_few_calls() {
     let copies = calls("cuMemcpyDtoHAsync_v2");
     assert_eq!(Host.adapt(&up).unwrap(), host);
     if !on_real_gpu() {
-        // The first array of a block is read alone, because a program may need only that one. Each
-        // of the three blocks therefore takes two copies.
+        // The first array of a block is read alone, because a program may need only that array.
+        // Each of the three blocks therefore takes two copies.
         assert_eq!(calls("cuMemcpyDtoHAsync_v2") - copies, 6);
     }
     drop(up);
@@ -46,7 +46,7 @@ fn each_is_independent_of_the_others() {
             assert_eq!(array.device_ptr(&array.stream()).unwrap() % 256, 0);
             assert_eq!((array.kind(), array.bytes()), (kind, 100));
         }
-        // Arrays are freed one by one, in different ways, while the others stay.
+        // Arrays are freed one by one, in different ways, while other arrays stay.
         up.remove(3).free().unwrap();
         assert_eq!(up.remove(3).release().unwrap(), 0);
         let shared = up.remove(3).into_shared();

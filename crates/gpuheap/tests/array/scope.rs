@@ -156,7 +156,7 @@ fn innermost_scope_owns_array() {
         let scoped = outer.target().unwrap();
         let ((late, twice, once), inner) = heap.thread_scope(|inner| {
             let made = |n: usize| target.filled(n, 1_u8).unwrap();
-            // The array belongs to the later scope, even if the target is of the earlier one.
+            // The array belongs to the later scope, even if the target is of the earlier scope.
             let other = scoped.filled(2, 1_u8).unwrap();
             drop(inner.keep(other));
             (made(20), outer.keep(inner.keep(made(30))), inner.keep(made(40)))

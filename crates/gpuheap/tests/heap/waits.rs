@@ -25,7 +25,7 @@ const WAYS: [(&str, Learn); 4] = [
     }),
 ];
 
-/// Sizes of blocks. For each pool, threads cache some of them, and not the others.
+/// Sizes of blocks. For each pool, threads cache blocks of some sizes, and not of other sizes.
 const SIZES: [usize; 4] = [KIB, 48 * KIB, MIB, 5 * MIB];
 
 fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
@@ -53,7 +53,7 @@ fn later_work_is_not_waited_for() {
                     // This is more work than the emulator does during the heap's own queries.
                     (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
-                        // This block is too large for the first request and for later ones.
+                        // This block is too large for the first request and for later requests.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
                     }
                     let emulator = device.emulator().unwrap();

@@ -103,7 +103,7 @@ fn handler_frees_threads_leftovers() {
     thread.join().unwrap();
 }
 
-/// Nested scopes are made on a large stack, and their chain is dropped on a small one.
+/// Nested scopes are made on a large stack, and their chain is dropped on a small stack.
 #[test]
 fn target_keeps_chain_of_scopes() {
     fn nest(heap: &Heap, depth: usize) -> Target {

@@ -169,7 +169,7 @@ fn logger_may_use_logged_heap() {
         drop(heap);
         LISTENER.with(RefCell::take);
         // The count includes every step of the last request, the opening and closing of the
-        // device's own heap, and the closing of this one.
+        // device's own heap, and the closing of this test's heap.
         assert!(*count.borrow() > 6, "{pool}: {}", count.borrow());
     }
 }
