@@ -56,8 +56,8 @@ impl Target {
     /// heap's limit and the device both still allow, counting the cached memory of all heaps of
     /// this process as free.
     ///
-    /// If a batch does not fit in memory, that batch and all later batches are halved. If a single row
-    /// does not fit, the iterator returns an error and ends. See [`Batches`].
+    /// If a batch does not fit in memory, that batch and all later batches are halved. If a single
+    /// row does not fit, the iterator returns an error and ends. See [`Batches`].
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
