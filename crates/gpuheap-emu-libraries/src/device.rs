@@ -19,9 +19,9 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 /// Code that takes device memory when a program first uses it.
 ///
 /// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
-/// (driver 580, PyTorch 2.11, 2026-11-22). It was 224 MiB in each of 9 programs that used cuBLAS on
-/// two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The sizes of cuFFT,
-/// cuSOLVER and cuSPARSE were measured at the first use of each library, on another H200
+/// (driver 580, PyTorch 2.11, 2026-11-22). That memory was 224 MiB in each of 9 programs that used
+/// cuBLAS on two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The sizes of
+/// cuFFT, cuSOLVER and cuSPARSE were measured at the first use of each library, on another H200
 /// (2026-11-24). The sizes of NCCL were measured on two further H200 (2026-11-28). For other cards,
 /// sizes are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,13 +32,13 @@ pub(crate) enum Loaded {
     Cudnn,
     /// Stacks of a kernel that spills registers, for all threads that the device can run at once:
     /// 384 MiB. Benchmark mode allocated them for 25 of 29 convolutions that `Convolution::spills`
-    /// describes, and for none of 149 others (2026-11-28).
+    /// describes, and for none of 149 other convolutions (2026-11-28).
     CudnnStacks,
     Cufft,
     Cusolver,
     Cusparse,
     /// NCCL's kernels. They are loaded with the first communicator. PyTorch's processes took 70 MiB
-    /// more there, for the streams that a process group creates.
+    /// more, for the streams that a process group creates.
     Nccl,
     /// Stacks of NCCL's kernels, for all threads that the device can run at once. They are
     /// allocated when the first kernel runs. A communicator of one rank runs no kernel.

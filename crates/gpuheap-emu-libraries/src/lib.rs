@@ -1,8 +1,8 @@
 //! Stand-ins for the CUDA libraries that PyTorch loads, as one shared library.
 //!
-//! Functions that affect a program's memory are modelled. The others succeed without an effect, or
-//! return an error code of their library. This library runs no code when it is loaded, and no panic
-//! reaches the program.
+//! Functions that affect a program's memory are modelled. The other functions succeed without an
+//! effect, or return an error code of their library. This library runs no code when it is loaded,
+//! and no panic reaches the program.
 #![cfg(unix)]
 #![allow(non_snake_case)]
 

@@ -18,7 +18,7 @@ use memory::Channels;
 
 /// Largest result that a collective writes, bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// Lowest identifier of a reduction that a program creates. NCCL predefines the lower ones.
+/// Lowest identifier of a reduction that a program creates. NCCL predefines lower identifiers.
 const OWN_REDUCTION: c_int = 5;
 /// Colour of a rank that joins no new communicator in a split.
 const NO_COLOUR: c_int = -1;

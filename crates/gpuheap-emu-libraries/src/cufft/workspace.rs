@@ -52,7 +52,7 @@ impl Length {
     }
 
     /// Returns how many copies of complex data a pass over this dimension needs, in thousandths.
-    /// `strided` is `true` if the dimension is not the last one.
+    /// `strided` is `true` if the dimension is not the last dimension.
     fn complex_copies(&self, is_double: bool, strided: bool) -> u64 {
         let length = self.length;
         let in_one_kernel = if is_double { 11_000 } else { 24_576 };
