@@ -1,9 +1,9 @@
 //! `cuGetProcAddress`: looks up a function by base name and version.
 //!
-//! CUDA's reference does not define the results of a failed search. So each outcome equals
-//! libcuda 13.0 on an H200. `cuGetProcAddress` returns `CUDA_ERROR_NOT_FOUND` and does not write
-//! the address. `cuGetProcAddress_v2` succeeds, writes a null address, and writes the reason as the
-//! status.
+//! CUDA's reference does not define the results of a failed search. So each outcome equals the
+//! outcome of libcuda 13.0 on an H200. `cuGetProcAddress` returns `CUDA_ERROR_NOT_FOUND` and does
+//! not write the address. `cuGetProcAddress_v2` succeeds, writes a null address, and writes the
+//! reason as the status.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

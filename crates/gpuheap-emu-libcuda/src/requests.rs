@@ -25,7 +25,7 @@ const LINES: usize = 3;
 /// this number. Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
-/// Libraries of gpuheap, other than this one, that replace the vendor's libraries.
+/// Libraries of gpuheap, other than this library, that replace the vendor's libraries.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
 /// Libraries of gpuheap that contain a heap for programs: the C interface and the drop-in.
@@ -46,7 +46,7 @@ const HEAP: &str = "gpuheap";
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
-/// `true` once a request was refused. From then on, later requests are compared with refused ones.
+/// `true` once a request was refused. From then on, requests are compared with refused requests.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {

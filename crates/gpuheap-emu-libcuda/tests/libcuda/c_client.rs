@@ -1,5 +1,5 @@
-//! Tests with C programs that use `libcuda.so.1`. Some are linked with it, and others load it with
-//! `dlopen`.
+//! Tests with C programs that use `libcuda.so.1`. Some programs are linked with it, and other
+//! programs load it with `dlopen`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -89,7 +89,7 @@ const ANSWERS: &str = include_str!("entry_points.txt");
 
 /// Compares the results with a real driver's results, at each version that changes a result and at
 /// the version before it. The table lacks the driver's first generation of functions, with 32-bit
-/// sizes. For those, the lookup returns that the version is not sufficient.
+/// sizes. For these functions, the lookup returns that the version is not sufficient.
 #[test]
 fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();
