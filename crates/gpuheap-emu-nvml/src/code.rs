@@ -12,7 +12,7 @@ pub(crate) fn fail_if(condition: bool, code: Code) -> Outcome {
     if condition { Err(code) } else { Ok(()) }
 }
 
-/// Result code of an NVML function. The number equals `nvmlReturn_t`'s.
+/// Result code of an NVML function, numbered as in `nvmlReturn_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[repr(transparent)]
 #[serde(try_from = "String")]

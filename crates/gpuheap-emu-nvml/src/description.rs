@@ -167,7 +167,7 @@ pub(crate) struct Clocks {
     pub(crate) video: Option<u32>,
 }
 
-/// Compute mode: which processes may use the device. The numbers equal `nvmlComputeMode_t`'s.
+/// Compute mode: which processes may use the device. Numbered as in `nvmlComputeMode_t`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {

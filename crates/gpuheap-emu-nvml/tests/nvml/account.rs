@@ -48,7 +48,7 @@ fn variables(account: &Path) -> [(&'static str, &str); 2] {
     ]
 }
 
-/// Returns the processes on device 1 that another process lists, one line for each.
+/// Returns the processes on device 1 that another process lists, one line for each process.
 fn listed(folder: &TempDir, account: &Path) -> String {
     let text = library::run_ignored_test("account::lists", folder, &variables(account));
     let lines = text.lines().filter_map(|line| line.strip_prefix("listed "));
