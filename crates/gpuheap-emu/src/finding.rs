@@ -47,7 +47,7 @@ pub enum FindingKind {
 }
 
 /// Maximum number of kept findings, which bounds host memory. A program that repeats one mistake
-/// makes millions of findings, and the first ones suffice to find the mistake.
+/// makes millions of findings, and the first findings suffice to find the mistake.
 const FINDINGS: usize = 1000;
 
 /// The first findings of an emulator, and the number of findings dropped after them.
@@ -58,7 +58,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Keeps a finding. If [`FINDINGS`] findings are kept already, drops the new one.
+    /// Keeps a finding. If [`FINDINGS`] findings are kept already, drops the new finding.
     pub(crate) fn add(&mut self, finding: Finding) {
         if self.kept.len() < FINDINGS { self.kept.push(finding) } else { self.dropped += 1 }
     }

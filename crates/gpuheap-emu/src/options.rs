@@ -82,8 +82,8 @@ pub enum Schedule {
     /// Only when the host waits. A query returns its answer and then does one step of the queried
     /// work, so that a loop of queries ends.
     OnDemand,
-    /// This much virtual time after the work was enqueued or, if later, after the work that it
-    /// waits for was done. Waits and [`Emulator::advance`](crate::Emulator::advance) move the
+    /// This much virtual time after the work was enqueued, or after the work that it waits for was
+    /// done, whichever is later. Waits and [`Emulator::advance`](crate::Emulator::advance) move the
     /// virtual clock. A query that answers "not ready" moves the clock by 100 ns, so that a loop of
     /// queries ends.
     Lag(Duration),

@@ -237,7 +237,7 @@ fn primary_context_stays_whatever_is_detached() {
     ok!(gpu, cuMemAlloc_v2(&mut 0, 64));
 }
 
-/// Returns the numbers of the devices that `list` shows on a machine with three devices, or the
+/// Returns the indices of the devices that `list` shows on a machine with three devices, or the
 /// code of `cuInit`.
 fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
     let three = [1, 2, 3].map(|gib| Profile::with_memory(gib * GIB)).to_vec();

@@ -64,7 +64,7 @@ fn orphaned_pool_memory_is_no_leak() {
     ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, stream));
     ok!(gpu, cuCtxDestroy_v2(own));
     // A new context that reuses the index of the first context does not get the objects of the
-    // first one.
+    // first context.
     let (other, stream) = own_context(&gpu);
     let mut context = other;
     let attribute = CUpointer_attribute::CONTEXT;

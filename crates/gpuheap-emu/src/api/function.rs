@@ -1,5 +1,5 @@
-//! Properties and occupancy of kernels that are not run. The figures are those of a small kernel
-//! with 32 registers and no static shared memory.
+//! Properties and occupancy of kernels that are not run. The figures are for a small kernel with 32
+//! registers and no static shared memory.
 
 use super::prelude::*;
 use crate::state::module::Function;

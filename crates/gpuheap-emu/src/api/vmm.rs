@@ -26,7 +26,7 @@ impl Call<'_> {
             !aligned || bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0,
             INVALID_VALUE,
         )?;
-        // If the requested address is taken, the driver gives another one without an error.
+        // If the requested address is taken, the driver gives another address without an error.
         let wanted = address != 0
             && address.is_multiple_of(alignment)
             && self.state.space.is_free(address, bytes);

@@ -181,7 +181,7 @@ impl Arena {
             let spare = self.backed.saturating_sub(keep);
             let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
             let end = place + bytes;
-            // The last chunk that a nearly full device provided may be smaller than the others.
+            // The last chunk that a nearly full device provided may be smaller than other chunks.
             // Such a chunk ends where no memory is backed.
             let last = if end == self.end || self.holes.contains_key(&end) {
                 end

@@ -32,7 +32,7 @@ pub(crate) struct Capture {
     pub(crate) thread: u64,
     pub(crate) mode: CUstreamCaptureMode,
     pub(crate) invalidated: bool,
-    /// Streams of the capture. The first one is the stream on which the capture began.
+    /// Streams of the capture. The capture began on the first stream.
     pub(crate) members: Vec<Member>,
     pub(crate) work: Vec<Work>,
 }
@@ -156,7 +156,7 @@ pub(crate) fn may_disturb(symbol: &str) -> bool {
 pub(crate) struct Event {
     pub(crate) context: u32,
     pub(crate) flags: u32,
-    /// Last record; `None` before the first one.
+    /// Last record; `None` before the first record.
     pub(crate) recorded: Option<Record>,
     /// Point of a capture, if the event marks such a point instead of a record.
     pub(crate) captured: Option<Captured>,

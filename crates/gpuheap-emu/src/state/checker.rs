@@ -70,7 +70,7 @@ impl Checker {
     }
 
     /// Puts a freed allocation in quarantine. If the quarantine then exceeds [`QUARANTINED`]
-    /// allocations, removes the oldest one.
+    /// allocations, removes the oldest allocation.
     pub(crate) fn quarantine(&mut self, base: u64, freed: Quarantined) {
         self.quarantine.insert(base, freed);
         self.quarantine_order.push_back(base);

@@ -26,7 +26,7 @@ const ELF_HEADER: usize = 64;
 const SECTION: usize = 64;
 /// Maximum size of an ELF file that is read, bytes. The largest ELF file of PyTorch has 60 MiB.
 const MOST_ELF: u64 = 1 << 30;
-/// Kinds of entries in a fat binary, and the flags of a compressed one.
+/// Kinds of entries in a fat binary, and the flags of a compressed entry.
 const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const COMPRESSED: u64 = 0x2000 | 0x8000;

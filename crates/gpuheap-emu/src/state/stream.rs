@@ -146,7 +146,7 @@ impl Stream {
     }
 
     /// Returns whether the rule of the legacy default stream orders work of this stream and of
-    /// another one: both are blocking streams of one context, and one is the legacy default stream.
+    /// `other`: both are blocking streams of one context, and one is the legacy default stream.
     pub(crate) fn is_ordered_with(&self, other: &Stream) -> bool {
         self.context == other.context
             && self.is_blocking()

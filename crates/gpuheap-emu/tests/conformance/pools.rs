@@ -114,7 +114,7 @@ fn full_device_gives_pool_small_chunks() {
         assert_eq!(full, CUresult::ERROR_OUT_OF_MEMORY);
         // The driver may keep some of the freed memory, so one freed block may not suffice. On an
         // H200, the allocation needed less than a chunk of freed memory on most days, and a whole
-        // chunk on others.
+        // chunk on other days.
         let mut freed = 0;
         let pooled = loop {
             gpu.free(blocks.pop().unwrap());
