@@ -37,7 +37,7 @@ const BY_POINTER: u32 = 1;
 /// Largest value of a slot that contains no function.
 const DISABLED: usize = 1;
 
-/// Slots of the extension's functions; the first one is unused.
+/// Slots of the extension's functions; the first slot is unused.
 const SLOTS: usize = 17;
 
 /// Handle of a heap in the profiler; null for the process.
