@@ -29,7 +29,7 @@ const LONGEST_COMMAND: usize = 200;
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Id of the process that tried to load the driver by name; 0 if no process did. In a forked child,
-/// the id differs from the child's.
+/// the id differs from the child's id.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
 /// Returns `true` if the file name of a library is a name of the driver.

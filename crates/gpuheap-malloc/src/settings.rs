@@ -34,7 +34,7 @@ fn read() -> Option<Settings> {
     Some(Settings { waits: waits?, report: report? })
 }
 
-/// Returns the value that a variable selects from `values`; the first one if the variable is not
+/// Returns the value that a variable selects from `values`; the first value if the variable is not
 /// set. For any other text, writes a message and returns `None`.
 fn choice<T: Copy>(variable: &str, values: &[(&str, T)]) -> Option<T> {
     let written = std::env::var_os(variable).unwrap_or_default();
