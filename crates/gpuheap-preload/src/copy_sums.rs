@@ -23,8 +23,8 @@ const HASHES: usize = 256;
 /// record. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Divisor of the recording's duration. If the quotient exceeds `INTERVAL_NS`, it is the minimum
-/// time instead. Each site then has about 500 records in a day.
+/// Divisor of the recording's duration. If the quotient exceeds `INTERVAL_NS`, the quotient is the
+/// minimum time. Each site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.

@@ -207,7 +207,7 @@ impl Ledger {
     }
 
     /// Subtracts bytes, and pending bytes, from an account. `pending` is 0 for a free. `bytes` is 0
-    /// for a request that succeeded. Both are the size of a request that failed.
+    /// for a request that succeeded. For a request that failed, both are the request's size.
     pub(crate) fn remove(&self, index: usize, bytes: u64, pending: u64) {
         let share = self.own_entry();
         let _lock = self.lock(OWNER.load(Ordering::Relaxed));

@@ -61,7 +61,7 @@ fn pytorchs() -> Option<*mut c_void> {
 }
 
 /// Records a block of a framework's pool. Leaves out the innermost `skipped` frames of Python: they
-/// belong to the hook. `framework` is a number of [`kind_of`].
+/// belong to the hook. `framework` is an index for [`kind_of`].
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_run_block_allocated(

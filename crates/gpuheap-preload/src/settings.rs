@@ -15,7 +15,7 @@ pub(crate) struct Settings {
     pub(crate) list: Option<PathBuf>,
     /// `true` to record native stacks.
     pub(crate) stacks: bool,
-    /// `true` to record frames of Python with the native ones.
+    /// `true` to record frames of Python with the native frames.
     pub(crate) python: bool,
     /// `true` to record copies.
     pub(crate) copies: bool,

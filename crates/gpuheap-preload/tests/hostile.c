@@ -223,7 +223,7 @@ static size_t resident(void) {
   return pages[1] * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Each path through the calls is another stack. */
+/* Each path through the calls gives another stack. */
 static void walk(unsigned path, int depth) {
   if (depth == 0) {
     CHECK(cuMemFree_v2(allocate(MIB)));
@@ -328,8 +328,8 @@ static void shares(const char *child_does) {
   _exit(0);
 }
 
-/* A child with 4 MiB is killed while it holds the lock of the ledger. It has changed a total, and
- * not yet its share. Its parent then requests all memory. */
+/* A child with 4 MiB is killed while it holds the lock of the ledger. The child has changed a
+ * total, and not yet its share. The parent then requests all memory. */
 static void half_done(const char *unused) {
   enum { DEVICES = 64, ENTRIES = 1 + 3 * DEVICES, ENTRY = 1 + 2 * DEVICES, ID = (1 << 22) - 1 };
   int ends[2];
