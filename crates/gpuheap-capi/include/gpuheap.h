@@ -474,7 +474,7 @@ enum gpuheap_status gpuheap_allocate_batch(struct gpuheap_heap *heap,
                                            void **addresses);
 
 // Frees several blocks, each as gpuheap_free does. Null addresses are allowed. If one free fails,
-// the other blocks are still freed. The status and the text are those of the first failure.
+// the other blocks are still freed. The status and the text describe the first failure.
 //
 // count: number of blocks. addresses: count addresses. The array is not changed.
 enum gpuheap_status gpuheap_free_batch(struct gpuheap_heap *heap,

@@ -221,8 +221,8 @@ result<std::vector<gpuheap_site>> sites(List list) {
 // Owner of memory for elements of a type. The memory is device memory, unless another kind was
 // requested. The destructor frees the memory in the order of its stream and of all streams that
 // used_on() named. No element is constructed: the elements are bytes. If the buffer was freed,
-// released or moved from, every call except data(), size() and release() fails with that reason. A
-// buffer of no elements is not an error.
+// released or moved from, every call that needs the memory fails with that reason. A buffer of no
+// elements is not an error.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");

@@ -141,7 +141,7 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
 }
 
 /// Frees several blocks, each as gpuheap_free does. Null addresses are allowed. If one free fails,
-/// the other blocks are still freed. The status and the text are those of the first failure.
+/// the other blocks are still freed. The status and the text describe the first failure.
 ///
 /// count: number of blocks. addresses: count addresses. The array is not changed.
 #[unsafe(no_mangle)]

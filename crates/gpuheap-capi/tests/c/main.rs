@@ -26,7 +26,7 @@ impl Language {
         if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
     }
 
-    /// Returns the installed compilers: the one from the environment, or the usual one, and clang.
+    /// Returns the installed compilers: the environment's compiler or the usual one, and clang.
     fn compilers(self) -> Vec<OsString> {
         let (variable, usual, other) = match self {
             Language::C => ("CC", "cc", "clang"),

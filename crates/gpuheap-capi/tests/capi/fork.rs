@@ -18,7 +18,7 @@ fn forked_child_gets_a_status() {
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Two threads call the heap all the time, so that one may hold a lock during the fork.
+        // Two threads call the heap all the time, so that a thread may hold a lock during the fork.
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
