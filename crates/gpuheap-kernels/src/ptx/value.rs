@@ -68,7 +68,7 @@ pub(super) fn load_if(
     value
 }
 
-/// Changes any byte of a `Bool` other than 0 to 1.
+/// Changes every nonzero byte of a `Bool` to 1.
 fn normalize_bool(w: &mut Writer, of: Type, value: Reg) {
     if of == Type::Bool {
         emit!(w, "min.u32 {value}, {value}, 1;");

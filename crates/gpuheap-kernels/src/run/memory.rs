@@ -58,7 +58,7 @@ impl<M: Memory> Memory for KeepsError<'_, M> {
 /// Number of elements that are processed at a time.
 pub(super) const CHUNK: usize = 4096;
 
-/// Returns an argument; 0 for a missing one.
+/// Returns an argument; 0 for a missing argument.
 pub(super) fn word(words: &[u64], index: usize) -> u64 {
     words.get(index).copied().unwrap_or(0)
 }
