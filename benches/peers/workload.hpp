@@ -19,7 +19,7 @@
 
 #include <cuda_runtime_api.h>
 
-// An allocator. If a call fails, it ends the program.
+// An allocator. A call that fails ends the program.
 struct Peer {
   std::string name;
   std::function<void *(size_t bytes, cudaStream_t)> alloc;
@@ -164,15 +164,15 @@ inline void first(Peer &peer) {
          milliseconds);
 }
 
-// Blocks of all sizes, 10 GiB of them, freed, and then given back to the driver.
+// Blocks of all sizes, 10 GiB together, freed, and then given back to the driver.
 inline void reclaim(Peer &peer) {
   if (!peer.reclaim) {
     fprintf(stderr, "it has no call that gives what is cached back\n");
     exit(3);
   }
   const size_t enough = size_t(10) << 30;
-  // The first allocation of a process takes some memory for good. It does not count as the
-  // allocator's.
+  // The first allocation of a process takes some memory for good. It does not count as memory of
+  // the allocator.
   peer.free(peer.alloc(size_t(1) << 20, 0), size_t(1) << 20, 0);
   peer.reclaim();
   size_t before = free_memory(), bytes = 0;
@@ -215,8 +215,8 @@ struct Ring {
   }
 };
 
-// Threads with a stream each, and sixteen live blocks of 256 B to 512 KiB in each. Counting starts
-// once all threads run.
+// Threads. Each has a stream and sixteen live blocks of 256 B to 512 KiB. Counting starts once all
+// threads run.
 inline void threads(Peer &peer, int count) {
   std::vector<cudaStream_t> streams(count);
   for (auto &stream : streams) stream = make_stream();
@@ -329,7 +329,7 @@ inline void replay(Peer &peer, const std::string &file) {
     cudaStream_t stream;
   };
   std::vector<Live> blocks(last_id + 1, Live{});
-  // The trace's first stream is the default one.
+  // The trace's first stream is the default stream.
   std::vector<cudaStream_t> streams(last_stream + 1, nullptr);
   for (uint32_t at = 1; at <= last_stream; at++) streams[at] = make_stream();
   size_t live = 0, peak = 0;

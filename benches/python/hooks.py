@@ -52,8 +52,8 @@ def told(pairs, calls=5_000, threads=1):
     print(json.dumps(figures))
 """
 
-# By library: the module whose presence shows that it is installed, the ways to measure next to its
-# own, the targets in nanoseconds for the first size, and the program.
+# By library: the module whose presence shows that it is installed, the ways to measure next to the
+# library's own way, the targets in nanoseconds for the first size, and the program.
 LIBRARIES = {
     "heap": (
         "gpuheap",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times scopes: a pair of allocation and free inside one, and the ends of scopes with many arrays.
+"""Times scopes: an allocation and its free inside a scope, and the ends of scopes with many arrays.
 
     python benches/python/scopes.py [--count 100000] [--tasks 3000] [--depth 800]
 

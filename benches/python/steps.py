@@ -11,7 +11,7 @@ Finds the smallest limit under which each program passes, too. Prints Markdown t
 A step's time is the median of its program's steps after the third, with a wait for the device. A
 figure is the median of all turns. In each turn a process of each way runs all programs, one after
 the other. The limits are searched in steps of 0.5 % of the peak of live bytes, with a process for
-each.
+each limit.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def small(torch):
 
 
 def streams(torch):
-    """Inputs are made on a separate stream, and used on the main one."""
+    """Inputs are made on a separate stream, and used on the main stream."""
     model = transformer(torch, 768, 6, 12)
     side = torch.cuda.Stream()
 

@@ -1,9 +1,9 @@
-"""Times batches of a Parquet file next to pyarrow's read of it. Prints a Markdown table.
+"""Times batches of a Parquet file next to pyarrow's reads of it. Prints a Markdown table.
 
     python benches/python/tables.py [--rows 8000000] [--turns 5] [--device emulated:4GiB]
 
 The file has four columns of numbers. A figure is the median of all turns, in GB of columns a
-second. Both read the file in each turn, one after the other.
+second. In each turn all ways read the file, one after the other.
 """
 
 from __future__ import annotations

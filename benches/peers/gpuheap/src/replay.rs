@@ -69,7 +69,7 @@ impl Passes {
         let last_stream = events.iter().map(|event| event.stream).max().unwrap_or(0);
         let mut blocks = Vec::new();
         blocks.resize_with(ids, || None);
-        // The trace's first stream is the default one.
+        // The trace's first stream is the default stream.
         let mut streams = vec![peer.device.default_stream()?];
         for _ in 0..last_stream {
             streams.push(peer.device.stream()?);

@@ -84,8 +84,8 @@ pub(crate) fn first(peer: &mut Peer) -> Done {
 pub(crate) fn reclaim(peer: &mut Peer) -> Done {
     let enough = (10 << 30) / peer.scale;
     let stream = peer.device.default_stream()?;
-    // The first allocation of a process takes some memory for good. It does not count as the
-    // allocator's.
+    // The first allocation of a process takes some memory for good. It does not count as memory of
+    // the allocator.
     drop(peer.heap.allocate(1 << 20, &stream)?);
     peer.heap.reclaim_all()?;
     let used = || -> Done<u64> {

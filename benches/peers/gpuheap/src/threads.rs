@@ -17,7 +17,7 @@ const RING: usize = 16;
 /// Number of blocks that are passed to the other thread at a time.
 const HANDFUL: usize = 64;
 
-/// Runs threads with a stream each and sixteen live blocks of 256 B to 512 KiB in each.
+/// Runs threads. Each thread has a stream and sixteen live blocks of 256 B to 512 KiB.
 pub(crate) fn threads(peer: &mut Peer) -> Done {
     for count in [1, 2, 4, 8, 16] {
         let streams =
@@ -42,7 +42,7 @@ fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
                 let (begin, stop) = (&begin, &stop);
                 scope.spawn(move || {
                     let mut ring = Ring::new(heap, stream, index);
-                    // A thread that fails still lets the others begin.
+                    // A thread that fails still lets the other threads begin.
                     let ready = (0..20).try_for_each(|_| ring.turn());
                     begin.wait();
                     ready?;

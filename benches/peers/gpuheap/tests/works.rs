@@ -61,7 +61,7 @@ fn pools_do_equal_work() {
     let folder = std::env::temp_dir().join(format!("gpuheap-peers-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let trace = folder.join("trace");
-    // Block 1 stays live, on a stream of its own. The last free names no block.
+    // Block 1 stays live, on a separate stream. The last free names no block.
     let rows =
         "op,id,bytes,stream\na,0,1000,0\na,1,5000000,1\nf,0,1000,1\na,2,0,0\nf,2,0,0\nf,2,0,0\n";
     std::fs::write(&trace, rows).unwrap();
