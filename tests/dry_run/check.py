@@ -4,7 +4,7 @@
 
 WORK has the programs of others with their data (rows.py). Prints a row for each program, and fails
 if a figure is further off than its mark, or if a program got no verdict. A NAME chooses rows. Rows
-without figures of a GPU need a verdict alone. With `--save`, the figures found go to FILE.
+without figures of a GPU need only a verdict. With `--save`, the figures found go to FILE.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import rows
 
 # Maximum difference to the GPU, as a part of its figure: without and with a reason in the column
 # `apart`. The number of allocations is not memory: cuDNN's fastest plans need a few hundred bytes
-# or none (timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200, and makes 5,047
-# by rule), and a branch makes other requests.
+# or none (timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200, and 5,047 in a
+# dry run), and another branch makes other requests.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -54,7 +54,7 @@ NEEDS = {
 }
 # Difference of memory in use that is always allowed, bytes.
 IN_USE = 100 << 20
-# Seconds for a program. The longest takes 40 on a machine with two cores.
+# Seconds for a program. The longest program takes 40 on a machine with two cores.
 LIMIT = 300
 
 
@@ -96,7 +96,7 @@ def check_reads(options):
 
 
 def check_remedies(options):
-    """Ends with a message if a remedy's run fails, or if FSDP's differs from a group of ranks."""
+    """Ends with a message if a remedy's run fails, or if FSDP differs from a group of ranks."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "shards.py"}
     group = {
         "program": "-m torch.distributed.run",
@@ -141,7 +141,7 @@ def check(row, options):
     firsts = [each[0] for each in found]
     figures = max(firsts, key=lambda first: first["requested"] or 0)
     if row["devices"]:
-        # figures.csv has the memory in use of the device with most of it.
+        # figures.csv has the memory in use of the device that uses the most.
         figures = figures | {"in_use": max(first["in_use"] or 0 for first in firsts)}
     cells, good = [], True
     for key in MARKS:

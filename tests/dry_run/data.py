@@ -76,7 +76,7 @@ def write_idx(path, array):
 
 
 def text(path, lines, random):
-    """Writes lines of 20 words, of a vocabulary that is used whole."""
+    """Writes lines of 20 words, with every word of the vocabulary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     numbers = random.integers(0, WORDS, (lines, 20))
     numbers.flat[: min(WORDS, numbers.size)] = np.arange(WORDS)[: numbers.size]
@@ -84,7 +84,7 @@ def text(path, lines, random):
 
 
 def images(folder, count, size, random):
-    """Writes JPEG files of one colour each: files are small, and all are of one size."""
+    """Writes JPEG files of a single colour: small files of equal size."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         colour = tuple(int(part) for part in random.integers(0, 256, 3))

@@ -2,8 +2,8 @@
 
     sweep.py GPUHEAP PYTHON WORK [--save FILE] [--jobs N] [NAME...]
 
-A process runs several models, and prints the peaks of each. A model passes if it has peaks.
-Prints a row for each, and fails if one does not pass. With `--save`, writes the rows as a
+A process runs several models, and prints the peaks of each. A model passes if it has peaks. Prints
+a row for each model, and fails if a model does not pass. With `--save`, writes the rows as a
 Markdown table. A NAME chooses models by a part of their name or by their library.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import rows
 
-# Models of a process. More models save imports of the library. Fewer are lost if one crashes.
+# Models of a process: more need fewer imports of the library, fewer lose less at a crash.
 MODELS = 13
-# Seconds for a process. The slowest takes 100 on a machine with two cores.
+# Seconds for a process. The slowest process takes 100 on a machine with two cores.
 LIMIT = 540
 
 

@@ -2,7 +2,7 @@
 
     table.py [--check]
 
-figures.csv has figures of GPUs, and found.csv those of dry runs (`check.py --save`). With
+figures.csv has figures of GPUs, and found.csv figures of dry runs (`check.py --save`). With
 `--check`, fails if the page differs from the text that this script would write.
 """
 
@@ -31,7 +31,7 @@ def main():
 
 
 def pairs():
-    """Yields each row of figures.csv with its row of found.csv; None if it has none."""
+    """Yields each row of figures.csv with its row of found.csv; None if there is no such row."""
     found = {tuple(row[key] for key in rows.KEY): row for row in rows.read("found.csv")}
     for row in rows.read("figures.csv"):
         yield row, found.get(tuple(row[key] for key in rows.KEY))

@@ -1,7 +1,7 @@
 """NVIDIA's nvidia-ml-py (pynvml) and nvitop, as installed from their wheels, on the emulated
 libnvidia-ml.so.1. `run` builds the libraries, sets the loader's path and runs this.
 
-Each check runs in a process of its own, because the libraries read their environment once.
+Each check runs in a separate process, because the libraries read their environment once.
 """
 
 import ctypes
@@ -240,7 +240,7 @@ def cuda_memory(cuda, device, size):
 
 
 def check_driver():
-    """The emulated driver in this process is the one that NVML describes."""
+    """The emulated driver in this process is the driver that NVML describes."""
     import pynvml as nvml
 
     cuda = ctypes.CDLL("libcuda.so.1")

@@ -17,7 +17,7 @@ CLASSES = ["emulator", "missing", "scope"]
 
 
 def is_named(line, suite, name, error):
-    """Returns whether a line of known failures names this one."""
+    """Returns whether a line of known failures names this failure."""
     matches = fnmatch.fnmatchcase
     return line[0] == suite and matches(name, line[1]) and matches(error, line[2])
 
