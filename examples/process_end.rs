@@ -12,8 +12,8 @@
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin process_end
 //!
 //! Without a GPU, parent and child share an emulated device through a file, its account. Memory
-//! that one of them takes is not available to the other, and its end gives the memory back, as on a
-//! GPU.
+//! that one process takes is not available to the other. The end of a process gives its memory
+//! back, as on a GPU.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

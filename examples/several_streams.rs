@@ -30,8 +30,8 @@ fn main() -> Result<(), Error> {
     end.synchronize()?;
     println!("fill and copy took {:?} of the device's time", end.elapsed_since(&begin)?);
 
-    // 3. Memory that one stream freed serves another one, after an event. Nothing is taken from
-    // the driver for it.
+    // 3. Memory that one stream freed serves another stream, after an event. It takes nothing from
+    // the driver.
     let meter = heap.meter()?;
     let c = heap.on(&first).filled(LENGTH, 2.5_f32)?;
     let taken = meter.read()?.taken;

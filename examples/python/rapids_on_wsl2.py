@@ -1,7 +1,7 @@
 """Why does RAPIDS run out of memory under WSL2, with memory left?
 
-Under WSL2, Windows owns the card. It may refuse memory that the driver calls free, and so may
-refuse the pool of RMM, which takes half of the card when it starts. This program meets that on an
+Under WSL2, Windows owns the card. It may refuse memory that the driver calls free. It may therefore
+refuse RMM's pool: a pool takes half of the card when it starts. This program meets that on an
 emulated card of 8 GB that behaves so, and cures it: a small first piece, and at most 80 % of the
 free memory. The last lines are for your program.
 

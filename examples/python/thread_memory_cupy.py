@@ -1,8 +1,8 @@
 """Why is a thread's GPU memory still taken after the thread ended, with CuPy?
 
-CuPy's pool keeps it for the next array of its size and stream, so that no other library and no
-other process gets it before free_all_blocks(). With the heap it serves all threads and libraries of
-the process, and under a limit.
+CuPy's pool keeps the memory for the next array of its size and stream, so that no other library and
+no other process gets it before free_all_blocks(). A heap serves all threads and libraries of the
+process, under a limit.
 
     python thread_memory_cupy.py
 

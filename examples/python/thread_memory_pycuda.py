@@ -2,8 +2,8 @@
 
 PyCUDA frees an object on the thread that drops it, and loses the memory if its context is not
 current there. Memory of a heap is freed on any thread, with a context or without one. Two lines
-change: pycuda.autoprimaryctx in the place of pycuda.autoinit, whose context of its own cannot use
-the heap's memory, and the allocator.
+change: pycuda.autoprimaryctx replaces pycuda.autoinit, because a separate context cannot use the
+heap's memory, and the allocator changes.
 
     python -m gpuheap emulate -- python thread_memory_pycuda.py                 # without a GPU
     python thread_memory_pycuda.py
@@ -39,7 +39,7 @@ def worker(allocator, results):
             )
     finally:
         context.pop()
-    # `array` dies here, on a thread without a context.
+    # `array` is dropped here, on a thread without a context.
 
 
 def on_a_thread(allocator):

@@ -44,7 +44,7 @@ def without_mem_free():
         driver.memset_d8(memory, 0, SIZE)
     finally:
         pycuda.autoinit.context.pop()
-    # `memory` dies here, on a thread without a context.
+    # `memory` is dropped here, on a thread without a context.
 
 
 def whole():
