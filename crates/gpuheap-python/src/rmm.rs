@@ -22,10 +22,10 @@ use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::streams::still_means;
 
-/// A heap that a native resource allocates from. The resource keeps it alive.
+/// A heap that a native resource allocates from.
 #[pyclass(frozen, name = "_RmmHeap", module = "gpuheap")]
 pub(crate) struct RmmHeap {
-    served: Box<Served>,
+    served: Arc<Served>,
 }
 
 #[pymethods]
@@ -33,15 +33,16 @@ impl RmmHeap {
     #[new]
     fn new(heap: &Heap) -> RmmHeap {
         let (owner, addresses) = (heap.owner.clone(), heap.addresses.clone());
-        RmmHeap { served: Box::new(Served { owner, addresses, streams: Mutex::default() }) }
+        RmmHeap { served: Arc::new(Served { owner, addresses, streams: Mutex::default() }) }
     }
 
-    /// Addresses of the function that allocates, of the function that frees, and of the heap that
-    /// they take.
-    #[getter]
-    fn addresses(&self) -> (usize, usize, usize) {
-        let heap = std::ptr::from_ref(&*self.served) as usize;
-        (allocate as *const () as usize, free as *const () as usize, heap)
+    /// Adds a reference to the heap. Returns the addresses of the functions that allocate, free,
+    /// and release this reference, and the address of the heap that they take.
+    fn share(&self) -> (usize, usize, usize, usize) {
+        let heap = Arc::into_raw(self.served.clone()) as usize;
+        let functions = [allocate as *const (), free as *const (), release as *const ()];
+        let [allocate, free, release] = functions.map(|function| function as usize);
+        (allocate, free, release, heap)
     }
 }
 
@@ -103,8 +104,8 @@ impl Served {
 ///
 /// # Safety
 ///
-/// `heap` is an address of [`RmmHeap::addresses`] whose object is alive, `stream` is alive, `to`
-/// has `room` writable bytes, and `is_full` is writable.
+/// `heap` is an address of [`RmmHeap::share`] that is not released, `stream` is alive, `to` has
+/// `room` writable bytes, and `is_full` is writable.
 unsafe extern "C" fn allocate(
     heap: *const c_void,
     bytes: usize,
@@ -132,10 +133,20 @@ unsafe extern "C" fn allocate(
 ///
 /// # Safety
 ///
-/// `heap` is an address of [`RmmHeap::addresses`] whose object is alive, and `stream` is alive.
+/// `heap` is an address of [`RmmHeap::share`] that is not released, and `stream` is alive.
 unsafe extern "C" fn free(heap: *const c_void, address: *mut c_void, stream: *mut c_void) {
     // SAFETY: the caller passes a heap that is alive.
     let served = unsafe { &*heap.cast::<Served>() };
     // RMM accepts no error here. The heap counts memory that it could not free.
     let _ = catch_unwind(AssertUnwindSafe(|| served.free(address as u64, stream)));
+}
+
+/// Releases a reference of [`RmmHeap::share`].
+///
+/// # Safety
+///
+/// `heap` is an address of [`RmmHeap::share`] that is not released.
+unsafe extern "C" fn release(heap: *const c_void) {
+    // SAFETY: the caller passes an address that `Arc::into_raw` returned, once.
+    let _ = catch_unwind(|| drop(unsafe { Arc::from_raw(heap.cast::<Served>()) }));
 }

@@ -1,5 +1,8 @@
 """RMM's real callback resource. It needs no CUDA runtime."""
 
+import gc
+import sys
+
 import pytest
 
 import gpuheap
@@ -138,6 +141,25 @@ def test_native_resource_allocates_and_frees(built, driver_heap):
 def test_native_resource_reports_the_limit(built, driver_heap):
     with pytest.raises(MemoryError, match="1 GiB requested"):
         gpuheap.rmm.resource(driver_heap).allocate(1 << 30)
+
+
+def test_native_resources_are_replaced(built):
+    """An object's end took a reference from its class, and later ends crashed."""
+    other = gpuheap.Heap("cuda:0")
+    heap = gpuheap.Heap("cuda:0")
+    resource = gpuheap.rmm.resource(heap)
+    references = sys.getrefcount(type(resource))
+    for _ in range(100):
+        resource.deallocate(resource.allocate(1 << 20), 1 << 20)
+        rmm.mr.set_per_device_resource(0, resource)
+        resource = gpuheap.rmm.resource(heap)
+    assert abs(sys.getrefcount(type(resource)) - references) < 10
+    used = other.status().to_dict()["device_used"]
+    rmm.mr.set_per_device_resource(0, rmm.mr.CudaMemoryResource())
+    del resource, heap
+    gc.collect()
+    # The last resource kept the heap and its cached memory.
+    assert other.status().to_dict()["device_used"] < used
 
 
 def test_missing_compiler_is_named(tmp_path, monkeypatch):

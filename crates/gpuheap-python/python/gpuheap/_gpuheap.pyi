@@ -410,8 +410,7 @@ class Heap:
 @final
 class _RmmHeap:
     def __new__(cls, heap: Heap) -> Self: ...
-    @property
-    def addresses(self) -> tuple[int, int, int]: ...
+    def share(self) -> tuple[int, int, int, int]: ...
 
 @final
 class _Memory:

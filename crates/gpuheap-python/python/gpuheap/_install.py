@@ -319,7 +319,8 @@ def _rmm(heaps: list[_heap.Heap]) -> tuple[str, Undo]:
     from gpuheap import rmm
 
     rmm.install(heaps)
-    return f"resource of {_of_devices(heaps)}, by callback", rmm.uninstall
+    how = "by callback" if rmm.native() is None else "native"
+    return f"resource of {_of_devices(heaps)}, {how}", rmm.uninstall
 
 
 def _torch(heaps: list[_heap.Heap]) -> tuple[str, Undo | None]:

@@ -70,9 +70,12 @@ def compile_against_rmm(source: Path, made: Path) -> None:
             sysconfig.get_path("include"),
         ]
         compiler = os.environ.get("CXX", "c++")
+        # RMM makes its classes at run time, and so must a class that derives from one. Otherwise
+        # each end of an object takes a reference from the class.
+        types = "-DCYTHON_USE_TYPE_SPECS=1"
         flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", f"-L{library / 'lib64'}", "-lrmm"]
         found = [f"-I{folder}" for folder in includes]
-        _run([compiler, translated, "-o", object, *found, *flags], compiler)
+        _run([compiler, types, translated, "-o", object, *found, *flags], compiler)
         made.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Another process may do the same. The rename makes the file appear complete.
         partial = made.with_suffix(f".{os.getpid()}")
