@@ -65,7 +65,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Allocates the buffers as [`connect`](Self::connect), and the memory of the kernels for
+    /// Allocates the buffers as [`connect`](Self::connect) does, and the memory of the kernels for
     /// broadcasts.
     fn connect_generic(&mut self) -> Outcome {
         self.connect()?;

@@ -475,8 +475,8 @@ mod tests {
     use super::*;
 
     /// Codes of the cell, the algorithm and the type. Counts of directions, layers, inputs, hidden
-    /// elements, outputs, sequences and steps. The count of positions if the sequences are packed,
-    /// else 0. 1 with dropout, else 0.
+    /// elements, outputs, sequences and steps. The count of positions, or 0 if the sequences are
+    /// padded. 1 with dropout, else 0.
     type Shape = [u32; 12];
 
     fn described(shape: Shape) -> (Network, Sequences) {

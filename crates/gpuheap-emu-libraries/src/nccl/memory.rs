@@ -1,9 +1,9 @@
 //! Device memory of communicators, by channels and buffers as NCCL 2.28.9 allocates them.
 //!
 //! NCCL allocates each piece separately, in multiples of 2 MiB. The rules were measured on two H200
-//! with NVLink and without NVLS (driver 580.159, 2026-11-28), after each call. One rank and two
-//! ranks take exactly the granules of the rules. Two ranks that a socket connected took 16 MiB
-//! each. Buffers between cards without NVLink, or more than two ranks, follow from NCCL's sources.
+//! with NVLink and without NVLS (driver 580.159, 2026-11-28), after each call. Communicators of one
+//! or two ranks take exactly these granules. Two ranks that a socket connected took 16 MiB each.
+//! Buffers between cards without NVLink, or more than two ranks, follow from NCCL's sources.
 
 use std::ffi::{c_char, c_int};
 
