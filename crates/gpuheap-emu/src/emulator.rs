@@ -431,8 +431,8 @@ pub fn take_request() -> Option<Request> {
     REQUEST.take()
 }
 
-/// Stores a request as the calling thread's latest one, for [`take_request`]. A heap calls this for
-/// a request that it refused without a driver call.
+/// Stores a request as the calling thread's latest request, for [`take_request`]. A heap calls this
+/// for a request that it refused without a driver call.
 pub fn put_request(request: Request) {
     REQUEST.set(Some(request));
 }

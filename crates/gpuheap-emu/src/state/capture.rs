@@ -1,5 +1,5 @@
-//! Captures: streams record a graph instead of running work. Events, which mark a point in
-//! a stream's work or in a capture.
+//! Captures: streams record a graph instead of running work. Events: points in a stream's work or
+//! in a capture.
 
 use std::sync::Arc;
 

@@ -86,8 +86,8 @@ impl Pool {
         self.memory == PoolMemory::Device
     }
 
-    /// Takes a place for `bytes` in the pool's memory, if `stream` may use one. Also returns the
-    /// queued free that the stream must wait for, if any.
+    /// Takes a place for `bytes` in the pool's memory, if `stream` may use such a place. Also
+    /// returns the queued free that the stream must wait for, if any.
     pub(crate) fn take(
         &mut self,
         bytes: u64,

@@ -1,4 +1,4 @@
-//! Two devices of one driver: peer access, peer copies, pools and mappings that both use.
+//! Two devices of one driver: peer access, peer copies, pools and mappings that both devices use.
 //!
 //! With `GPUHEAP_TEST_TWO_DEVICES=1` and `GPUHEAP_TEST_DEVICE`, the tests use the first two GPUs.
 
