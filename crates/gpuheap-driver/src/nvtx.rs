@@ -223,8 +223,8 @@ impl MemoryNames {
         self.pools().insert(address, (bytes, heap.expose_provenance()));
     }
 
-    /// Ends a range that [`add_pool`](MemoryNames::add_pool) named, before its addresses are given
-    /// back.
+    /// Ends a range that [`add_pool`](MemoryNames::add_pool) named, before the range's addresses
+    /// are given back.
     pub fn remove_pool(&self, address: u64) {
         let Some((_, heap)) = self.pools().remove(&address) else { return };
         if let Some(end) = self.end_heap {
