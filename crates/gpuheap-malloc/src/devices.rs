@@ -226,7 +226,7 @@ fn has_peers(device: &Device) -> bool {
 }
 
 /// Returns a live stream, for calls of the tables. The stream is an argument of the program's call,
-/// or a heap's own.
+/// or a heap's own stream.
 pub(crate) fn live(stream: CUstream) -> LiveStream {
     // SAFETY: CUDA requires that a stream lives while a call uses it. A heap's own stream lives as
     // long as the heap.

@@ -113,7 +113,7 @@ pub(crate) fn cudaDeviceReset() -> CUresult {
 }
 
 /// Calls `serve` with a context current. If the thread has no context, a call of the runtime first
-/// makes one current.
+/// makes a context current.
 fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     serve().or_else(|| {
         if devices::current_context().is_some() {
