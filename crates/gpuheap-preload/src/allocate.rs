@@ -49,7 +49,7 @@ impl Request {
         self.run_on(None, call, || Ok((place.get()?.number(), self.bytes)))
     }
 
-    /// Passes on a call for memory of a device, by default the current one. `result` returns the
+    /// Passes on a call for memory of a device, by default the current device. `result` returns the
     /// address and the size after the call.
     pub(crate) fn run_on(
         self,

@@ -82,8 +82,8 @@ impl Drop for Lock<'_> {
 /// `gpuheap run` makes a file of this size.
 const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 
-/// This process's entry. The upper half is the count of forks. The lower half is a state, or the
-/// entry's index plus `ENTRY`.
+/// This process's entry. The upper half is the process's number (`forks`). The lower half is a
+/// state, or the entry's index plus `ENTRY`.
 static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const ENTRY: u64 = 2;
@@ -276,7 +276,7 @@ impl Ledger {
         }
     }
 
-    /// Takes an entry for this process. An entry with the same identity has the share of the
+    /// Takes an entry for this process. An entry with this process's identity has the share of the
     /// program before an `exec`.
     fn take_entry(&self) -> usize {
         let identity = identity();
@@ -333,7 +333,7 @@ impl Ledger {
 const PID_BITS: u32 = 22;
 
 /// Step between the programs of a process in [`Entry::owner`]. The bits below are the [`identity`].
-/// The start time in it has 34 bits, in hundredths of a second: 5 years.
+/// The identity's start time has 34 bits, in hundredths of a second: 5 years.
 const PROGRAM: u64 = 1 << 56;
 
 /// Returns this process's id and its start time as one number, because ids are used again.
@@ -388,8 +388,8 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
     if program.is_some_and(|program| seen.load(Ordering::Relaxed) == program) {
         return true;
     }
-    // A program that replaced the recorded one does not map the ledger, or has taken the entry. The
-    // mappings are empty after the end of the first thread.
+    // A program that replaced the recorded program does not map the ledger, or has taken the entry.
+    // The mappings are empty after the end of the first thread.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
     let is_mapped = maps.windows(name.len().max(1)).any(|part| part == name);

@@ -14,7 +14,7 @@ pub(crate) struct OpenRanges {
     last: u32,
     /// Value of `last` when ranges were last recorded.
     recorded: u32,
-    /// Number of ranges that were not opened because too many were open, and its recorded value.
+    /// Ranges not opened because too many were open: their number, and the number already recorded.
     lost: u64,
     recorded_lost: u64,
 }
