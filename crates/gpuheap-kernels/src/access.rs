@@ -123,8 +123,8 @@ impl Kernel {
 }
 
 impl Region {
-    /// Returns the address and the length of the range from the first byte to the end of the last.
-    /// Returns `None` if the region has no bytes, or exceeds 64-bit addresses.
+    /// Returns the address and the length of the range from the first byte to the end of the last
+    /// byte. Returns `None` if the region has no bytes, or exceeds 64-bit addresses.
     pub fn bounds(&self) -> Option<(u64, u64)> {
         let (mut first, mut last) = (i128::from(self.address), i128::from(self.address));
         for &(count, stride) in &self.axes {

@@ -73,8 +73,8 @@ fn split_into(pieces: &mut Vec<Piece>, piece: Piece) {
     }
     let (outer, inner) = (piece.axes[0], &piece.axes[1..]);
     let each = count(inner);
-    // A piece takes `most` indices of the outermost axis. If there are too many axes, it takes one
-    // index, so that the axis is dropped.
+    // A piece takes `most` indices of the outermost axis. If there are too many axes, the piece
+    // takes one index, so that the axis is dropped.
     let most = if inner.len() < MOST_AXES { (MOST_ELEMENTS / each).max(1) } else { 1 };
     let mut at = 0;
     while at < outer.length {
