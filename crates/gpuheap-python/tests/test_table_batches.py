@@ -205,11 +205,78 @@ def test_wrong_values_name_the_remedy(small, tmp_path):
     with pytest.raises(ValueError) as caught:
         for _ in gpuheap.batches(path, heap=small):
             pass
-    assert "types=" in caught.value.__notes__[0]
+    assert "column 'a'" in caught.value.__notes__[0]
+    assert 'types={"a": "float64"}' in caught.value.__notes__[0]
     batches = gpuheap.batches(path, types={"a": "float64"}, heap=small)
     assert sum(batch["a"].sum() for batch in batches) == (1 << 20) + 1.5
-    with pytest.raises(KeyError, match="nothing"):
+    with pytest.raises(KeyError, match="nothing.* the file has 'a'"):
         next(gpuheap.batches(path, columns=["nothing"], heap=small))
+    with pytest.raises(ValueError, match="'real', which"):
+        next(gpuheap.batches(path, types={"a": "real"}, heap=small))
+
+
+@pytest.mark.parametrize(
+    "begin, text",
+    [
+        (b"FEA1", "Feather, version 1"),
+        (b"\x1f\x8b\x08", r"gzip\.open"),
+        (b"PK\x03\x04", "read_excel"),
+        (b"ORC", "read_table"),
+        ("a,b\n1,2\n".encode("utf-16"), "encoding='utf-16'"),
+        (b"a;b\n1,5;2\n", "Expected 1 columns"),
+        (b"a,a\n1,2\n", "two columns have the name 'a'"),
+    ],
+)
+def test_other_files_name_the_remedy(small, tmp_path, begin, text):
+    path = tmp_path / "other.csv"
+    path.write_bytes(begin)
+    with pytest.raises(ValueError, match=text) as caught:
+        next(gpuheap.batches(path, heap=small))
+    assert str(path) in caught.value.__notes__[0]
+
+
+def test_wide_file_names_few_columns(small, tmp_path):
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(f"c{nth}" for nth in range(1000)) + "\n")
+    with pytest.raises(KeyError, match="'c19' and 980 more"):
+        next(gpuheap.batches(path, columns=["nothing"], heap=small))
+
+
+def test_folder_counts_its_files(small, tmp_path):
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(IsADirectoryError, match="folder of 1 file; pass a list"):
+        next(gpuheap.batches(tmp_path, heap=small))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("form", ["arrow", "arrows"])
+def test_large_compressed_batch_is_refused(small, tmp_path, monkeypatch, form, compression):
+    # Both files are as small as their compressed bytes: each row has one of two texts.
+    table = pa.table({"n": pa.array(range(20_000)), "t": ["x" * 500, "y" * 500] * 10_000})
+    path = tmp_path / f"a.{form}"
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_file if form == "arrow" else pa.ipc.new_stream
+    with new(path, table.schema, options=options) as writer:
+        writer.write_table(table.slice(0, 1000))
+        writer.write_table(table)
+    rows = sum(len(batch) for batch in gpuheap.batches(path, heap=small))
+    monkeypatch.setattr("gpuheap._sources.free_host_memory", lambda: 16 << 20)
+    read = gpuheap.batches(path, heap=small)
+    assert rows == 21_000 and len(next(read)) == 1000
+    with pytest.raises(MemoryError, match=r"batch 1 has 9\.\d+ MiB when .* host has 16 MiB free"):
+        next(read)
+    if form == "arrow":
+        numbers = gpuheap.batches(path, columns=["n"], heap=small)
+        assert sum(len(batch) for batch in numbers) == rows
+
+
+def test_polars_compressed_batch_is_refused(small, tmp_path, monkeypatch):
+    polars = pytest.importorskip("polars")
+    path = tmp_path / "a.arrow"
+    polars.DataFrame({"t": ["x" * 500, "y" * 500] * 1000}).write_ipc(path, compression="zstd")
+    monkeypatch.setattr("gpuheap._sources.free_host_memory", lambda: 1 << 10)
+    with pytest.raises(MemoryError, match="batch 0 has"):
+        next(gpuheap.batches(path, heap=small))
 
 
 def test_row_beyond_limit_is_named(small):

@@ -17,7 +17,7 @@ from gpuheap._gpuheap import (
     _size,
 )
 from gpuheap._rows import on_host, text_column
-from gpuheap._sources import is_file
+from gpuheap._sources import free_host_memory, is_file
 from gpuheap._table import Column, Table
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class GroupBy:
         wanted = _named(columns or {}, named, self._keys)
         import tempfile
 
-        limit = _size(self._host_limit, _free_host_memory())
+        limit = _size(self._host_limit, free_host_memory())
         folder = tempfile.gettempdir() if self._spill is None else str(self._spill)
         work = _Work(self._keys, wanted, self._dropna, limit, folder)
         source = self._batches(work.columns)
@@ -348,19 +348,3 @@ def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[
 
 def _wide(dtype: str) -> str:
     return {"i": "int64", "f": "float64"}.get(dtype[0], "uint64")
-
-
-def _free_host_memory() -> int:
-    """Returns the bytes of memory that the host, or this process's control group, has free."""
-    free = 2 << 30
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvail"))
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            most = file.read().strip()
-        if most != "max":
-            with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
-                free = min(free, max(int(most) - int(file.read()), 0))
-    except (OSError, StopIteration, ValueError):
-        pass
-    return free

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
+from gpuheap import _ipc_sizes
 from gpuheap._gpuheap import _ArrowChunk, _ArrowReader
+from gpuheap._table import refuse_twice
 
 #: Largest part of a file that is read at once, in bytes. Up to two parts are in host memory.
 MOST = 32 << 20
@@ -15,6 +19,19 @@ MOST = 32 << 20
 LEAST = 1 << 20
 #: Rows of text of a Parquet file that are decoded at once.
 TEXT_ROWS = 1 << 13
+#: Number of a file's columns that an error names.
+MOST_NAMES = 20
+#: First bytes of files that are not read, with their format and the remedy.
+OTHERS: dict[bytes | tuple[bytes, ...], tuple[str, str]] = {
+    b"FEA1": ("Feather, version 1", "write it again: pyarrow.feather.write_feather(frame, path)"),
+    b"\x1f\x8b": ("gzip", "pass gzip.open(path), or name it .csv.gz"),
+    b"PK\x03\x04": ("zip, as .xlsx is", "pass pandas.read_excel(path), or a file of the archive"),
+    b"ORC": ("ORC", "pass pyarrow.orc.read_table(path)"),
+    (b"\xff\xfe", b"\xfe\xff"): (
+        "UTF-16 text",
+        "pass pyarrow.csv.open_csv(path, pyarrow.csv.ReadOptions(encoding='utf-16'))",
+    ),
+}
 
 
 def is_file(source: Any) -> bool:
@@ -112,6 +129,22 @@ class Ahead:
         return self._thread.submit(next, self._chunks, None)
 
 
+def free_host_memory() -> int:
+    """Returns the bytes of memory that the host, or this process's control group, has free."""
+    free = 2 << 30
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvail"))
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            most = file.read().strip()
+        if most != "max":
+            with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
+                free = min(free, max(int(most) - int(file.read()), 0))
+    except (OSError, StopIteration, ValueError):
+        pass
+    return free
+
+
 def _batches_of(
     pyarrow: Any, file: Any, columns: Sequence[str] | None, types: dict[str, Any], nbytes: int
 ) -> Iterator[Any]:
@@ -124,12 +157,10 @@ def _batches_of(
         yield from _ipc(pyarrow, file, columns)
     elif begin.startswith(b"\xff\xff\xff\xff"):
         yield from _ipc_stream(pyarrow, file, columns)
-    elif begin.startswith(b"FEA1"):
-        raise ValueError(
-            "the file is of Feather's version 1, which has no chunks; write it again as version 2: "
-            "pyarrow.feather.write_feather(pyarrow.feather.read_table(file), new)"
-        )
     else:
+        for first, (format, remedy) in OTHERS.items():
+            if begin.startswith(first) and not str(_name(file)).endswith(".gz"):
+                raise ValueError(f"the file is {format}; {remedy}")
         yield from _csv(file, columns, types, nbytes)
 
 
@@ -180,23 +211,53 @@ def _whole(pyarrow: Any, part: list[Any]) -> Any:
 
 def _ipc(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
     # A file given by its path is mapped: its columns are uploaded from the mapping, without a copy.
-    source = file if hasattr(file, "read") else pyarrow.memory_map(os.fspath(file))
+    source, sizes = _mapped(pyarrow, file, columns, _ipc_sizes.of_file)
     with pyarrow.ipc.open_file(source) as opened:
         names = opened.schema.names
     options = _included(pyarrow, columns, names)
     with pyarrow.ipc.open_file(source, options=options) as opened:
         yield _without_rows(opened.schema, columns)
         for number in range(opened.num_record_batches):
+            _check_room(number, next(sizes, 0))
             yield opened.get_batch(number)
 
 
 def _ipc_stream(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
-    source = file if hasattr(file, "read") else pyarrow.memory_map(os.fspath(file))
+    source, sizes = _mapped(pyarrow, file, None, _ipc_sizes.of_stream)
     with pyarrow.ipc.open_stream(source) as opened:
         _check_columns(columns, opened.schema.names)
         yield _without_rows(opened.schema, columns)
-        for batch in opened:
+        for number in count():
+            _check_room(number, next(sizes, 0))
+            try:
+                batch = opened.read_next_batch()
+            except StopIteration:
+                return
             yield batch if columns is None else batch.select(list(columns))
+
+
+def _mapped(
+    pyarrow: Any, file: Any, columns: Sequence[str] | None, sizes: Callable[..., Iterator[int]]
+) -> tuple[Any, Iterator[int]]:
+    """Returns the source that pyarrow reads, and the decoded sizes of its record batches. The sizes
+    in a file object are not known, because reading them would move the object."""
+    if hasattr(file, "read"):
+        return file, iter(())
+    path = os.fspath(file)
+    return pyarrow.memory_map(path), sizes(pyarrow, pyarrow.memory_map(path), columns)
+
+
+def _check_room(number: int, size: int) -> None:
+    """Raises `MemoryError` before a record batch is decoded that would take more than half of the
+    host's free memory."""
+    if size > (free := free_host_memory()) // 2:
+        from gpuheap._heap import size as text
+
+        raise MemoryError(
+            f"record batch {number} has {text(size)} when it is decoded, and the host has {text(free)} "
+            "free; a compressed batch is decoded whole. Choose fewer columns, or write the file with "
+            "smaller batches: pyarrow.feather.write_feather(table, path, chunksize=65536)"
+        )
 
 
 def _csv(
@@ -205,22 +266,42 @@ def _csv(
     from pyarrow import csv
 
     is_tab = str(_name(file)).endswith((".tsv", ".tab"))
+    parse = csv.ParseOptions(delimiter="\t" if is_tab else ",")
+
+    def names() -> list[str]:
+        """Returns the names of all columns; none of a file object, which is not read twice."""
+        if hasattr(file, "read"):
+            return []
+        with csv.open_csv(_path(file), parse_options=parse) as again:
+            return again.schema.names
+
     try:
         opened = csv.open_csv(
             _path(file),
             # A block is a quarter of a part: pyarrow reads and converts several blocks ahead.
             read_options=csv.ReadOptions(block_size=max(LEAST, min(nbytes // 4, MOST // 4))),
-            parse_options=csv.ParseOptions(delimiter="\t" if is_tab else ","),
+            parse_options=parse,
             convert_options=csv.ConvertOptions(include_columns=columns, column_types=types),
         )
         with opened:
             yield _without_rows(opened.schema, columns)
             yield from opened
+    except KeyError:
+        _check_columns(columns, names())
+        raise
     except ValueError as error:
-        if "conversion error" in str(error):
+        text, place = str(error), f"in {_name(file)}"
+        if found := re.search(r"column #(\d+): CSV conversion error", text):
+            name = dict(enumerate(names())).get(int(found[1]), "name")
             error.add_note(
-                f"in {_name(file)}: the types come from the first part of the file; pass the type of "
-                'this column: gpuheap.batches(..., types={"name": "float64"})'
+                f"{place}, column {name!r}: its type comes from the first part of the file; pass one "
+                f'that fits all rows: gpuheap.batches(..., types={{"{name}": "float64"}}), or "string"'
+            )
+        elif "CSV parse error" in text:
+            error.add_note(
+                f"{place}: the values are separated by {parse.delimiter!r}; for another character, or "
+                "a file without a header, open it yourself: gpuheap.batches(pyarrow.csv.open_csv(path, "
+                "parse_options=pyarrow.csv.ParseOptions(delimiter=';')))"
             )
         raise
 
@@ -231,6 +312,7 @@ def _without_rows(schema: Any, columns: Sequence[str] | None) -> Any:
     import pyarrow
 
     fields = list(schema) if columns is None else [schema.field(name) for name in columns]
+    refuse_twice([field.name for field in fields])
     fields = [
         field.with_type(pyarrow.float64()) if pyarrow.types.is_null(field.type) else field
         for field in fields
@@ -248,8 +330,10 @@ def _included(pyarrow: Any, columns: Sequence[str] | None, names: list[str]) -> 
 
 def _check_columns(columns: Sequence[str] | None, names: list[str]) -> None:
     missing = [name for name in columns or () if name not in names]
-    if missing:
-        raise KeyError(f"the columns {missing} are not there; the file has {names}")
+    if missing and names:
+        some = ", ".join(map(repr, names[:MOST_NAMES]))
+        more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        raise KeyError(f"the columns {missing} are not there; the file has {some}{more}")
 
 
 def _check_schema(schema: Any, first: Any, of: str) -> None:
@@ -264,7 +348,13 @@ def _check_schema(schema: Any, first: Any, of: str) -> None:
 
 
 def _type(pyarrow: Any, kind: Any) -> Any:
-    return pyarrow.type_for_alias(kind) if isinstance(kind, str) else kind
+    try:
+        return pyarrow.type_for_alias(kind) if isinstance(kind, str) else kind
+    except ValueError:
+        raise ValueError(
+            f"types= has {kind!r}, which pyarrow does not know; pass one such as 'float64', 'int32', "
+            "'string', 'date32' or 'timestamp[s]'"
+        ) from None
 
 
 def _path(file: Any) -> Any:
@@ -278,6 +368,12 @@ def _name(file: Any) -> str:
 def _begin(file: Any) -> bytes:
     """Returns the first bytes of a file. A pipe has to be CSV: it cannot be read twice."""
     if not hasattr(file, "read"):
+        if os.path.isdir(file):
+            files = len(os.listdir(file))
+            raise IsADirectoryError(
+                f"this is a folder of {files} file{'s' * (files != 1)}; pass a list of files: "
+                'sorted(pathlib.Path(folder).glob("*.parquet"))'
+            )
         with open(file, "rb") as opened:
             return opened.read(8)
     if not file.seekable():

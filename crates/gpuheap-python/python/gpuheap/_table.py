@@ -510,9 +510,7 @@ def of_chunks(
     if field.columns is None:
         return columns[0]
     names = [column._field.name for column in columns]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"two columns have the name {twice!r}; rename one of them")
+    refuse_twice(names)
     table = Table.__new__(Table)
     table._columns = dict(zip(names, columns))
     table._field, table._rows = field, sum(map(len, chunks))
@@ -523,6 +521,13 @@ def of_chunks(
         len(uploads), sum(array.nbytes for array in uploads), sum(map(_host_copied, made))
     )
     return table
+
+
+def refuse_twice(names: list[str]) -> None:
+    """Raises `ValueError` if a name occurs twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two columns have the name {twice!r}; rename one of them")
 
 
 def restored(part: Table | Column) -> Any:
