@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fresh = Heap::new(&device)?;
     show("reset: the context ended, with all that was in it", &fresh)?;
 
-    // An object that is older than the reset returns an error. It frees nothing twice.
+    // An object that is older than the reset returns an error, and frees no memory a second time.
     println!("\nan old target, after the reset:");
     match target.zeroed::<u8, _>(1) {
         Ok(_) => println!("  works"),

@@ -178,7 +178,7 @@ typedef struct gpuheap_options {
   // management), "split", "binned", "simple", "driver" or "none".
   const char *pool;
   // Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-  // "backtraces". Only "backtraces" records the lines of a C program that allocated.
+  // "backtraces". Only "backtraces" records lines of a C program.
   const char *tracking;
   // Hard limit on the bytes taken from the driver, never exceeded. 0: from the environment, else
   // no limit. On WSL2 the default is 80 % of the free memory.

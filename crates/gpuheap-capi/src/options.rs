@@ -25,7 +25,7 @@ pub struct gpuheap_options {
     /// management), "split", "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
     /// Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-    /// "backtraces". Only "backtraces" records the lines of a C program that allocated.
+    /// "backtraces". Only "backtraces" records lines of a C program.
     pub tracking: *const c_char,
     /// Hard limit on the bytes taken from the driver, never exceeded. 0: from the environment, else
     /// no limit. On WSL2 the default is 80 % of the free memory.

@@ -141,7 +141,7 @@ fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
 
 /// Names that the adapted type depends on.
 struct Way<'a> {
-    /// Type parameters that adapting changes to other types.
+    /// Type parameters that have other types in the adapted structure.
     adapted: Vec<Ident>,
     /// Name of the structure.
     name: &'a Ident,

@@ -19,7 +19,7 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// Explains a topic of [`TOPICS`] for `width` columns. `None` if the topic does not exist.
+    /// Explains a topic for `width` columns. `None` if the topic is none of these:
     ///
     /// * `dedicated`: Windows' "Dedicated" and "Shared GPU memory".
     /// * `wslconfig`: a fragment of `.wslconfig` with numbers for the host.

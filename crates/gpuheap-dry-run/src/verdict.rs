@@ -289,7 +289,7 @@ pub enum Then {
     Step,
 }
 
-/// Result of a search for the largest value.
+/// Result of `--find-batch`: the largest value of a variable for each card.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Batch {
     /// Name of the variable.

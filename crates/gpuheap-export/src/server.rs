@@ -32,7 +32,7 @@ const MOST_CLIENTS: usize = 32;
 /// Time for a request. A silent client occupies a thread for this time.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time for a response. A slower client is disconnected.
+/// Time for sending a response. A client that reads more slowly is disconnected.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum size of a request's head, bytes.

@@ -1,5 +1,5 @@
-//! Physical memory of the virtual memory management. The memory is freed once it is released and no
-//! range maps it.
+//! Records `cuMemCreate`, `cuMemMap` and their opposites. Physical memory is freed once it is
+//! released and no range maps it.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::c_void;

@@ -136,7 +136,7 @@ impl Sites {
     }
 
     fn named(&mut self, name: String) -> u32 {
-        // A trace has fewer allocations than 32 bits can count, and no more sites.
+        // A trace has at most as many sites as allocations, and 32 bits can count these.
         let next = self.names.len() as u32;
         *self.numbers.entry(name).or_insert_with_key(|name| {
             self.names.push(name.clone());

@@ -502,8 +502,8 @@ mod tests {
         )
     }
 
-    /// The expected sizes were measured on an H200 with cuDNN 9.19: of the weights, of the
-    /// workspaces for inference and training, and of the reserved memory.
+    /// Sizes that were measured on an H200 with cuDNN 9.19: the weights, the workspaces for
+    /// inference and training, and the reserved memory.
     #[test]
     fn spaces_match_h200() {
         let measured = [

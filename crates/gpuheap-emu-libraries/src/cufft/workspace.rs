@@ -86,7 +86,8 @@ impl Length {
         }
     }
 
-    /// Returns the largest length with a large prime factor that one kernel transforms.
+    /// Returns the largest length, of those with a large prime factor, for which cuFFT uses one
+    /// kernel.
     fn padding(&self, is_double: bool) -> u64 {
         if is_double { 2048 } else { 4096 }
     }

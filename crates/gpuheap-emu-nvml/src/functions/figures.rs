@@ -111,7 +111,7 @@ functions! {
         }
     }
 
-    // Each field gets a separate code. No field is supported.
+    // No field is supported. Each field's own code says so.
     fn nvmlDeviceGetFieldValues(nvml, device: Handle, count: i32, values: Out<FieldValue>) {
         nvml.device(device)?;
         let length = usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)?;

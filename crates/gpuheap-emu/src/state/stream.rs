@@ -113,8 +113,8 @@ pub(crate) struct KernelWork {
     pub(crate) kernel: Kernel,
     /// Words of the kernel's one parameter.
     pub(crate) words: Vec<u64>,
-    /// Code with which the kernel loses the context when it runs; `None` if it uses no forbidden
-    /// memory.
+    /// Error that the kernel causes in its context when it runs. `None` if the kernel uses no
+    /// forbidden memory.
     pub(crate) error: Option<CUresult>,
 }
 

@@ -54,8 +54,8 @@ fn snapshot<W: Write>(traces: &[Trace], pickle: &mut Pickle<W>) -> io::Result<()
         })?;
         pickle.text("device_traces")?;
         pickle.list(|pickle| {
-            // The list's index is the device. Bounds the lists of devices without a trace: a
-            // hostile file may have large device numbers.
+            // The list's index is the device. A hostile file may have large device numbers, so
+            // the list is bounded.
             let last = devices.keys().next_back().map_or(0, |&last| last.min(1023));
             for device in 0..=last {
                 pickle.stacks.clear();

@@ -307,7 +307,7 @@ impl Store {
         state.flush_caches();
         let mut figures = state.figures(self.kind, Some(stream), others);
         if matches!(shortage, Shortage::OutsidePool(_)) {
-            // The limit applies to memory that the pool takes.
+            // The limit does not apply to memory outside the pool.
             figures.limit = None;
         }
         let (cause, lack) = state.diagnose(bytes, shortage, &figures);

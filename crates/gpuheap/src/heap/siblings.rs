@@ -143,7 +143,7 @@ impl StoreState {
         Ok(OtherHeaps { reserved, cached, spare, may_stay, stuck })
     }
 
-    /// Returns the frees that no wait can complete now.
+    /// Returns the frees that would stay pending if the caller waited now.
     pub(crate) fn stuck(&mut self) -> Stuck {
         self.order.stuck(&mut *self.source)
     }

@@ -96,8 +96,8 @@ impl Stitched {
         }
     }
 
-    /// Returns the next narrower eligibility, and cuts the completed parts from blocks that it does
-    /// not allow. These parts may then merge with new memory.
+    /// Returns the next narrower eligibility. Cuts the completed parts off blocks that are not
+    /// eligible any more, so that the parts can merge with new memory.
     pub(super) fn narrow_eligibility(
         &mut self,
         eligibility: Eligibility,
