@@ -157,6 +157,7 @@ def test_dict_subclasses_keep_their_type(heap):
     [
         ("pandas", "Index", {"__array__": None}, r"x\.to_numpy\(\), or pandas\.Series\(x\)"),
         ("polars", "LazyFrame", {"collect": None}, r"x\.collect\(\)"),
+        ("pylibcudf", "Table", {"__arrow_c_device_array__": None}, r"gpuheap\.from_dlpack"),
     ],
 )
 def test_objects_without_rows_are_refused(heap, library, name, attributes, remedy):

@@ -268,8 +268,8 @@ def is_table(part: Any) -> bool:
 
 
 def refuse_column(part: Any) -> None:
-    """Raises `TypeError` for an object of a table library that has neither the buffer protocol nor
-    Arrow's interface."""
+    """Raises `TypeError` for a table or a column that has neither the buffer protocol nor Arrow's
+    interface of the host."""
     kind = type(part)
     library = kind.__module__.partition(".")[0]
     if library == "pandas" and hasattr(kind, "__array__"):
@@ -281,6 +281,11 @@ def refuse_column(part: Any) -> None:
         raise TypeError(
             f"polars.{kind.__qualname__} is a query without rows; pass x.collect(), or for batches "
             "x.collect_batches()"
+        )
+    if hasattr(kind, "__arrow_c_device_array__"):
+        raise TypeError(
+            f"{library}.{kind.__qualname__} is a table in the memory of a device, which is not "
+            "uploaded; make a table of its columns: gpuheap.Table({name: gpuheap.from_dlpack(column)})"
         )
 
 
