@@ -103,7 +103,7 @@ def test_wrong_batches_are_refused(small):
     for wrong in (3, b"bytes", None, small.zeros(3)):
         with pytest.raises(TypeError, match="no batches"):
             gpuheap.batches(wrong, heap=small)
-    for fraction in (0, -1, 1.5, float("nan")):
+    for fraction in (0, -1, 1.5, float("nan"), "50%"):
         with pytest.raises(ValueError, match="fraction"):
             gpuheap.batches([], fraction=fraction, heap=small)
     with pytest.raises(TypeError, match="of a file or a table"):

@@ -313,3 +313,26 @@ def test_array_interface_has_mask(driver_heap):
     assert gpuheap.from_dlpack(up["y"], driver_heap).to_list() == [1, 2]
     with pytest.raises(BufferError, match="1 nulls"):
         up["x"].__dlpack__()
+
+
+@pytest.mark.parametrize(
+    "use, error, remedy",
+    [
+        ("table.groupby('n')", AttributeError, r"gpuheap\.group_by"),
+        ("table.to_pandas()", AttributeError, r"gpuheap\.host"),
+        ("table.n", AttributeError, r"table\['n'\]"),
+        ("table.nothing", AttributeError, "has no nothing$"),
+        ("table[table['n'] > 1]", TypeError, r"table\.filter"),
+        ("table[['n']]", TypeError, r"gpuheap\.Table\("),
+        ("table['n'] * table['n']", TypeError, r"a\.values \* b\.values"),
+        ("1 - table['n']", TypeError, r"a\.values"),
+        ("table['n'].max()", AttributeError, r"column\.values\.max"),
+        ("table['n'].isin([1])", AttributeError, "has no isin$"),
+        ("gpuheap.Table.from_arrow('a.csv')", TypeError, r"gpuheap\.batches"),
+        ("gpuheap.batches('a.csv', columns='n')", TypeError, r"columns=\['n'\]"),
+    ],
+)
+def test_pandas_habits_name_the_remedy(heap, use, error, remedy):
+    table = heap.adapt(pa.table({"n": [1, 2]}))
+    with pytest.raises(error, match=remedy):
+        eval(use, {"table": table, "gpuheap": gpuheap})

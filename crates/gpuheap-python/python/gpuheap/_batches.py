@@ -48,10 +48,12 @@ def batches(
     >>> sum(batch.size for batch in gpuheap.batches(rows, heap=heap)) == 40 << 20
     True
     """
-    if not 0 < fraction <= 1:
+    if not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
         raise ValueError(
-            f"fraction={fraction} is no part of the memory; pass one above 0 and at most 1"
+            f"fraction={fraction!r} is no part of the memory; pass one above 0 and at most 1"
         )
+    if isinstance(columns, str):
+        raise TypeError(f"columns= is a list of names: columns=[{columns!r}]")
     if heap is None:
         from gpuheap._heap import default_heap
 

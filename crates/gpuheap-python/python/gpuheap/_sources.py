@@ -39,7 +39,7 @@ def is_file(source: Any) -> bool:
     if isinstance(source, (list, tuple)):
         return bool(source) and all(isinstance(one, (str, os.PathLike)) for one in source)
     return isinstance(source, (str, os.PathLike)) or (
-        callable(getattr(source, "read", None)) and callable(getattr(source, "close", None))
+        callable(getattr(source, "read", None)) and callable(getattr(source, "seekable", None))
     )
 
 

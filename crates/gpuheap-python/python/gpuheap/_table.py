@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -20,6 +21,19 @@ from gpuheap._rows import ColumnRows, TableRows, both
 
 if TYPE_CHECKING:
     from gpuheap._heap import Heap
+
+
+#: Attributes of pandas' DataFrame, and the form they have here.
+PANDAS = {
+    "columns": "table.column_names",
+    "drop_duplicates": "table.unique(key)",
+    "groupby": "gpuheap.group_by(table, key).agg(...)",
+    "merge": "table.join(other, key)",
+    "shape": "table.num_rows, len(table.column_names)",
+    "sort_values": "table.sort(key)",
+    "to_numpy": "table[name].to_numpy()",
+    "to_pandas": "gpuheap.host(table), or pyarrow.table(table).to_pandas()",
+}
 
 
 class Copies(NamedTuple):
@@ -107,7 +121,10 @@ class Column(ColumnRows):
         like: Column | None = None,
     ) -> None:
         if not isinstance(values, Array) or values.ndim != 1:
-            raise ValueError("the values of a column are a gpuheap.Array with one axis")
+            raise ValueError(
+                "the values of a column are a gpuheap.Array with one axis; heap.adapt uploads other "
+                "tables and columns"
+            )
         rows = len(values) if offsets is None else len(offsets) - 1
         if mask is not None and (mask.dtype != "bool" or mask.shape != (rows,)):
             raise ValueError(
@@ -311,6 +328,27 @@ class Column(ColumnRows):
 
     __hash__ = object.__hash__
 
+    def _refuse_arithmetic(self, _other: Any) -> Any:
+        raise TypeError(
+            "columns have comparisons and no arithmetic; compute with their arrays: "
+            "gpuheap.Column(a.values * b.values, a.mask)"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = _refuse_arithmetic
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse_arithmetic
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or not hasattr(Array, name):
+                raise AttributeError(f"a column has no {name}", name=name, obj=self)
+            raise AttributeError(
+                f"a column has no {name}; its array has: column.values.{name}. The values of null rows "
+                "are arbitrary: column.mask",
+                name=name,
+                obj=self,
+            )
+
     def __len__(self) -> int:
         return self._rows
 
@@ -383,6 +421,8 @@ class Table(TableRows):
         """Uploads a table of another library: an object with `__arrow_c_stream__` or
         `__arrow_c_array__`. Each column is uploaded once. With `narrow`, float64 becomes
         float32."""
+        if isinstance(source, (str, os.PathLike)):
+            raise TypeError(f"{source!r} is a path; gpuheap.batches(path) reads files")
         if heap is None:
             from gpuheap._heap import default_heap
 
@@ -421,10 +461,24 @@ class Table(TableRows):
             yield from column._arrays()
 
     def __getitem__(self, name: str) -> Column:
+        if isinstance(name, (Column, Array, list)):
+            raise TypeError(
+                "a table is indexed by a column's name; rows: table.filter(mask); columns: "
+                "gpuheap.Table({name: table[name] for name in names})"
+            )
         try:
             return self._columns[name]
         except KeyError:
             raise KeyError(f"{name!r} is none of the columns {self.column_names}") from None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            instead = PANDAS.get(name)
+            if instead is None and not name.startswith("_") and name in self._columns:
+                instead = f"table[{name!r}]"
+            remedy = "" if instead is None else f"; write {instead}"
+            raise AttributeError(f"a table has no {name}{remedy}", name=name, obj=self)
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
