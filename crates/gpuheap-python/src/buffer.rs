@@ -216,12 +216,12 @@ impl Buffer {
     #[pyo3(signature = (source, offset=0))]
     fn copy_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
         let memory = self.share(py)?;
-        let bytes = crate::host::copy_buffer(source)?;
+        let read = crate::host::read_buffer(source)?;
+        let bytes = read.as_slice();
         self.check_range(py, offset, bytes.len())?;
-        let to = self.address + offset;
-        let length = bytes.len() as u64;
+        let (to, length) = (self.address + offset, bytes.len() as u64);
         call_detached(py, || {
-            memory.owner.wrap_bytes(to, length, memory.stream())?.write_from(&bytes)
+            memory.owner.wrap_bytes(to, length, memory.stream())?.write_from(bytes)
         })
     }
 

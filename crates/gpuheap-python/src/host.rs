@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuheap::ndarray::Ix1;
 use gpuheap::{DeviceArray, MemoryKind};
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{ffi, intern};
 
-use crate::failure::{call, call_detached, no_host_memory, refused, reserve};
+use crate::failure::{call, call_detached, no_host_memory, refused};
 use crate::lines::RecordId;
 use crate::owner::Owner;
 use crate::reserve;
@@ -209,13 +209,30 @@ fn freed(py: Python<'_>) -> PyErr {
     )
 }
 
-/// Copies the bytes of an object with the buffer protocol.
-pub(crate) fn copy_buffer(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    if is_masked(source)? {
-        return Err(masked(source));
+/// Bytes of host data: a copy, or a view of another object's memory.
+pub(crate) enum HostBytes {
+    Copy(Vec<u8>),
+    View(PyUntypedBuffer),
+}
+
+impl HostBytes {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            HostBytes::Copy(bytes) => bytes,
+            HostBytes::View(view) if view.len_bytes() == 0 => &[],
+            // SAFETY: an open view keeps its memory and its length. The bytes are only copied. If a
+            // thread of Python writes them meanwhile, the copy has old and new bytes.
+            HostBytes::View(view) => unsafe {
+                std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes())
+            },
+        }
     }
+}
+
+/// Reads the bytes of an object with the buffer protocol.
+pub(crate) fn read_buffer(source: &Bound<'_, PyAny>) -> PyResult<HostBytes> {
     match open_view(source)? {
-        Some(view) => copy_view(&view),
+        Some(view) => read_view(&view),
         None => Err(PyTypeError::new_err(format!(
             "{} has no buffer protocol; pass bytes, a memoryview, a NumPy array",
             source.get_type()
@@ -223,10 +240,13 @@ pub(crate) fn copy_buffer(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// Makes the `memoryview` of an object. Returns `None` if the object has no buffer protocol. An
-/// exception of the object's own code is passed on.
+/// Makes the `memoryview` of an object. Returns `None` if the object has no buffer protocol, and an
+/// error for a masked array of NumPy. An exception of the object's own code is passed on.
 pub(crate) fn open_view<'py>(source: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = source.py();
+    if is_masked(source)? {
+        return Err(masked(source));
+    }
     if !has_buffer(source) {
         return Ok(None);
     }
@@ -244,7 +264,7 @@ pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Returns whether an object is a NumPy masked array. Its buffer would lose the mask.
-pub(crate) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
     let modules = py.import("sys")?.getattr(intern!(py, "modules"))?;
     let module = modules.call_method1(intern!(py, "get"), (intern!(py, "numpy.ma"),))?;
@@ -255,7 +275,7 @@ pub(crate) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Makes the error for a masked array.
-pub(crate) fn masked(object: &Bound<'_, PyAny>) -> PyErr {
+fn masked(object: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!(
         "{} has a mask, which arrays have not; pass x.filled(0), or x.data and the mask as an array \
          of its own",
@@ -263,24 +283,19 @@ pub(crate) fn masked(object: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// Copies the elements of a `memoryview` in row-major order. A contiguous view is copied only once.
-pub(crate) fn copy_view(view: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+/// Reads the elements of a `memoryview` in row-major order. A contiguous view is not copied.
+pub(crate) fn read_view(view: &Bound<'_, PyAny>) -> PyResult<HostBytes> {
     let py = view.py();
-    let wanted: usize = view.getattr(intern!(py, "nbytes"))?.extract()?;
-    if wanted == 0 {
-        return Ok(Vec::new());
+    let is_contiguous: bool = view.getattr(intern!(py, "c_contiguous"))?.extract()?;
+    // PyO3 refuses the view of a number without axes.
+    if is_contiguous && let Ok(buffer) = PyUntypedBuffer::get(view) {
+        return Ok(HostBytes::View(buffer));
     }
-    let plain = view
-        .call_method1(intern!(py, "cast"), ("B",))
-        .or_else(|_| view.call_method0(intern!(py, "tobytes")))
-        .map_err(|error| match error.is_instance_of::<PyMemoryError>(py) {
-            true => no_host_memory(py, wanted),
-            false => error,
-        })?;
-    let buffer = PyBuffer::<u8>::get(&plain)?;
-    let mut bytes = Vec::new();
-    reserve(py, &mut bytes, buffer.item_count())?;
-    bytes.resize(buffer.item_count(), 0);
-    buffer.copy_to_slice(py, &mut bytes)?;
-    Ok(bytes)
+    let copy = match view.call_method0(intern!(py, "tobytes")) {
+        Err(error) if error.is_instance_of::<PyMemoryError>(py) => {
+            return Err(no_host_memory(py, view.getattr(intern!(py, "nbytes"))?.extract()?));
+        }
+        copy => copy?,
+    };
+    PyUntypedBuffer::get(&copy).map(HostBytes::View)
 }

@@ -29,7 +29,7 @@ pub(crate) use window::{Held, Window, length};
 
 use crate::count::Count;
 use crate::exchange::{self, Exported, Lent};
-use crate::failure::{FREED, call, refused, reserve};
+use crate::failure::{FREED, call, refused};
 use crate::kind::{self, Kind, Number};
 use crate::owner::Owner;
 use crate::scope::{Counts, Holder, adopt, charge};
@@ -95,8 +95,8 @@ impl Array {
             let from = array.get().window(py)?;
             owner.make(py, || operations::copied(from, Some(&target)))?
         } else {
-            let source = Source::read(given, kind)?;
-            operations::upload(py, owner, &target, source)?
+            let Source { bytes, shape, kind } = Source::read(given, kind)?;
+            operations::upload(py, owner, &target, bytes.as_slice(), shape, kind)?
         };
         let window = match kind {
             Some(kind) if kind != window.kind => {
@@ -425,8 +425,8 @@ impl Array {
             Some(side) => side,
             None => {
                 let target = owner.heap.on(&window.stream());
-                let source = Source::read(value, Some(window.kind))?;
-                let source = operations::upload(py, owner, &target, source)?;
+                let Source { bytes, shape, kind } = Source::read(value, Some(window.kind))?;
+                let source = operations::upload(py, owner, &target, bytes.as_slice(), shape, kind)?;
                 if source.kind != window.kind {
                     return Err(PyTypeError::new_err(format!(
                         "the array has elements of {} and the source of {}; convert the source first",
@@ -736,11 +736,8 @@ impl Array {
     ) -> PyResult<Py<Array>> {
         let (window, kind) = (self.window(py)?, Kind::read(dtype)?);
         let target = call(py, || Ok(window.raw()?.target()))?;
-        let mut copy = Vec::new();
-        reserve(py, &mut copy, bytes.len())?;
-        copy.extend_from_slice(bytes);
-        let source = Source { shape: vec![bytes.len() / kind.size()], bytes: copy, kind };
-        Array::new(py, &self.held.owner, operations::upload(py, &self.held.owner, &target, source)?)
+        let (owner, shape) = (&self.held.owner, vec![bytes.len() / kind.size()]);
+        Array::new(py, owner, operations::upload(py, owner, &target, bytes, shape, kind)?)
     }
 
     /// The elements at `indices`, of type `uint32`; 0 for an index out of range.

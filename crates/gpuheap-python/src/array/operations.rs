@@ -607,8 +607,10 @@ pub(crate) fn upload(
     py: Python<'_>,
     owner: &Owner,
     target: &Target,
-    source: super::source::Source,
+    bytes: &[u8],
+    shape: Vec<usize>,
+    kind: Kind,
 ) -> PyResult<Window> {
-    let bytes = owner.make(py, || target.array(&source.bytes))?;
-    Ok(Window::from_bytes(bytes, source.shape, source.kind))
+    let array = owner.make(py, || target.array(bytes))?;
+    Ok(Window::from_bytes(array, shape, kind))
 }

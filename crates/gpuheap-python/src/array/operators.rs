@@ -8,7 +8,6 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::Array;
 use super::operations::{self, ByKey, Comparison, Distinct, Op, Reduction, Side};
-use super::source::Source;
 use super::window::Window;
 use crate::failure::{call, detached, no_host_memory};
 use crate::host::has_buffer;
@@ -222,11 +221,10 @@ impl Array {
                 return Err(no_host_memory(py, bytes.len()));
             };
             let target = call(py, || Ok(window.raw()?.target()))?;
-            let numbers = Source { bytes: numbers, shape: window.shape.clone(), kind: Kind::U64 };
-            let numbers = operations::upload(py, owner, &target, numbers)?;
+            let shape = window.shape.clone();
+            let numbers = operations::upload(py, owner, &target, &numbers, shape, Kind::U64)?;
             let made = owner.make(py, || operations::by_key(what, &numbers, count))?;
-            let distinct = Source { bytes: distinct, shape: vec![count], kind };
-            let distinct = operations::upload(py, owner, &target, distinct)?;
+            let distinct = operations::upload(py, owner, &target, &distinct, vec![count], kind)?;
             let distinct = Array::new(py, owner, distinct)?;
             return (distinct, Array::new(py, owner, made)?).into_py_any(py);
         };

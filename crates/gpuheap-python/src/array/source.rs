@@ -8,12 +8,12 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::window::length;
 use crate::failure::{refused, reserve};
-use crate::host::{copy_view, is_masked, masked, open_view};
+use crate::host::{HostBytes, open_view, read_view};
 use crate::kind::{Kind, MOST_AXES, Native, Number, put, read_index};
 
 /// Elements in host memory in row-major order, with their shape.
 pub(crate) struct Source {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: HostBytes,
     pub(crate) shape: Vec<usize>,
     pub(crate) kind: Kind,
 }
@@ -28,7 +28,7 @@ impl Source {
         }
         let mut source = Source::read_buffer(given)?;
         if (source.kind, kind) == (Kind::F64, Some(Kind::F32)) {
-            source.bytes = narrowed(given.py(), &source.bytes)?;
+            source.bytes = HostBytes::Copy(narrowed(given.py(), source.bytes.as_slice())?);
             source.kind = Kind::F32;
         }
         Ok(source)
@@ -36,9 +36,6 @@ impl Source {
 
     fn read_buffer(given: &Bound<'_, PyAny>) -> PyResult<Source> {
         let py = given.py();
-        if is_masked(given)? {
-            return Err(masked(given));
-        }
         let Some(view) = open_view(given)? else {
             let array = match given.hasattr(intern!(py, "__array__"))? {
                 true => "pass numpy.asarray(x)",
@@ -72,7 +69,8 @@ impl Source {
         if shape.len() > MOST_AXES {
             return Err(too_many_axes(shape.len()));
         }
-        let mut bytes = copy_view(&view)?;
+        let mut read = read_view(&view)?;
+        let bytes = read.as_slice();
         if bytes.len() != length(&shape).saturating_mul(size) {
             return Err(PyValueError::new_err(format!(
                 "the buffer has {} bytes, and its shape {shape:?} takes {} elements of {size} bytes",
@@ -81,9 +79,12 @@ impl Source {
             )));
         }
         if kind == Kind::Bool {
-            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            let mut bools = Vec::new();
+            reserve(py, &mut bools, bytes.len())?;
+            bools.extend(bytes.iter().map(|byte| u8::from(*byte != 0)));
+            read = HostBytes::Copy(bools);
         }
-        Ok(Source { bytes, shape, kind })
+        Ok(Source { bytes: read, shape, kind })
     }
 
     /// Reads a number, or nested lists and tuples of numbers. Returns `None` for other objects.
@@ -102,7 +103,7 @@ impl Source {
         for number in &found.numbers {
             put(number.check(kind)?, kind, &mut bytes);
         }
-        Ok(Some(Source { bytes, shape: found.shape, kind }))
+        Ok(Some(Source { bytes: HostBytes::Copy(bytes), shape: found.shape, kind }))
     }
 }
 
