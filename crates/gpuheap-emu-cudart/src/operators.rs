@@ -35,25 +35,17 @@ struct Operand {
 
 /// An argument of a C++ function in a register: an address, an integer or a flag.
 type Argument = *mut c_void;
-/// A C++ function whose arguments are all in registers. A result of a class type is written to the
-/// address in the first argument.
-type Function = unsafe extern "C-unwind" fn(
-    Argument,
-    Argument,
-    Argument,
-    Argument,
-    Argument,
-    Argument,
-) -> Argument;
 
-/// Defines functions that replace PyTorch's functions. Each function calls PyTorch's function
-/// through `$through`, with the index of the argument that is the tensor.
+/// Defines functions that replace PyTorch's functions. A result of a class type is written to the
+/// address in `a`. Each function calls PyTorch's function through `$through`, with the index of the
+/// argument that is the tensor. Arguments after `and` are on the stack.
 macro_rules! operators {
-    ($($name:ident = $symbol:literal by $through:ident($tensor:literal);)*) => {$(
+    ($($name:ident = $symbol:literal by $through:ident($tensor:literal) $(and $($more:ident: $type:ty),+)?;)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
         // SAFETY: only PyTorch has a function of this name. The name includes the types of the
-        // arguments: at most six, each in a register of this architecture. This library is loaded
-        // before PyTorch's libraries, so this function replaces PyTorch's.
+        // arguments: at most six, each in a register of this architecture, and those of the row on
+        // the stack. This library is loaded before PyTorch's libraries, so this function replaces
+        // PyTorch's.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(export_name = $symbol)]
         unsafe extern "C-unwind" fn $name(
@@ -63,13 +55,21 @@ macro_rules! operators {
             d: Argument,
             e: Argument,
             f: Argument,
+            $($($more: $type),+)?
         ) -> Argument {
+            type Function = unsafe extern "C-unwind" fn(
+                Argument, Argument, Argument, Argument, Argument, Argument, $($($type),+)?
+            ) -> Argument;
             static PYTORCHS: OnceLock<Function> = OnceLock::new();
-            let function = *PYTORCHS.get_or_init(|| pytorchs(concat!($symbol, "\0"), $name));
-            let operator = concat!(stringify!($name), "\0");
-            // SAFETY: PyTorch passed these arguments for a call of the same function. The argument
-            // at index `$tensor` is a tensor.
-            unsafe { $through(function, operator, $tensor, [a, b, c, d, e, f]) }
+            let function = *PYTORCHS.get_or_init(|| {
+                let found = pytorchs(concat!($symbol, "\0"), $name as *const ());
+                // SAFETY: the mangled name of a C++ function includes the types of its arguments.
+                unsafe { std::mem::transmute::<Argument, Function>(found) }
+            });
+            // SAFETY: PyTorch passed these arguments for a call of the same function.
+            let call = || unsafe { function(a, b, c, d, e, f, $($($more),+)?) };
+            // SAFETY: PyTorch passed a tensor that lives during the call.
+            unsafe { $through(concat!(stringify!($name), "\0"), [a, b][$tensor].cast(), [a, b, c], call) }
         }
     )*};
 }
@@ -88,19 +88,24 @@ operators! {
     fill_scalar = "_ZN2at4_ops12fill__Scalar4callERNS_6TensorERKN3c106ScalarE" by fill(0);
     one_hot = "_ZN2at4_ops7one_hot4callERKNS_6TensorEl" by note_content(1);
     sum = "_ZN2at4_ops3sum4callERKNS_6TensorESt8optionalIN3c1010ScalarTypeEE" by note_content(1);
+    sum_of_dimensions = "_ZN2at4_ops15sum_dim_IntList4callERKNS_6TensorEN3c1016OptionalArrayRefIlEEbSt8optionalINS5_10ScalarTypeEE"
+        by note_content(1) and g: Argument, h: Argument, i: Argument;
+    max = "_ZN2at4_ops3max4callERKNS_6TensorE" by note_content(1);
     count_nonzero =
         "_ZN2at4_ops13count_nonzero4callERKNS_6TensorESt8optionalIlE" by note_content(1);
+    count_nonzero_of_dimensions =
+        "_ZN2at4_ops25count_nonzero_dim_IntList4callERKNS_6TensorEN3c108ArrayRefIlEE"
+        by note_content(1);
     bincount =
         "_ZN2at4_ops8bincount4callERKNS_6TensorERKSt8optionalIS2_EN3c106SymIntE" by note_content(1);
 }
 
 /// Returns PyTorch's function. Ends the process if PyTorch lacks the function: a caller needs it.
-fn pytorchs(symbol: &'static str, ours: Function) -> Function {
+fn pytorchs(symbol: &'static str, ours: *const ()) -> Argument {
     let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
-    // SAFETY: the mangled name of a C++ function includes the types of its arguments. By the
-    // table of this file, they are in registers.
-    let found: Option<Function> = unsafe { find(TORCH, name) };
-    match found.filter(|&found| found as usize != ours as usize) {
+    // SAFETY: the pointer is not called here.
+    let found: Option<Argument> = unsafe { find(TORCH, name) };
+    match found.filter(|&found| !std::ptr::addr_eq(found, ours)) {
         Some(found) => found,
         None => {
             let line = format!("libtorch_cpu.so has no function {symbol}, which PyTorch calls");
@@ -114,37 +119,33 @@ fn pytorchs(symbol: &'static str, ours: Function) -> Function {
 ///
 /// # Safety
 ///
-/// `arguments` belong to a call of `function`, and the argument `tensor` is a tensor.
+/// `tensor` is one of PyTorch's during the call.
 unsafe fn read(
-    function: Function,
     operator: &'static str,
-    tensor: usize,
-    arguments: [Argument; 6],
+    tensor: *const Tensor,
+    _: [Argument; 3],
+    call: impl FnOnce() -> Argument,
 ) -> Argument {
-    let _entered = Entered::new(Running { operator, tensor: arguments[tensor].cast() });
-    let [a, b, c, d, e, f] = arguments;
-    // SAFETY: by the caller's contract, the arguments are for this function.
-    unsafe { function(a, b, c, d, e, f) }
+    let _entered = Entered::new(Running { operator, tensor });
+    call()
 }
 
 /// Calls `fill_`, and reports the filled memory to the emulated driver.
 ///
 /// # Safety
 ///
-/// `arguments` belong to a call of `fill_`: a tensor, and a number.
+/// `tensor` is one of PyTorch's, and the second argument a number, during the call.
 unsafe fn fill(
-    function: Function,
-    _operator: &'static str,
-    tensor: usize,
-    arguments: [Argument; 6],
+    _: &'static str,
+    tensor: *const Tensor,
+    [_, number, _]: [Argument; 3],
+    call: impl FnOnce() -> Argument,
 ) -> Argument {
     type Filled = unsafe extern "C" fn(u64, u64, u64, c_int);
     static FILLED: OnceLock<Option<Filled>> = OnceLock::new();
-    let [a, b, c, d, e, f] = arguments;
-    // SAFETY: by the caller's contract, the arguments are for this function.
-    let result = unsafe { function(a, b, c, d, e, f) };
+    let result = call();
     // SAFETY: by the caller's contract, both live during the call.
-    let (tensor, scalar) = unsafe { (&*arguments[tensor].cast::<Tensor>(), &*b.cast::<Scalar>()) };
+    let (tensor, scalar) = unsafe { (&*tensor, &*number.cast::<Scalar>()) };
     // SAFETY: PyTorch created the tensor.
     let memory =
         |torch: &Torch| unsafe { Some((torch.dense_memory(tensor)?, torch.kind(tensor)?)) };
@@ -162,40 +163,45 @@ unsafe fn fill(
 
 /// Calls an operator, and notes a fact about its result. In the result of `one_hot`, one element of
 /// each row is not 0. Results of `sum` of booleans and of `count_nonzero` are at most the number of
-/// elements. The counts of `bincount` sum to the number of elements.
+/// elements that are counted. The counts of `bincount` sum to the number of elements. `max` keeps
+/// the bound of its tensor.
 ///
 /// # Safety
 ///
-/// `arguments` belong to a call of the operator: the address of the result, a tensor, and
-/// further arguments.
+/// `tensor` is one of PyTorch's during the call. The first argument is the address of the result.
 unsafe fn note_content(
-    function: Function,
     operator: &'static str,
-    tensor: usize,
-    arguments: [Argument; 6],
+    tensor: *const Tensor,
+    [result, _, classes]: [Argument; 3],
+    call: impl FnOnce() -> Argument,
 ) -> Argument {
-    let [a, b, c, d, e, f] = arguments;
-    // SAFETY: by the caller's contract, the arguments are for this function.
-    let result = unsafe { function(a, b, c, d, e, f) };
-    let Some(torch) = Torch::get() else { return result };
-    // SAFETY: PyTorch wrote the result to the address in the first argument.
-    let memory = unsafe { torch.memory(&*a.cast::<Tensor>()) };
-    let Some((address, bytes)) = memory else { return result };
-    // SAFETY: by the caller's contract, the argument is a tensor that lives during the call.
-    let (kind, sizes) = unsafe {
-        let tensor = &*arguments[tensor].cast::<Tensor>();
-        (torch.kind(tensor), torch.sizes(tensor))
+    let returned = call();
+    let note = |torch: &Torch| {
+        // SAFETY: PyTorch wrote the result to the address in the first argument. By the caller's
+        // contract, the tensor lives during the call.
+        let (result, tensor) = unsafe { (&*result.cast::<Tensor>(), &*tensor) };
+        // SAFETY: PyTorch created both.
+        let (memory, sizes, results, kind) = unsafe {
+            let sizes = torch.sizes(tensor)?;
+            (torch.memory(result)?, sizes, torch.sizes(result)?, torch.kind(tensor)?)
+        };
+        let elements: i64 = sizes.iter().product();
+        let content = match operator.trim_end_matches('\0') {
+            "one_hot" => Content::OneOf(i64::try_from(classes.addr()).unwrap_or(1).max(1)),
+            // SAFETY: PyTorch created the tensor.
+            "max" => match contents::at(unsafe { torch.memory(tensor)?.0 })? {
+                Content::AtMost(most) => Content::AtMost(most),
+                _ => return None,
+            },
+            "bincount" => Content::SumOf(elements),
+            name if name.starts_with("sum") && kind.0 != BOOLEAN => return None,
+            _ => Content::AtMost(elements.checked_div(results.iter().product())?),
+        };
+        contents::note(memory.0, memory.1, content);
+        Some(())
     };
-    let elements = || sizes.unwrap_or_default().iter().product::<i64>();
-    let is_boolean = kind.is_some_and(|(element_type, _)| element_type == BOOLEAN);
-    let content = match operator.trim_end_matches('\0') {
-        "one_hot" => Content::OneOf(i64::try_from(c.addr()).unwrap_or(1).max(1)),
-        "sum" if !is_boolean => return result,
-        "bincount" => Content::SumOf(elements()),
-        _ => Content::AtMost(elements()),
-    };
-    contents::note(address, bytes, content);
-    result
+    Torch::get().and_then(note);
+    returned
 }
 
 /// PyTorch's number for the element type of booleans.
