@@ -263,20 +263,21 @@ fn collect_notes(
     let modules = run.processes.iter().filter_map(|process| process.python.as_ref());
     let modules: BTreeSet<&str> =
         modules.flat_map(|python| python.not_served.iter().map(String::as_str)).collect();
-    if run.processes.iter().any(outcome::asked_for_tables) {
-        let note = match is_headline {
-            true if !modules.is_empty() => "",
-            true => {
-                "build the program with the shared CUDA runtime, and run that. In CMake: \
-                 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)"
-            }
-            false => {
-                "a library whose CUDA runtime is linked statically asked for a GPU and got none: its \
-                 memory is missing here"
-            }
-        };
-        notes.extend((!note.is_empty()).then(|| note.to_owned()));
+    let libraries: BTreeSet<&String> =
+        run.processes.iter().flat_map(outcome::static_runtimes).collect();
+    if is_headline && !libraries.is_empty() && modules.is_empty() {
+        notes.push(
+            "build the program with the shared CUDA runtime, and run that. In CMake: \
+             set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)"
+                .to_owned(),
+        );
     }
+    notes.extend(libraries.into_iter().filter(|_| !is_headline).map(|library| {
+        format!(
+            "{library} found no GPU, as its CUDA runtime is linked statically: its memory is \
+             missing here"
+        )
+    }));
     let major = torch().find_map(|torch| torch.cuda.as_deref()?.split('.').next()?.parse().ok());
     if let Some(major) = major.filter(|major: &u32| !(12..=13).contains(major)) {
         notes.push(format!(

@@ -135,14 +135,15 @@ fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
 /// PyTorch links its runtime dynamically, so figures that PyTorch reported are complete.
 fn is_static(process: &Process) -> bool {
     let torch = process.torch.as_ref();
-    asked_for_tables(process) && torch.is_none_or(|torch| torch.devices.is_empty())
+    !static_runtimes(process).is_empty() && torch.is_none_or(|torch| torch.devices.is_empty())
 }
 
-/// Returns whether a statically linked CUDA runtime requested the driver's tables, and the program
-/// may take memory through that runtime. A program may also take all its memory from the driver.
-pub(crate) fn asked_for_tables(process: &Process) -> bool {
-    process.driver.as_ref().is_some_and(|driver| driver.export_table_asked)
-        && !process.python.as_ref().is_some_and(|python| python.uses_driver)
+/// Returns the libraries whose static CUDA runtime requested the driver's tables. Returns none if
+/// the program takes its memory from the driver.
+pub(crate) fn static_runtimes(process: &Process) -> &[String] {
+    let uses_driver = process.python.as_ref().is_some_and(|python| python.uses_driver);
+    let driver = process.driver.as_ref().filter(|_| !uses_driver);
+    driver.map_or(&[], |driver| &driver.export_tables)
 }
 
 /// Returns whether PyTorch ran without the hook, so that each result that the program read was 0.
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn static_runtime_counts_without_pytorchs_figures() {
         let mut processes = with(0, false, 0);
-        processes[0].driver.as_mut().unwrap().export_table_asked = true;
+        processes[0].driver.as_mut().unwrap().export_tables.push("libcupy.so".to_owned());
         let no_verdict = Outcome::NoVerdict(Reason::StaticRuntime);
         assert_eq!(outcome(Ended::Exit(0), &processes), Outcome::Fits);
         processes[0].torch = None;

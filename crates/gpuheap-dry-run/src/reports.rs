@@ -39,8 +39,8 @@ pub(crate) struct Driver {
     /// Refused requests for device memory: the first of each place in the program.
     pub(crate) requests: Vec<Refusal>,
     pub(crate) refused: Vec<Refused>,
-    /// `true` if a statically linked CUDA runtime requested the driver's private tables.
-    pub(crate) export_table_asked: bool,
+    /// Libraries whose statically linked CUDA runtime requested the driver's private tables.
+    pub(crate) export_tables: Vec<String>,
     /// `true` if PyTorch's library for CUDA is loaded.
     pub(crate) has_pytorch: bool,
 }

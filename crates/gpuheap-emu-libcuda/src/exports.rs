@@ -54,6 +54,13 @@ macro_rules! exports {
         // SAFETY: the program's arguments satisfy the contract of `cuGetProcAddress_v2`.
         entry_point::find_with_status(address, $(unsafe { Arg::typed($arg) }),*)
     };
+    (@call cuGetExportTable ($($arg:ident),*)) => {
+        process::call(|device| {
+            report::note_export_table();
+            // SAFETY: the program's arguments satisfy the contract of `cuda.h`.
+            unsafe { device.cuGetExportTable($($arg),*) }
+        })
+    };
     (@call $symbol:ident ($($arg:ident),*)) => {
         // SAFETY: the program's arguments satisfy the contract of `cuda.h`. The method has the same
         // contract.

@@ -4,7 +4,7 @@
 //! a peak grows or a request is refused. So a process that ends by a signal or by `_exit` leaves a
 //! report too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -22,6 +22,19 @@ static REFUSED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 /// Counts a call of a refused function.
 pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
+}
+
+/// Libraries that requested the driver's private tables: their CUDA runtime is linked statically.
+static EXPORT_TABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// NVIDIA's compilers. They request the tables, and take no memory of a device.
+const COMPILERS: [&str; 3] = ["libnvrtc", "libnvJitLink", "libnvptxcompiler"];
+
+/// Notes the library that requested one of the driver's private tables.
+pub(crate) fn note_export_table() {
+    let library = requests::calling_library();
+    if !COMPILERS.iter().any(|compiler| library.starts_with(compiler)) {
+        EXPORT_TABLES.lock().unwrap_or_else(PoisonError::into_inner).insert(library);
+    }
 }
 
 /// Peak mark of the emulator at the last report.
@@ -114,20 +127,22 @@ fn text(device: &Emulator) -> String {
     let refused = refused
         .iter()
         .map(|(function, times)| format!("{{\"function\": \"{function}\", \"times\": {times}}}"));
+    let tables = EXPORT_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let tables: Vec<_> = tables.iter().map(|library| format!("\"{}\"", escaped(library))).collect();
     let mut text = String::new();
     // Ignores the result: writing to a string never fails.
     let _ = writeln!(
         text,
         "{{\"devices\": [{}], \"asked_for_free_memory\": {}, \"copies_to_host\": {}, \
          \"launches_dropped\": {}, \"out_of_memory\": {}, \"refused\": [{}], \
-         \"export_table_asked\": {}, \"has_pytorch\": {}, \"requests\": [{}]}}",
+         \"export_tables\": [{}], \"has_pytorch\": {}, \"requests\": [{}]}}",
         devices.collect::<Vec<_>>().join(", "),
         device.calls_of("cuMemGetInfo_v2"),
         counts.copies_to_host,
         counts.launches_dropped,
         counts.out_of_memory,
         refused.collect::<Vec<_>>().join(", "),
-        device.calls_of("cuGetExportTable") > 0,
+        tables.join(", "),
         has_pytorch(),
         requests::json(),
     );

@@ -354,14 +354,25 @@ fn caller(stack: &Stack, request: &Request) -> Caller {
     Caller { function: called, library, lines }
 }
 
-/// Returns `true` if a frame belongs to this library, to another stand-in, or to the heap that
-/// served the request.
+/// Returns `true` if a frame belongs to a stand-in, or to the heap that served the request.
 fn is_ours(place: &Place, request: &Request) -> bool {
-    let own = place_of(is_ours as *const () as usize).map(|place| place.base);
-    let file = file_name(&place.file);
-    Some(place.base) == own
-        || STAND_INS.contains(&file.as_str())
-        || (is_of_heap(request) && HEAPS.contains(&file.as_str()))
+    is_stand_in(place) || (is_of_heap(request) && HEAPS.contains(&file_name(&place.file).as_str()))
+}
+
+/// Returns `true` if a frame belongs to this library or to another stand-in.
+fn is_stand_in(place: &Place) -> bool {
+    let own = place_of(is_stand_in as *const () as usize).map(|place| place.base);
+    Some(place.base) == own || STAND_INS.contains(&file_name(&place.file).as_str())
+}
+
+/// Returns the file name of the library or program that called the driver.
+pub(crate) fn calling_library() -> String {
+    let mut found = None;
+    backtrace::trace(|frame| {
+        found = place_of(frame.ip().addr()).filter(|place| !is_stand_in(place));
+        found.is_none()
+    });
+    found.map(|place| file_name(&place.file)).unwrap_or_default()
 }
 
 /// Returns the line of a call: `take.c:28 in main` with debug information, else

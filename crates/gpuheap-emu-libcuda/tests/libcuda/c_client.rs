@@ -52,7 +52,7 @@ fn report_has_peak_and_host_copies() {
          \"number\": 1, \"total\": 1073741824, \"peak_in_use\": 0, \"in_use_at_end\": 0, \"largest_refused_bytes\": 0, \
          \"peak_managed\": 0, \"peak_demand\": 0}], \"asked_for_free_memory\": 0, \
          \"copies_to_host\": 4, \"launches_dropped\": 0, \"out_of_memory\": 0, \"refused\": [], \
-         \"export_table_asked\": false, \"has_pytorch\": false, \"requests\": []}\n"
+         \"export_tables\": [], \"has_pytorch\": false, \"requests\": []}\n"
     );
 }
 
