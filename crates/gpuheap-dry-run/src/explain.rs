@@ -27,6 +27,8 @@ const REMEDIES: usize = 3;
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 /// A request is absurd if it is at least this many times as large as all others together.
 const ABSURD: u64 = 3;
+/// Bytes below which no request is absurd: libraries take up to 32 MiB as a workspace at once.
+const LEAST_ABSURD: u64 = 64 << 20;
 
 /// A request whose size a result may have decided, and that is much larger than all others.
 pub(crate) struct Absurd {
@@ -116,7 +118,7 @@ pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Ab
             _ => {}
         }
     }
-    let is_absurd = bytes >= others.max(1).saturating_mul(ABSURD);
+    let is_absurd = bytes >= LEAST_ABSURD && bytes >= others.max(1).saturating_mul(ABSURD);
     is_absurd.then(|| Absurd { bytes, others, line: format!("{begin}{line}{end}") })
 }
 

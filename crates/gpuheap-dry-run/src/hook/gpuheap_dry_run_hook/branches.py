@@ -5,6 +5,7 @@ with which the program raises no error and leaves no loop.
 """
 
 import ast
+import dis
 import itertools
 import linecache
 
@@ -27,12 +28,14 @@ EXITS = {"exit", "quit", "_exit", "abort"}
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
 # Comparisons that hold for equal numbers and for different numbers, and parts of compared values.
 SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
+# Comparisons that are true for a large number on the left, of another number and of 0.
+LARGE_OR_EQUAL, LARGE = (ast.Gt, ast.GtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)
 VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
 
 
 def truth(frame):
     """Returns the truth value with which `frame` goes on; True if it goes on with both values."""
-    at = (frame.f_code, frame.f_lasti)
+    at = call_path(frame)
     if at not in state.branches:
         state.branches[at] = find_branch(frame)
     branch = state.branches[at]
@@ -41,6 +44,12 @@ def truth(frame):
     if branch.loop is not None and not is_staying(branch, frame):
         return not branch.value
     return branch.value
+
+
+def call_path(frame):
+    """Returns the places in the code of `frame` and of its caller, which may test the result."""
+    back = frame.f_back
+    return frame.f_code, frame.f_lasti, back and back.f_code, back and back.f_lasti
 
 
 class Branch:
@@ -97,7 +106,61 @@ def find_branch(frame):
         return Branch(False) if names_in(read) & RARE else None
     # The value is stored. If its expression looks for errors, the value says that none occurred.
     expression = expression_at(frame, where)
-    return Branch(False) if expression is not None and names_in(expression) & RARE else None
+    if expression is not None and names_in(expression) & RARE:
+        return Branch(False)
+    for part, wanted, loop in parts_that_read(frame):
+        if not isinstance(part, ast.Compare):
+            return Branch(wanted, loop)
+    return None
+
+
+def count_that_stays(bound, frame):
+    """Returns the largest count, or 0 if the largest count leaves a loop of the code of `frame`."""
+    if frame is None:
+        return bound
+    at = call_path(frame)
+    if at not in state.branches:
+        state.branches[at] = find_comparison(frame)
+    branch = state.branches[at]
+    return bound if branch is None or branch.value == is_staying(branch, frame) else 0
+
+
+def find_comparison(frame):
+    """Returns the branch that a count decides: True if the loop goes on with the largest count."""
+    for part, wanted, loop in parts_that_read(frame):
+        is_true = True
+        if isinstance(part, ast.Compare):
+            other = part.comparators[0]
+            is_zero = isinstance(other, ast.Constant) and other.value == 0
+            is_true = isinstance(part.ops[0], LARGE if is_zero else LARGE_OR_EQUAL)
+        return Branch(is_true == wanted, loop)
+    return None
+
+
+def parts_that_read(frame):
+    """Yields the parts of tests that contain the value read in `frame`, or a name that it gets.
+
+    The value is on the left of a comparison. Each part has the truth value with which the program
+    stays in a loop, and that loop. If the code returns the value, the tests are its caller's.
+    """
+    is_changed = False
+    for _ in range(CALLERS):
+        where, found = position(frame), expression_at(frame, None)
+        if where is None or found is None or not found.body:
+            return
+        statement = found.body[0]
+        if isinstance(statement, (ast.Assign, ast.Return)) and statement.value is not None:
+            is_changed ^= parts_of(statement.value)[0][1]
+        if not isinstance(statement, ast.Return) or frame.f_back is None:
+            break
+        frame = frame.f_back
+    names = names_in(ast.Tuple(getattr(statement, "targets", [])))
+    for test, branch in tests_around(frame):
+        for part, is_negated in parts_of(test):
+            read = part.left if isinstance(part, ast.Compare) else part
+            is_stored = isinstance(read, ast.Name) and read.id in names
+            if is_stored or encloses(span(read), where):
+                yield part, branch.value != (is_negated != is_changed), branch.loop
 
 
 def consequence(node, loop):
@@ -146,11 +209,9 @@ def is_false(expression):
 def operand_at(test, where):
     """Returns the part of a test whose truth is read, and whether `not` stands before it.
 
-    Returns None if the position is outside of the test, or inside of a comparison or a call. Python
-    3.11 gives the position of the whole statement: then the parts with a call are candidates.
+    Returns None if the position is outside of the test, or inside of a comparison or a call. If the
+    position is not known, the parts with a call are candidates.
     """
-    if where is not None and encloses(where, span(test)):
-        where = None
     if where is not None and not encloses(span(test), where):
         return None
     parts = [part for part in parts_of(test) if where is None or span(part[0]) == where]
@@ -231,18 +292,24 @@ class End:
 
 def ends_of_loops(frame):
     """Returns the ends of the loops around the line that `frame` executes."""
-    found, line = [], frame.f_lineno
+    found = []
+    for test, branch in tests_around(frame):
+        kinds = DIFFERENT if branch.value else SAME
+        for part in ast.walk(test):
+            if isinstance(part, ast.Compare) and isinstance(part.ops[0], kinds):
+                found.append(End(compile_value(part.comparators[0]), branch.loop))
+    return [end for end in found if end.code is not None]
+
+
+def tests_around(frame):
+    """Yields the tests that may leave the loops around the line of `frame`, with their branches."""
+    line = frame.f_lineno
     pairs = itertools.chain(*tests_of(frame.f_code.co_filename).values())
     for node, loop in {id(pair[0]): pair for pair in pairs}.values():
         branch = consequence(node, loop)
         loop = branch and branch.loop
-        if loop is None or not loop.lineno <= line <= loop.end_lineno:
-            continue
-        kinds = DIFFERENT if branch.value else SAME
-        for part in ast.walk(node.test):
-            if isinstance(part, ast.Compare) and isinstance(part.ops[0], kinds):
-                found.append(End(compile_value(part.comparators[0]), loop))
-    return [end for end in found if end.code is not None]
+        if loop is not None and loop.lineno <= line <= loop.end_lineno:
+            yield node.test, branch
 
 
 def compile_value(expression):
@@ -281,7 +348,7 @@ def tests_of(file):
 def add_tests(node, loop, found):
     if isinstance(node, (ast.If, ast.While, ast.Assert)):
         last = node.test.end_lineno or node.test.lineno
-        for line in range(node.test.lineno, last + 1):
+        for line in range(node.lineno, last + 1):
             found.setdefault(line, []).insert(0, (node, loop))
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
         loop = None
@@ -309,12 +376,17 @@ def names_in(node):
 
 
 def position(frame):
-    """Returns the place of a frame's instruction in its file; None before Python 3.11."""
+    """Returns the place of a frame's instruction in its file; None before Python 3.11.
+
+    Python 3.11 gives some jumps the position of another expression. The instruction before a jump
+    has the position of the value.
+    """
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is None:
         return None
+    earlier = "JUMP" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
     for index, (line, last_line, column, last_column) in enumerate(positions()):
-        if index == frame.f_lasti // 2:
+        if index == frame.f_lasti // 2 - earlier:
             where = (line, column, last_line, last_column)
             return None if None in where else where
     return None

@@ -31,7 +31,9 @@ class State:
         # Values that end the loops around a line of code, and rounds of the loops.
         self.ends = {}
         self.rounds = {}
-        # True for each place in the code that reads a size.
+        # Parsed sources, keyed by file. For each place in the code that reads a number, whether the
+        # number is a size, and whether it is returned.
+        self.sources = {}
         self.sized = {}
         # Bounds of slices that results decide, keyed by place in the code: 0 is a start, 1 an end.
         self.slices = {}

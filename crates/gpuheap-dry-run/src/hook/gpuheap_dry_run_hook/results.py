@@ -10,7 +10,7 @@ import os
 import struct
 
 from . import rules
-from .branches import ends_slice, number, truth
+from .branches import count_that_stays, ends_slice, number, truth
 from .detectors import count_in_detector
 from .generation import truth_in_generation
 from .process import state
@@ -106,7 +106,8 @@ def put_result(copy, operator, frame, line):
         most = count_in_detector(frame, counting[-1].elements())
         result = count(most, counting[-1], rule, is_largest)
     elif read.most and read.element_type in INTEGERS:
-        result = count(read.most, read, rule, is_largest)
+        most = count_that_stays(read.most, frame)
+        result = count(most, read, rule, is_largest) if most else Result(0)
     elif rule is not None:
         result = Result(rules.value_of(rule, read.shape(), None))
     else:

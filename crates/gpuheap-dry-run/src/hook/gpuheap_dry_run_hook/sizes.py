@@ -3,60 +3,127 @@
 import ast
 import linecache
 
-from .branches import encloses, position, span
+from .branches import position, span
 from .process import state
 
 # Functions of PyTorch all of whose arguments are sizes.
-SIZED = {"arange", "empty", "expand", "eye", "new_empty", "new_ones", "new_zeros", "ones", "rand"}
-SIZED |= {"randn", "repeat", "reshape", "view", "zeros"}
+SIZED = {"arange", "empty", "expand", "eye", "narrow", "new_empty", "new_ones", "new_zeros", "ones"}
+SIZED |= {"one_hot", "rand", "randn", "repeat", "reshape", "split", "topk", "view", "zeros"}
+# Functions whose first arguments are sizes, with their number.
+PARTLY_SIZED = {"full": 1, "new_full": 1, "Embedding": 2, "Linear": 2}
+# Functions of Python that compute a number of numbers.
+ARITHMETIC = {"int", "max", "min", "round"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Maximum number of callers to which a number is followed.
+CALLERS = 4
 
 
 def becomes_size(frame):
-    """Returns True if a number that the code of `frame` reads is a size in the same function."""
-    at = (frame.f_code, frame.f_lasti)
-    if at not in state.sized:
-        state.sized[at] = find_size(frame)
-    return state.sized[at]
+    """Returns True if a number that `frame` reads, or returns to its callers, is a size there."""
+    for _ in range(CALLERS):
+        at = (frame.f_code, frame.f_lasti)
+        if at not in state.sized:
+            state.sized[at] = find_size(frame)
+        is_size, is_returned = state.sized[at]
+        if is_size or not is_returned or frame.f_back is None:
+            return is_size
+        frame = frame.f_back
+    return False
 
 
 def find_size(frame):
-    where, function = position(frame), function_of(frame)
+    """Returns whether the number is a size by the source of `frame`, and whether it is returned."""
+    where, tree = position(frame), parsed(frame.f_code.co_filename)
+    function = function_of(frame, tree)
     if where is None or function is None:
-        return False
-    sizes = [size for node in ast.walk(function) for size in sizes_in(node)]
-    if any(encloses(span(size), where) for size in sizes):
-        return True
-    names = {part.id for size in sizes for part in ast.walk(size) if isinstance(part, ast.Name)}
-    return any(
-        isinstance(node, ast.Assign)
-        and encloses(span(node.value), where)
-        and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
-        for node in ast.walk(function)
-    )
+        return False, False
+    own = {node.name: node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
+    nodes = list(nodes_of(function))
+    sizes = [size for node in nodes for size in sizes_in(node, own)]
+    # A number that is kept in `self` may be a size in another method.
+    kept = names_in_numbers(size for node in ast.walk(tree) for size in sizes_in(node, {}))
+    names = names_in_numbers(sizes) | {name for name in kept if "." in name}
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    for node in reversed(assignments):
+        if names_in_numbers(node.targets) & names:
+            names |= names_in_numbers([node.value])
+    sizes += [node.value for node in assignments if names_in_numbers(node.targets) & names]
+    returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
+    return is_number_in(sizes, where), is_number_in(returned, where)
 
 
-def sizes_in(node):
-    """Returns the expressions that a call or a slice takes as sizes."""
+def is_number_in(expressions, where):
+    """Returns True if the call at a position gives a number of one of the expressions."""
+    parts = (part for expression in expressions for part in parts_of_number(expression))
+    return any(isinstance(part, ast.Call) and span(part) == where for part in parts)
+
+
+def names_in_numbers(expressions):
+    """Returns the names of which numbers are computed, such as `n` and `self.n` of `n + self.n`."""
+    parts = [part for expression in expressions for part in parts_of_number(expression)]
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    kept = [part for part in parts if isinstance(part, ast.Attribute)]
+    return names | {f"self.{part.attr}" for part in kept if getattr(part.value, "id", "") == "self"}
+
+
+def parts_of_number(node):
+    """Yields an expression, and the expressions of which its number is computed."""
+    yield node
+    parts = []
+    if isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        parts = node.elts
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in ARITHMETIC:
+        parts = node.args
+    for part in parts:
+        yield from parts_of_number(part)
+
+
+def sizes_in(node, own):
+    """Returns the expressions that a call or a slice takes as sizes.
+
+    `own` are the program's functions, keyed by name: an argument that is a size there is one here.
+    """
     if isinstance(node, ast.Slice):
         return [node.upper] if node.upper is not None else []
     if not isinstance(node, ast.Call):
         return []
     name = getattr(node.func, "attr", getattr(node.func, "id", None))
-    return node.args if name in SIZED else []
+    if name in own:
+        names = names_in_numbers(
+            size for part in ast.walk(own[name]) for size in sizes_in(part, {})
+        )
+        parameters = [one.arg for one in own[name].args.args if one.arg != "self"]
+        given = [*zip(parameters, node.args), *((one.arg, one.value) for one in node.keywords)]
+        return [value for parameter, value in given if parameter in names]
+    if name in SIZED or name in PARTLY_SIZED:
+        return node.args[: PARTLY_SIZED.get(name)]
+    return []
 
 
-def function_of(frame):
-    """Returns the source of the function that `frame` executes, parsed; None without one."""
-    code = frame.f_code
-    try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    if code.co_name == "<module>":
+def parsed(file):
+    """Returns the source of a file, parsed; None without one."""
+    if file not in state.sources:
+        try:
+            state.sources[file] = ast.parse("".join(linecache.getlines(file)))
+        except (SyntaxError, ValueError, RecursionError):
+            state.sources[file] = None
+    return state.sources[file]
+
+
+def function_of(frame, tree):
+    """Returns the function that `frame` executes; None if it is not in the source."""
+    name, line = frame.f_code.co_name, frame.f_lineno
+    if tree is None or name == "<module>":
         return tree
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [
-        node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == code.co_name
-    ]
-    line = frame.f_lineno
+    found = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS) and node.name == name]
     return next((node for node in found if node.lineno <= line <= node.end_lineno), None)
+
+
+def nodes_of(function):
+    """Yields the nodes of a function, or of a module, without those of functions within."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, FUNCTIONS):
+            yield node
+            yield from nodes_of(node)
