@@ -116,7 +116,7 @@ const DRY_RUN: &str = "\
 Run a program and its children on an emulated GPU whose kernels do nothing, and say on which card \
 it fits, what it takes at its peak and which lines hold it, and what would make it fit.
 
-PyTorch runs unmodified, with its own allocator: peaks are those of a GPU. All results are 0, so \
+PyTorch runs unmodified, with its own allocator: peaks are those of a GPU. Results are chosen, so \
 sizes that depend on results are not known. No GPU is needed, and one that is there is not \
 touched. The program's output passes; the verdict follows on stderr. Of several runs, the first \
 one's output passes.";

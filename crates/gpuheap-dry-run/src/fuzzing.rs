@@ -10,7 +10,7 @@ use crate::judge::{Results, judge};
 use crate::program::Run;
 use crate::stand_ins::StandIns;
 use crate::verdict::{Ended, Verdict};
-use crate::{Counts, Options, Remedies, outcome, reports};
+use crate::{Options, Remedies, outcome, reports};
 
 /// Judges a run that ended as `ended`. `files` are the names and contents of its reports.
 pub fn judge_reports(files: &[(&str, &[u8])], ended: Ended) -> Verdict {
@@ -20,19 +20,8 @@ pub fn judge_reports(files: &[(&str, &[u8])], ended: Ended) -> Verdict {
         arguments: vec!["train.py".into()],
         cards: vec![card],
         devices: 1,
-        memory: None,
-        steps: None,
-        time_limit: None,
-        find_batch: Vec::new(),
-        margin: 0.0,
         remedies: Remedies::Never,
-        quick: false,
-        allow_oversubscription: false,
-        results: Vec::new(),
-        counts: Counts::Largest,
-        read_range: false,
-        trace: None,
-        stand_ins: None,
+        ..Options::default()
     };
     let stand_ins = StandIns { driver: PathBuf::new(), nvml: None, cudart: None, libraries: None };
     let folder = Folder::with_reports(files).expect("a temporary folder");

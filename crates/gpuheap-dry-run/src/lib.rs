@@ -57,7 +57,7 @@ pub use crate::verdict::{
 };
 
 /// Options of a dry run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The program: a path, or a name to search in `PATH`.
     pub program: OsString,

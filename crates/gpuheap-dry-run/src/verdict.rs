@@ -495,10 +495,11 @@ impl Benchmark {
 }
 
 /// Counts that operators such as `nonzero` find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Counts {
     /// As large as the tensor allows.
+    #[default]
     Largest,
     /// At most this number.
     AtMost(u64),

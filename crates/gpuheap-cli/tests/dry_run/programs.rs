@@ -24,10 +24,8 @@ fn driver_reports_peak_failures_and_counts() {
     let device = &json["cards"][0]["processes"][0]["devices"][0];
     // The context's measured size, and the bytes that the program took.
     assert_eq!(device["in_use"], 552_402_944_u64 + (100 << 20));
-    assert_eq!(
-        (&json["unknown"]["reads"], &json["unknown"]["asked_for_free_memory"]),
-        (&1.into(), &0.into())
-    );
+    assert_eq!(json["unknown"]["reads"], 1);
+    assert_eq!(json["unknown"]["asked_for_free_memory"], 0);
     assert_eq!(json["unknown"]["libraries"], serde_json::json!(["cuLinkComplete was refused"]));
     let (ran, json) = bench.json(&["--card", "T4,L4,H200", "--", &take, "20000", "free"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
@@ -35,11 +33,8 @@ fn driver_reports_peak_failures_and_counts() {
         json["cards"].as_array().unwrap().iter().map(|card| &card["outcome"]).collect();
     assert_eq!(outcomes, ["does_not_fit", "fits", "fits"]);
     assert_eq!(json["unknown"]["asked_for_free_memory"], 1);
-    assert!(
-        ran.stderr.contains("Out of memory on T4 16GB: cuMemAlloc_v2 of 19.53 GiB was refused at"),
-        "{}",
-        ran.stderr
-    );
+    let refused = "Out of memory on T4 16GB: cuMemAlloc_v2 of 19.53 GiB was refused at";
+    assert!(ran.stderr.contains(refused), "{}", ran.stderr);
 }
 
 #[test]
@@ -51,10 +46,8 @@ fn largest_fitting_value_is_found() {
     // Usable memory is all memory except the context, in whole granules of the driver.
     let usable = json["cards"][0]["usable"].as_u64().unwrap();
     let found = &json["batch"]["found"][0];
-    assert_eq!(
-        (&found["card"], &found["largest"]),
-        (&"L4 24GB".into(), &(usable >> 21 << 1).into())
-    );
+    assert_eq!(found["card"], "L4 24GB");
+    assert_eq!(found["largest"], usable >> 21 << 1);
     let total = json["cards"][0]["total"].as_u64().unwrap();
     // By default 3 % of the card stay free, in whole MiB.
     assert_eq!(found["margin"], (total * 3 / 100) >> 20 << 20);
@@ -118,12 +111,8 @@ fn python_loads_hook_and_own_sitecustomize() {
     assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
     // Without its own sitecustomize and without PyTorch, the interpreter prints nothing either.
     std::fs::remove_file(bench.files.path().join("sitecustomize.py")).unwrap();
-    let ran = bench.dry_run(&[
-        "--",
-        "python3",
-        "-c",
-        "import sys; print('sitecustomize' in sys.modules)",
-    ]);
+    let script = "import sys; print('sitecustomize' in sys.modules)";
+    let ran = bench.dry_run(&["--", "python3", "-c", script]);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, "True\n"));
     assert!(ran.stderr.starts_with("\ngpuheap dry-run"), "{}", ran.stderr);
 }
@@ -251,8 +240,6 @@ fn several_variables_have_their_edge() {
     assert!(words.contains(edge), "{words}");
     assert!(words.contains("A margin of 5 % is left"), "{words}");
     let table = std::fs::read_to_string(file).unwrap();
-    assert!(
-        table.contains("| card | L | largest B |\n|---|---|---|\n| L4 24GB | 1000 |"),
-        "{table}"
-    );
+    let row = "| card | L | largest B |\n|---|---|---|\n| L4 24GB | 1000 |";
+    assert!(table.contains(row), "{table}");
 }
