@@ -32,14 +32,17 @@ pub(crate) struct Tensor(*const c_void);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 /// Number of blocks that PyTorch's allocator handed out on devices.
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that PyTorch's allocator has allocated on the device of its last report.
+static LIVE: AtomicU64 = AtomicU64::new(0);
 
-/// Writes the peak of bytes that PyTorch's allocator had allocated on one device, and the number of
-/// blocks that the allocator handed out.
+/// Writes the peak of bytes that PyTorch's allocator had allocated on one device, the number of
+/// blocks that the allocator handed out, and the bytes that are allocated now.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
-extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64) {
+extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64, live: &mut u64) {
     *peak = PEAK.load(Ordering::Relaxed);
     *blocks = BLOCKS.load(Ordering::Relaxed);
+    *live = LIVE.load(Ordering::Relaxed);
 }
 
 /// Functions that describe a tensor: three C++ functions of PyTorch, and C functions that PyTorch
@@ -81,6 +84,9 @@ unsafe extern "C-unwind" fn report(
 ) {
     static HANDED_OUT: OnceLock<Option<ReportRange>> = OnceLock::new();
     static PYTORCHS: OnceLock<Option<Report>> = OnceLock::new();
+    if device.kind == CUDA {
+        LIVE.store(allocated as u64, Ordering::Relaxed);
+    }
     if let (CUDA, Ok(bytes @ 1..)) = (device.kind, u64::try_from(bytes)) {
         PEAK.fetch_max(allocated as u64, Ordering::Relaxed);
         BLOCKS.fetch_add(1, Ordering::Relaxed);

@@ -12,10 +12,10 @@ import linecache
 from .lines import place
 from .process import state
 
-# Number of rounds without a higher peak after which a `while` loop is left: further rounds would
-# take no more memory.
+# Number of rounds in which memory did not grow after which a `while` loop is left: further rounds
+# would take no more memory.
 ROUNDS = 100
-# Maximum number of rounds of a `while` loop in which the peak grows. A round may add a token to a
+# Maximum number of rounds of a `while` loop in which memory grows. A round may add a token to a
 # sequence, and few programs generate more tokens.
 MOST_ROUNDS = 4096
 # Maximum number of callers whose loops are searched for the integers that end them.
@@ -59,8 +59,8 @@ class Branch:
         self.value = value
         # The loop that the other value leaves; None if the value leaves no loop.
         self.loop = loop
-        # Peak of PyTorch's memory, rounds since it grew, and all rounds.
-        self.peak = 0
+        # Most bytes that PyTorch had allocated at the read, rounds since then, and all rounds.
+        self.most = 0
         self.rounds = 0
         self.all_rounds = 0
 
@@ -68,18 +68,19 @@ class Branch:
 def is_staying(branch, frame):
     """Returns True if the program stays in a loop that a result may end.
 
-    A `for` loop runs to its end. A `while` loop ends after rounds without a higher peak.
+    A `for` loop runs to its end. A `while` loop ends after rounds in which memory did not grow.
+    Growth below the peak counts too: the allocator may reserve more for it.
     """
     if isinstance(branch.loop, (ast.For, ast.AsyncFor)):
         state.note(f"a result may end the loop at {place(frame)} early: it ran to its last round")
         return True
-    peak = state.allocated()[0]
-    branch.rounds = 0 if peak > branch.peak else branch.rounds + 1
-    branch.peak = max(branch.peak, peak)
+    live = state.allocated()[2]
+    branch.rounds = 0 if live > branch.most else branch.rounds + 1
+    branch.most = max(branch.most, live)
     branch.all_rounds += 1
     if branch.rounds < ROUNDS and branch.all_rounds < MOST_ROUNDS:
         return True
-    reason = f"{ROUNDS} rounds in which the peak did not grow"
+    reason = f"{ROUNDS} rounds in which memory did not grow"
     if branch.rounds < ROUNDS:
         reason = f"{MOST_ROUNDS} rounds, and more rounds may take more memory"
     state.note(left(frame, reason))
@@ -250,12 +251,16 @@ def number(frame):
     """Returns the integer with which the code of `frame` goes on.
 
     It is the smallest number at which no loop ends: mostly 0, an index that is in range. A `while`
-    loop that only a number ends is left after `MOST_ROUNDS`.
+    loop that only a number ends is left after `MOST_ROUNDS`. In a loop over the places that
+    `nonzero` found in a vector, such as the experts with tokens, it is the number of the round.
     """
     ends = set()
     for _ in range(CALLERS):
         if frame is None:
             break
+        row = row_of_loop(frame)
+        if row is not None:
+            return row
         at = (frame.f_code, frame.f_lineno)
         if at not in state.ends:
             state.ends[at] = ends_of_loops(frame)
@@ -266,6 +271,27 @@ def number(frame):
         ends |= found
         frame = frame.f_back
     return next(value for value in itertools.count() if value not in ends)
+
+
+def row_of_loop(frame):
+    """Returns the number of the round of a loop over the rows of `nonzero`; None elsewhere.
+
+    Places in a vector have rows of one number.
+    """
+    at = (frame.f_code, frame.f_lineno)
+    if at not in state.loops:
+        loops = [
+            node
+            for node in ast.walk(parsed(frame.f_code.co_filename))
+            if isinstance(node, ast.For) and node.lineno < at[1] <= node.end_lineno
+        ]
+        state.loops[at] = getattr(loops[-1].iter, "id", None) if loops else None
+    rows = frame.f_locals.get(state.loops[at]) if state.loops[at] else None
+    if not hasattr(rows, "dim") or rows.dim() != 2 or rows.shape[1] != 1:
+        return None
+    read = (frame.f_code, position(frame) or frame.f_lineno)
+    state.rounds[read] = state.rounds.get(read, -1) + 1
+    return state.rounds[read] % len(rows)
 
 
 def end_of_last_round(at, frame, ends):
@@ -330,6 +356,16 @@ def integers(end, frame):
         return set()
 
 
+def parsed(file):
+    """Returns the source of a file, parsed; an empty module without one."""
+    if file not in state.sources:
+        try:
+            state.sources[file] = ast.parse("".join(linecache.getlines(file)))
+        except (SyntaxError, ValueError, RecursionError):
+            state.sources[file] = ast.Module([])
+    return state.sources[file]
+
+
 def tests_of(file):
     """Returns a file's statements that have a test, keyed by line of the test, innermost first.
 
@@ -337,10 +373,9 @@ def tests_of(file):
     """
     if file not in state.tests:
         found = state.tests[file] = {}
-        source = "".join(linecache.getlines(file))
         try:
-            add_tests(ast.parse(source), None, found)
-        except (SyntaxError, ValueError, RecursionError):
+            add_tests(parsed(file), None, found)
+        except RecursionError:
             pass
     return state.tests[file]
 

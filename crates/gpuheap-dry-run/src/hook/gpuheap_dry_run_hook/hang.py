@@ -41,7 +41,7 @@ def check_progress(place, frame):
     Progress is a higher peak, an optimiser step, or a read at a line that has not read since the
     last progress.
     """
-    peak, blocks = state.allocated()
+    peak, blocks, _ = state.allocated()
     mark, line = (state.step(), peak), (frame.f_code, frame.f_lineno)
     if mark != progress.mark:
         progress.mark = mark

@@ -31,9 +31,11 @@ class State:
         # Values that end the loops around a line of code, and rounds of the loops.
         self.ends = {}
         self.rounds = {}
-        # Parsed sources, keyed by file. For each place in the code that reads a number, whether the
+        # Parsed sources, keyed by file, and the name of the tensor that the loop around a line
+        # goes over. For each place in the code that reads a number, whether the
         # number is a size, and whether it is returned.
         self.sources = {}
+        self.loops = {}
         self.sized = {}
         # Bounds of slices that results decide, keyed by place in the code: 0 is a start, 1 an end.
         self.slices = {}
@@ -79,11 +81,11 @@ class State:
             self.notes.append(text)
 
     def allocated(self):
-        """Peak of bytes that PyTorch had allocated on a device, and number of blocks so far."""
-        peak, blocks = ctypes.c_ulonglong(), ctypes.c_ulonglong()
+        """Peak of bytes that PyTorch had allocated on a device, blocks so far, and bytes now."""
+        figures = [ctypes.c_ulonglong() for _ in range(3)]
         if self.memory is not None:
-            self.memory(ctypes.byref(peak), ctypes.byref(blocks))
-        return peak.value, blocks.value
+            self.memory(*map(ctypes.byref, figures))
+        return tuple(figure.value for figure in figures)
 
     def step(self):
         """Number of steps of the optimiser that has made the most steps."""

@@ -1,9 +1,8 @@
 """Numbers that a program reads and makes the size of a tensor, as its source shows."""
 
 import ast
-import linecache
 
-from .branches import position, span
+from .branches import parsed, position, span
 from .process import state
 
 # Functions of PyTorch all of whose arguments are sizes.
@@ -102,20 +101,10 @@ def sizes_in(node, own):
     return []
 
 
-def parsed(file):
-    """Returns the source of a file, parsed; None without one."""
-    if file not in state.sources:
-        try:
-            state.sources[file] = ast.parse("".join(linecache.getlines(file)))
-        except (SyntaxError, ValueError, RecursionError):
-            state.sources[file] = None
-    return state.sources[file]
-
-
 def function_of(frame, tree):
     """Returns the function that `frame` executes; None if it is not in the source."""
     name, line = frame.f_code.co_name, frame.f_lineno
-    if tree is None or name == "<module>":
+    if name == "<module>":
         return tree
     found = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS) and node.name == name]
     return next((node for node in found if node.lineno <= line <= node.end_lineno), None)
