@@ -91,6 +91,8 @@ operators! {
     sum_of_dimensions = "_ZN2at4_ops15sum_dim_IntList4callERKNS_6TensorEN3c1016OptionalArrayRefIlEEbSt8optionalINS5_10ScalarTypeEE"
         by note_content(1) and g: Argument, h: Argument, i: Argument;
     max = "_ZN2at4_ops3max4callERKNS_6TensorE" by note_content(1);
+    index = "_ZN2at4_ops12index_Tensor4callERKNS_6TensorERKN3c104ListISt8optionalIS2_EEE"
+        by note_content(1);
     count_nonzero =
         "_ZN2at4_ops13count_nonzero4callERKNS_6TensorESt8optionalIlE" by note_content(1);
     count_nonzero_of_dimensions =
@@ -163,8 +165,8 @@ unsafe fn fill(
 
 /// Calls an operator, and notes a fact about its result. In the result of `one_hot`, one element of
 /// each row is not 0. Results of `sum` of booleans and of `count_nonzero` are at most the number of
-/// elements that are counted. The counts of `bincount` sum to the number of elements. `max` keeps
-/// the bound of its tensor.
+/// elements that are counted. The counts of `bincount` sum to the number of elements. Results of
+/// `max` and `index` have the bound of their tensor.
 ///
 /// # Safety
 ///
@@ -189,7 +191,8 @@ unsafe fn note_content(
         let content = match operator.trim_end_matches('\0') {
             "one_hot" => Content::OneOf(i64::try_from(classes.addr()).unwrap_or(1).max(1)),
             // SAFETY: PyTorch created the tensor.
-            "max" => match contents::at(unsafe { torch.memory(tensor)?.0 })? {
+            name @ ("max" | "index") => match contents::at(unsafe { torch.memory(tensor)?.0 })? {
+                Content::OneOf(classes) if name == "index" => Content::OneOf(classes),
                 Content::AtMost(most) => Content::AtMost(most),
                 _ => return None,
             },

@@ -69,10 +69,8 @@ fn a_program_of_each_family_runs() {
     let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
     let names = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
     let report = files.into_iter().find(|path| names(path).starts_with("cudart.")).unwrap();
-    assert_eq!(
-        std::fs::read_to_string(report).unwrap(),
-        "{\"not_modelled\":[{\"function\":\"cudaIpcGetMemHandle\",\"times\":1}]}\n"
-    );
+    let report = std::fs::read_to_string(report).unwrap();
+    assert_eq!(report, "{\"not_modelled\":[{\"function\":\"cudaIpcGetMemHandle\",\"times\":1}]}\n");
 }
 
 /// The name of the runtime library that a program needs shows the program's version of CUDA. The

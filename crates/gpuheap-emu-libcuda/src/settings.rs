@@ -189,10 +189,8 @@ mod tests {
         let page = page.split_once("### Settings").unwrap().1.split_once("\n### ").unwrap().0;
         assert_eq!(rows_of(page), readme, "docs/emulator.md and the README differ");
         let names: Vec<&str> = readme.iter().filter_map(|row| row.split('`').nth(1)).collect();
-        assert_eq!(
-            names,
-            [DEVICE, SCHEDULE, CHECKS, KERNELS, DRIVER, ACCOUNT, REPORT, LOG, VISIBLE]
-        );
+        let all = [DEVICE, SCHEDULE, CHECKS, KERNELS, DRIVER, ACCOUNT, REPORT, LOG, VISIBLE];
+        assert_eq!(names, all);
         for name in Profile::NAMES {
             assert!(readme[0].contains(&format!("`{name}`")), "no {name} in {}", readme[0]);
         }

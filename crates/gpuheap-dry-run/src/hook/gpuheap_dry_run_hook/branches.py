@@ -9,7 +9,7 @@ import dis
 import itertools
 import linecache
 
-from .lines import place
+from .lines import place, variables
 from .process import state
 
 # Number of rounds in which memory did not grow after which a `while` loop is left: further rounds
@@ -286,7 +286,7 @@ def row_of_loop(frame):
             if isinstance(node, ast.For) and node.lineno < at[1] <= node.end_lineno
         ]
         state.loops[at] = getattr(loops[-1].iter, "id", None) if loops else None
-    rows = frame.f_locals.get(state.loops[at]) if state.loops[at] else None
+    rows = variables(frame).get(state.loops[at]) if state.loops[at] else None
     if not hasattr(rows, "dim") or rows.dim() != 2 or rows.shape[1] != 1:
         return None
     read = (frame.f_code, position(frame) or frame.f_lineno)
@@ -348,7 +348,7 @@ def compile_value(expression):
 def integers(end, frame):
     """Returns the integers that end a loop of the code of `frame`."""
     try:
-        value = eval(end.code, frame.f_globals, frame.f_locals)
+        value = eval(end.code, frame.f_globals, variables(frame))
         values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
         return {one for one in values if type(one) is int}
     except Exception:

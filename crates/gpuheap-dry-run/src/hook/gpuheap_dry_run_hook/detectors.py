@@ -6,6 +6,8 @@ fraction of these boxes hits an object. So counts are smaller than the tensors t
 
 import os
 
+from .lines import variables
+
 FOLDER = os.path.join("torchvision", "models", "detection")
 HEADS = os.path.join(FOLDER, "roi_heads.py")
 PROPOSALS = os.path.join(FOLDER, "rpn.py")
@@ -21,7 +23,7 @@ def most_boxes(frame):
     """Returns the largest number of boxes that a sampler keeps; None outside of such code."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     if file.endswith(PROPOSALS) and function == "compute_loss":
-        return sampled(frame) * len(frame.f_locals["labels"])
+        return sampled(frame) * len(variables(frame)["labels"])
     if not file.endswith(HEADS):
         return None
     if function == "subsample":
@@ -29,15 +31,15 @@ def most_boxes(frame):
     if function == "forward":
         return hits(frame)
     if function == "fastrcnn_loss":
-        return hits(frame.f_back) * len(frame.f_back.f_locals["labels"])
+        return hits(frame.f_back) * len(variables(frame.f_back)["labels"])
     return None
 
 
 def sampled(frame):
-    return frame.f_locals["self"].fg_bg_sampler.batch_size_per_image
+    return variables(frame)["self"].fg_bg_sampler.batch_size_per_image
 
 
 def hits(frame):
     """Returns the largest number of sampled boxes of an image that hit an object."""
-    sampler = frame.f_locals["self"].fg_bg_sampler
+    sampler = variables(frame)["self"].fg_bg_sampler
     return int(sampler.batch_size_per_image * sampler.positive_fraction)

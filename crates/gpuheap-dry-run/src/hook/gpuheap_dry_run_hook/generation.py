@@ -5,6 +5,7 @@ A dry run reads no end token, so no sequence ends earlier.
 
 import os
 
+from .lines import variables
 from .process import state
 
 # File with the loops. `CONTINUES` continues a loop if it reads True; other functions end it.
@@ -22,7 +23,7 @@ def truth_in_generation(frame):
     for _ in range(CALLERS):
         if caller is None or not caller.f_code.co_filename.endswith(FILE):
             return None
-        length, most = lengths(caller.f_locals)
+        length, most = lengths(variables(caller))
         if length is not None and most is not None:
             is_finished = length >= most
             if is_finished:

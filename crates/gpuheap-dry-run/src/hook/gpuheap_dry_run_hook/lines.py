@@ -1,6 +1,8 @@
-"""Finds lines of the program on a stack."""
+"""Finds lines of the program on a stack, and variables."""
 
+import inspect
 import os
+import sys
 
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 # Folder of the hook.
@@ -41,6 +43,21 @@ def reader(frame):
             return frame
         frame = frame.f_back
     return None
+
+
+def variables(frame):
+    """Returns the local variables of `frame`.
+
+    Before Python 3.13, a function's frame keeps the dictionary that `f_locals` returns, and with it
+    tensors that the program frees. The dictionary is emptied, unless the program has it too.
+    """
+    kept = frame.f_locals
+    found = dict(kept)
+    is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13)
+    # The references of the frame, of this function, and of the call.
+    if is_copy and sys.getrefcount(kept) <= 3:
+        kept.clear()
+    return found
 
 
 def lines_of(frame):

@@ -73,6 +73,8 @@ def parts_of_number(node):
         parts = [node.left, node.right]
     elif isinstance(node, (ast.Tuple, ast.List)):
         parts = node.elts
+    elif isinstance(node, ast.BoolOp):
+        parts = node.values
     elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in ARITHMETIC:
         parts = node.args
     for part in parts:
