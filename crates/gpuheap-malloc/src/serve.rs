@@ -192,8 +192,8 @@ fn wait_for_device(served: &Served) -> CUresult {
     freed.unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Writes the free and the total memory. The heap's cache counts as free, and the heap's hard limit
-/// bounds the total. Returns `None` if the call is to be passed on.
+/// Writes the free and the total memory. The heap's cache counts as free, and the heap's limits
+/// bound both. Returns `None` if the call is to be passed on.
 pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
     let served = devices::current_heap()?;
     if free.is_null() || total.is_null() {
@@ -204,9 +204,13 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
     if !code.is_success() {
         return Some(code);
     }
-    let limit = served.heap.limits().hard.unwrap_or(u64::MAX);
+    let total_limit = served.heap.total_limit();
+    let of_all = total_limit.as_ref().map_or(u64::MAX, |limit| limit.bytes());
+    let elsewhere = total_limit.map_or(0, |limit| limit.reserved());
+    let limit = served.heap.limits().hard.unwrap_or(u64::MAX).min(of_all);
     let cached = usage.reserved.saturating_sub(usage.live_blocks);
-    let room = limit.saturating_sub(usage.live_blocks);
+    let elsewhere = elsewhere.saturating_sub(usage.reserved);
+    let room = limit.min(of_all.saturating_sub(elsewhere)).saturating_sub(usage.live_blocks);
     let change = |place: Out<usize>, more: u64, most: u64| {
         place.get().and_then(|bytes| place.write((bytes as u64 + more).min(most) as usize))
     };

@@ -109,6 +109,15 @@ fn limit_bounds_the_program() {
 }
 
 #[test]
+fn total_limit_bounds_the_program() {
+    let run = Run::driver("limit").with("GPUHEAP_TOTAL_MEMORY_LIMIT", "32MiB");
+    let (printed, said) = run.always().get();
+    assert!(printed.starts_with("26 of 32 MiB are free\ntoo much: 2\n"), "{printed}");
+    let expected = "raise the total limit by 34 MiB (the program's or GPUHEAP_TOTAL_MEMORY_LIMIT)";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
 fn setting_removes_wait_of_free() {
     assert_eq!(Run::driver("waits").get().0, "done: 1\n");
     let (printed, _) = Run::driver("does_not_wait").with("GPUHEAP_MALLOC_WAIT", "none").get();

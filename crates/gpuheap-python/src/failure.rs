@@ -191,11 +191,13 @@ fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, 
     figures.set_item("kind", evidence.kind.name())?;
     figures.set_item("pool", evidence.pool.name())?;
     figures.set_item("cause", evidence.cause.name())?;
-    set_fields!(figures, evidence: requested, short_by, limit_short_by, device_short_by, needed);
+    set_fields!(figures, evidence: requested, short_by, limit_short_by, total_short_by);
+    set_fields!(figures, evidence: device_short_by, needed, total_limit, device_name);
     set_fields!(figures, evidence: live, live_blocks, pending, cached, largest_cached_block);
     set_fields!(figures, evidence: largest_stitchable, cached_on_other_streams, reserved);
     set_fields!(figures, evidence: other_heaps, other_heaps_cached, foreign, device, device_free);
     set_fields!(figures, evidence: limit, limit_is_fixed, on_wsl2);
+    figures.set_item("devices", evidence.devices.clone())?;
     let tried: Vec<_> =
         evidence.tried.iter().map(|(step, bytes)| (format!("{step:?}"), *bytes)).collect();
     figures.set_item("tried", tried)?;

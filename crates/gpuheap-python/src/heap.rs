@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpuheap::{Access, Bytes, Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, Tracking};
+use gpuheap::{
+    Access, Bytes, Fit, HeapBuilder, Limits, MemoryKind, PoolKind, Size, TotalLimit, Tracking,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -31,6 +33,8 @@ const TRACKS: [&str; 2] = ["counts", "backtraces"];
 /// The memory of one device: a caching pool under limits, with an account.
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, or `"80%"` of the device's memory.
+/// `total_limit` bounds the memory of several heaps together, also of several devices: a size for
+/// the first, and that heap for the others.
 /// `pool` is `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`.
 /// With `publish=True`, other processes of the user can read the heap's figures and lines;
 /// with `publish="control"` they can also flush it and set its limit.
@@ -67,13 +71,14 @@ impl Heap {
     }
 
     #[new]
-    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None, publish=None, _beside=None))]
+    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, total_limit=None, pinned_limit=None, pool=None, track=None, zero_on_alloc=None, zero_on_free=None, publish=None, _beside=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         device: Option<&Bound<'_, PyAny>>,
         limit: Option<&Bound<'_, PyAny>>,
         soft_limit: Option<&Bound<'_, PyAny>>,
+        total_limit: Option<&Bound<'_, PyAny>>,
         pinned_limit: Option<&Bound<'_, PyAny>>,
         pool: Option<&str>,
         track: Option<&str>,
@@ -105,6 +110,12 @@ impl Heap {
         let builder = with(builder, bytes(limit)?, HeapBuilder::hard_limit);
         let builder = with(builder, bytes(soft_limit)?, HeapBuilder::soft_limit);
         let builder = with(builder, bytes(pinned_limit)?, HeapBuilder::pinned_limit);
+        let total_limit = match total_limit.map(|given| (given, given.cast::<Heap>())) {
+            Some((_, Ok(heap))) => heap.get().owner.heap.total_limit(),
+            Some((given, Err(_))) => Some(TotalLimit::new(parse_size(given, total)?)),
+            None => None,
+        };
+        let builder = with(builder, total_limit, HeapBuilder::total_limit);
         let builder = with(builder, pool, HeapBuilder::pool);
         let builder = with(builder, zero_on_alloc, HeapBuilder::zero_on_alloc);
         let builder = with(builder, zero_on_free, HeapBuilder::zero_on_free);
@@ -222,6 +233,12 @@ impl Heap {
     fn limits(&self) -> (Option<u64>, Option<u64>) {
         let Limits { soft, hard } = self.owner.heap.limits();
         (hard, soft)
+    }
+
+    /// The limit in bytes that the heap shares with other heaps; `None` without one.
+    #[getter]
+    fn total_limit(&self) -> Option<u64> {
+        Some(self.owner.heap.total_limit()?.bytes())
     }
 
     /// Sets the limits. Each is a size, or `None` for no limit. A limit that is left out does not

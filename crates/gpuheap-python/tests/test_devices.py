@@ -69,6 +69,71 @@ assert "other arguments" in refused(lambda: gpuheap.install({1: "50%", 0: None},
 """)
 
 
+@pytest.mark.parametrize("count", [2, 8])
+def test_total_limit_bounds_all_devices(count):
+    run(
+        """
+import threading
+installed = gpuheap.install(None, [], devices="all", total_limit="96MiB")
+assert str(installed).count("no limit, total limit 96 MiB") == COUNT, installed
+heaps = list(installed.heaps.values())
+for heap in heaps * 2:
+    heap.alloc(80 << 20).free()
+live = []
+def fill(heap):
+    try:
+        while True:
+            live.append(heap.alloc(4 << 20))
+    except gpuheap.OutOfMemory:
+        pass
+threads = [threading.Thread(target=fill, args=(heap,)) for heap in heaps]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(live) == 24, len(live)
+try:
+    heaps[1].alloc(4 << 20)
+except gpuheap.OutOfMemory as error:
+    assert (error.cause, error.total_short_by) == ("total_limit", 4 << 20), error.figures
+    assert (error.total_limit, error.device_name) == (96 << 20, "cuda:1"), error.figures
+    assert sum(bytes for _, bytes in error.devices) == 96 << 20, error.devices
+    assert "; cuda:1: " in str(error) and " on cuda:0, " in str(error), error
+    found = gpuheap.explain(error)
+    assert "total limit is reached" in str(found), found
+    assert f"total_limit={100 << 20}" in str(found), found
+else:
+    raise AssertionError("the total limit does not hold")
+del live
+for _ in range(50):
+    barrier, served = threading.Barrier(2), []
+    def take(heap):
+        heap.alloc(24 << 20).free()
+        barrier.wait()
+        try:
+            kept = heap.alloc(72 << 20)
+            served.append(heap)
+        except gpuheap.OutOfMemory:
+            pass
+        barrier.wait()
+    threads = [threading.Thread(target=take, args=(heap,)) for heap in heaps[:2]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(served) == 1
+installed.undo()
+installed = gpuheap.install(None, [], devices="all", total_limit="50%")
+assert installed.heap.total_limit == COUNT << 29
+installed.undo()
+make = lambda **given: gpuheap.install(None, [], devices="all", **given)
+assert "the driver pool cannot be under" in refused(lambda: make(total_limit="64MiB", pool="driver"))
+assert "the total limit of 1 MiB is below the 2 MiB" in refused(lambda: make(total_limit="1MiB"))
+""",
+        count,
+    )
+
+
 def test_scope_governs_all_devices():
     run("""
 installed = gpuheap.install("64MiB", [], devices="all", track="lines")

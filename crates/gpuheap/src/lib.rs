@@ -56,7 +56,7 @@
 //! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | arrays read as diagonal, triangular, symmetric or transposed matrices |
 //! | [`Target::register`], [`Target::wrap`] | arrays in a vector of the program, and in foreign memory |
 //! | [`Heap::scope`] | a section of a program; its end frees the arrays made in it |
-//! | [`Heap::set_limits`], [`Heap::retry`] | limits of a heap; repeating a foreign call that ran out of memory |
+//! | [`Heap::set_limits`], [`TotalLimit`], [`Heap::retry`] | limits of a heap, or of all; repeating a foreign call that ran out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
 //! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
 //! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
@@ -158,6 +158,7 @@ mod sync;
 mod tests;
 mod thread_cache;
 mod thread_stream;
+mod total_limit;
 mod track;
 
 #[cfg(feature = "arrays")]
@@ -227,6 +228,7 @@ pub use measure::ThreadUsage;
 pub use ndarray;
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
+pub use total_limit::TotalLimit;
 /// For the C interface: it measures a section of a program by comparing snapshots.
 #[doc(hidden)]
 pub use track::Snapshot;

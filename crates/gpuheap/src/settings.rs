@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) hard_limit: Option<Size>,
     /// Soft limit: reserved memory above which cached memory is given back.
     pub(crate) soft_limit: Option<Size>,
+    /// Limit in bytes of the memory that all heaps reserve together.
+    pub(crate) total_limit: Option<u64>,
     /// Level of detail recorded for each allocation.
     pub(crate) track: Option<Tracking>,
     /// File into which allocations are recorded.
@@ -196,7 +198,7 @@ struct Setting {
 /// Variable whose value is a path.
 const RECORD: &str = "GPUHEAP_RECORD";
 
-const TABLE: [Setting; 13] = [
+const TABLE: [Setting; 14] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
         takes: device::names,
@@ -223,6 +225,17 @@ const TABLE: [Setting; 13] = [
         variable: "GPUHEAP_SOFT_MEMORY_LIMIT",
         takes: sizes,
         read: |settings, text| size(text).map(|size| settings.soft_limit = Some(size)),
+    },
+    Setting {
+        variable: "GPUHEAP_TOTAL_MEMORY_LIMIT",
+        takes: || "bytes (10000) or a unit (100M, 1.5GiB)".to_owned(),
+        read: |settings, text| match size(text)? {
+            Size::Bytes(bytes) => {
+                settings.total_limit = Some(bytes);
+                Ok(())
+            }
+            Size::Percent(_) => Err("is a share, and of several devices there is none".to_owned()),
+        },
     },
     Setting {
         variable: "GPUHEAP_TRACK",
@@ -362,6 +375,10 @@ mod tests {
         assert_eq!(
             set("GPUHEAP_SOFT_MEMORY_LIMIT", "50%")?,
             Settings { soft_limit: Some(Size::Percent(50.0)), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_TOTAL_MEMORY_LIMIT", "1.5GiB")?,
+            Settings { total_limit: Some(3 << 29), ..none.clone() }
         );
         assert_eq!(
             set("GPUHEAP_TRACK", "backtraces")?,

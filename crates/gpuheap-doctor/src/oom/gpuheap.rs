@@ -17,11 +17,13 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     let kind = object.get("kind").and_then(Value::as_str)?;
     let cause = object.get("cause").and_then(Value::as_str)?;
     let on_host = matches!(kind, "pinned" | "registered");
-    let place = if on_host { "the host's memory" } else { "the device" };
+    let device = object.get("device_name").and_then(Value::as_str).unwrap_or("the device");
+    let place = if on_host { "the host's memory" } else { device };
     let words = match cause {
         "larger_than_device" => format!("the request is larger than {place}"),
         "larger_than_limit" => "the request is larger than the limit".to_owned(),
         "limit" => "the limit is reached".to_owned(),
+        "total_limit" => "the total limit is reached".to_owned(),
         "device_full" => format!("{place} is full"),
         "fragmentation" => "the cached memory is in pieces that are too small".to_owned(),
         "other_heaps" => format!("other heaps of this process hold the rest of {place}"),
@@ -36,7 +38,12 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
         }
         _ => None,
     };
-    let fix = match (cause, raised) {
+    let total = match (bytes("total_limit"), bytes("total_short_by")) {
+        (Some(limit), Some(short @ 1..)) => limit.checked_add(short),
+        _ => None,
+    };
+    let fix = match (cause, raised.or(total)) {
+        (_, Some(limit)) if raised.is_none() => format!("gpuheap.install(total_limit={limit})"),
         (_, Some(limit)) => format!("heap.set_limits(limit={limit})"),
         ("foreign", _) => "gpuheap status # who holds the device".to_owned(),
         ("refused", _) if on_host => {
@@ -49,8 +56,8 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
         _ => "free arrays that are done with, then heap.flush()".to_owned(),
     };
     let mut found = explanation(PROGRAM, words, fix).confirmed(true);
-    let variable = |limit| format!("export GPUHEAP_MEMORY_LIMIT={limit} {OF_ENVIRONMENT}");
-    found.alternatives.extend(raised.map(variable));
+    let limits = [("GPUHEAP_MEMORY_LIMIT", raised), ("GPUHEAP_TOTAL_MEMORY_LIMIT", total)];
+    found.alternatives.extend(exported(limits, ""));
     if is_set("on_wsl2") {
         found = found.with_wsl2_guide();
     }
@@ -62,11 +69,15 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     )
 }
 
-/// Condition under which the environment variable sets the limit.
-const OF_ENVIRONMENT: &str = "# if the program sets no limit itself";
+/// Returns the command that sets the limits that are known, with `unit` after each.
+fn exported(limits: [(&str, Option<u64>); 2], unit: &str) -> Option<String> {
+    let known = limits.into_iter().filter_map(|(name, limit)| Some((name, limit?)));
+    let known: String = known.map(|(name, limit)| format!(" {name}={limit}{unit}")).collect();
+    (!known.is_empty()).then(|| format!("export{known} # if the program sets no limit itself"))
+}
 
 /// Figures that are shown, each with its name.
-const NAMES: [(&str, &str); 10] = [
+const NAMES: [(&str, &str); 11] = [
     ("requested", "requested"),
     ("short_by", "short by"),
     ("live", "live"),
@@ -74,6 +85,7 @@ const NAMES: [(&str, &str); 10] = [
     ("largest_cached_block", "largest cached piece"),
     ("reserved", "reserved"),
     ("limit", "limit"),
+    ("total_limit", "total limit"),
     ("device", "device or host"),
     ("device_free", "free of it"),
     ("foreign", "held by others"),
@@ -119,17 +131,23 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     };
     let remedy = remedy(tail);
     let limit = after(tail, " reserved of a limit of ");
+    let total = after(tail, "; total limit of ");
     // The remedy's amount is rounded up, so the sum is enough.
-    let raised = after(remedy, "raise the limit by ")
-        .or_else(|| after(remedy, "raise the limit by at least "))
-        .zip(limit);
-    let found = match raised.and_then(|(short, limit)| limit.checked_add(short)) {
-        Some(limit) => explanation(
-            PROGRAM,
-            cause,
-            format!("export GPUHEAP_MEMORY_LIMIT={}MiB {OF_ENVIRONMENT}", limit.div_ceil(1 << 20)),
-        )
-        .with_alternatives(&[remedy]),
+    let raised = |name: &str, limit: Option<u64>| {
+        let short = after(remedy, &format!("raise the {name} by "))
+            .or_else(|| after(remedy, &format!("raise the {name} by at least ")));
+        Some(limit?.checked_add(short?)?.div_ceil(1 << 20))
+    };
+    let limits = [
+        ("GPUHEAP_MEMORY_LIMIT", raised("limit", limit)),
+        ("GPUHEAP_TOTAL_MEMORY_LIMIT", raised("total limit", total)),
+    ];
+    // The figures of the pool come first, and then those of the device, after its name.
+    let device = tail[remedy.len()..].split("; ").nth(1).and_then(|place| place.split_once(": "));
+    let device = device.map(|(name, _)| name).filter(|name| !["device", "host"].contains(name));
+    let cause = cause.replace("the device", device.unwrap_or("the device"));
+    let found = match exported(limits, "MiB") {
+        Some(command) => explanation(PROGRAM, cause, command).with_alternatives(&[remedy]),
         None => explanation(PROGRAM, cause, remedy),
     };
     let found = match on_wsl2 || tail.contains("WSL2") {
@@ -144,6 +162,7 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
         ("largest cached piece", after(tail, "largest ")),
         ("reserved", before(tail, " reserved")),
         ("limit", limit),
+        ("total limit", total),
         ("held by others", before(tail, " foreign")),
     ]))
 }

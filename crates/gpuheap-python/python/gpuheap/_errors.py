@@ -18,7 +18,9 @@ class OutOfMemory(Error, MemoryError):
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
     `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
-    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by` and `device_short_by`.
+    `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`,
+    `total_limit`, `total_short_by`, `device_name` if the process has several devices, and
+    `devices` with the bytes reserved of each device under the total limit.
     `cause` is one word. `tried` contains the reclaim steps, with the bytes that each step freed.
     `figures` is a dictionary of all of these. The error holds no memory and no frames.
 

@@ -341,6 +341,7 @@ class Heap:
         *,
         limit: int | str | None = None,
         soft_limit: int | str | None = None,
+        total_limit: int | str | Heap | None = None,
         pinned_limit: int | str | None = None,
         pool: Literal["stitched", "split", "binned", "simple", "driver", "none"] | None = None,
         track: Literal["off", "lines"] | None = None,
@@ -375,6 +376,8 @@ class Heap:
     def pool(self) -> str: ...
     @property
     def tracks(self) -> bool: ...
+    @property
+    def total_limit(self) -> int | None: ...
     @property
     def limits(self) -> tuple[int | None, int | None]: ...
     def set_limits(

@@ -96,7 +96,9 @@ class Installed:
 
 def _described(heap: _heap.Heap) -> str:
     hard, _ = heap.limits
-    return f"{heap!r}, {f'limit {_heap.size(hard)}' if hard is not None else 'no limit'}"
+    text = f"{heap!r}, {f'limit {_heap.size(hard)}' if hard is not None else 'no limit'}"
+    total = heap.total_limit
+    return text if total is None else f"{text}, total limit {_heap.size(total)}"
 
 
 _current: Installed | None = None
@@ -115,6 +117,7 @@ def install(
     heap: _heap.Heap | None = None,
     device: Any = None,
     devices: str | Iterable[Any] | None = None,
+    total_limit: int | str | None = None,
     **settings: Any,
 ) -> Installed:
     """Makes one heap serve the libraries of the process, and makes it the default heap. Call it
@@ -123,8 +126,10 @@ def install(
     The heap is `heap`, or a new heap of `device` with `limit` and the `settings` of `gpuheap.Heap`.
     With `devices`, each device gets a heap: `"all"` GPUs, or a list of devices, by number, by name
     or as `gpuheap.Device`. The first heap is the default heap. `limit` then applies to each device,
-    or is a dict with the limit of each device. `gpuheap.status()`, `flush()`, `meter()` and
-    `scope()` count all of these heaps. `install` opens a CUDA context on each device.
+    or is a dict with the limit of each device. `total_limit` bounds the memory of all devices
+    together: bytes, a text such as `"20GiB"`, or `"80%"` of their memory. `gpuheap.status()`,
+    `flush()`, `meter()` and `scope()` count all of these heaps. `install` opens a CUDA context on
+    each device.
 
     With `publish=True`, other processes of this user can read the figures and lines of the heaps:
     `gpuheap status` shows them. With `publish="control"`, `gpuheap free --yes` can also flush them.
@@ -150,7 +155,7 @@ def install(
     chosen = _chosen(devices)
     # Compares devices by name: each opening of a device makes a new object.
     names_of = [getattr(one, "name", one) for one in (device, *(chosen or ()))]
-    given = (limit, names, libraries == "auto", heap, names_of, settings)
+    given = (limit, total_limit, names, libraries == "auto", heap, names_of, settings)
     if _current is not None:
         if _current._given == given:
             return _current
@@ -158,13 +163,14 @@ def install(
             "gpuheap is installed already, with other arguments; call gpuheap.installed().undo() first, or use "
             "gpuheap.installed()"
         )
-    if heap is not None and (device is not None or chosen or settings or limit != "80%"):
+    others = (device, chosen, total_limit, settings)
+    if heap is not None and (any(others) or limit != "80%"):
         raise BadInput(
             "limit, device and settings are for a new heap; set them where you make the heap that you pass"
         )
     if chosen is not None and device is not None:
         raise BadInput("pass device= for one device, or devices= for several")
-    heaps = [heap] if heap is not None else _made(chosen or [device], limit, settings)
+    heaps = [heap] if heap is not None else _made(chosen or [device], limit, total_limit, settings)
     made = _current = Installed(heaps, _heap.set_default_heap(heaps[0]), given)
     _heap.set_other_heaps(tuple(heaps[1:]))
     try:
@@ -190,7 +196,9 @@ def _chosen(devices: str | Iterable[Any] | None) -> list[Any] | None:
     return [name for name in listed if name.startswith("cuda:")] or [None]
 
 
-def _made(devices: list[Any], limit: Any, settings: dict[str, Any]) -> list[_heap.Heap]:
+def _made(
+    devices: list[Any], limit: Any, total_limit: Any, settings: dict[str, Any]
+) -> list[_heap.Heap]:
     """Makes a heap for each device. The heaps share their scopes."""
     opened = [_device(each) for each in devices]
     names = [device.name for device in opened]
@@ -204,9 +212,12 @@ def _made(devices: list[Any], limit: Any, settings: dict[str, Any]) -> list[_hea
     if not all(reached) and not os.environ.get("GPUHEAP_POOL"):
         settings = {"pool": "split", **settings}
     heaps: list[_heap.Heap] = []
+    if total_limit is not None:
+        total_limit = _gpuheap._size(total_limit, sum(device.total_memory for device in opened))
     for device, given in zip(opened, _limits(opened, limit)):
         first = heaps[0] if heaps else None
-        heaps.append(_heap.Heap(device, limit=given, _beside=first, **settings))
+        total = total_limit if first is None or total_limit is None else first
+        heaps.append(_heap.Heap(device, limit=given, total_limit=total, _beside=first, **settings))
     return heaps
 
 

@@ -112,7 +112,7 @@ impl Context {
         let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
-        let has_siblings = number.is_some() && super::info::count(&*driver)? > 1;
+        let has_siblings = super::info::count(&*driver)? > 1;
         let mut raw = CUcontext::NULL;
         // SAFETY: the driver writes the context's handle to `raw`, a local of this function.
         let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, info.ordinal) };
@@ -188,7 +188,7 @@ impl Context {
     fn text(&self, emulator: Option<u64>) -> String {
         let DeviceInfo { name, product, ordinal, .. } = &self.info;
         let mut text = format!("{name} ({product}");
-        if self.has_siblings {
+        if self.has_siblings && self.info.emulator.is_some() {
             // All devices of one emulator have equal names.
             text += &format!(", device {ordinal}");
         }
@@ -196,6 +196,16 @@ impl Context {
             text += &format!(", emulator {number}");
         }
         text + ")"
+    }
+
+    /// Returns the device's name if the driver has several devices. All devices of one emulator
+    /// have equal names, so these have a number instead.
+    pub(crate) fn sibling_name(&self) -> Option<String> {
+        let name = match self.info.emulator {
+            Some(_) => format!("device {}", self.ordinal()),
+            None => self.info.name.clone(),
+        };
+        self.has_siblings.then_some(name)
     }
 
     /// Returns the identifier of the context in this process; it is never reused.

@@ -27,7 +27,6 @@ pub use emulated::profile;
 pub(crate) use holders::Holders;
 pub(crate) use holders::{Holder, Visited, is_visiting};
 pub use info::DeviceInfo;
-#[cfg(doc)]
 pub(crate) use turn::ReclaimTurn;
 pub(crate) use virtual_memory::{NoVirtualMemory, VirtualMemory};
 

@@ -13,10 +13,10 @@ use crate::size::Bytes;
 /// Figures of a request that ran out of memory, taken after the last reclaim step had failed. All
 /// sizes are bytes.
 ///
-/// Each piece of advice in the text suffices on its own: raise the limit by [`limit_short_by`], or
-/// free memory so that [`device_short_by`] more bytes return to the device. Freed blocks count only
-/// if whole segments become free, because only those return. One freed block of at least the
-/// requested size is enough too.
+/// Each piece of advice in the text suffices on its own: raise the limit by [`limit_short_by`] or
+/// [`total_short_by`], or free memory so that [`device_short_by`] more bytes return to the device.
+/// Freed blocks count only if whole segments become free, because only those return. One freed
+/// block of at least the requested size is enough too.
 ///
 /// Figures are lower bounds in two cases:
 ///
@@ -26,6 +26,7 @@ use crate::size::Bytes;
 ///   and for the pool `none`, the figure is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
+/// [`total_short_by`]: OutOfMemory::total_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -39,10 +40,12 @@ pub struct OutOfMemory {
     /// Reason why the request failed.
     pub cause: Cause,
     /// Bytes that would have had to return to the driver for the request to succeed, from whichever
-    /// blocks. This is the larger of the next two fields. `None` if it is not known.
+    /// blocks. This is the largest of the next three fields. `None` if it is not known.
     pub short_by: Option<u64>,
     /// Bytes by which the hard limit is too low.
     pub limit_short_by: u64,
+    /// Bytes by which the [total limit](crate::TotalLimit) is too low.
+    pub total_short_by: u64,
     /// Bytes by which the device's free memory is too small. `None` if the driver does not report
     /// free memory, or refuses memory that it reports as free.
     pub device_short_by: Option<u64>,
@@ -81,6 +84,13 @@ pub struct OutOfMemory {
     pub device_free: Option<u64>,
     /// Hard limit of the heap for this kind of memory.
     pub limit: Option<u64>,
+    /// Limit that the heap shares with other heaps.
+    pub total_limit: Option<u64>,
+    /// Bytes that the heaps under the total limit reserve on each device, by the device's name.
+    /// Empty without a total limit.
+    pub devices: Vec<(String, u64)>,
+    /// Name of the heap's device. `None` if the process has one device.
+    pub device_name: Option<String>,
     /// `true` if the limit cannot be raised as far as needed, because the pool of a `driver` heap
     /// is built with its limit.
     pub limit_is_fixed: bool,
@@ -117,6 +127,8 @@ named! {
         LargerThanLimit = "larger_than_limit",
         /// Live memory and the request together exceed the hard limit.
         Limit = "limit",
+        /// The memory of all heaps under a total limit and the request together exceed it.
+        TotalLimit = "total_limit",
         /// Live memory and the request together exceed the device.
         DeviceFull = "device_full",
         /// Enough bytes are cached, but each piece is too small.
@@ -141,6 +153,7 @@ impl fmt::Display for Cause {
             Cause::LargerThanDevice => "the request is larger than the device",
             Cause::LargerThanLimit => "the request is larger than the limit",
             Cause::Limit => "the limit is reached",
+            Cause::TotalLimit => "the total limit is reached",
             Cause::DeviceFull => "the device is full",
             Cause::Fragmentation => "the cached memory is in pieces that are too small",
             Cause::OtherHeaps => "other heaps of this process hold the rest of the device",
@@ -177,7 +190,7 @@ impl OutOfMemory {
             Cause::Refused => self.remedy_of_refusal(),
             Cause::LargerThanDevice => {
                 let larger = match self.device_short_by {
-                    Some(short) if !on_host && self.limit_short_by == 0 && !self.on_wsl2 => {
+                    Some(short) if !on_host && self.is_within_limits() && !self.on_wsl2 => {
                         format!(", or use a device with {:#} more", Bytes(short))
                     }
                     _ => String::new(),
@@ -189,7 +202,7 @@ impl OutOfMemory {
                 let raised = self.raised(knobs);
                 format!("{raised}{}, or work in smaller pieces", self.freed_beside())
             }
-            Cause::Limit => {
+            Cause::Limit | Cause::TotalLimit => {
                 let (raised, beside) = (self.raised(knobs), self.freed_beside());
                 match self.freed_here() {
                     Some(freed) => format!("{raised}{beside}, or {freed}"),
@@ -199,9 +212,9 @@ impl OutOfMemory {
             Cause::DeviceFull => self.freed(),
             Cause::Fragmentation => {
                 let (cached, largest) = (Bytes(self.cached), self.largest_text());
-                let more = match self.limit_short_by {
-                    0 => self.freed(),
-                    _ => self.raised(knobs) + &self.freed_beside(),
+                let more = match self.is_within_limits() {
+                    true => self.freed(),
+                    false => self.raised(knobs) + &self.freed_beside(),
                 };
                 match self.pool {
                     PoolKind::Split | PoolKind::Binned | PoolKind::Simple if !on_host => format!(
@@ -231,8 +244,25 @@ impl OutOfMemory {
         }
     }
 
-    /// Returns how to raise the limit.
+    fn is_within_limits(&self) -> bool {
+        self.limit_short_by == 0 && self.total_short_by == 0
+    }
+
+    /// Returns how to raise the limits.
     fn raised(&self, knobs: &str) -> String {
+        const TOTAL: &str = "GPUHEAP_TOTAL_MEMORY_LIMIT";
+        let total = || {
+            let short = self.amount(self.total_short_by);
+            format!("raise the total limit by {short} (the program's or {TOTAL})")
+        };
+        match (self.limit_short_by, self.total_short_by) {
+            (0, 1..) => total(),
+            (_, 1..) => format!("{} and {}", self.raised_hard(knobs), total()),
+            (_, 0) => self.raised_hard(knobs),
+        }
+    }
+
+    fn raised_hard(&self, knobs: &str) -> String {
         let short = self.amount(self.limit_short_by);
         match self.limit_is_fixed {
             _ if self.is_on_host() && self.may_take_larger_segments() => {
@@ -447,7 +477,11 @@ impl OutOfMemory {
     }
 
     fn place_text(&self) -> String {
-        let place = if self.is_on_host() { "host" } else { "device" };
+        let place = match &self.device_name {
+            _ if self.is_on_host() => "host",
+            Some(name) => name,
+            None => "device",
+        };
         let total = or_unknown(self.device);
         let mut text = match self.device_free {
             Some(free) => format!("{place}: {} of {total} free", Bytes(free)),
@@ -460,6 +494,12 @@ impl OutOfMemory {
         }
         if let Some(foreign @ 1..) = self.foreign {
             text += &format!(", {} foreign", Bytes(foreign));
+        }
+        if let Some(limit) = self.total_limit {
+            let parts =
+                self.devices.iter().map(|(name, held)| format!("{} on {name}", Bytes(*held)));
+            let parts: Vec<_> = parts.collect();
+            text += &format!("; total limit of {}: {}", Bytes(limit), parts.join(", "));
         }
         text
     }

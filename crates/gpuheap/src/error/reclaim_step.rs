@@ -15,10 +15,11 @@ pub enum ReclaimStep {
     Cache,
     /// Returns all cached memory to the driver.
     WholeCache,
-    /// Makes the other heaps of this process on the device return as much cached memory as is
-    /// needed. They return unused memory first, then memory that needs a wait for its streams.
+    /// Makes the other heaps of this process on the device, or under the total limit that is
+    /// reached, return as much cached memory as is needed. They return unused memory first, then
+    /// memory that needs a wait for its streams.
     OtherHeaps,
-    /// Makes the other heaps of this process return all their cached memory.
+    /// Makes the same heaps return all their cached memory.
     WholeOtherHeaps,
     /// Calls the reclaimers registered with this heap, each once.
     Reclaimers,

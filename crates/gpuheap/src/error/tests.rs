@@ -13,6 +13,7 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         cause,
         short_by: (cause != Cause::Refused).then_some(44 * MIB),
         limit_short_by: if is_limit { 44 * MIB } else { 0 },
+        total_short_by: 0,
         device_short_by: match cause {
             Cause::Refused => None,
             _ if is_limit => Some(0),
@@ -33,6 +34,9 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         device: Some(if cause == Cause::LargerThanDevice { 256 * MIB } else { 8 << 30 }),
         device_free: Some(6 << 30),
         limit: Some(if cause == Cause::LargerThanLimit { 256 * MIB } else { 768 * MIB }),
+        total_limit: None,
+        devices: Vec::new(),
+        device_name: None,
         limit_is_fixed: false,
         on_wsl2,
         consumers: Vec::new(),

@@ -18,6 +18,7 @@ use crate::lease::Lease;
 use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::{ThreadCache, find};
+use crate::total_limit::TotalLimit;
 
 /// Fraction (1/N) of the bytes left below the hard limit that an auxiliary allocation may take. The
 /// rest stays available to requests of the program.
@@ -151,13 +152,13 @@ impl Store {
     }
 
     /// Allocates auxiliary memory without the reclaim steps. Returns `None` if memory is short, or
-    /// if `bytes` exceed 1/[`SPARED`] of the bytes left below the hard limit. The host has to order
+    /// if `bytes` exceed 1/[`SPARED`] of the bytes left below a limit. The host has to order
     /// the first use of the memory.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         let mut state = self.lock();
         state.merge_counts();
         let on = state.stream(stream);
-        let left = state.limits.hard.map(|limit| limit.saturating_sub(state.granted));
+        let left = state.limits_with(0).hard.map(|limit| limit.saturating_sub(state.granted));
         if left.is_some_and(|left| bytes > left / SPARED) {
             return None;
         }
@@ -257,13 +258,13 @@ impl StoreState {
     #[inline]
     pub(crate) fn has_spare(&mut self, bytes: u64) -> bool {
         let few = self.stats.taken.saturating_add(bytes) <= self.spare;
-        few && (self.limits == Limits::default() || self.is_allowed(bytes))
+        few && (self.limits_with(0) == Limits::default() || self.is_allowed(bytes))
     }
 
     /// Returns `true` if the limits allow `bytes` more.
     #[cold]
     pub(super) fn is_allowed(&mut self, bytes: u64) -> bool {
-        let Limits { soft, hard } = self.limits;
+        let Limits { soft, hard } = self.limits_with(0);
         let most = soft.unwrap_or(u64::MAX).min(hard.unwrap_or(u64::MAX));
         let growth = self.source.growth(bytes);
         self.source.reserved().is_ok_and(|reserved| reserved.saturating_add(growth) <= most)
@@ -271,7 +272,8 @@ impl StoreState {
 
     /// Refuses a request that no device or limit could hold, before any driver call.
     pub(crate) fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
-        if self.limits.hard.is_some_and(|limit| bytes > limit) {
+        let total = self.total.as_ref().map(TotalLimit::bytes);
+        if self.limits.hard.into_iter().chain(total).any(|limit| bytes > limit) {
             return Err(Shortage::Limit(bytes));
         }
         if bytes > self.source.capacity() {

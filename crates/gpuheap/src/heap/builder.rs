@@ -24,6 +24,7 @@ use crate::kind::MemoryKind;
 use crate::settings::{self, Settings};
 use crate::size::Size;
 use crate::source::{OrderedSource, PlainSource};
+use crate::total_limit::TotalLimit;
 use crate::track::{Tracker, Tracking};
 
 /// Default limit, in bytes, of a thread's cache for a stream. It is large enough for the working
@@ -47,6 +48,7 @@ pub struct HeapBuilder {
 struct Choices {
     pool: Option<PoolKind>,
     limits: Limits,
+    total_limit: Option<TotalLimit>,
     pinned_limit: Option<u64>,
     zero_on_free: Option<bool>,
     zero_on_alloc: Option<bool>,
@@ -133,6 +135,10 @@ setters! {
     /// Sets the soft limit in bytes. While the heap has reserved more, each call that finds unused
     /// cached memory gives it back to the driver.
     soft_limit(bytes: u64) => limits.soft,
+    /// Sets a limit that the heap shares with others, also of other devices: together they never
+    /// reserve more device memory. It has to be at least 2 MiB. A heap with the `driver` pool
+    /// cannot have one, because that pool keeps memory that the heap does not count.
+    total_limit(limit: TotalLimit) => total_limit,
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
     /// memory. With the pools `stitched`, `split` and `driver`, the limit has to be at least 2 MiB,
     /// because they take that much at a time. With the other pools, it has to be at least one byte.
@@ -235,11 +241,11 @@ impl HeapBuilder {
     /// # Errors
     ///
     /// The device's context has ended; an environment variable is invalid; the soft limit is above
-    /// the hard limit; the hard limit or the pinned limit is below the memory that the pool takes
-    /// at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool
-    /// is `driver` and the device has no stream-ordered pools; the file of the recording cannot be
-    /// created; the heap cannot be published, after [`publish`](HeapBuilder::publish); a driver
-    /// error.
+    /// the hard limit; the hard limit, the total limit or the pinned limit is below the memory that
+    /// the pool takes at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be
+    /// started; the pool is `driver`, and the heap has a total limit or the device no
+    /// stream-ordered pools; the file of the recording cannot be created; the heap cannot be
+    /// published, after [`publish`](HeapBuilder::publish); a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();
@@ -268,6 +274,7 @@ impl HeapBuilder {
         }
         limits::check_usable(self.choices.limits, pool)?;
         limits::check_pinned(self.choices.pinned_limit, pool)?;
+        limits::check_total(self.choices.total_limit.as_ref(), pool)?;
         if self.environment && self.choices.limits.hard.is_none() && context.is_wsl2() {
             let (free, _) =
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
@@ -286,7 +293,10 @@ impl HeapBuilder {
                     self.device
                 )));
             }
-            pool => policy_and_source(&context, MemoryKind::Device, pool, self.tuning()),
+            pool => {
+                let total = self.choices.total_limit.as_ref();
+                policy_and_source(&context, MemoryKind::Device, pool, self.tuning(), total)
+            }
         };
         let idle_trim = self.choices.idle_trim;
         let (record, publish) = (self.choices.record.take(), self.choices.publish.flatten());
@@ -332,6 +342,8 @@ impl HeapBuilder {
         chosen.pool = chosen.pool.or(settings.pool);
         chosen.limits.hard = chosen.limits.hard.or(bytes(settings.hard_limit));
         chosen.limits.soft = chosen.limits.soft.or(bytes(settings.soft_limit));
+        let total = || settings.total_limit.map(TotalLimit::from_environment);
+        chosen.total_limit = chosen.total_limit.take().or_else(total);
         chosen.track = chosen.track.or(settings.track);
         chosen.record = chosen.record.take().or_else(|| settings.record.clone());
         chosen.publish = chosen.publish.or(Some(settings.publish));
@@ -347,7 +359,9 @@ impl HeapBuilder {
         let context = self.device.context().clone();
         let reclaimers = Arc::new(Reclaimers::default());
         let Choices { limits, thread_cache, .. } = self.choices;
-        let room = context.total_memory().min(limits.hard.unwrap_or(u64::MAX));
+        let total = self.choices.total_limit;
+        let hard = limits.hard.into_iter().chain(total.as_ref().map(TotalLimit::bytes)).min();
+        let room = context.total_memory().min(hard.unwrap_or(u64::MAX));
         let most = || THREAD_CACHE.min(room / THREAD_CACHE_SHARE);
         let thread_cache = Some(thread_cache.unwrap_or_else(most)).filter(|bytes| *bytes > 0);
         let device = Store::new(
@@ -358,7 +372,8 @@ impl HeapBuilder {
             thread_cache,
             reclaimers.clone(),
             parts,
-        );
+        )
+        .under(total);
         let inner = Arc::new(HeapInner {
             context,
             pool,

@@ -87,6 +87,8 @@ pub enum InTheWay {
     /// The hard limit that a `driver` heap was built with, with the bytes by which it is too low.
     /// It cannot be raised: build another heap.
     BuiltLimit(u64),
+    /// The [total limit](crate::TotalLimit), with the bytes by which it is too low.
+    TotalLimit(u64),
     /// Live memory of this heap, in bytes.
     Live(u64),
     /// Bytes of this process's heaps that were freed on streams that are capturing a graph. They
@@ -225,7 +227,8 @@ impl StoreState {
 
     /// Returns the policy's forecast of a request.
     fn forecast(&mut self, bytes: u64, stuck: &Stuck) -> Forecast {
-        let headroom = Headroom::from_source(&mut *self.source, self.limits);
+        let limits = self.limits_with(0);
+        let headroom = Headroom::from_source(&mut *self.source, limits);
         self.policy.forecast(bytes, &Outlook { stats: &self.stats, headroom, stuck })
     }
 
@@ -289,6 +292,8 @@ impl StoreState {
                 (free.saturating_add(regained).saturating_add(others.spare), total)
             }),
             others: others.without_spare(),
+            limit: self.limits_with(others.under_total).hard,
+            total: self.total_with(others.under_total),
             ..now
         };
         // The driver itself orders streams that reuse memory of its pool.
@@ -341,11 +346,16 @@ impl StoreState {
             return (Vec::new(), false);
         }
         let raised = figures.limit.unwrap_or(0).saturating_add(lack.limit);
-        let limit = match lack.limit {
+        let [hard, total] = figures.over_limits(lack);
+        let limit = match hard {
+            0 if total > 0 => Some(InTheWay::TotalLimit(total)),
             0 => None,
             short if self.source.allows(raised) => Some(InTheWay::Limit(short)),
             short => Some(InTheWay::BuiltLimit(short)),
         };
+        if hard > 0 && total > 0 {
+            return (limit.into_iter().chain([InTheWay::TotalLimit(total)]).collect(), true);
+        }
         let on_device = lack.device.unwrap_or(0);
         let is_enough = |held: u64, of: u64| held > 0 && held >= of;
         let live = |of| is_enough(figures.reserved, of).then_some(self.stats.live_blocks);
@@ -393,6 +403,7 @@ impl InTheWay {
         match self {
             InTheWay::Limit(bytes)
             | InTheWay::BuiltLimit(bytes)
+            | InTheWay::TotalLimit(bytes)
             | InTheWay::Live(bytes)
             | InTheWay::Captured(bytes)
             | InTheWay::OtherHeaps(bytes)
@@ -409,6 +420,7 @@ impl fmt::Display for InTheWay {
             InTheWay::BuiltLimit(_) => {
                 write!(f, "build a heap with a limit that is {bytes:#} higher")
             }
+            InTheWay::TotalLimit(_) => write!(f, "raise the total limit by {bytes:#}"),
             InTheWay::Live(_) => write!(f, "free some of the {bytes} that are live here"),
             InTheWay::Captured(_) => {
                 write!(f, "end the capture of a graph in which {bytes} were freed")

@@ -7,6 +7,7 @@ use crate::heap::store::pool_for;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::source::POOL_STEP;
+use crate::total_limit::TotalLimit;
 
 /// If both limits are set, checks that the soft limit does not exceed the hard limit.
 pub(crate) fn check(limits: Limits) -> Result<(), Error> {
@@ -36,6 +37,18 @@ pub(crate) fn check_pinned(limit: Option<u64>, pool: PoolKind) -> Result<(), Err
     // driver does not round pinned memory.
     let least = if pool == PoolKind::Split { GRANULE } else { 1 };
     check_least("pinned limit", limit, least, pool)
+}
+
+/// Checks that a heap with `pool` can count its memory under a total limit.
+pub(crate) fn check_total(limit: Option<&TotalLimit>, pool: PoolKind) -> Result<(), Error> {
+    match limit {
+        Some(limit) if pool == PoolKind::Driver => Err(ErrorKind::BadSetting.error(format!(
+            "a heap with the driver pool cannot be under the total limit of {}, because that pool \
+             keeps memory that the heap does not count; use another pool, such as stitched",
+            Bytes(limit.bytes())
+        ))),
+        limit => check_least("total limit", limit.map(TotalLimit::bytes), GRANULE, pool),
+    }
 }
 
 fn check_least(name: &str, limit: Option<u64>, least: u64, pool: PoolKind) -> Result<(), Error> {

@@ -55,6 +55,7 @@ use crate::logging;
 use crate::measure;
 use crate::size::Bytes;
 use crate::stream::Stream;
+use crate::total_limit::TotalLimit;
 use crate::track::Tracker;
 
 /// The memory of one device, allocated and freed in stream order.
@@ -214,6 +215,11 @@ impl Heap {
             return Limits::default();
         }
         self.inner().device.lock().limits
+    }
+
+    /// Returns the limit that the heap shares with others, if it has one.
+    pub fn total_limit(&self) -> Option<TotalLimit> {
+        self.inner().device.total.clone()
     }
 
     /// Returns the pool in use.
@@ -623,7 +629,7 @@ impl HeapInner {
         slot.get_or_init(|| {
             let limits = Limits { soft: None, hard: limit };
             let (pool, parts) =
-                policy_and_source(&self.context, kind, self.pool, Tuning::default());
+                policy_and_source(&self.context, kind, self.pool, Tuning::default(), None);
             let (context, reclaimers) = (self.context.clone(), self.reclaimers.clone());
             let cache_limit = self.thread_cache;
             Store::new(context, kind, pool, limits, cache_limit, reclaimers, parts)

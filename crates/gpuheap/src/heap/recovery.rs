@@ -15,6 +15,7 @@ use crate::kind::MemoryKind;
 use crate::logging;
 use crate::size::Bytes;
 use crate::stream::Stream;
+use crate::total_limit::TotalLimit;
 
 /// Longest wait of the reclaim steps on WSL2, whose host returns memory late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
@@ -40,12 +41,16 @@ pub(crate) enum Attempt<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missing {
     pub(crate) bytes: u64,
-    /// `true` if the heap's own hard limit is the obstacle, so that more memory of the device does
-    /// not help.
+    /// `true` if a limit is the obstacle, so that more memory of the device does not help.
     pub(crate) is_limited: bool,
 }
 
 impl Missing {
+    /// Returns the missing bytes if a limit is the obstacle.
+    fn limited(self) -> Option<u64> {
+        self.is_limited.then_some(self.bytes)
+    }
+
     /// Memory that the device lacks.
     pub(crate) fn on_device(bytes: u64) -> Missing {
         Missing { bytes, is_limited: false }
@@ -188,6 +193,7 @@ impl Store {
     ) -> Attempt<T> {
         tried.push((ReclaimStep::Alone, 0));
         let _turn = self.context.turn.take();
+        let _turn_of_total = self.total.as_ref().map(|total| total.turn().take());
         let mut rounds = 0;
         loop {
             let others = self.others();
@@ -202,10 +208,10 @@ impl Store {
             };
             let Attempt::Exhausted(missing, _) = &last else { return last };
             rounds += 1;
-            if missing.is_limited || rounds == MOST_ROUNDS {
+            if rounds == MOST_ROUNDS {
                 return last;
             }
-            match (self.reclaim_from_others(u64::MAX), tried.last_mut()) {
+            match (self.reclaim_from_others(missing.limited(), u64::MAX), tried.last_mut()) {
                 (Some(regained @ 1..), Some((_, sum))) => *sum = sum.saturating_add(regained),
                 _ => return last,
             }
@@ -246,7 +252,7 @@ impl Store {
     /// Runs one reclaim step. Returns the bytes that the driver regained, or `None` if the step
     /// does not apply. A failure shows in the next attempt.
     fn take_step(&self, step: ReclaimStep, missing: Missing) -> Option<u64> {
-        let Missing { bytes: missing, is_limited } = missing;
+        let (limited, Missing { bytes: missing, is_limited }) = (missing.limited(), missing);
         let regained = match step {
             ReclaimStep::Ready => self.lock().poll().map(|()| 0),
             ReclaimStep::InFlight => self.wait_for_pending().map(|()| 0),
@@ -256,17 +262,19 @@ impl Store {
                 state.release(missing.saturating_sub(available))
             }
             ReclaimStep::WholeCache => self.lock().release(u64::MAX),
-            ReclaimStep::OtherHeaps | ReclaimStep::WholeOtherHeaps if is_limited => return None,
             ReclaimStep::OtherHeaps => {
-                let (free, _) = self.lock().source.device_memory().unwrap_or_default();
-                return self.reclaim_from_others(missing.saturating_sub(free));
+                let left = match is_limited {
+                    true => self.lock().left_of_total(missing)?,
+                    false => self.lock().source.device_memory().unwrap_or_default().0,
+                };
+                return self.reclaim_from_others(limited, missing.saturating_sub(left));
             }
-            ReclaimStep::WholeOtherHeaps => return self.reclaim_from_others(u64::MAX),
+            ReclaimStep::WholeOtherHeaps => return self.reclaim_from_others(limited, u64::MAX),
             ReclaimStep::Reclaimers => {
                 let regained = self.reclaimers.call_all(missing)?;
                 // Reclaimers may free memory of other heaps, so these heaps give back cached memory
                 // again.
-                let others = if is_limited { None } else { self.reclaim_from_others(u64::MAX) };
+                let others = self.reclaim_from_others(limited, u64::MAX);
                 return Some(regained.max(others.unwrap_or(0)));
             }
             ReclaimStep::DriverPool => {
@@ -307,20 +315,22 @@ impl Store {
         state.flush_caches();
         let mut figures = state.figures(self.kind, Some(stream), others);
         if matches!(shortage, Shortage::OutsidePool(_)) {
-            // The limit does not apply to memory outside the pool.
-            figures.limit = None;
+            // The limits do not apply to memory outside the pool.
+            (figures.limit, figures.hard, figures.total) = (None, None, None);
         }
-        let (cause, lack) = state.diagnose(bytes, shortage, &figures);
+        let (cause, lack, [over_hard, over_total]) = state.diagnose(bytes, shortage, &figures);
         state.note_refusal(cause, &figures, lack.needed);
-        let raised = figures.limit.map(|limit| limit.saturating_add(lack.limit));
-        let Figures { cached, reserved, limit, .. } = figures;
+        let raised = figures.hard.map(|limit| limit.saturating_add(over_hard));
+        let Figures { cached, reserved, hard: limit, .. } = figures;
+        let total = self.total.as_ref().filter(|_| figures.total.is_some());
         Fault::OutOfMemory(OutOfMemory {
             requested: bytes,
             kind: self.kind,
             pool: self.pool,
             cause,
             short_by: lack.short_by(),
-            limit_short_by: lack.limit,
+            limit_short_by: over_hard,
+            total_short_by: over_total,
             device_short_by: lack.device,
             needed: lack.needed,
             live: state.stats.live,
@@ -337,7 +347,10 @@ impl Store {
             device: figures.total(),
             device_free: figures.free(),
             limit,
-            limit_is_fixed: lack.limit > 0 && raised.is_some_and(|hard| !state.source.allows(hard)),
+            total_limit: total.map(TotalLimit::bytes),
+            device_name: self.context.sibling_name(),
+            devices: total.map_or_else(Vec::new, TotalLimit::by_device),
+            limit_is_fixed: over_hard > 0 && raised.is_some_and(|hard| !state.source.allows(hard)),
             on_wsl2: self.context.is_wsl2(),
             consumers: Vec::new(),
             tried,
@@ -355,7 +368,11 @@ pub(crate) struct Figures {
     pub(crate) capacity: u64,
     /// Free and total bytes of the device, or the driver's error.
     pub(crate) memory: SourceResult<(u64, u64)>,
+    /// Most bytes that the store may reserve: the lower of the next two.
     pub(crate) limit: Option<u64>,
+    pub(crate) hard: Option<u64>,
+    /// Most bytes that the store may reserve under the total limit.
+    pub(crate) total: Option<u64>,
     pub(crate) others: OtherHeaps,
 }
 
@@ -364,7 +381,7 @@ pub(crate) struct Figures {
 pub(crate) struct Lack {
     /// Bytes that the request would take from the driver, rounded up as the driver does.
     pub(crate) needed: u64,
-    /// Bytes by which the hard limit is too low.
+    /// Bytes by which the limits are too low.
     pub(crate) limit: u64,
     /// Bytes by which the device's free memory is too small. `None` if the driver does not report
     /// free memory, or refuses memory that it reports as free.
@@ -398,28 +415,36 @@ impl StoreState {
         let reserved = self.source.reserved().unwrap_or(self.stats.taken);
         let capacity = self.source.capacity();
         let memory = self.source.device_memory();
-        let limit = self.limits.hard;
-        Figures { kind, cached, reserved, capacity, memory, limit, others }
+        let (limit, total) = (self.limits_with(0).hard, self.total_with(0));
+        let hard = self.limits.hard;
+        Figures { kind, cached, reserved, capacity, memory, limit, hard, total, others }
     }
 
-    /// Finds the cause of a `shortage`, and the missing bytes. The request was for `bytes`, and
-    /// `now` has the figures at the time of the shortage.
-    fn diagnose(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
+    /// Finds the cause of a `shortage`, the missing bytes, and those [of each
+    /// limit](Figures::over_limits). The request was for `bytes`, and `now` has the figures at the
+    /// time of the shortage.
+    fn diagnose(
+        &mut self,
+        bytes: u64,
+        shortage: &Shortage,
+        now: &Figures,
+    ) -> (Cause, Lack, [u64; 2]) {
         // The pool's figures do not cover memory that does not go through the pool.
         let foreseen = match shortage {
             Shortage::OutsidePool(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
         };
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
-            return (captured.find_cause(bytes, &then, &lack), lack);
+            return (captured.find_cause(bytes, &then, &lack), lack, then.over_limits(&lack));
         }
         // According to the figures, the request fits once all frees have completed.
         let lack = now.lack_after(shortage);
+        let over = now.over_limits(&lack);
         if now.cached.pending > 0 && self.order.is_any_capturing(&mut *self.source).unwrap_or(false)
         {
-            return (Cause::Capture, lack);
+            return (Cause::Capture, lack, over);
         }
-        (now.find_cause(bytes, &lack), lack)
+        (now.find_cause(bytes, &lack), lack, over)
     }
 
     /// If the driver refused memory that it reported as free, stores by how much the free bytes
@@ -479,6 +504,15 @@ impl Figures {
         Lack { needed: if limit > 0 { growth } else { least }, limit, device }
     }
 
+    /// Returns the bytes by which the hard limit and the total limit are too low.
+    pub(crate) fn over_limits(&self, lack: &Lack) -> [u64; 2] {
+        let grown = self.limit.map_or(0, |limit| limit.saturating_add(lack.limit));
+        [self.hard, self.total].map(|limit| match limit {
+            Some(limit) if lack.limit > 0 => grown.saturating_sub(limit),
+            _ => 0,
+        })
+    }
+
     /// Computes the bytes that a request lacks after `shortage`.
     fn lack_after(&self, shortage: &Shortage) -> Lack {
         match *shortage {
@@ -503,10 +537,10 @@ impl Figures {
         let available = self.free().unwrap_or(0).min(within);
         match () {
             () if bytes > capacity => Cause::LargerThanDevice,
-            () if limit.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
+            () if self.hard.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
             // Too large only because of the pool's rounding.
             () if needed > capacity => Cause::LargerThanDevice,
-            () if limit.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
+            () if self.hard.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
             // A policy with free pieces may need less than the request. This comparison uses all of
             // the request.
             () if cached.largest_request() < bytes
@@ -515,6 +549,7 @@ impl Figures {
             {
                 Cause::Fragmentation
             }
+            () if lack.limit > 0 && limit != self.hard => Cause::TotalLimit,
             () if lack.limit > 0 => Cause::Limit,
             () if lack.device.is_none() => Cause::Refused,
             () if others.reserved > reserved

@@ -1,4 +1,5 @@
-//! The other heaps of the process on a device: reclaims memory from them, and counts their memory.
+//! The other heaps of the process on a device, or under a total limit: reclaims memory from them,
+//! and counts their memory.
 //!
 //! A request that finds the device full makes the other heaps give back cached memory. Several
 //! threads may do so at once. Three rules prevent a deadlock:
@@ -12,6 +13,8 @@
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
 
+use std::sync::Arc;
+
 use gpuheap_pool::{Forecast, GRANULE, Headroom, Outlook, SourceResult, Stuck};
 
 use crate::device::Context;
@@ -19,6 +22,7 @@ use crate::heap::HeapInner;
 use crate::heap::store::{Store, StoreState};
 use crate::heap::usage::OtherHeaps;
 use crate::kind::MemoryKind;
+use crate::total_limit::TotalLimit;
 
 /// Maximum number of times that a request is repeated because other heaps gave back memory since
 /// the last attempt. Without a bound, a request that competes with allocating threads might never
@@ -37,12 +41,17 @@ pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&HeapInner)) {
 
 impl Store {
     /// Makes other heaps of the process give back cached memory, until `bytes` were given back.
-    /// Returns the bytes that the driver regained; `None` without other heaps. A failure shows in
-    /// the next attempt.
-    pub(crate) fn reclaim_from_others(&self, bytes: u64) -> Option<u64> {
+    /// If a limit refused `limited` bytes, these are the heaps under the total limit. Returns the
+    /// bytes that the driver regained; `None` without other heaps, or if the heap's own limit is
+    /// the obstacle. A failure shows in the next attempt.
+    pub(crate) fn reclaim_from_others(&self, limited: Option<u64>, bytes: u64) -> Option<u64> {
+        let is_total = limited.is_some();
+        if let Some(refused) = limited {
+            self.lock().left_of_total(refused)?;
+        }
         let (mut is_any, mut regained) = (false, 0_u64);
         let mut reach = |give: &dyn Fn(&Store, u64) -> u64| {
-            self.visit_others(|store| {
+            self.visit_others(is_total, |store| {
                 is_any = true;
                 if regained < bytes {
                     regained = regained.saturating_add(give(store, bytes - regained));
@@ -56,14 +65,19 @@ impl Store {
         });
         // Frees on retired streams may have no fences, and a driver's pool may keep memory until a
         // wait for the device.
-        let mut needs_device = false;
-        self.visit_others(|store| {
+        let mut waits: Vec<Arc<Context>> = Vec::new();
+        self.visit_others(is_total, |store| {
             let state = store.lock();
-            needs_device |= state.source.is_stream_ordered() || state.order.needs_device();
+            if state.source.is_stream_ordered() || state.order.needs_device() {
+                waits.push(store.context.clone());
+            }
         });
-        if regained < bytes && needs_device && !self.context.holders.is_any_capturing() {
-            let _ = self.context.synchronize();
-            self.visit_others(|store| {
+        waits.dedup_by_key(|context| context.number());
+        if regained < bytes && !waits.is_empty() {
+            for context in waits.iter().filter(|context| !context.holders.is_any_capturing()) {
+                let _ = context.synchronize();
+            }
+            self.visit_others(is_total, |store| {
                 if regained < bytes {
                     regained = regained.saturating_add(store.give_back_unused(bytes - regained));
                 }
@@ -88,7 +102,7 @@ impl Store {
     /// any heap.
     pub(crate) fn others(&self) -> OtherHeaps {
         let mut others = OtherHeaps::default();
-        self.visit_others(|store| {
+        self.visit_others(false, |store| {
             // Does not count unified memory: its pages migrate to the side that accessed them last.
             if store.kind == MemoryKind::Unified {
                 return;
@@ -101,6 +115,11 @@ impl Store {
                 others.stuck += held.stuck;
             }
         });
+        if self.total.is_some() {
+            self.visit_others(true, |store| {
+                others.under_total += store.lock().held().map_or(0, |held| held.spare);
+            });
+        }
         // The device counts a granule once, however many heaps have allocations in it.
         if !is_host(self.kind) {
             let again = self.context.granules.counted_again() * GRANULE;
@@ -111,15 +130,20 @@ impl Store {
     }
 
     /// Visits the other stores of the process that use the same memory. Stores of device and
-    /// unified memory use the device's memory; stores of pinned memory use the host's memory.
-    fn visit_others(&self, mut work: impl FnMut(&Store)) {
-        visit(&self.context, |heap| {
-            for store in heap.stores() {
-                if store.number != self.number && is_host(store.kind) == is_host(self.kind) {
-                    work(store);
-                }
-            }
-        });
+    /// unified memory use the device's memory; stores of pinned memory use the host's memory. With
+    /// `is_total`, visits the other stores under the total limit.
+    fn visit_others(&self, is_total: bool, mut work: impl FnMut(&Store)) {
+        let total = self.total.as_ref().filter(|_| is_total);
+        let is_other = |store: &Store| match (total, &store.total) {
+            (None, _) => is_host(store.kind) == is_host(self.kind),
+            (Some(own), theirs) => theirs.as_ref().is_some_and(|theirs| theirs.is_same(own)),
+        };
+        for context in total.map_or_else(|| vec![self.context.clone()], TotalLimit::contexts) {
+            visit(&context, |heap| {
+                let others = heap.stores().filter(|store| store.number != self.number);
+                others.filter(|store| is_other(store)).for_each(&mut work);
+            });
+        }
     }
 }
 
@@ -140,7 +164,7 @@ impl StoreState {
         let (spare, may_stay) = (self.regained(&forecast)?, self.may_stay(&forecast)?);
         let stuck = if stuck.is_empty() { 0 } else { self.spare(&Stuck::default())? - spare };
         let cached = taken.saturating_sub(self.granted);
-        Ok(OtherHeaps { reserved, cached, spare, may_stay, stuck })
+        Ok(OtherHeaps { reserved, cached, spare, may_stay, stuck, under_total: 0 })
     }
 
     /// Returns the frees that would stay pending if the caller waited now.

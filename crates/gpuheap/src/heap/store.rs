@@ -19,6 +19,7 @@ use crate::source::PlainSource;
 use crate::stream::Stream;
 use crate::sync::{Lock, Locked};
 use crate::thread_cache::{CachedBlock, ThreadCache};
+use crate::total_limit::TotalLimit;
 
 /// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
 /// making a stream wait for another stream's work. Two streams that hand memory to each other then
@@ -36,6 +37,8 @@ pub(crate) struct Store {
     pub(crate) number: u64,
     /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     pub(super) cache_limit: Option<u64>,
+    /// Limit that the store shares with other heaps.
+    pub(super) total: Option<TotalLimit>,
     pub(super) state: Apart<Lock<StoreState>>,
 }
 
@@ -54,6 +57,7 @@ pub(crate) struct StoreState {
     /// Bytes of the blocks that the policy handed out, including those in threads' caches.
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
+    pub(super) total: Option<TotalLimit>,
     pub(crate) stranded: Vec<Segment>,
     /// Number of blocks that could not be freed. Such blocks count as live forever.
     pub(crate) lost: u64,
@@ -103,6 +107,7 @@ impl Store {
             stats: RunningStats::default(),
             granted: 0,
             limits,
+            total: None,
             stranded: Vec::new(),
             lost: 0,
             is_alone: false,
@@ -122,8 +127,16 @@ impl Store {
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             cache_limit: cache_limit.filter(|_| CacheRules::for_pool(pool).is_some()),
+            total: None,
             state: Apart(Lock::new(state)),
         }
+    }
+
+    /// Puts the store under `total`, which its source counts.
+    pub(crate) fn under(mut self, total: Option<TotalLimit>) -> Store {
+        self.state.0.get_mut().total = total.clone();
+        self.total = total;
+        self
     }
 
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
@@ -375,11 +388,12 @@ impl StoreState {
         &mut self,
         work: impl FnOnce(&mut dyn Policy, &mut Environment<'_>) -> R,
     ) -> R {
+        let limits = self.limits_with(0);
         let mut environment = Environment {
             source: &mut *self.source,
             order: &mut self.order,
             stats: &mut self.stats,
-            limits: self.limits,
+            limits,
             stranded: &mut self.stranded,
         };
         work(&mut *self.policy, &mut environment)
@@ -442,17 +456,46 @@ impl StoreState {
         self.with_policy(|policy, env| policy.release_freed(above, env)).map(drop)
     }
 
+    /// Returns the limits that hold now. The bytes left of a total limit count as a hard limit,
+    /// together with `spare` bytes that other heaps under it can give back.
+    #[inline(always)]
+    pub(crate) fn limits_with(&mut self, spare: u64) -> Limits {
+        match self.total {
+            None => self.limits,
+            Some(_) => {
+                let total = self.total_with(spare);
+                Limits { hard: total.into_iter().chain(self.limits.hard).min(), ..self.limits }
+            }
+        }
+    }
+
+    /// Returns the most bytes that the total limit lets the store reserve.
+    pub(crate) fn total_with(&mut self, spare: u64) -> Option<u64> {
+        let total = self.total.as_ref()?;
+        let elsewhere = total.reserved().saturating_sub(self.source.reserved().ok()?);
+        Some(total.bytes().saturating_sub(elsewhere.saturating_sub(spare)))
+    }
+
+    /// Returns the bytes that are left of the total limit, if that limit alone refuses `bytes`.
+    pub(crate) fn left_of_total(&mut self, bytes: u64) -> Option<u64> {
+        let total = self.total.as_ref()?;
+        let left = total.bytes().saturating_sub(total.reserved());
+        let grown = self.source.reserved().ok()?.saturating_add(bytes);
+        let is_within = self.limits.hard.is_none_or(|hard| grown <= hard);
+        (left < bytes && is_within).then_some(left)
+    }
+
     /// Returns the bytes that the limit and the device still allow the store to take from the
     /// driver.
     pub(crate) fn available(&mut self) -> SourceResult<u64> {
-        self.available_with(0)
+        self.available_with(0, 0)
     }
 
-    /// Returns the bytes that may be taken from the driver after other heaps gave `spare` bytes
-    /// back.
-    fn available_with(&mut self, spare: u64) -> SourceResult<u64> {
+    /// Returns the bytes that may be taken from the driver after other heaps gave `spare` bytes of
+    /// the device and `under_total` bytes of the total limit back.
+    fn available_with(&mut self, spare: u64, under_total: u64) -> SourceResult<u64> {
         let (free, _) = self.source.device_memory()?;
-        let allowed = match self.limits.hard {
+        let allowed = match self.limits_with(under_total).hard {
             Some(limit) => limit.saturating_sub(self.source.reserved()?),
             None => u64::MAX,
         };
@@ -464,7 +507,8 @@ impl StoreState {
     pub(crate) fn room(&mut self, others: OtherHeaps) -> SourceResult<u64> {
         self.flush_caches();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
-        let available = self.available_with(others.spare.saturating_sub(others.may_stay))?;
+        let spare = others.spare.saturating_sub(others.may_stay);
+        let available = self.available_with(spare, others.under_total)?;
         Ok(available.saturating_add(cached).min(self.source.capacity()))
     }
 
@@ -497,8 +541,9 @@ pub(crate) fn policy_and_source(
     kind: MemoryKind,
     pool: PoolKind,
     tuning: Tuning,
+    total: Option<&TotalLimit>,
 ) -> (PoolKind, Parts) {
-    let mut source = PlainSource::new(context.clone(), kind);
+    let mut source = PlainSource::new(context.clone(), kind).under(total);
     let pool = match pool_for(kind, pool) {
         PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
         pool => pool,

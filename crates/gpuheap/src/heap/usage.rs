@@ -48,6 +48,8 @@ pub(crate) struct OtherHeaps {
     /// Bytes in whole segments that were freed during captures of graphs. They can return to the
     /// driver once these captures end.
     pub(crate) stuck: u64,
+    /// Bytes that the other heaps under the store's total limit can give back.
+    pub(crate) under_total: u64,
 }
 
 impl OtherHeaps {

@@ -20,6 +20,7 @@ use super::vmm::Vmm;
 use super::{name_pool, unname_pool};
 use crate::device::Context;
 use crate::kind::MemoryKind;
+use crate::total_limit::{Share, TotalLimit};
 
 /// The driver's plain allocations of one kind of memory: `cuMemAlloc`, `cuMemAllocManaged`,
 /// `cuMemHostAlloc`. Giving memory back waits for the device.
@@ -35,16 +36,24 @@ pub(crate) struct PlainSource {
     reserved_peak: u64,
     /// Virtual memory that [`pages`](MemorySource::pages) returns; `None` before its first use.
     vmm: Option<Vmm>,
+    /// Bytes of the plain allocations under a total limit.
+    share: Share,
 }
 
 impl MemorySource for PlainSource {
     fn take(&mut self, bytes: u64, _stream: StreamRef) -> SourceResult<Segment> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        let segment = Segment { address: self.allocate(size)?, bytes };
+        let growth = self.growth(bytes);
+        self.share.claim(growth)?;
+        let allocated = self.allocate(size);
+        if allocated.is_err() {
+            self.settle();
+        }
+        let segment = Segment { address: allocated?, bytes };
         self.segments.insert(segment.address);
         name_pool(&self.events.context, self.kind, segment.address, bytes);
         if !self.shares_granules(segment) {
-            self.large += self.growth(bytes);
+            self.large += growth;
         } else {
             for granule in PlainSource::granule_range(segment) {
                 let count = self.shared_granules.entry(granule).or_insert(0);
@@ -54,6 +63,7 @@ impl MemorySource for PlainSource {
                 }
             }
         }
+        self.settle();
         self.reserved_peak = self.reserved_peak.max(self.granules_now() + self.created());
         Ok(segment)
     }
@@ -81,6 +91,7 @@ impl MemorySource for PlainSource {
         self.segments.remove(&segment.address);
         if !self.shares_granules(segment) {
             self.large -= self.growth(segment.bytes);
+            self.settle();
             return Ok(());
         }
         for granule in PlainSource::granule_range(segment) {
@@ -92,6 +103,7 @@ impl MemorySource for PlainSource {
                 }
             }
         }
+        self.settle();
         Ok(())
     }
 
@@ -151,15 +163,19 @@ impl MemorySource for PlainSource {
     }
 
     fn after_reset(&mut self) {
+        self.share = Share::default();
         if let Some(vmm) = &mut self.vmm {
             vmm.give_all_back();
+            vmm.share = Share::default();
         }
     }
 
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         if self.vmm.is_none() && self.kind == MemoryKind::Device {
             let context = &self.events.context;
-            self.vmm = Some(Vmm::new(context.clone(), context.virtual_memory().ok()?));
+            let mut vmm = Vmm::new(context.clone(), context.virtual_memory().ok()?);
+            vmm.share = self.share.sibling();
+            self.vmm = Some(vmm);
         }
         let beside = self.granules_now();
         let vmm = self.vmm.as_mut()?;
@@ -202,7 +218,19 @@ impl PlainSource {
             segments: FxHashSet::default(),
             reserved_peak: 0,
             vmm: None,
+            share: Share::default(),
         }
+    }
+
+    /// Counts the memory that the source takes under a total limit.
+    pub(crate) fn under(mut self, total: Option<&TotalLimit>) -> PlainSource {
+        let share = total.map(|total| total.share(&self.events.context));
+        self.share = share.unwrap_or_default();
+        self
+    }
+
+    fn settle(&mut self) {
+        self.share.settle(self.granules_now());
     }
 
     fn granules_now(&self) -> u64 {

@@ -14,6 +14,7 @@ use super::{check, name_pool, unname_pool};
 use crate::device::{Context, NoVirtualMemory, VirtualMemory};
 use crate::error::driver_error;
 use crate::kind::MemoryKind;
+use crate::total_limit::Share;
 
 /// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. No work
 /// may use that memory at the drop, unless it was [left](Vmm::leave).
@@ -32,6 +33,8 @@ pub(super) struct Vmm {
     /// Failed mappings that are still to be undone.
     strays: Vec<Stray>,
     created: u64,
+    /// Bytes of the physical memory under a total limit.
+    pub(super) share: Share,
     /// Bytes that the source has reserved as plain allocations.
     pub(super) beside: u64,
     /// High-water mark of `beside` plus the physical memory. Methods of this type update it.
@@ -127,6 +130,7 @@ impl Vmm {
             mapped: BTreeMap::new(),
             strays: Vec::new(),
             created: 0,
+            share: Share::default(),
             beside: 0,
             reserved_peak: 0,
             calls: 0,
@@ -248,12 +252,15 @@ impl Pages for Vmm {
     fn create(&mut self, bytes: u64) -> SourceResult<Chunk> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let (properties, mut handle) = (self.properties(), 0);
-        self.call("cuMemCreate", |driver| {
+        self.share.claim(bytes)?;
+        let created = self.call("cuMemCreate", |driver| {
             // SAFETY: `handle` receives the allocation, and `properties` is only read; both outlive
             // the closure.
             unsafe { driver.cuMemCreate(&mut handle, size, &properties, 0) }
-        })?;
-        self.created += bytes;
+        });
+        self.created += if created.is_ok() { bytes } else { 0 };
+        self.share.settle(self.created);
+        created?;
         self.reserved_peak = self.reserved_peak.max(self.beside + self.created);
         let physical = Physical { handle, bytes };
         match self.unused.pop() {
@@ -276,6 +283,7 @@ impl Pages for Vmm {
             unsafe { driver.cuMemRelease(handle) }
         })?;
         self.created -= bytes;
+        self.share.settle(self.created);
         self.chunks[chunk.0 as usize] = Physical::default();
         self.unused.push(chunk.0);
         Ok(())

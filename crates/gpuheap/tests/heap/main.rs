@@ -30,5 +30,6 @@ mod thread_cache;
 #[cfg(feature = "arrays")]
 mod thread_streams;
 mod threads;
+mod total_limit;
 #[cfg(feature = "arrays")]
 mod waits;
