@@ -39,7 +39,7 @@ impl Order {
         }
         let number = state.count_free(self.moments.as_ref());
         if state.transient && !state.retired {
-            let _ = self.record(stream.slot(), source);
+            let _ = group_calls(source, |source| self.record(stream.slot(), source));
         }
         Ticket { slot: stream.slot, number }
     }

@@ -55,7 +55,7 @@ mod tests {
             let (mut order, mut model) = (Order::default(), Model::new(1 << 30));
             model.immediate = immediate;
             let (stream, other) = streams(&mut order, &mut model);
-            let mut freed = Vec::new();
+            let (mut freed, begin) = (Vec::new(), model.calls());
             for _ in 0..1000 {
                 let clock = model.work(stream);
                 let before = model.calls();
@@ -63,6 +63,7 @@ mod tests {
                 assert!(model.calls() - before < 4, "a few calls for each free");
                 assert!(model.fences() <= MOST_FENCES, "{}", model.fences());
             }
+            assert!(!immediate || model.calls() - begin < 1_100, "one call for each free");
             for at in [999, 0, 500] {
                 let (ticket, clock) = &freed[at];
                 order.order_after(other, *ticket, &mut model).unwrap();

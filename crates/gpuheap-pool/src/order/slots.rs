@@ -183,18 +183,16 @@ impl Slot {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the two oldest fences if they are reached. One fence is recorded between two calls,
-    /// so forgetting two lowers the number of fences. A fence whose query fails counts as not
-    /// reached.
+    /// Forgets the older half of the fences if they are reached, or else the oldest. A stream
+    /// reaches its fences in order. A fence whose query fails counts as not reached.
     pub(super) fn forget_reached(&mut self, source: &mut dyn MemorySource) {
-        for _ in 0..2 {
-            let Some((number, fence)) = self.fences.front().copied() else { return };
-            if !matches!(source.is_fence_reached(fence), Ok(true)) {
+        for last in [self.fences.len() / 2, 0] {
+            let Some((number, fence)) = self.fences.get(last).copied() else { return };
+            if matches!(source.is_fence_reached(fence), Ok(true)) {
+                self.fences.drain(..=last).for_each(|(_, fence)| source.forget(fence));
+                self.reached = number;
                 return;
             }
-            source.forget(fence);
-            self.fences.pop_front();
-            self.reached = number;
         }
     }
 }
