@@ -78,13 +78,14 @@ def _resource_class() -> type[MemoryResource]:
             self.heap = heap
             self.before: MemoryResource | None = None
             self._ordinal = heap.device.ordinal
+            self._take, self._free = heap._allocate_address, heap._free_address
 
         def allocate(self, size: int, *, stream) -> Buffer:
-            address = self.heap._allocate_address(size, stream, library="cuda.core")
+            address = self._take(size, stream, False, "cuda.core")
             return Buffer.from_handle(address, size, mr=self, stream=stream)
 
         def deallocate(self, ptr, size: int, *, stream=None) -> None:
-            self.heap._free_address(int(ptr), stream)
+            self._free(int(ptr), stream)
 
         @property
         def is_device_accessible(self) -> bool:
