@@ -99,9 +99,11 @@ impl Memory {
 
     /// Orders the free after the work that `stream` has at the time of the free.
     pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
+        if stream.id() == self.stream().id() {
+            return;
+        }
         let mut used = self.used_on.lock().unwrap_or_else(PoisonError::into_inner);
-        if stream.id() != self.stream().id() && !used.iter().any(|known| known.id() == stream.id())
-        {
+        if !used.iter().any(|known| known.id() == stream.id()) {
             used.push(stream.clone());
         }
     }
@@ -141,7 +143,10 @@ impl Lent for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A destructor returns no error. If the free fails, the heap counts the memory as pending.
-        let _ = self.give_back();
+        if self.block.is_some() {
+            // A destructor returns no error. If the free fails, the heap counts the memory as
+            // pending.
+            let _ = self.give_back();
+        }
     }
 }
