@@ -30,7 +30,6 @@ pub struct Address(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count(pub u64);
 
-/// Field of a record.
 pub(crate) trait Field<'a>: Sized {
     fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>);
     fn decode(deltas: &mut Deltas, input: &mut &'a [u8]) -> Result<Self, DecodeError>;

@@ -105,7 +105,6 @@ struct Open {
 
 #[derive(Debug, Default)]
 struct Bytes {
-    /// Bytes of all live allocations.
     live: u64,
     /// Bytes of the live allocations that are kept.
     kept: u64,
@@ -113,7 +112,6 @@ struct Bytes {
     peak: Option<u64>,
 }
 
-/// Result of [`Folder::fold`].
 pub(crate) enum Folding {
     /// The record is to be written.
     Write,

@@ -13,6 +13,7 @@
 //! | `Map`, `Unmap` | addresses of physical memory, if blocks of pools are recorded |
 //! | `ThreadEnd`, `RangeEnd`, `LostRanges`, `DriverMemory`, `Copies`, `End` | other events |
 
+mod cpython;
 mod field;
 #[cfg(target_os = "linux")]
 mod folding;
@@ -26,6 +27,7 @@ mod process;
 mod record;
 mod stream;
 
+pub use cpython::{CPython, LineTable};
 pub use field::{Address, Count, DecodeError, Deltas, Time};
 pub use kind::{CopyDirection, CopyMemory, MemoryKind};
 #[cfg(target_os = "linux")]

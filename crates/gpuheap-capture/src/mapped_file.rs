@@ -99,7 +99,6 @@ impl MappedFile {
         }
     }
 
-    /// Removes the file.
     pub(crate) fn remove(mut self) {
         self.unmap();
         if fs::metadata(&self.path).is_ok_and(|found| id_of(&found) == self.id) {

@@ -46,7 +46,6 @@ pub struct ProcessCapture {
     stacks: FxHashMap<Box<[u64]>, u32>,
     stack_count: u32,
     texts: FxHashMap<String, u32>,
-    /// Number of the texts in the file.
     text_count: u32,
     /// Numbers of the last names of ranges, at most [`NAMES`].
     names: FxHashMap<String, u32>,
@@ -57,7 +56,6 @@ pub struct ProcessCapture {
     ranges: u32,
     /// `true` once the file has an event of memory.
     has_memory: bool,
-    /// `true` if the capture has blocks of pools.
     has_pools: bool,
     /// Folds pairs; `None` until half of the file's maximum size is used.
     folder: Option<Folder>,

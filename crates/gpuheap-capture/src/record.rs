@@ -26,8 +26,12 @@ macro_rules! records {
         /// Record of a capture.
         ///
         /// Texts, threads, modules, frames, stacks and ranges are numbered in the order of their
-        /// records, each from 1. Number 0 is the empty text, no frame and the empty stack.
+        /// records, each from 1. Number 0 is the empty text, no frame and the empty stack. A field
+        /// `thread`, `stack` or `range` is such a number. `device` is an ordinal, `space` the
+        /// [space](MemoryKind::space) of an address. `stream` is a handle or an id; 0 for the
+        /// default stream.
         #[derive(Debug, Clone, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the documentation of the enum has the repeated fields")]
         pub enum Record<'a> {
             $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)*
         }
@@ -66,12 +70,10 @@ macro_rules! records {
 records! {
     /// Text that later records name by its number.
     1 Text {
-        /// The text.
         text: &'a str,
     }
     /// Recorded process. The first record after the header.
     2 Process {
-        /// Process id.
         pid: u32,
         /// Id of the parent process.
         parent: u32,
@@ -88,7 +90,6 @@ records! {
         path: &'a str,
         /// Build id in hexadecimal digits; empty if the file has none.
         build_id: &'a str,
-        /// First address.
         start: u64,
         /// End of the addresses, exclusive.
         end: u64,
@@ -99,9 +100,7 @@ records! {
     4 Frame {
         /// Name of the function.
         function: u32,
-        /// Source file.
         file: u32,
-        /// Line in the file.
         line: u32,
     }
     /// Call stack, innermost frame first.
@@ -115,86 +114,61 @@ records! {
     6 Device {
         /// Ordinal in the process.
         ordinal: u32,
-        /// Name.
         name: &'a str,
         /// Memory, bytes.
         bytes: u64,
     }
     /// Thread that makes its first recorded call.
     7 ThreadStart {
-        /// Time.
         time: Time,
         /// Id that the system gave the thread. The id of the first thread is the process id.
         id: u64,
-        /// Name.
         name: &'a str,
     }
     /// End of a thread.
     8 ThreadEnd {
-        /// Time.
         time: Time,
-        /// Number of the thread.
         thread: u32,
         /// Name at the end.
         name: &'a str,
     }
     /// Allocation.
     9 Allocate {
-        /// Time.
         time: Time,
-        /// Number of the thread.
         thread: u32,
-        /// Kind of memory.
         kind: MemoryKind,
-        /// Ordinal of the device.
         device: u32,
-        /// Handle or id of the stream; 0 for the default stream.
         stream: u64,
         /// Address, or handle of physical memory or of an array.
         address: Address,
         /// Size in bytes.
         bytes: u64,
-        /// Number of the stack.
         stack: u32,
     }
     /// Free. Written before the driver frees the memory, because another thread may then get the
     /// address.
     10 Free {
-        /// Time.
         time: Time,
-        /// Number of the thread.
         thread: u32,
-        /// Space of the address.
         space: u32,
-        /// Handle or id of the stream; 0 for the default stream.
         stream: u64,
-        /// Address or handle.
         address: Address,
     }
     /// Failure of the free that was recorded last for this address. The memory stays allocated.
     11 FreeFailed {
-        /// Time.
         time: Time,
-        /// Space of the address.
         space: u32,
-        /// Address or handle.
         address: Address,
     }
     /// Request that failed.
     12 Fail {
-        /// Time.
         time: Time,
-        /// Number of the thread.
         thread: u32,
-        /// Kind of memory.
         kind: MemoryKind,
-        /// Ordinal of the device.
         device: u32,
-        /// Handle or id of the stream; 0 for the default stream.
         stream: u64,
         /// Requested bytes.
         bytes: u64,
-        /// Number of the stack.
         stack: u32,
         /// Code that the program got.
         code: u32,
@@ -203,18 +177,13 @@ records! {
     }
     /// Memory of a device as the driver reports it.
     13 DriverMemory {
-        /// Time.
         time: Time,
-        /// Ordinal of the device.
         device: u32,
-        /// Free bytes.
         free: u64,
-        /// Total bytes.
         total: u64,
     }
     /// Start of a range that the program named. Ranges are numbered from 1.
     15 RangeStart {
-        /// Time.
         time: Time,
         /// Number of the thread whose calls are in the range; 0 for the calls of all threads.
         thread: u32,
@@ -223,9 +192,7 @@ records! {
     }
     /// End of a range.
     16 RangeEnd {
-        /// Time.
         time: Time,
-        /// Number of the range.
         range: u32,
     }
     /// Ranges that are not recorded, because [`OPEN_RANGES`] were open. Readers add the counts of
@@ -237,15 +204,12 @@ records! {
     /// Copies of one kind and site since the start. A later record of the same kind and site
     /// replaces an earlier one.
     17 Copies {
-        /// Time.
         time: Time,
-        /// Direction.
         direction: CopyDirection,
         /// Memory on the host's side.
         memory: CopyMemory,
         /// 1 if the calls return before the copies are done, else 0.
         is_async: u32,
-        /// Number of the stack.
         stack: u32,
         /// Number of copies.
         count: u64,
@@ -260,23 +224,19 @@ records! {
     }
     /// Limit of a device's memory, for the process or for all processes of its run.
     19 Limit {
-        /// Ordinal of the device.
         device: u32,
         /// Limit, bytes.
         bytes: u64,
     }
     /// End of the recording.
     14 End {
-        /// Time.
         time: Time,
         /// Reason for an early end; empty at the end of the process.
         reason: &'a str,
     }
     /// Mapping of physical memory to a range of addresses. Recorded only beside blocks of pools.
     20 Map {
-        /// Time.
         time: Time,
-        /// First address.
         address: Address,
         /// Size in bytes.
         bytes: u64,
@@ -285,9 +245,7 @@ records! {
     }
     /// End of the mappings in a range of addresses.
     21 Unmap {
-        /// Time.
         time: Time,
-        /// First address.
         address: Address,
         /// Size in bytes.
         bytes: u64,
@@ -299,11 +257,8 @@ records! {
         time: Time,
         /// Number of the thread that allocated.
         thread: u32,
-        /// Kind of memory.
         kind: MemoryKind,
-        /// Ordinal of the device.
         device: u32,
-        /// Number of the stack.
         stack: u32,
         /// Number of allocations.
         count: Count,

@@ -31,7 +31,6 @@ impl<T> Number for *mut T {
     }
 }
 
-/// Request for memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     kind: MemoryKind,
@@ -113,7 +112,6 @@ pub(crate) fn stack() -> CallStack {
     }
 }
 
-/// Memory that a call frees.
 #[derive(Clone, Copy)]
 pub(crate) struct Freed {
     space: u32,

@@ -31,7 +31,6 @@ struct Slot {
     address: u64,
 }
 
-/// Stack of a thread.
 #[derive(Debug)]
 struct Known {
     thread: usize,

@@ -10,7 +10,6 @@ use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
 #[derive(Default)]
 pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
-    /// Number of the last range.
     last: u32,
     /// Value of `last` when ranges were last recorded.
     recorded: u32,
@@ -72,7 +71,6 @@ impl OpenRanges {
         }
     }
 
-    /// Ends a range.
     pub(crate) fn end(&mut self, range: u32, time: Time, capture: Option<&mut ProcessCapture>) {
         if let Some(OpenRange { number: range @ 1.., .. }) = self.open.remove(&range)
             && let Some(capture) = capture
@@ -81,7 +79,6 @@ impl OpenRanges {
         }
     }
 
-    /// Ends the ranges of a thread that ended.
     pub(crate) fn end_thread(
         &mut self,
         thread: u32,

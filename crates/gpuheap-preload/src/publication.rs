@@ -8,7 +8,6 @@ use gpuheap_publish::{Access, HeapStatus, Member, Membership, RECORDED, join};
 
 use crate::{real, settings};
 
-/// Bytes of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeviceBytes {
     pub(crate) live: u64,

@@ -2,8 +2,7 @@
 //!
 //! The thread itself is within a call from Python, so its frames and their code do not change, even
 //! if it has released the interpreter's lock. The only call is a look-up of the thread's state, and
-//! no reference count changes. So no Python code runs. The offsets here are for CPython 3.9 to 3.12
-//! on 64-bit Linux; 3.13 and 3.14 export their offsets. Each object's type is checked before the
+//! no reference count changes. So no Python code runs. Each object's type is checked before the
 //! object is read.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -11,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpuheap_capture::SourceLine;
+use gpuheap_capture::{CPython, LineTable, SourceLine};
 use gpuheap_catch::{loader, messages};
 
 /// Maximum number of frames that are recorded of a stack.
@@ -20,106 +19,9 @@ const DEPTH: usize = 48;
 /// Maximum length of a name or path, bytes.
 const LONGEST: usize = 1024;
 
-/// Offsets in the interpreter's structures, bytes.
-#[derive(Clone, Copy, Debug)]
-struct Offsets {
-    /// Offset of the current frame in the thread's state, or of a structure that holds it.
-    current: usize,
-    /// Offset of the current frame in that structure; `None` if the state holds the frame.
-    inner: Option<usize>,
-    /// Offset of the code in a frame.
-    code: usize,
-    previous: usize,
-    instruction: Instruction,
-    /// Offset of a frame's owner; `None` if all frames are of functions.
-    owner: Option<usize>,
-    filename: usize,
-    qualname: usize,
-    first_line: usize,
-    line_table: usize,
-    lines: LineTable,
-    /// Size of the head of an ASCII text. In other texts, the offset of their UTF-8 size.
-    ascii: usize,
-}
-
-/// Place of the running instruction of a frame.
-#[derive(Clone, Copy, Debug)]
-enum Instruction {
-    /// Pointer at an offset of the frame. The instructions of a code object begin at `first`.
-    Pointer { offset: usize, first: usize },
-    /// Index of the instruction at an offset of the frame, in units of `bytes`.
-    Number { offset: usize, bytes: i64 },
-}
-
-/// Format of a code object's table of lines.
-#[derive(Clone, Copy, Debug)]
-enum LineTable {
-    /// CPython 3.9: differences of addresses and lines.
-    Differences,
-    /// CPython 3.10: lengths of ranges and differences of lines.
-    Ranges,
-    /// CPython 3.11 and newer: lengths of ranges with lines and columns.
-    Locations,
-}
-
-/// Owner in a frame that stands for a call from C. Such a frame has no line.
-const OWNED_BY_C: u8 = 3;
-
-const PYTHON_3_9: Offsets = Offsets {
-    current: 24,
-    inner: None,
-    code: 32,
-    previous: 24,
-    instruction: Instruction::Number { offset: 104, bytes: 1 },
-    owner: None,
-    filename: 104,
-    qualname: 112,
-    first_line: 40,
-    line_table: 120,
-    lines: LineTable::Differences,
-    ascii: 48,
-};
-
-const PYTHON_3_10: Offsets = Offsets {
-    instruction: Instruction::Number { offset: 96, bytes: 2 },
-    lines: LineTable::Ranges,
-    ..PYTHON_3_9
-};
-
-const PYTHON_3_11: Offsets = Offsets {
-    current: 56,
-    inner: Some(8),
-    code: 32,
-    previous: 48,
-    instruction: Instruction::Pointer { offset: 56, first: 184 },
-    owner: Some(69),
-    filename: 112,
-    qualname: 128,
-    first_line: 72,
-    line_table: 136,
-    lines: LineTable::Locations,
-    ascii: 48,
-};
-
-const PYTHON_3_12: Offsets = Offsets {
-    current: 56,
-    inner: Some(0),
-    code: 0,
-    previous: 8,
-    instruction: Instruction::Pointer { offset: 56, first: 192 },
-    owner: Some(70),
-    filename: 112,
-    qualname: 128,
-    first_line: 68,
-    line_table: 136,
-    lines: LineTable::Locations,
-    ascii: 40,
-};
-
-/// Interpreter of the process.
 #[derive(Clone, Copy)]
 struct Interpreter {
-    offsets: Offsets,
+    layout: CPython,
     /// Returns the calling thread's state; null if the thread has none. Takes no lock.
     state: unsafe extern "C" fn() -> *const c_void,
     is_initialised: unsafe extern "C" fn() -> i32,
@@ -164,39 +66,18 @@ impl PythonStack {
     /// Captures the calling thread's frames of Python.
     pub(crate) fn capture(&mut self) {
         let Some(interpreter) = interpreter() else { return };
-        let offsets = &interpreter.offsets;
         // SAFETY: both functions may be called at any time. A thread's state and its frames are
         // valid while the thread is within a call from Python. Another thread does not change them.
         unsafe {
             if (interpreter.is_initialised)() == 0 {
                 return;
             }
-            let state = (interpreter.state)();
-            if state.is_null() {
-                return;
-            }
-            let mut frame = word(state.addr(), offsets.current);
-            if let Some(inner) = offsets.inner {
-                frame = word(frame, inner);
-            }
-            while frame != 0 && self.len < DEPTH {
-                // From 3.14 on, the lowest bits of the word mark the kind of reference.
-                let code = word(frame, offsets.code) & !7;
-                let is_of_c = offsets.owner.is_some_and(|owner| byte(frame, owner) >= OWNED_BY_C);
-                if !is_of_c && type_of(code) == interpreter.types.code {
-                    let at = match offsets.instruction {
-                        Instruction::Pointer { offset, first } => {
-                            word(frame, offset) as i64 - (code + first) as i64
-                        }
-                        Instruction::Number { offset, bytes } => {
-                            i64::from(word(frame, offset) as i32) * bytes
-                        }
-                    };
-                    let name = word(code, offsets.qualname);
-                    self.frames[self.len].write(PythonFrame { code, name, at });
-                    self.len += 1;
-                }
-                frame = word(frame, offsets.previous);
+            let frames = interpreter.layout.frames((interpreter.state)().addr());
+            let is_code = |code| type_of(code) == interpreter.types.code;
+            for (code, at) in frames.filter(|(code, _)| is_code(*code)).take(DEPTH) {
+                let name = word(code, interpreter.layout.qualname);
+                self.frames[self.len].write(PythonFrame { code, name, at });
+                self.len += 1;
             }
         }
     }
@@ -222,14 +103,14 @@ impl PythonFrame {
     /// Reads the name, file and line. The calling thread captured the frame in the same call from
     /// Python.
     pub(crate) fn line(self) -> Option<SourceLine> {
-        let Interpreter { offsets, types, .. } = interpreter()?;
+        let Interpreter { layout, types, .. } = interpreter()?;
         // SAFETY: the running frame keeps the code object alive, with its texts and its table.
         unsafe {
-            let function = text(self.name, types, &offsets);
-            let file = text(word(self.code, offsets.filename), types, &offsets);
-            let first = word(self.code, offsets.first_line) as u32;
-            let table = bytes(word(self.code, offsets.line_table), types);
-            let line = match offsets.lines {
+            let function = text(self.name, types, &layout);
+            let file = text(word(self.code, layout.filename), types, &layout);
+            let first = word(self.code, layout.first_line) as u32;
+            let table = bytes(word(self.code, layout.line_table), types);
+            let line = match layout.lines {
                 LineTable::Differences => line_by_differences(table, first, self.at),
                 LineTable::Ranges => line_by_ranges(table, first, self.at),
                 LineTable::Locations => line_of(table, first, self.at),
@@ -269,82 +150,30 @@ fn interpreter() -> Option<Interpreter> {
             text: of(c"PyUnicode_Type")?,
             bytes: of(c"PyBytes_Type")?,
         });
-        let known = offsets(version).zip(types);
+        let runtime = loader::global(c"_PyRuntime").map_or(std::ptr::null_mut(), |at| at.cast());
+        // SAFETY: the symbol is the interpreter's state.
+        let known = unsafe { CPython::new(version, runtime) }.zip(types);
         if known.is_none() {
-            let (major, minor) = (version >> 8, version & 0xff);
+            let (major, minor) = version;
             messages::write(&format!(
                 "frames of this Python {major}.{minor} cannot be recorded: they are for CPython 3.9 \
                  to 3.14 with its lock; stacks have native frames only"
             ));
         }
-        known.map(|(offsets, types)| Interpreter { offsets, state, is_initialised, types })
+        known.map(|(layout, types)| Interpreter { layout, state, is_initialised, types })
     })
 }
 
-/// Returns the interpreter's version, the minor version in the lowest byte; 0 if it is not known.
-fn version() -> u64 {
-    if let Some(version) = loader::global(c"Py_Version") {
-        // SAFETY: since 3.11, the symbol is a constant of this type.
-        return unsafe { version.cast::<u64>().cast_const().read() } >> 16;
-    }
-    let Some(get) = loader::global(c"Py_GetVersion") else { return 0 };
+/// Returns the interpreter's major and minor version; zeros if it is not known.
+fn version() -> (u8, u8) {
+    let Some(get) = loader::global(c"Py_GetVersion") else { return (0, 0) };
     // SAFETY: the interpreter's function has this type. It returns a text that is never freed.
     let text = unsafe {
         let get = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(get);
         CStr::from_ptr(get()).to_string_lossy()
     };
-    let mut parts = text.split(['.', ' ']).map_while(|part| part.parse::<u64>().ok());
-    parts.next().unwrap_or(0) << 8 | parts.next().unwrap_or(0)
-}
-
-fn offsets(version: u64) -> Option<Offsets> {
-    match version {
-        0x0309 => Some(PYTHON_3_9),
-        0x030a => Some(PYTHON_3_10),
-        0x030b => Some(PYTHON_3_11),
-        0x030c => Some(PYTHON_3_12),
-        // First words of the tables of threads, frames and code objects.
-        0x030d => exported(loader::global(c"_PyRuntime")?.addr(), [19, 28, 34]),
-        0x030e => exported(loader::global(c"_PyRuntime")?.addr(), [22, 31, 39]),
-        _ => None,
-    }
-}
-
-/// Reads the offsets that the interpreter exports. Returns `None` for a free-threaded build: it
-/// keeps its threads' states elsewhere.
-fn exported(runtime: usize, tables: [usize; 3]) -> Option<Offsets> {
-    const COOKIE: &CStr = c"xdebugpy";
-    // SAFETY: the runtime's state begins with the cookie and the table, in words.
-    let table = unsafe {
-        let start = std::ptr::with_exposed_provenance::<u8>(runtime);
-        let table = std::slice::from_raw_parts(start, 8 * 64);
-        if !table.starts_with(COOKIE.to_bytes()) {
-            return None;
-        }
-        table
-    };
-    let at = |index: usize| {
-        let field = table.get(index * 8..index * 8 + 8)?;
-        usize::try_from(u64::from_ne_bytes(field.try_into().ok()?)).ok()
-    };
-    if at(2)? != 0 {
-        return None;
-    }
-    let [thread, frame, code] = tables;
-    Some(Offsets {
-        current: at(thread + 4)?,
-        inner: None,
-        code: at(frame + 2)?,
-        previous: at(frame + 1)?,
-        instruction: Instruction::Pointer { offset: at(frame + 3)?, first: at(code + 9)? },
-        owner: Some(at(frame + 5)?),
-        filename: at(code + 1)?,
-        qualname: at(code + 3)?,
-        line_table: at(code + 4)?,
-        first_line: at(code + 5)?,
-        lines: LineTable::Locations,
-        ascii: PYTHON_3_12.ascii,
-    })
+    let mut parts = text.split(['.', ' ']).map_while(|part| part.parse().ok());
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
 /// Reads a word.
@@ -362,14 +191,9 @@ unsafe fn type_of(object: usize) -> usize {
     unsafe { word(object, 8) }
 }
 
-unsafe fn byte(base: usize, offset: usize) -> u8 {
-    // SAFETY: the caller passes a structure of the interpreter with a byte at this offset.
-    unsafe { std::ptr::with_exposed_provenance::<u8>(base + offset).read() }
-}
-
 /// Reads a text. Names of code are compact. A name that is not ASCII has a UTF-8 form only if the
 /// program has used that form.
-unsafe fn text(object: usize, types: Types, offsets: &Offsets) -> String {
+unsafe fn text(object: usize, types: Types, layout: &CPython) -> String {
     // SAFETY: the caller passes an object of the interpreter. A text is never changed.
     unsafe {
         if type_of(object) != types.text {
@@ -377,8 +201,8 @@ unsafe fn text(object: usize, types: Types, offsets: &Offsets) -> String {
         }
         let length = word(object, 16).min(LONGEST);
         let (start, length) = match is_ascii(word(object, 32) as u32) {
-            true => (object + offsets.ascii, length),
-            false => (word(object, offsets.ascii + 8), word(object, offsets.ascii).min(LONGEST)),
+            true => (object + layout.ascii, length),
+            false => (word(object, layout.ascii + 8), word(object, layout.ascii).min(LONGEST)),
         };
         if start == 0 {
             return "?".to_owned();
@@ -397,7 +221,6 @@ fn is_ascii(state: u32) -> bool {
     known.is_some_and(|facts| facts & 0b11000 == 0b11000)
 }
 
-/// Returns the content of a bytes object.
 unsafe fn bytes<'a>(object: usize, types: Types) -> &'a [u8] {
     // SAFETY: the caller passes an object of the interpreter. A bytes object lives as long as its
     // code and is not changed.

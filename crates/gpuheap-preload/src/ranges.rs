@@ -104,10 +104,10 @@ callbacks! {
         push(domain, message(attributes))
     }
     5 5 domain_pop (domain: usize) -> c_int { pop_in(domain) }
-    5 10 register_a (_domain: usize, text: *const c_char) -> usize { keep(narrow(text)) }
-    5 11 register_w (_domain: usize, text: *const u32) -> usize { keep(wide(text)) }
-    5 12 create_a (text: *const c_char) -> usize { keep(narrow(text)) }
-    5 13 create_w (text: *const u32) -> usize { keep(wide(text)) }
+    5 10 register_a (_domain: usize, text: *const c_char) -> usize { intern(narrow(text)) }
+    5 11 register_w (_domain: usize, text: *const u32) -> usize { intern(wide(text)) }
+    5 12 create_a (text: *const c_char) -> usize { intern(narrow(text)) }
+    5 13 create_w (text: *const u32) -> usize { intern(wide(text)) }
 }
 
 /// Function that NVTX calls with access to its tables. Returns 1 if ranges are recorded.
@@ -191,7 +191,7 @@ fn open(domain: usize, name: Option<String>, of_thread: bool) -> Range {
     let Some(_guard) = Guard::enter() else { return Range::NONE };
     let Some(recorder) = recorder::current() else { return Range::NONE };
     let name = name.unwrap_or_default();
-    let name = match kept(domain) {
+    let name = match interned(domain) {
         Some(domain) => format!("{domain}: {name}"),
         None => name,
     };
@@ -225,7 +225,7 @@ unsafe fn message(attributes: *const Attributes) -> Option<String> {
         1 => unsafe { narrow(attributes.message.cast()) },
         // SAFETY: the caller keeps the contract.
         2 => unsafe { wide(attributes.message.cast()) },
-        3 => kept(attributes.message.addr()).map(str::to_owned),
+        3 => interned(attributes.message.addr()).map(str::to_owned),
         _ => None,
     }
 }
@@ -254,7 +254,7 @@ unsafe fn wide(text: *const u32) -> Option<String> {
 }
 
 /// Keeps a text. Returns its address.
-fn keep(text: Option<String>) -> usize {
+fn intern(text: Option<String>) -> usize {
     let text = text.unwrap_or_default();
     let name = Box::into_raw(Box::new(Name { text, next: ptr::null() }));
     let list = list_of(name.addr());
@@ -270,7 +270,7 @@ fn keep(text: Option<String>) -> usize {
 }
 
 /// Returns the kept text with this address. `None` for other addresses.
-fn kept(address: usize) -> Option<&'static str> {
+fn interned(address: usize) -> Option<&'static str> {
     let mut name = list_of(address).load(Ordering::Acquire).cast_const();
     // SAFETY: names of the lists are never freed or changed.
     while let Some(found) = unsafe { name.as_ref() } {

@@ -87,7 +87,6 @@ struct State {
 
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the recorder of this process, if it has one.
 pub(crate) fn existing() -> Option<&'static Recorder> {
     // SAFETY: the pointer is null or a leaked recorder.
     let recorder = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
@@ -247,7 +246,6 @@ impl Recorder {
         blocks
     }
 
-    /// Returns `true` if copies are recorded.
     pub(crate) fn has_copies(&self) -> bool {
         !self.without_copies.load(Ordering::Relaxed)
     }
@@ -257,7 +255,6 @@ impl Recorder {
         self.locked().copies.memory(address)
     }
 
-    /// Records a copy.
     pub(crate) fn copied(&'static self, copy: Copy, stack: &CallStack) {
         let (mut state, stack) = self.locked_with(stack);
         if state.is_ended {
@@ -397,7 +394,6 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes of each device, by device.
     fn devices(&self) -> Vec<(u32, DeviceBytes)> {
         let state = self.locked();
         let mut devices: Vec<_> =

@@ -52,7 +52,6 @@ impl Addresses {
         Some(memory.give_back())
     }
 
-    /// Returns `true` if a library holds that address.
     pub(crate) fn has(&self, address: u64) -> bool {
         self.shard(address).is_ok_and(|shard| shard.contains_key(&address))
     }

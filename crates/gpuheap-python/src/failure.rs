@@ -39,7 +39,6 @@ pub(crate) fn wait_detached<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
     Python::try_attach(|py| py.detach(&wait)).unwrap_or_else(&wait)
 }
 
-/// Makes the exception for an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     try_exception(py, error).unwrap_or_else(|failed| failed)
 }

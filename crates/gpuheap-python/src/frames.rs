@@ -5,75 +5,39 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use gpuheap_capture::CPython;
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
 
-/// The code object and the current instruction of a frame, as addresses.
-pub(crate) struct Place {
-    pub(crate) code: usize,
-    pub(crate) instruction: usize,
-}
-
-/// Offsets in bytes of fields of CPython's structures.
-struct Layout {
-    version: (u8, u8),
-    /// Pointers from a thread's state to its innermost frame.
-    innermost: &'static [usize],
-    code: usize,
-    previous: usize,
-    instruction: usize,
-    owner: usize,
-}
-
-/// Layouts of 64-bit builds that have the interpreter's lock and no checks for debugging.
-#[rustfmt::skip]
-static LAYOUTS: [Layout; 3] = [
-    Layout { version: (3, 11), innermost: &[56, 8], code: 32, previous: 48, instruction: 56, owner: 69 },
-    Layout { version: (3, 12), innermost: &[56, 0], code: 0, previous: 8, instruction: 56, owner: 70 },
-    Layout { version: (3, 13), innermost: &[72], code: 0, previous: 8, instruction: 56, owner: 70 },
-];
-
-/// Owner of the frames that only the interpreter uses.
-const INTERPRETER: u8 = 3;
-
 /// Layout of this interpreter; `None` if it is unknown, or after the interpreter began to exit.
-static LAYOUT: RwLock<Option<&Layout>> = RwLock::new(None);
+static LAYOUT: RwLock<Option<CPython>> = RwLock::new(None);
 
-/// Returns the places of the calling thread's frames. Needs no lock of the interpreter. Returns
-/// `None` if the interpreter's structures are unknown.
-pub(crate) fn places() -> Option<impl Iterator<Item = Place>> {
+unsafe extern "C" {
+    /// State of the interpreter.
+    static _PyRuntime: u8;
+}
+
+/// Returns the calling thread's frames: the address of each code object, and the offset of its
+/// running instruction. Needs no lock of the interpreter. Returns `None` if the interpreter's
+/// structures are unknown.
+pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     let known = LAYOUT.read().unwrap_or_else(PoisonError::into_inner);
     let layout = (*known)?;
-    // SAFETY: the call has no precondition.
-    let mut next = unsafe { ffi::PyGILState_GetThisThreadState() } as usize;
-    for offset in layout.innermost {
-        // SAFETY: the thread's state exists until the thread or the interpreter ends.
-        next = if next == 0 { 0 } else { unsafe { *((next + offset) as *const usize) } };
-    }
+    // SAFETY: the call has no precondition. The thread's state exists until the thread or the
+    // interpreter ends, and only this thread pushes and pops its frames.
+    let mut places = unsafe { layout.frames(ffi::PyGILState_GetThisThreadState() as usize) };
     Some(std::iter::from_fn(move || {
         // Held until the last read: the interpreter frees the states of threads when it exits.
         let _held = &known;
-        while next != 0 {
-            let frame = next;
-            // SAFETY: only this thread pushes and pops its frames, and it is in this function.
-            let (owner, place) = unsafe {
-                next = *((frame + layout.previous) as *const usize);
-                let code = *((frame + layout.code) as *const usize);
-                let instruction = *((frame + layout.instruction) as *const usize);
-                (*((frame + layout.owner) as *const u8), Place { code, instruction })
-            };
-            if owner != INTERPRETER {
-                return Some(place);
-            }
-        }
-        None
+        places.next()
     }))
 }
 
 /// Makes [`places`] read frames until the interpreter exits, if its structures are known.
 pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
-    let known = LAYOUTS.iter().find(|known| known.version == (version.major, version.minor));
+    // SAFETY: the symbol is the interpreter's state.
+    let known = unsafe { CPython::new((version.major, version.minor), &raw const _PyRuntime) };
     // A build for debugging or without the interpreter's lock has flags.
     let flags: String = py.import("sys")?.getattr("abiflags")?.extract()?;
     let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };
@@ -81,7 +45,7 @@ pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let public: Vec<usize> = frames(py).map(|frame| code_of(&frame).as_ptr() as usize).collect();
     // CPython's functions leave out frames that have not begun.
     let is_right = places()
-        .is_some_and(|mut read| public.iter().all(|&code| read.any(|place| place.code == code)));
+        .is_some_and(|mut read| public.iter().all(|&code| read.any(|place| place.0 == code)));
     if !is_right {
         forget_places();
     }
@@ -119,13 +83,11 @@ pub(crate) fn innermost_frame(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
     }
 }
 
-/// Returns the code object of a frame.
 pub(crate) fn code_of<'py>(frame: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
     // SAFETY: the object is a frame; the code object is a new reference and never null.
     unsafe { Bound::from_owned_ptr(frame.py(), ffi::PyFrame_GetCode(frame.as_ptr().cast()).cast()) }
 }
 
-/// Returns the current line of a frame.
 pub(crate) fn line_of(frame: &Bound<'_, PyAny>) -> i32 {
     // SAFETY: the object is a frame.
     unsafe { ffi::PyFrame_GetLineNumber(frame.as_ptr().cast()) }

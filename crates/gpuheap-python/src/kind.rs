@@ -401,7 +401,6 @@ pub(crate) fn put(number: Number, kind: Kind, bytes: &mut Vec<u8>) {
     with_kind!(kind, T => T::from_number(number).unwrap_or_default().put(bytes));
 }
 
-/// Makes a Python number from the bytes of an element.
 pub(crate) fn item(py: Python<'_>, kind: Kind, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     with_kind!(kind, T => T::get(bytes).item(py))
 }

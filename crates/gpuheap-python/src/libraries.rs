@@ -13,7 +13,6 @@ pub(crate) const RMM: usize = 2;
 /// Live bytes of each library in [`LIBRARIES`].
 pub(crate) type LibraryBytes = [AtomicU64; LIBRARIES.len()];
 
-/// Returns the names and live bytes of the libraries that have memory.
 pub(crate) fn live_of(bytes: &LibraryBytes) -> impl Iterator<Item = (&'static str, u64)> {
     let live = bytes.iter().map(|live| live.load(Ordering::Relaxed));
     LIBRARIES.into_iter().zip(live).filter(|(_, live)| *live > 0)

@@ -15,7 +15,7 @@ use pyo3::{ffi, intern};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::failure::call;
-use crate::frames::{Place, code_of, frames, line_of, places};
+use crate::frames::{code_of, frames, line_of, places};
 use crate::locked::locked;
 use crate::scope::{Counts, thread_serial};
 
@@ -38,8 +38,8 @@ struct Table {
     prune_at: usize,
     /// Indices into `lines`, keyed by a code object's address and a line number.
     by_place: FxHashMap<(usize, i32), u32>,
-    /// Indices into `lines`, keyed by the address of an instruction.
-    by_instruction: FxHashMap<usize, u32>,
+    /// Indices into `lines`, keyed by a code object's address and the offset of an instruction.
+    by_instruction: FxHashMap<(usize, i64), u32>,
     lines: Vec<Option<Line>>,
     vacant_lines: Vec<u32>,
     /// Indices into `threads`, keyed by the interpreter's number of a thread.
@@ -148,14 +148,13 @@ impl Lines {
         };
         let line = state.line(&code, number)?;
         let at = code.as_ptr() as usize;
-        let found = places().and_then(|mut places| places.find(|place| place.code == at));
+        let found = places().and_then(|mut places| places.find(|place| place.0 == at));
         if let Some(place) = found {
-            state.by_instruction.insert(place.instruction, line);
+            state.by_instruction.insert(place, line);
         }
         state.add(line, thread, address, bytes)
     }
 
-    /// Stores the scope that an allocation was made in.
     pub(crate) fn assign(&self, id: RecordId, scope: &Arc<Counts>) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(Some(record)) = state.records.get_mut(id.0 as usize) {
@@ -347,14 +346,17 @@ impl Table {
     }
 
     /// Returns the index of the running line, if it is known; `None` for a thread without frames.
-    fn known_line(&self, places: impl Iterator<Item = Place>) -> Result<Option<u32>, NotKnown> {
+    fn known_line(
+        &self,
+        places: impl Iterator<Item = (usize, i64)>,
+    ) -> Result<Option<u32>, NotKnown> {
         let mut places = places.peekable();
         if places.peek().is_none() {
             return Ok(None);
         }
-        for Place { code, instruction } in places {
-            if self.codes.get(&code).ok_or(NotKnown)?.is_program {
-                let line = self.by_instruction.get(&instruction).ok_or(NotKnown)?;
+        for place in places {
+            if self.codes.get(&place.0).ok_or(NotKnown)?.is_program {
+                let line = self.by_instruction.get(&place).ok_or(NotKnown)?;
                 return Ok(Some(*line));
             }
         }
@@ -508,7 +510,6 @@ fn thread_ident() -> u64 {
     unsafe { ffi::PyThread_get_thread_ident() as u64 }
 }
 
-/// Returns the name that `threading` has for a thread.
 fn thread_name(py: Python<'_>, ident: u64) -> String {
     let name = || -> PyResult<String> {
         let thread = py.import("threading")?.call_method0("current_thread")?;

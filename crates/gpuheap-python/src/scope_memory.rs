@@ -101,7 +101,6 @@ fn make_holder(object: &Bound<'_, PyAny>) -> PyResult<Holder> {
     }
 }
 
-/// The scope that an object's memory is charged to.
 enum Charged {
     /// The innermost charged scope. Its outer scopes of the same heap are charged too.
     To(Arc<Counts>),

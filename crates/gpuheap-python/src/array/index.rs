@@ -9,7 +9,6 @@ use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 use super::window::{Window, length};
 use crate::kind::{MOST_AXES, read_index};
 
-/// A part of an array.
 pub(crate) enum Part {
     /// A contiguous part. It shares the memory.
     Window(Window),

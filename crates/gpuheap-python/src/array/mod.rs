@@ -816,7 +816,6 @@ impl Array {
         self.window.kind
     }
 
-    /// Returns the size in bytes.
     pub(crate) fn size_in_bytes(&self) -> usize {
         self.window.bytes()
     }

@@ -277,7 +277,6 @@ pub(crate) fn negated(window: &Window) -> Result<Window, Error> {
     }
 }
 
-/// Inverts a mask.
 pub(crate) fn inverted(mask: &Window) -> Result<Window, Error> {
     Window::from_array(mask.typed::<bool>()?.try_not()?)
 }

@@ -260,7 +260,6 @@ pub(super) fn no_side(other: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// Returns the call that makes an array from an object with elements.
 fn remedy(object: &Bound<'_, PyAny>) -> &'static str {
     match is_on_host(object) {
         true => "heap.array(x)",

@@ -27,7 +27,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Makes a window of a new array.
     pub(crate) fn from_array<T: Native>(array: DeviceArray<T, IxDyn>) -> Result<Window, Error> {
         let shape = array.shape().to_vec();
         let count = array.len();
@@ -40,7 +39,6 @@ impl Window {
         Window { whole: bytes.into_shared(), memory: Arc::default(), offset: 0, shape, kind }
     }
 
-    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         length(&self.shape)
     }

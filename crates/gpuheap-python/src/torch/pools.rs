@@ -50,7 +50,6 @@ struct Pool {
     free: Vec<Pooled>,
 }
 
-/// Memory of a pool.
 struct Pooled {
     memory: Memory,
     pool: PoolId,
