@@ -300,7 +300,6 @@ pub(crate) struct ReplayArguments {
     pub(crate) json: bool,
 }
 
-/// Values of `--card`.
 #[derive(Clone, Debug)]
 pub(crate) enum CardOption {
     /// The list of all cards.
@@ -471,7 +470,6 @@ fn limit(text: &str) -> Result<TypedLimit, String> {
     }
 }
 
-/// Parses a size that may be zero.
 fn size_or_zero(text: &str) -> Result<Size, String> {
     if text == "0" { Ok(Size::Bytes(0)) } else { size(text) }
 }

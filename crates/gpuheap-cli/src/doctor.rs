@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use gpuheap_doctor::{Machine, Recorder, diagnose, markdown};
+use gpuheap_publish::Detail;
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output, probe};
@@ -38,7 +39,6 @@ pub(crate) struct DoctorArguments {
     report: Option<Form>,
 }
 
-/// Forms of a report.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Form {
     /// Markdown.
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     let recorder = Recorder::default();
     let mut machine = match &arguments.record {
         Some(_) => Machine::read(recorder.clone()),
-        None => machine::read(arguments.machine.as_ref())?,
+        None => machine::read(arguments.machine.as_ref(), Detail::Heaps)?,
     };
     machine.examine();
     if arguments.probe_cuda && !machine.has_no_gpu() {

@@ -7,6 +7,7 @@ use clap::Args;
 use gpuheap::emu::Profile;
 use gpuheap_doctor::machine::Host;
 use gpuheap_doctor::{RULES, TOPICS, Topic, explain_error};
+use gpuheap_publish::Detail;
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output, values};
@@ -42,7 +43,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     let json = arguments.json;
     if let Some(id) = &arguments.id {
         if TOPICS.iter().any(|topic| topic.eq_ignore_ascii_case(id)) {
-            let mut machine = machine::read(arguments.machine.as_ref())?;
+            let mut machine = machine::read(arguments.machine.as_ref(), Detail::Heaps)?;
             machine.read_windows();
             let topic = Topic::explain(id, &machine, machine::width());
             let text = topic.map(|topic| if json { topic.to_json() } else { topic.text });
@@ -89,7 +90,7 @@ fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
         return Ok(Some(profile.wsl2));
     }
     let host = match &arguments.machine {
-        Some(_) => Some(machine::read(arguments.machine.as_ref())?.host),
+        Some(_) => Some(machine::read_devices(arguments.machine.as_ref())?.host),
         None => Host::here().ok(),
     };
     // The error may come from a machine other than this one.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use gpuheap_doctor::{Here, Machine};
 use gpuheap_export::{Exposition, Format, MOST_LINES, Reading, Server};
+use gpuheap_publish::Detail;
 use gpuheap_text::printable;
 
 use crate::exit::{Failure, Verdict};
@@ -43,7 +44,7 @@ pub(crate) struct ExportArguments {
 /// Serves the metrics until SIGTERM or SIGINT, or prints them once.
 pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     let (file, top_lines) = (arguments.machine.as_ref(), arguments.top_lines);
-    let read_first = || read(|| machine::read(file), top_lines);
+    let read_first = || read(|| machine::read(file, Detail::Lines), top_lines);
     if arguments.once {
         let (machine, exposition) = read_first()?;
         if machine.programs.is_empty() {
@@ -70,7 +71,8 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     output::note(&format!("reads {}", source(&machine, file)));
     output::note(&format!("serves http://{address}/metrics"));
     let _nvml = file.is_none().then(|| Here.keep_nvml());
-    let again = move || read(|| Ok(machine.reread()), top_lines).ok().map(|(_, next)| next);
+    let again =
+        move || read(|| Ok(machine.reread(Detail::Lines)), top_lines).ok().map(|(_, next)| next);
     server.serve(first, again, arguments.interval).map_err(Failure::environment_error)?;
     Ok(Verdict::Fine)
 }

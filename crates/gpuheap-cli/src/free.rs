@@ -8,6 +8,7 @@ use gpuheap::Size;
 use gpuheap_doctor::free::Cache;
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
+use gpuheap_publish::Detail;
 use gpuheap_text::mib;
 
 use crate::exit::{Failure, Verdict};
@@ -35,7 +36,7 @@ pub(crate) struct FreeArguments {
 /// programs that allow a flush, ends proven orphans, and prints the memory that became free. If no
 /// memory became free, that is a finding.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
-    let mut machine = machine::read(arguments.machine.as_ref())?;
+    let mut machine = machine::read(arguments.machine.as_ref(), Detail::Heaps)?;
     let devices = machine::devices(&machine, None);
     if machine.programs.is_empty() {
         devices?;
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Findings);
     }
     std::thread::sleep(SECOND_LOOK);
-    let mut later = machine::read(None)?;
+    let mut later = machine::read(None, Detail::Heaps)?;
     later.examine();
     plan.confirm(&free::plan(&later));
     if plan.orphans.is_empty() {
@@ -103,7 +104,7 @@ const SECOND_LOOK: Duration = Duration::from_secs(1);
 pub(crate) fn wait_for_memory(before: &[Gpu], wanted: u64) -> String {
     let start = Instant::now();
     loop {
-        let after = machine::read(None).ok();
+        let after = machine::read(None, Detail::Heaps).ok();
         let after = after.as_ref().map_or(&[][..], Machine::devices);
         let back: Vec<(u32, u64)> = before
             .iter()
@@ -151,7 +152,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
     let start = Instant::now();
     loop {
-        let machine = machine::read(arguments.machine.as_ref())?;
+        let machine = machine::read(arguments.machine.as_ref(), Detail::Heaps)?;
         let devices = machine::devices(&machine, arguments.device)?;
         let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.to_bytes(gpu.total));
         if let Some(gpu) = enough {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Here, Machine, Recording};
+use gpuheap_publish::Detail;
 
 use crate::exit::Failure;
 
@@ -12,9 +13,9 @@ use crate::exit::Failure;
 const WIDTH: usize = 80;
 
 /// Reads this machine, or the recording in `file`.
-pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
+pub(crate) fn read(file: Option<&PathBuf>, detail: Detail) -> Result<Machine, Failure> {
     let mut machine = read_devices(file)?;
-    machine.read_programs();
+    machine.read_programs(detail);
     Ok(machine)
 }
 

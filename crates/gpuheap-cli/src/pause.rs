@@ -25,7 +25,7 @@ pub(crate) struct PauseArguments {
 
 /// Moves a process's device memory to the host.
 pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
-    let machine = Machine::read(Here);
+    let machine = Machine::read_devices(Here);
     machine::devices(&machine, None)?;
     let pid = arguments.pid;
     let pause = Pause::plan(&machine, pid).map_err(Failure::environment_error)?;
@@ -48,7 +48,7 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
 
 /// Moves the memory of a paused process back to its devices.
 pub(crate) fn resume(arguments: &PauseArguments) -> Result<Verdict, Failure> {
-    let machine = Machine::read(Here);
+    let machine = Machine::read_devices(Here);
     machine::devices(&machine, None)?;
     let pid = arguments.pid;
     let path = state_file(pid)?;

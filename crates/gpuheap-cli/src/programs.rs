@@ -2,7 +2,7 @@
 
 use clap::Args;
 use gpuheap_doctor::status;
-use gpuheap_publish::{Answer, Question, Refusal, RefusalKind, Socket};
+use gpuheap_publish::{Answer, Detail, Question, Refusal, RefusalKind, Socket};
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output};
@@ -23,7 +23,7 @@ pub(crate) struct RecordArguments {
 pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
     let sockets = sockets(pid, "--pid: ", "1")?;
     let ended = || Failure::wrong_use(format!("--pid: process {pid} has ended"));
-    let found = gpuheap_publish::survey(&sockets).pop().ok_or_else(ended)?;
+    let found = gpuheap_publish::survey(&sockets, Detail::All).pop().ok_or_else(ended)?;
     if found.status.is_none() {
         let reason = found.failure.unwrap_or_else(|| "it gave no reason".to_owned());
         return Err(Failure::environment_error(format!("pid {pid} does not answer: {reason}")));

@@ -6,7 +6,7 @@ use clap::Args;
 use gpuheap::{Device, Heap};
 use gpuheap_doctor::Machine;
 use gpuheap_doctor::status::{self, Account, Row};
-use gpuheap_publish::Published;
+use gpuheap_publish::{Detail, Published};
 
 use crate::exit::{Failure, Verdict};
 use crate::{machine, output, programs};
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
         name => name,
     };
     let wanted = name.map(index).transpose()?;
-    let mut machine = machine::read(arguments.machine.as_ref())?;
+    let mut machine = machine::read(arguments.machine.as_ref(), Detail::All)?;
     let devices = match machine::devices(&machine, wanted) {
         // Programs on emulated devices publish too.
         Err(_) if wanted.is_none() && !machine.programs.is_empty() => Vec::new(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use gpuheap_publish::Detail;
 use gpuheap_top::{End, Once, Options};
 
 use crate::exit::{Failure, Verdict};
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read_devices(arguments.machine.as_ref())?;
     if let Err(failure) = machine::devices(&machine, None) {
         // Programs on emulated devices publish too.
-        machine.read_programs();
+        machine.read_programs(Detail::Heaps);
         if machine.programs.is_empty() {
             return Err(failure);
         }

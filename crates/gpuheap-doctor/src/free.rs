@@ -125,7 +125,6 @@ fn caches(machine: &Machine) -> Vec<Cache> {
     caches.collect()
 }
 
-/// Returns the step of a finding.
 fn step(machine: &Machine, finding: Finding) -> Step {
     Step {
         bytes: match finding.pids.as_slice() {

@@ -216,7 +216,6 @@ impl Pause {
     }
 }
 
-/// Returns a state in words.
 fn state_in_words(state: CUprocessState) -> String {
     match state {
         CUprocessState::RUNNING => "it runs".to_owned(),

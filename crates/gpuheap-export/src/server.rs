@@ -226,7 +226,6 @@ impl hyper::rt::Write for Connection {
     }
 }
 
-/// Returns the response to a request.
 fn respond<B>(request: &Request<B>, exposition: &Exposition) -> Response<String> {
     let (status, content_type, body) = match (request.uri().path(), request.method()) {
         ("/" | "/metrics", method) if ![Method::GET, Method::HEAD].contains(method) => {

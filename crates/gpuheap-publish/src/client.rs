@@ -33,6 +33,17 @@ const MOST_OF_USER: usize = 10_000;
 /// Time in which a survey starts questions. The last answers arrive at most two seconds later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
+/// Depth of a survey. Python programs take the interpreter's lock for each of their lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detail {
+    /// Heaps alone.
+    Heaps,
+    /// Heaps, and the lines that hold memory.
+    Lines,
+    /// Heaps, lines, libraries and scopes.
+    All,
+}
+
 /// A process that publishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
@@ -56,11 +67,10 @@ pub struct Published {
     pub failure: Option<String>,
 }
 
-/// Returns the processes of these sockets, by pid, with their heaps, lines, scopes and libraries.
-/// Removes the sockets of ended processes. Leaves out this process. Takes some five seconds at
-/// most. If sockets of a user are skipped, one result stands for them, and its failure has their
-/// number.
-pub fn survey(sockets: &[Socket]) -> Vec<Published> {
+/// Returns the processes of these sockets, by pid. Removes the sockets of ended processes. Leaves
+/// out this process. Takes some five seconds at most. If sockets of a user are skipped, one result
+/// stands for them, and its failure has their number.
+pub fn survey(sockets: &[Socket], detail: Detail) -> Vec<Published> {
     let is_other = |socket: &&Socket| socket.pid != std::process::id() || !is_running(socket);
     let sockets = in_turns(sockets.iter().filter(is_other));
     let end = Instant::now() + SURVEY_LIMIT;
@@ -70,7 +80,7 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
         while let Some(socket) = sockets.get(next.fetch_add(1, Ordering::Relaxed)) {
             if Instant::now() >= end || !lock(&surveyed).has_room(socket.uid) {
                 lock(&surveyed).skipped.entry(socket.uid).or_default().push(socket.pid);
-            } else if let Some(published) = published(socket, end) {
+            } else if let Some(published) = published(socket, detail, end) {
                 lock(&surveyed).add(socket, published);
             }
         }
@@ -95,7 +105,6 @@ pub fn survey(sockets: &[Socket]) -> Vec<Published> {
     merged(found.into_iter().map(|(_, published)| published).chain(skipped))
 }
 
-/// Result of a survey.
 #[derive(Default)]
 struct Surveyed<'a> {
     /// Answers of processes, by socket.
@@ -210,7 +219,7 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
 
 /// Returns a process with its heaps, and with the lists that are known by `end`; `None` if it has
 /// ended.
-fn published(socket: &Socket, end: Instant) -> Option<Published> {
+fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published> {
     let pid = is_running(socket).then_some(socket.pid);
     let mut found = Published { pid, uid: socket.uid, ..Published::default() };
     let answer = connect(socket).and_then(|(stream, pid)| {
@@ -220,7 +229,7 @@ fn published(socket: &Socket, end: Instant) -> Option<Published> {
     match answer {
         Ok(Answer::Status(status)) => {
             found.status = Some(status);
-            found.ask_lists(socket, end);
+            found.ask_lists(socket, detail, end);
         }
         Ok(Answer::Refused(refusal)) => found.failure = Some(refusal.text),
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
@@ -262,11 +271,17 @@ fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
 }
 
 impl Published {
-    /// Asks for lines, libraries and scopes until `end`, or until an answer is missing: the next
-    /// answer would be missing too.
-    fn ask_lists(&mut self, socket: &Socket, end: Instant) {
-        for question in [Question::Leaks, Question::Libraries, Question::Scopes] {
-            match (Instant::now() < end).then(|| ask(socket, &question)) {
+    /// Requests the lists of `detail` until `end`, or until an answer is missing: the next answer
+    /// would be missing too.
+    fn ask_lists(&mut self, socket: &Socket, detail: Detail, end: Instant) {
+        let lists = [Question::Leaks, Question::Libraries, Question::Scopes];
+        let count = match detail {
+            Detail::Heaps => 0,
+            Detail::Lines => 1,
+            Detail::All => lists.len(),
+        };
+        for question in &lists[..count] {
+            match (Instant::now() < end).then(|| ask(socket, question)) {
                 Some(Ok((_, Answer::Leaks(leaks)))) => self.leaks = leaks,
                 Some(Ok((_, Answer::Libraries(libraries)))) => self.libraries = libraries,
                 Some(Ok((_, Answer::Scopes(scopes)))) => self.scopes = scopes,

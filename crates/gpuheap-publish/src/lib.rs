@@ -28,7 +28,7 @@ mod text;
 mod wire;
 
 #[cfg(target_os = "linux")]
-pub use client::{Published, ask, of_process, survey};
+pub use client::{Detail, Published, ask, of_process, survey};
 #[cfg(target_os = "linux")]
 pub use folder::{Socket, sockets, sockets_in};
 pub use member::Member;

@@ -74,7 +74,6 @@ impl Question {
         Duration::from_secs(if is_slow { 10 } else { 1 })
     }
 
-    /// Returns the question as a line.
     pub(crate) fn to_line(&self) -> String {
         to_line(self)
     }

@@ -29,7 +29,6 @@ pub(crate) fn read_line(mut stream: &UnixStream, most: usize, end: Instant) -> i
     }
 }
 
-/// Writes a line.
 pub(crate) fn write_line(stream: &UnixStream, line: &str, end: Instant) -> io::Result<()> {
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
@@ -43,7 +42,6 @@ pub(crate) fn write_line(stream: &UnixStream, line: &str, end: Instant) -> io::R
     Ok(())
 }
 
-/// Returns the time that is left.
 fn left(end: Instant) -> io::Result<std::time::Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(late()) } else { Ok(left) }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuheap_publish::{
-    Access, Answer, HeapStatus, Leaks, Member, OpenScope, Published, Question, Recorded,
+    Access, Answer, Detail, HeapStatus, Leaks, Member, OpenScope, Published, Question, Recorded,
     RefusalKind, Site, Socket, ask, join, of_process, sockets_in, survey,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -253,7 +253,7 @@ fn only(base: &Path) -> Socket {
 }
 
 fn surveyed(base: &Path) -> Vec<Published> {
-    survey(&sockets(base))
+    survey(&sockets(base), Detail::All)
 }
 
 fn refusal(answer: Answer) -> (RefusalKind, String) {
@@ -291,6 +291,12 @@ fn survey_returns_heaps_and_lines() {
         assert_eq!((one.leaks.sites.len(), one.leaks.left_out), (100, 100));
         assert_eq!(one.failure, None);
     }
+    let lists = |detail| {
+        let found = survey(&sockets(base.path()), detail).remove(0);
+        (found.leaks.sites.len(), found.libraries.len(), found.scopes.len())
+    };
+    let counts = [Detail::Heaps, Detail::Lines, Detail::All].map(lists);
+    assert_eq!(counts, [(0, 0, 0), (100, 0, 0), (100, 0, 2)]);
     let mode = fs::metadata(base.path().join("gpuheap")).unwrap().mode();
     assert_eq!(mode & 0o777, 0o700);
     programs.into_iter().for_each(Program::end);

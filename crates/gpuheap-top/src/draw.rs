@@ -22,7 +22,6 @@ use crate::view::{Order, View};
 /// Minimum number of rows of details below the processes.
 const LEAST_DETAILS: usize = 6;
 
-/// Draws a frame.
 pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
     let mut buffer = Buffer::empty(area);
     let (width, height) = (usize::from(area.width), usize::from(area.height));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap_doctor::status::Account;
 use gpuheap_doctor::{Finding, Machine};
-use gpuheap_publish::{Published, Site};
+use gpuheap_publish::{Detail, Published, Site};
 use serde::Serialize;
 
 use crate::draw;
@@ -57,7 +57,7 @@ impl Once {
         let start = Instant::now();
         loop {
             let begin = start.elapsed();
-            machine.read_programs();
+            machine.read_programs(Detail::All);
             let second = start.elapsed().as_secs();
             view.figures.take_snapshot(second, Snapshot::new(&machine));
             view.figures.take_programs(second, machine.programs.clone());
@@ -68,7 +68,7 @@ impl Once {
             thread::sleep(next.saturating_sub(start.elapsed()));
             machine.refresh();
         }
-        view.figures.examination = Some(Examination::new(&mut machine.reread()));
+        view.figures.examination = Some(Examination::new(&mut machine.reread(Detail::Heaps)));
         Once { view }
     }
 
@@ -98,7 +98,7 @@ impl Once {
 fn processes(figures: &Figures) -> Vec<GrownProcess> {
     let all = figures.processes().into_iter();
     let grown = all.filter_map(|process| {
-        let (grown_bytes, grown_seconds) = parts(process.growth);
+        let (grown_bytes, grown_seconds) = bytes_and_seconds(process.growth);
         Some(GrownProcess { pid: process.pid?, grown_bytes, grown_seconds })
     });
     grown.collect()
@@ -108,12 +108,12 @@ fn lines(figures: &Figures) -> Vec<JsonLine<'_>> {
     let of = |program| figures.lines(program).into_iter().map(move |line| (program, line));
     let all = figures.programs.iter().flat_map(of);
     let json = all.map(|(program, line)| {
-        let (grown_bytes, grown_seconds) = parts(line.growth);
+        let (grown_bytes, grown_seconds) = bytes_and_seconds(line.growth);
         JsonLine { pid: program.pid, site: line.site, grown_bytes, grown_seconds }
     });
     json.collect()
 }
 
-fn parts(growth: Option<Growth>) -> (Option<i64>, Option<u64>) {
+fn bytes_and_seconds(growth: Option<Growth>) -> (Option<i64>, Option<u64>) {
     (growth.map(|growth| growth.bytes), growth.map(|growth| growth.seconds))
 }

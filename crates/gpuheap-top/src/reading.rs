@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap_doctor::free::{self, Orphan};
 use gpuheap_doctor::{Here, Machine};
-use gpuheap_publish::Published;
+use gpuheap_publish::{Detail, Published};
 
 use crate::snapshot::{Examination, Snapshot};
 use crate::view::Action;
@@ -45,7 +45,6 @@ const LEAST_ROUND: Duration = Duration::from_secs(1);
 /// Time between two examinations. Each takes seconds of processor time with 200 processes.
 const EXAMINED_EVERY: Duration = Duration::from_secs(300);
 
-/// The threads.
 pub(crate) struct Readers {
     pub(crate) messages: Receiver<Message>,
     /// Takes [`Action::Examine`], [`Action::Flush`] and [`Action::End`].
@@ -76,7 +75,7 @@ pub(crate) fn start(machine: &Machine, options: Options) -> io::Result<Readers> 
         "programs",
         Box::new(move || {
             repeat(interval.max(LEAST_ROUND), || {
-                programs.read_programs();
+                programs.read_programs(Detail::All);
                 to.send(Message::Programs(programs.programs.clone())).is_ok()
             });
         }),
@@ -109,7 +108,9 @@ fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) 
                 (_, text) => Message::Freed(text),
             },
             Action::End(orphan) => Message::Freed(end(machine, &orphan)),
-            _ => Message::Examination(Box::new(Examination::new(&mut machine.reread()))),
+            _ => {
+                Message::Examination(Box::new(Examination::new(&mut machine.reread(Detail::Heaps))))
+            }
         };
         if to.send(message).is_err() {
             return;
@@ -125,7 +126,7 @@ fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) 
 /// Reads the machine again, and ends the process if it is still an orphan. Returns the result for
 /// people.
 fn end(machine: &Machine, orphan: &Orphan) -> String {
-    let mut later = machine.reread();
+    let mut later = machine.reread(Detail::Heaps);
     later.examine();
     let mut plan = free::plan(&later);
     plan.orphans.retain(|one| one == orphan);

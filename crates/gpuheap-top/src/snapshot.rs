@@ -13,7 +13,6 @@ pub(crate) struct Snapshot {
     pub(crate) driver: String,
     /// Error that NVML gave for the devices, if it gave one.
     pub(crate) failure: Option<String>,
-    /// Account of each device.
     pub(crate) accounts: Vec<Account>,
     /// Parent of each visible process that uses a device, by pid.
     pub(crate) parents: BTreeMap<u32, u32>,

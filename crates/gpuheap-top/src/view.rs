@@ -9,7 +9,6 @@ use gpuheap_text::{cut, hanging, mib};
 
 use crate::figures::{Figures, ProcessFigures};
 
-/// Order of the processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Largest memory first.

@@ -110,7 +110,6 @@ pub(crate) struct RunArguments {
     program: Vec<OsString>,
 }
 
-/// Values of `--on-exit`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum OnExit {
     /// A summary for people.
@@ -312,7 +311,6 @@ impl Captures {
         self.folder.join(name)
     }
 
-    /// Returns the captures of the run.
     fn found(&self) -> Vec<PathBuf> {
         let list = fs::read(self.list.path()).unwrap_or_default();
         let paths = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());

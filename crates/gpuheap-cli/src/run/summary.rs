@@ -20,7 +20,6 @@ const WIDTH: usize = 80;
 /// Maximum number of sites in the summary.
 const SITES: usize = 3;
 
-/// Summary of one process.
 pub(super) struct Summary {
     path: PathBuf,
     /// Problem with the capture; `None` if it was read.
@@ -331,7 +330,6 @@ pub(super) fn render(summaries: &[Summary], hints: Hints) -> String {
     text
 }
 
-/// Returns one JSON object.
 pub(super) fn json(summaries: &[Summary], exit_code: u8) -> String {
     let processes: Vec<_> = summaries.iter().map(Summary::to_json).collect();
     format!("{:#}\n", json!({"schema": SCHEMA, "exit_code": exit_code, "processes": processes}))

@@ -33,7 +33,6 @@ fn program() {
     drop(live);
 }
 
-/// Starts the test `program`.
 pub(crate) fn start(folder: &Path) -> Program {
     Program::start("publish::program", folder)
 }

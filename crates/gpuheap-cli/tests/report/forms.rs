@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use crate::report;
 
-/// Returns the report of a trace in this form.
 fn form(trace: &str, form: &str) -> String {
     let ran = report(&[trace, "--format", form, "--output", "-"]);
     assert_eq!((ran.code, &*ran.stderr), (0, ""), "{form}");

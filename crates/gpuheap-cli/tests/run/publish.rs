@@ -19,7 +19,7 @@ fn recorded_program_publishes_live_bytes() {
     assert_eq!(line, "ready\n");
     let uid = folder.path().metadata().unwrap().uid();
     let sockets = || gpuheap_publish::sockets_in(&folder.path().join("gpuheap"), uid).unwrap();
-    let found = gpuheap_publish::survey(&sockets());
+    let found = gpuheap_publish::survey(&sockets(), gpuheap_publish::Detail::All);
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
     let [one] = found.as_slice() else { panic!("{found:?}") };

@@ -46,14 +46,12 @@ fn program() {
     }
 }
 
-/// Returns the line of this file that grows: `main.rs:44`.
 fn growing_line() -> String {
     let is_it = |line: &str| line.contains("// The line that grows.");
     let number = include_str!("main.rs").lines().position(is_it).unwrap() + 1;
     format!("main.rs:{number}")
 }
 
-/// Starts the test `program`.
 fn start(folder: &Path) -> Program {
     Program::start("program", folder)
 }

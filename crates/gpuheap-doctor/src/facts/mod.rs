@@ -7,6 +7,7 @@ mod paths;
 use std::fmt;
 use std::time::Duration;
 
+use gpuheap_publish::Detail;
 use serde::{Deserialize, Serialize};
 
 pub use self::cuda::{CudaProbe, Outcome, PROBES};
@@ -71,12 +72,12 @@ pub trait Source: Send + Sync + 'static {
     fn windows(&self) -> Result<String, Skipped>;
 
     /// Returns the processes that publish their memory, a line of JSON for each. By default, none
-    /// is known.
+    /// is known. A recording has the lists that were recorded.
     ///
     /// # Errors
     ///
     /// Returns the reason if the processes are not known.
-    fn programs(&self) -> Result<String, Skipped> {
+    fn programs(&self, _detail: Detail) -> Result<String, Skipped> {
         Err(Skipped::new(Why::Missing, "programs that publish: not known"))
     }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpuheap_publish::Published;
+use gpuheap_publish::{Detail, Published};
 
 pub use self::examine::Message;
 pub use self::host::Host;
@@ -99,11 +99,11 @@ impl Host {
 }
 
 impl Machine {
-    /// Reads the facts that [`status`](crate::status) needs. Blocks for 25 seconds at most, and
-    /// usually for some 50 ms.
+    /// Reads devices, processes, and the heaps of the programs that publish. Blocks for 25 seconds
+    /// at most, and usually for some 50 ms.
     pub fn read(source: impl Source) -> Machine {
         let mut machine = Machine::read_devices(source);
-        machine.read_programs();
+        machine.read_programs(Detail::Heaps);
         machine
     }
 
@@ -113,10 +113,10 @@ impl Machine {
         Machine::from_source(Arc::new(source), Probes::default())
     }
 
-    /// Reads the machine again from its source, as [`read`](Machine::read) does.
-    pub fn reread(&self) -> Machine {
+    /// Reads the machine again from its source, with the programs that publish.
+    pub fn reread(&self, detail: Detail) -> Machine {
         let mut machine = Machine::from_source(self.source.clone(), self.probes.clone());
-        machine.read_programs();
+        machine.read_programs(detail);
         machine
     }
 
@@ -159,10 +159,10 @@ impl Machine {
     }
 
     /// Reads the programs that publish. Blocks for 10 seconds at most.
-    pub fn read_programs(&mut self) {
+    pub fn read_programs(&mut self, detail: Detail) {
         self.skipped.retain(|(probe, _)| *probe != "programs");
         let limit = Duration::from_secs(10);
-        let programs = probe::limited(&self.source, limit, |source| source.programs());
+        let programs = probe::limited(&self.source, limit, move |source| source.programs(detail));
         self.programs = match programs.and_then(|programs| programs) {
             Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
             // A recording of an earlier version has no such programs.

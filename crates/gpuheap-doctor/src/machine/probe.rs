@@ -36,7 +36,6 @@ pub(super) fn limited<T: Send + 'static>(
 pub(super) struct Repeated(Arc<Mutex<Weak<()>>>);
 
 impl Repeated {
-    /// Runs the probe by [`limited`].
     pub(super) fn limited<T: Send + 'static>(
         &self,
         source: &Arc<dyn Source>,

@@ -137,7 +137,6 @@ impl Process {
     }
 }
 
-/// Returns the path of the device of a minor number.
 fn device_file(minor: u32) -> String {
     format!("/dev/nvidia{minor}")
 }
@@ -158,7 +157,6 @@ struct Seen {
     is_readable: bool,
 }
 
-/// Result of the scan.
 #[derive(Default)]
 pub(super) struct Scan {
     pub(super) processes: Vec<Process>,

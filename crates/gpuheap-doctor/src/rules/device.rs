@@ -182,7 +182,6 @@ pub(super) const G16: Rule = Rule::new(
     Machines(failed_probes),
 );
 
-/// Returns a finding for each probe that failed.
 fn failed_probes(machine: &Machine) -> Vec<Finding> {
     let failed = machine.cuda.iter().filter(|probe| probe.outcome == Outcome::Failed);
     failed.map(failed_probe).collect()

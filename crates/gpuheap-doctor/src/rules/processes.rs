@@ -31,7 +31,6 @@ fn ended_processes(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Returns the finding for a process that has ended.
 fn proven_end(machine: &Machine, gpu: &Gpu, row: &Row) -> Finding {
     let (heirs, is_sure) = evidence::heirs(machine, row.pid);
     let (cause, command) = match (heirs.as_slice(), machine.unreadable) {
@@ -164,7 +163,6 @@ fn zombies(machine: &Machine) -> Vec<Finding> {
 pub(super) const P06: Rule =
     Rule::new("P06", Severity::Warning, "stopped process", Processes(stopped_processes));
 
-/// Returns a finding for each stopped process that has memory.
 fn stopped_processes(machine: &Machine, process: &Process) -> Option<Finding> {
     if !matches!(process.state, 'T' | 't') {
         return None;

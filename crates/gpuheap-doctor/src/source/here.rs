@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use gpuheap_publish::Detail;
+
 use super::nvml::{self, KeptNvml};
 use super::{kcmp, windows};
 use crate::facts::{Nvml, Skipped, Source, Why, end_line};
@@ -31,7 +33,7 @@ impl Here {
     /// Keeps NVML initialised until the result is dropped, for reads that repeat. Does not wait for
     /// NVML.
     pub fn keep_nvml(self) -> KeptNvml {
-        nvml::keep()
+        nvml::keep_loaded()
     }
 }
 
@@ -77,8 +79,8 @@ impl Source for Here {
         windows::query(run)
     }
 
-    fn programs(&self) -> Result<String, Skipped> {
-        let found = gpuheap_publish::survey(&gpuheap_publish::sockets());
+    fn programs(&self, detail: Detail) -> Result<String, Skipped> {
+        let found = gpuheap_publish::survey(&gpuheap_publish::sockets(), detail);
         // Serialization of numbers, texts and lists never fails.
         let line = |one| serde_json::to_string(one).unwrap_or_default() + "\n";
         Ok(found.iter().map(line).collect())

@@ -19,7 +19,7 @@ const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.s
 pub struct KeptNvml(#[expect(dead_code, reason = "its drop ends the thread")] Sender<()>);
 
 /// Initialises NVML on a thread. The thread ends when the result is dropped.
-pub(super) fn keep() -> KeptNvml {
+pub(super) fn keep_loaded() -> KeptNvml {
     let (kept, end) = channel();
     let work = move || {
         // Hangs if the driver hangs.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gpuheap_publish::Detail;
+
 use super::Here;
 use crate::facts::{Nvml, Skipped, Source, Why, device, is_kept_variable, windows_drive};
 
@@ -22,13 +24,13 @@ impl Recorder {
         sections.values().map(String::as_str).collect()
     }
 
-    fn keep(&self, name: &str, section: String) {
+    fn insert(&self, name: &str, section: String) {
         let mut sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
         sections.insert(name.to_owned(), section);
     }
 
     /// Records a text, or the reason why it is missing.
-    fn note<T>(&self, name: &str, looked: &Result<T, Skipped>, text: impl Fn(&T) -> String) {
+    fn record<T>(&self, name: &str, looked: &Result<T, Skipped>, text: impl Fn(&T) -> String) {
         let section = match looked {
             Ok(value) => {
                 // A line that looks like a heading would begin a section.
@@ -43,14 +45,14 @@ impl Recorder {
                 Why::Failed => format!("== {name} !failed\n"),
             },
         };
-        self.keep(name, section);
+        self.insert(name, section);
     }
 }
 
 impl Source for Recorder {
     fn read(&self, path: &str) -> Result<Vec<u8>, Skipped> {
         let read = Here.read(path);
-        self.note(path, &read, |bytes| {
+        self.record(path, &read, |bytes| {
             let text = String::from_utf8_lossy(bytes).into_owned();
             if !path.ends_with("/environ") {
                 return text;
@@ -66,12 +68,12 @@ impl Source for Recorder {
     fn list(&self, path: &str) -> Result<Vec<String>, Skipped> {
         let listed = Here.list(path);
         match &listed {
-            Err(_) => self.note(path, &listed, |_| String::new()),
+            Err(_) => self.record(path, &listed, |_| String::new()),
             Ok(names) if path == "/dev" => {
                 let devices =
                     names.iter().filter(|name| *name == "dxg" || name.starts_with("nvidia"));
                 devices.for_each(|name| {
-                    self.keep(&format!("/dev/{name}"), format!("== /dev/{name}\n"))
+                    self.insert(&format!("/dev/{name}"), format!("== /dev/{name}\n"))
                 });
             }
             Ok(_) => {}
@@ -84,12 +86,12 @@ impl Source for Recorder {
         if let Ok(target) = &link
             && (target.starts_with("/dev/") || device(target).is_some() || path.contains("/ns/"))
         {
-            self.keep(path, format!("== {path} -> {target}\n"));
+            self.insert(path, format!("== {path} -> {target}\n"));
         } else if let Ok(target) = &link
             && let Some(drive) = windows_drive(target)
         {
             // Names of a user's files are private.
-            self.keep(path, format!("== {path} -> {drive}/(file)\n"));
+            self.insert(path, format!("== {path} -> {drive}/(file)\n"));
         }
         link
     }
@@ -100,13 +102,13 @@ impl Source for Recorder {
 
     fn nvml(&self) -> Result<Nvml, Skipped> {
         let nvml = Here.nvml();
-        self.note("nvml", &nvml, |nvml| serde_json::to_string_pretty(nvml).unwrap_or_default());
+        self.record("nvml", &nvml, |nvml| serde_json::to_string_pretty(nvml).unwrap_or_default());
         nvml
     }
 
     fn kernel_log(&self) -> Result<String, Skipped> {
         let log = Here.kernel_log();
-        self.note("kernel log", &log, |log| {
+        self.record("kernel log", &log, |log| {
             let lines = log.lines().filter(|line| line.contains("NVRM") || line.contains("dxg"));
             lines.map(|line| format!("{line}\n")).collect()
         });
@@ -115,25 +117,25 @@ impl Source for Recorder {
 
     fn windows(&self) -> Result<String, Skipped> {
         let windows = Here.windows();
-        self.note("windows", &windows, String::clone);
+        self.record("windows", &windows, String::clone);
         windows
     }
 
-    fn programs(&self) -> Result<String, Skipped> {
-        let programs = Here.programs();
-        self.note("programs", &programs, String::clone);
+    fn programs(&self, _detail: Detail) -> Result<String, Skipped> {
+        let programs = Here.programs(Detail::All);
+        self.record("programs", &programs, String::clone);
         programs
     }
 
     fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
         let asked = Here.cuda(command);
-        self.note("cuda", &asked, String::clone);
+        self.record("cuda", &asked, String::clone);
         asked
     }
 
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {
         let ran = Here.run(command, limit);
-        self.note(&format!("run {}", command.join(" ")), &ran, String::clone);
+        self.record(&format!("run {}", command.join(" ")), &ran, String::clone);
         ran
     }
 
@@ -141,7 +143,7 @@ impl Source for Recorder {
         let is_same = Here.is_same_file(one, other);
         if is_same == Ok(true) {
             let name = format!("same {}:{} {}:{}", one.0, one.1, other.0, other.1);
-            self.keep(&name, format!("== {name}\n"));
+            self.insert(&name, format!("== {name}\n"));
         }
         is_same
     }

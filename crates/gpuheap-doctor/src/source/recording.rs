@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use gpuheap_publish::Detail;
+
 use crate::facts::{Nvml, Skipped, Source, Why};
 
 /// A recorded machine.
@@ -32,7 +34,6 @@ pub struct Recording {
     sections: BTreeMap<String, Section>,
 }
 
-/// Content of a section.
 #[derive(Debug, Clone, PartialEq)]
 enum Section {
     Text(String),
@@ -204,7 +205,7 @@ impl Source for Recording {
         self.find("windows").map(str::to_owned)
     }
 
-    fn programs(&self) -> Result<String, Skipped> {
+    fn programs(&self, _detail: Detail) -> Result<String, Skipped> {
         self.find("programs").map(str::to_owned)
     }
 

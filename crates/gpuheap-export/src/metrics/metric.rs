@@ -15,7 +15,7 @@ pub(super) enum Shape {
 
 impl Shape {
     /// Returns the type, the unit, and the end of a sample's name.
-    pub(super) fn parts(self) -> (MetricType, Option<Unit>, &'static str) {
+    pub(super) fn definition(self) -> (MetricType, Option<Unit>, &'static str) {
         match self {
             Shape::Number => (MetricType::Gauge, None, ""),
             Shape::Bytes => (MetricType::Gauge, Some(Unit::Bytes), "_bytes"),
@@ -87,6 +87,6 @@ metrics! {
 impl Metric {
     /// Returns the name of the metric's samples.
     pub fn sample_name(self) -> String {
-        self.name().to_owned() + self.shape().parts().2
+        self.name().to_owned() + self.shape().definition().2
     }
 }

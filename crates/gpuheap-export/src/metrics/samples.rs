@@ -9,17 +9,14 @@ use prometheus_client::metrics::exemplar::Exemplar;
 
 use super::metric::{Metric, Shape};
 
-/// Labels of a sample: names and values.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// Value of a sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     Whole(i64),
     Seconds(f64),
 }
 
-/// Samples of all metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Samples(BTreeMap<Metric, BTreeMap<Labels, Value>>);
 
@@ -51,7 +48,7 @@ impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for (metric, samples) in &self.0 {
             let (name, help, shape) = (metric.name(), metric.help(), metric.shape());
-            let (kind, unit, _) = shape.parts();
+            let (kind, unit, _) = shape.definition();
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
             for (labels, value) in samples {
                 match (shape, value) {

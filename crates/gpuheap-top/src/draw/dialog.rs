@@ -8,7 +8,6 @@ use ratatui_core::text::Line;
 use super::style::Palette;
 use crate::view::{DIALOG_WIDTH, Dialog, View};
 
-/// Draws the dialog of the view, if there is one.
 pub(super) fn draw(view: &View, buffer: &mut Buffer, palette: Palette) {
     let (title, lines, scroll) = match &view.dialog {
         Dialog::None => return,

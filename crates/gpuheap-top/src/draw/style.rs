@@ -6,7 +6,6 @@ use ratatui_core::text::Span;
 
 use crate::history::Growth;
 
-/// Styles of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Palette {
     /// `false` for a terminal without colours, or with `NO_COLOR`.
@@ -23,7 +22,6 @@ impl Palette {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// Style of headings.
     pub(super) fn heading(self) -> Style {
         self.coloured(Color::Cyan).add_modifier(Modifier::BOLD)
     }

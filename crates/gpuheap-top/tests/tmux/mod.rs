@@ -38,7 +38,6 @@ impl Tmux {
         Some(tmux)
     }
 
-    /// Returns a folder for the test.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
