@@ -11,7 +11,7 @@ use std::mem::size_of;
 
 use gpuheap::{Diff, Fit, FlushReport, Snapshot};
 
-use crate::entry::{Failure, enter, gpuheap_status, note, write};
+use crate::entry::{Failure, enter, gpuheap_status, write, write_if_wanted};
 use crate::handle::gpuheap_heap;
 use crate::sized::{size_of_optional, sized, write_result};
 use crate::texts::{Room, formatted};
@@ -21,7 +21,6 @@ pub const GPUHEAP_UNKNOWN: u64 = u64::MAX;
 
 /// Result of a flush, in bytes unless stated otherwise. Set size to sizeof(gpuheap_flushed) before
 /// calling gpuheap_flush.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpuheap_flushed {
@@ -57,7 +56,6 @@ pub struct gpuheap_flushed {
 }
 
 /// Forecast of a request.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_fit {
@@ -72,7 +70,6 @@ pub enum gpuheap_fit {
 
 /// The outstanding allocations of a heap at one moment. gpuheap_take_snapshot makes a snapshot, and
 /// gpuheap_drop_snapshot ends it.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[derive(Debug)]
 pub struct gpuheap_snapshot(Snapshot);
 
@@ -167,7 +164,7 @@ pub unsafe extern "C" fn gpuheap_leaks(
         let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
         let text = formatted(format, &leaks, || leaks.to_json())?;
         room.write(&text);
-        note(allocations, leaks.allocations);
+        write_if_wanted(allocations, leaks.allocations);
         Ok(())
     })
 }
@@ -209,7 +206,7 @@ pub unsafe extern "C" fn gpuheap_snapshot_difference(
         let change = gpuheap_snapshot::difference(earlier, later)?;
         let text = formatted(format, &change, || change.to_json())?;
         room.write(&text);
-        note(growth, change.bytes);
+        write_if_wanted(growth, change.bytes);
         Ok(())
     })
 }

@@ -135,7 +135,6 @@ impl<T> Blocks<T> {
         Some(result)
     }
 
-    /// Claims the place that holds an address, if there is one.
     #[inline]
     fn claimed(&self, address: u64) -> Option<&Place<T>> {
         self.places_of(address).into_iter().find(|place| address > BUSY && place.claim(address))

@@ -14,7 +14,6 @@ use crate::handle::gpuheap_heap;
 
 /// Report about a thread that ended while allocations that it made were live. Valid only during the
 /// call of the callback.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpuheap_thread_end {
@@ -33,12 +32,10 @@ pub struct gpuheap_thread_end {
 }
 
 /// A function that frees memory when a heap is short of memory. Returns the bytes freed.
-#[allow(non_camel_case_types, reason = "named as in C")]
 pub type gpuheap_shortage =
     Option<unsafe extern "C-unwind" fn(bytes: u64, data: *mut c_void) -> u64>;
 
 /// A function that a heap calls at a thread's end.
-#[allow(non_camel_case_types, reason = "named as in C")]
 pub type gpuheap_thread_ended =
     Option<unsafe extern "C-unwind" fn(ended: *const gpuheap_thread_end, data: *mut c_void)>;
 

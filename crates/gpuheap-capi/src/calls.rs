@@ -14,7 +14,7 @@ use std::ffi::{c_char, c_void};
 
 use gpuheap::{Device, Heap, Limits};
 
-use crate::entry::{Failure, enter, gpuheap_status, note, reported, text, write};
+use crate::entry::{Failure, enter, gpuheap_status, reported, text, write, write_if_wanted};
 use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
 use crate::sized::{size_of_result, write_result};
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn gpuheap_reclaim(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim", || {
-        note(given_back, gpuheap_heap::get(heap)?.heap().reclaim(bytes)?);
+        write_if_wanted(given_back, gpuheap_heap::get(heap)?.heap().reclaim(bytes)?);
         Ok(())
     })
 }
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim_all", || {
-        note(given_back, gpuheap_heap::get(heap)?.heap().reclaim_all()?);
+        write_if_wanted(given_back, gpuheap_heap::get(heap)?.heap().reclaim_all()?);
         Ok(())
     })
 }
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn gpuheap_set_limits(
     enter("gpuheap_set_limits", || {
         let limit = |bytes| (bytes > 0).then_some(bytes);
         let limits = Limits { soft: limit(soft), hard: limit(hard) };
-        note(given_back, gpuheap_heap::get(heap)?.heap().set_limits(limits)?);
+        write_if_wanted(given_back, gpuheap_heap::get(heap)?.heap().set_limits(limits)?);
         Ok(())
     })
 }

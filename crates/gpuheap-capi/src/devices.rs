@@ -18,7 +18,6 @@ use crate::texts::cut;
 
 /// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
 /// with a null. A text that is too long is cut. Later versions add fields at the end.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct gpuheap_device {

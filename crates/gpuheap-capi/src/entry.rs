@@ -8,7 +8,6 @@ use std::ptr;
 use gpuheap::{Error, ErrorKind, Heap};
 
 /// Status of a call.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_status {
@@ -144,13 +143,13 @@ pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> g
     // library.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => gpuheap_status::Ok,
-        failed => keep(name, failed),
+        failed => store_failure(name, failed),
     }
 }
 
 /// Stores the text of a call that failed or panicked, and returns its status.
 #[cold]
-fn keep(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap_status {
+fn store_failure(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap_status {
     let failure = match failed {
         Ok(Ok(())) => return gpuheap_status::Ok,
         Ok(Err(failure)) => failure,
@@ -211,7 +210,7 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
 /// # Safety
 ///
 /// `result` is null or valid for a write.
-pub(crate) unsafe fn note<T>(result: *mut T, value: T) {
+pub(crate) unsafe fn write_if_wanted<T>(result: *mut T, value: T) {
     if !result.is_null() {
         // SAFETY: `result` is not null, so it is valid for a write.
         unsafe { result.write(value) };

@@ -20,13 +20,11 @@ use crate::streams::{Given, LiveStream, Streams};
 ///
 /// 128 bytes of a closed heap stay allocated, so that a later use returns an error and does not
 /// crash.
-#[allow(non_camel_case_types, reason = "named as in C")]
 // Aligned to separate cache lines, because every call of every thread reads the handle.
 #[repr(align(128))]
 pub struct gpuheap_heap {
     /// The open heap; null once the handle is closed.
     open: AtomicPtr<Open>,
-    /// The handle that was closed before this handle.
     closed_before: AtomicPtr<gpuheap_heap>,
     /// Rest of a heap that was closed in a forked child or after a reset of the device. This
     /// pointer keeps the rest reachable, so that leak checkers do not report it.
@@ -47,7 +45,6 @@ pub struct Open {
     streams: Streams,
     heap: Heap,
     device: Device,
-    /// The handle of this heap.
     handle: AtomicPtr<gpuheap_heap>,
     /// Registered memory of the program, keyed by address.
     registered: Mutex<FxHashMap<u64, PageLock>>,
@@ -164,7 +161,6 @@ impl gpuheap_heap {
         Ok(reset.map(drop)?)
     }
 
-    /// Returns the failure of a call with a closed handle.
     #[cold]
     fn closed(&self) -> Failure {
         let text = match self.was_reset.load(Ordering::Relaxed) {
@@ -486,7 +482,6 @@ impl Open {
         self.blocks.bytes(address as u64).ok_or_else(|| unknown(address))
     }
 
-    /// Returns the stream of a handle.
     #[inline]
     fn stream(&self, handle: LiveStream) -> Result<Given<'_>, Failure> {
         Ok(self.streams.get(&self.device, &self.heap, handle)?)

@@ -10,14 +10,13 @@ use std::ffi::c_void;
 
 use gpuheap::MemoryKind;
 
-use crate::entry::{Failure, enter, gpuheap_status, note, reported, write};
+use crate::entry::{Failure, enter, gpuheap_status, reported, write, write_if_wanted};
 use crate::handle::gpuheap_heap;
 use crate::sized::{size_of_result, write_result};
 use crate::statistics::gpuheap_statistics;
 use crate::streams::LiveStream;
 
 /// Kind of memory.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_kind {
@@ -107,7 +106,7 @@ pub unsafe extern "C" fn gpuheap_register(
             return Err(Failure::refused("the memory is a null pointer, or has no bytes"));
         }
         let device = heap.register(memory, bytes)?;
-        note(device_address, std::ptr::with_exposed_provenance_mut(device as usize));
+        write_if_wanted(device_address, std::ptr::with_exposed_provenance_mut(device as usize));
         Ok(())
     })
 }

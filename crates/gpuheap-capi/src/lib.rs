@@ -6,6 +6,7 @@
 //!
 //! Every function runs its work through `entry.rs`, which catches panics and turns a failure into a
 //! status and a text. In a forked child, no function takes a lock.
+#![allow(non_camel_case_types, reason = "named as in C")]
 
 mod account;
 mod blocks;

@@ -15,7 +15,6 @@ use crate::entry::{Failure, text};
 /// Later versions add fields at the end. If a program was compiled with fewer fields, the missing
 /// fields have their defaults. If a program sets fields that the library does not know,
 /// gpuheap_open refuses the options.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpuheap_options {

@@ -17,7 +17,6 @@ pub(crate) struct Scope {
 
 /// Figures of a scope, in bytes unless stated otherwise. Set size to sizeof(gpuheap_scope_report)
 /// before calling gpuheap_close_scope.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpuheap_scope_report {

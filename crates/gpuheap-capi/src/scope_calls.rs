@@ -16,7 +16,6 @@ use crate::sized::{size_of_optional, sized, write_result};
 
 /// A scope of one thread and one heap. gpuheap_open_scope makes a scope, and gpuheap_close_scope
 /// ends it.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[derive(Debug)]
 pub struct gpuheap_scope(Arc<Scope>);
 

@@ -12,7 +12,7 @@ use std::mem::size_of;
 use gpuheap::{CallStack, Change, Leak, MemoryKind};
 
 use crate::account::gpuheap_snapshot;
-use crate::entry::{Failure, enter, gpuheap_status, note};
+use crate::entry::{Failure, enter, gpuheap_status, write_if_wanted};
 use crate::handle::gpuheap_heap;
 use crate::kinds::gpuheap_kind;
 use crate::sized::{size_of_result, sized, write_result};
@@ -22,7 +22,6 @@ use crate::texts::cut;
 /// the call, set size in the first structure of the array to sizeof(gpuheap_site). Each structure
 /// of the array has that size. Texts end with a null. A text that is too long is cut. Later
 /// versions add fields at the end.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct gpuheap_site {
@@ -66,7 +65,7 @@ pub unsafe extern "C" fn gpuheap_list_leaks(
         let leaks = gpuheap_heap::get(heap)?.heap().leaks()?;
         let places = leaks.sites.iter().take(capacity).map(gpuheap_site::from_leak);
         gpuheap_site::write(places, sites, size);
-        note(count, leaks.sites.len());
+        write_if_wanted(count, leaks.sites.len());
         Ok(())
     })
 }
@@ -88,7 +87,7 @@ pub unsafe extern "C" fn gpuheap_list_growth(
         let change = gpuheap_snapshot::difference(earlier, later)?;
         let places = change.changes.iter().take(capacity).map(gpuheap_site::from_change);
         gpuheap_site::write(places, sites, size);
-        note(count, change.changes.len());
+        write_if_wanted(count, change.changes.len());
         Ok(())
     })
 }

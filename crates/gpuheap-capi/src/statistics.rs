@@ -9,7 +9,6 @@ use crate::sized::sized;
 /// Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to
 /// sizeof(gpuheap_statistics) before calling gpuheap_get_statistics. Later versions add fields at
 /// the end. A program gets the fields that it was compiled with.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpuheap_statistics {

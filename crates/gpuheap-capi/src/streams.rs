@@ -18,7 +18,6 @@ use gpuheap::{Device, Error, Heap, Stream};
 use gpuheap_driver::{CUstream, check};
 use rustc_hash::FxHashMap;
 
-/// The streams of one heap.
 pub(crate) struct Streams {
     known: Mutex<FxHashMap<CUstream, Arc<Stream>>>,
     /// Retired objects of streams that the program still uses. They are kept because another thread
@@ -51,7 +50,6 @@ struct Found {
     stream: *const Stream,
 }
 
-/// Stream object for a handle.
 pub(crate) enum Given<'a> {
     /// A stream of the table.
     Known(&'a Stream),
@@ -103,7 +101,6 @@ impl Streams {
         Streams { known: Mutex::default(), superseded: Mutex::default(), version, unannounced }
     }
 
-    /// Returns the stream of a handle.
     #[inline]
     pub(crate) fn get(
         &self,

@@ -3,10 +3,9 @@
 use std::ffi::c_char;
 use std::fmt::Display;
 
-use crate::entry::{Failure, note};
+use crate::entry::{Failure, write_if_wanted};
 
 /// Form of a text.
-#[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_format {
@@ -51,7 +50,7 @@ impl Room {
             }
         }
         // SAFETY: `length` is null or valid for a write.
-        unsafe { note(self.length, text.len()) };
+        unsafe { write_if_wanted(self.length, text.len()) };
     }
 }
 

@@ -100,7 +100,6 @@ pub(crate) fn is_symbol(address: *const c_void) -> bool {
     std::ptr::eq(facts_of(address).dli_saddr, address)
 }
 
-/// Returns the address of `symbol` in the library that contains `address`.
 pub(crate) fn in_library_of(address: *const c_void, symbol: &CStr) -> Option<*mut c_void> {
     in_loaded(name_of(address)?, symbol)
 }

@@ -99,7 +99,6 @@ fn is_phantom(path: &Path) -> bool {
     path.segments.last().is_some_and(|last| last.ident == "PhantomData")
 }
 
-/// Returns the type parameters of adapted fields.
 fn adapted_parameters(parameters: &[Ident], fields: &[(&Field, How)]) -> Result<Vec<Ident>> {
     let mut adapted = Vec::new();
     for (field, _) in fields.iter().filter(|(_, how)| *how == How::Adapted) {
@@ -143,7 +142,6 @@ fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
 struct Way<'a> {
     /// Type parameters that have other types in the adapted structure.
     adapted: Vec<Ident>,
-    /// Name of the structure.
     name: &'a Ident,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn forget(block: u64, bytes: u64) {
 }
 
 /// Notes a fact about a range.
-pub(crate) fn note(address: u64, bytes: u64, content: Content) {
+pub(crate) fn insert(address: u64, bytes: u64, content: Content) {
     if let Ok(mut contents) = CONTENTS.lock() {
         contents.insert(address, (address.saturating_add(bytes), content));
     }

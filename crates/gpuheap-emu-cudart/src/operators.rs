@@ -18,7 +18,6 @@ const DIMENSIONS: usize = 8;
 /// Tensor that an operator reads.
 #[repr(C)]
 struct Operand {
-    /// Name of the operator.
     operator: *const c_char,
     /// PyTorch's number for the element type.
     element_type: c_int,
@@ -200,7 +199,7 @@ unsafe fn note_content(
             name if name.starts_with("sum") && kind.0 != BOOLEAN => return None,
             _ => Content::AtMost(elements.checked_div(results.iter().product())?),
         };
-        contents::note(memory.0, memory.1, content);
+        contents::insert(memory.0, memory.1, content);
         Some(())
     };
     Torch::get().and_then(note);

@@ -68,12 +68,10 @@ export! {
         error::last()
     }
 
-    /// Returns the name of a code.
     fn cudaGetErrorName(code: CUresult) -> *const c_char {
         error::name(code)
     }
 
-    /// Returns the text of a code.
     fn cudaGetErrorString(code: CUresult) -> *const c_char {
         error::text(code)
     }

@@ -54,7 +54,6 @@ thread_local! {
     static LINE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// A refused request.
 struct Refused {
     request: Request,
     thread: ThreadId,

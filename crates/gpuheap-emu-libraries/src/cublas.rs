@@ -53,12 +53,10 @@ export! {
         handle.write(Handle::new(CublasSession { pointer_mode, math_mode, stream, _memory }))
     }
 
-    /// Writes the version of cuBLAS.
     fn cublasGetVersion_v2(_handle: Handle, version: Out<c_int>) -> Outcome {
         version.write(VERSION as c_int)
     }
 
-    /// Destroys a handle.
     fn cublasDestroy_v2(handle: Handle) -> Outcome {
         handle.end()
     }

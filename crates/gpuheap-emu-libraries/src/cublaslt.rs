@@ -35,7 +35,6 @@ struct Heuristic {
 // Some functions declare fewer arguments than callers pass. That works because in every C ABI of
 // Unix, the caller removes the arguments.
 export! {
-    /// Returns the version of the library.
     fn cublasLtGetVersion() -> usize {
         VERSION
     }
@@ -54,7 +53,6 @@ export! {
         made.write(Description::new(Attributes::default()))
     }
 
-    /// Creates a description of a product.
     fn cublasLtMatmulDescCreate(made: Out<Description>, computed: c_int, scale: c_int) -> Outcome {
         let mut attributes = Attributes::default();
         attributes.put(0, &computed.to_ne_bytes());
@@ -62,7 +60,6 @@ export! {
         made.write(Description::new(attributes))
     }
 
-    /// Creates a description of a matrix.
     fn cublasLtMatrixLayoutCreate(
         made: Out<Description>, kind: c_int, rows: u64, columns: u64, leading: i64,
     ) -> Outcome {
@@ -75,7 +72,6 @@ export! {
         made.write(Description::new(attributes))
     }
 
-    /// Destroys an object.
     fn cublasLtDestroy | cublasLtMatmulDescDestroy | cublasLtMatmulPreferenceDestroy |
         cublasLtMatrixLayoutDestroy | cublasLtMatrixTransformDescDestroy(object: Description)
         -> Outcome
@@ -83,7 +79,6 @@ export! {
         object.end()
     }
 
-    /// Sets an attribute.
     fn cublasLtMatmulDescSetAttribute | cublasLtMatmulPreferenceSetAttribute |
         cublasLtMatrixLayoutSetAttribute(
         object: Description,

@@ -92,7 +92,6 @@ fn plans() -> MutexGuard<'static, (BTreeMap<c_int, Plan>, c_int)> {
     PLANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `change` with a plan.
 fn with<R>(plan: c_int, change: impl FnOnce(&mut Plan) -> R) -> Outcome<R> {
     plans().0.get_mut(&plan).map(change).ok_or(CufftCode::INVALID_PLAN)
 }
@@ -100,7 +99,7 @@ fn with<R>(plan: c_int, change: impl FnOnce(&mut Plan) -> R) -> Outcome<R> {
 /// Creates a plan without transforms, and returns its handle. Returns an error if the device has
 /// too little memory for cuFFT's code.
 fn create() -> Outcome<c_int> {
-    report::note("cuFFT", "work areas are by rules that were measured on an H200");
+    report::add_line("cuFFT", "work areas are by rules that were measured on an H200");
     if !device::load(Loaded::Cufft) {
         return Err(CufftCode::ALLOC_FAILED);
     }
@@ -156,7 +155,6 @@ fn many(kind: c_int, rank: c_int, sizes: In<c_int>, batch: c_int) -> Outcome<Tra
 // Some functions declare fewer arguments than callers pass. That works because in every C ABI of
 // Unix, the caller removes the arguments.
 export! {
-    /// Writes the version of cuFFT.
     fn cufftGetVersion(version: Out<c_int>) -> Outcome {
         version.write(VERSION)
     }
@@ -172,7 +170,6 @@ export! {
         plans().0.remove(&plan).map(drop).ok_or(CufftCode::INVALID_PLAN)
     }
 
-    /// Sets whether plans allocate their work area.
     fn cufftSetAutoAllocation(plan: c_int, allocates: c_int) -> Outcome {
         with(plan, |plan| plan.is_provided = allocates == 0)
     }
@@ -182,12 +179,10 @@ export! {
         with(plan, |plan| replace(&mut plan.area, 0))?
     }
 
-    /// Sets the stream of a plan.
     fn cufftSetStream(plan: c_int, stream: CUstream) -> Outcome {
         with(plan, |plan| plan.stream = stream)
     }
 
-    /// Writes the size of a plan's work area.
     fn cufftGetSize(plan: c_int, bytes: Out<usize>) -> Outcome {
         bytes.write(with(plan, |plan| plan.bytes)?)
     }
@@ -200,22 +195,18 @@ export! {
         Ok(())
     }
 
-    /// Creates a plan of one-dimensional transforms.
     fn cufftPlan1d(made: Out<c_int>, size: c_int, kind: c_int, batch: c_int) -> Outcome {
         plan(made, typed(kind, &[size.into()], batch.into()))
     }
 
-    /// Creates a plan of a two-dimensional transform.
     fn cufftPlan2d(made: Out<c_int>, rows: c_int, columns: c_int, kind: c_int) -> Outcome {
         plan(made, typed(kind, &[rows, columns].map(i64::from), 1))
     }
 
-    /// Creates a plan of a three-dimensional transform.
     fn cufftPlan3d(made: Out<c_int>, x: c_int, y: c_int, z: c_int, kind: c_int) -> Outcome {
         plan(made, typed(kind, &[x, y, z].map(i64::from), 1))
     }
 
-    /// Creates a plan of many transforms.
     fn cufftPlanMany(
         made: Out<c_int>, rank: c_int, sizes: In<c_int>, _input: In<c_int>, _input_stride: c_int,
         _input_distance: c_int, _output: In<c_int>, _output_stride: c_int, _output_distance: c_int,
@@ -224,28 +215,24 @@ export! {
         plan(made, many(kind, rank, sizes, batch))
     }
 
-    /// Sets one-dimensional transforms.
     fn cufftMakePlan1d(
         plan: c_int, size: c_int, kind: c_int, batch: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, typed(kind, &[size.into()], batch.into()), bytes)
     }
 
-    /// Sets a two-dimensional transform.
     fn cufftMakePlan2d(
         plan: c_int, rows: c_int, columns: c_int, kind: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, typed(kind, &[rows, columns].map(i64::from), 1), bytes)
     }
 
-    /// Sets a three-dimensional transform.
     fn cufftMakePlan3d(
         plan: c_int, x: c_int, y: c_int, z: c_int, kind: c_int, bytes: Out<usize>,
     ) -> Outcome {
         make(plan, typed(kind, &[x, y, z].map(i64::from), 1), bytes)
     }
 
-    /// Sets many transforms.
     fn cufftMakePlanMany(
         plan: c_int, rank: c_int, sizes: In<c_int>, _input: In<c_int>, _input_stride: c_int,
         _input_distance: c_int, _output: In<c_int>, _output_stride: c_int, _output_distance: c_int,
@@ -254,7 +241,6 @@ export! {
         make(plan, many(kind, rank, sizes, batch), bytes)
     }
 
-    /// Sets many transforms, with sizes of 64 bits.
     fn cufftMakePlanMany64(
         plan: c_int, rank: c_int, sizes: In<c_longlong>, _input: In<c_longlong>,
         _input_stride: c_longlong, _input_distance: c_longlong, _output: In<c_longlong>,

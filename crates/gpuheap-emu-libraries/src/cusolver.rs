@@ -53,32 +53,27 @@ static PARAMETERS: u64 = 0;
 // Some functions declare fewer arguments than callers pass. That works because in every C ABI of
 // Unix, the caller removes the arguments.
 export! {
-    /// Creates a handle.
     fn cusolverDnCreate(handle: Out<Handle>) -> Outcome {
         handle.require()?;
-        report::note("cuSOLVER", "work areas are by rules that were measured on an H200");
+        report::add_line("cuSOLVER", "work areas are by rules that were measured on an H200");
         if !device::load(Loaded::Cusolver) {
             return Err(CusolverCode::ALLOC_FAILED);
         }
         handle.write(Handle::new(CusolverSession { stream: CUstream::NULL }))
     }
 
-    /// Destroys a handle.
     fn cusolverDnDestroy(handle: Handle) -> Outcome {
         handle.end()
     }
 
-    /// Sets the stream of a handle.
     fn cusolverDnSetStream(handle: Handle, stream: CUstream) -> Outcome {
         handle.change(|session| session.stream = stream)
     }
 
-    /// Writes the stream of a handle.
     fn cusolverDnGetStream(handle: Handle, stream: Out<CUstream>) -> Outcome {
         stream.write(handle.read(|session| session.stream)?)
     }
 
-    /// Writes the version of cuSOLVER.
     fn cusolverGetVersion(version: Out<c_int>) -> Outcome {
         version.write(VERSION)
     }
@@ -231,7 +226,6 @@ fn areas(device: Out<usize>, device_bytes: u64, host: Out<usize>, host_bytes: u6
 }
 
 export! {
-    /// Writes the bytes for a Cholesky factorisation.
     fn cusolverDnXpotrf_bufferSize(
         _handle: Unread, _parameters: Unread, half: c_int, n: i64, kind: c_int, _a: Unread,
         _lda: i64, _computed: c_int, device: Out<usize>, host: Out<usize>,
@@ -239,7 +233,6 @@ export! {
         areas(device, workspace::cholesky(number(kind)?, size(n)?, half == UPPER), host, 0)
     }
 
-    /// Writes the bytes for a QR factorisation.
     fn cusolverDnXgeqrf_bufferSize(
         _handle: Unread, _parameters: Unread, _m: i64, n: i64, kind: c_int, _a: Unread, _lda: i64,
         _tau_kind: c_int, _tau: Unread, _computed: c_int, device: Out<usize>, host: Out<usize>,
@@ -256,7 +249,6 @@ export! {
         areas(device, 0, host, 0)
     }
 
-    /// Writes the bytes for eigenvalues of a symmetric matrix.
     fn cusolverDnXsyevd_bufferSize(
         _handle: Unread, _parameters: Unread, _job: c_int, _half: c_int, n: i64, kind: c_int,
         _a: Unread, _lda: i64, _w_kind: c_int, _w: Unread, _computed: c_int, device: Out<usize>,
@@ -265,7 +257,6 @@ export! {
         areas(device, workspace::divide(size(n)?) * number(kind)?.bytes() + 128, host, 0)
     }
 
-    /// Writes the bytes for eigenvalues of many symmetric matrices.
     fn cusolverDnXsyevBatched_bufferSize(
         _handle: Unread, _parameters: Unread, _job: c_int, _half: c_int, n: i64, kind: c_int,
         _a: Unread, _lda: i64, _w_kind: c_int, _w: Unread, _computed: c_int, device: Out<usize>,
@@ -275,7 +266,6 @@ export! {
         areas(device, one * size(matrices)? + 128, host, 0)
     }
 
-    /// Writes the bytes for eigenvalues of a general matrix.
     fn cusolverDnXgeev_bufferSize(
         _handle: Unread, _parameters: Unread, _left: c_int, _right: c_int, n: i64, kind: c_int,
         _a: Unread, _lda: i64, _w_kind: c_int, _w: Unread, _left_kind: c_int, _left_vectors: Unread,

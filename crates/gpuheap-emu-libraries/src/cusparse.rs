@@ -60,27 +60,23 @@ static DESCRIPTION: u64 = 0;
 // Some functions declare fewer arguments than callers pass. That works because in every C ABI of
 // Unix, the caller removes the arguments.
 export! {
-    /// Creates a handle.
     fn cusparseCreate(handle: Out<Handle>) -> Outcome {
         handle.require()?;
-        report::note("cuSPARSE", "work areas are by rules that were measured on an H200");
+        report::add_line("cuSPARSE", "work areas are by rules that were measured on an H200");
         if !device::load(Loaded::Cusparse) {
             return Err(CusparseCode::ALLOC_FAILED);
         }
         handle.write(Handle::new(CusparseSession { stream: CUstream::NULL }))
     }
 
-    /// Destroys a handle.
     fn cusparseDestroy(handle: Handle) -> Outcome {
         handle.end()
     }
 
-    /// Sets the stream of a handle.
     fn cusparseSetStream(handle: Handle, stream: CUstream) -> Outcome {
         handle.change(|session| session.stream = stream)
     }
 
-    /// Writes the version of cuSPARSE.
     fn cusparseGetVersion(_handle: Handle, version: Out<c_int>) -> Outcome {
         version.write(VERSION)
     }
@@ -94,7 +90,6 @@ export! {
         })
     }
 
-    /// Creates a sparse matrix of compressed rows.
     fn cusparseCreateConstCsr | cusparseCreateCsr(
         made: Out<Matrix>, rows: i64, columns: i64, values: i64, _row_data: Unread,
         _column_data: Unread, _data: Unread, index: c_int, _column_index: c_int, _base: c_int,
@@ -103,7 +98,6 @@ export! {
         create(made, Layout::Rows, [rows, columns, values], index, kind)
     }
 
-    /// Creates a sparse matrix of coordinates.
     fn cusparseCreateConstCoo | cusparseCreateCoo(
         made: Out<Matrix>, rows: i64, columns: i64, values: i64, _row_data: Unread,
         _column_data: Unread, _data: Unread, index: c_int, _base: c_int, kind: c_int,
@@ -111,7 +105,6 @@ export! {
         create(made, Layout::Coordinates, [rows, columns, values], index, kind)
     }
 
-    /// Creates a dense matrix.
     fn cusparseCreateConstDnMat | cusparseCreateDnMat(
         made: Out<Matrix>, rows: i64, columns: i64, _leading: i64, _data: Unread, kind: c_int,
         order: c_int,
@@ -119,21 +112,18 @@ export! {
         create(made, Layout::Dense { by_rows: order == BY_ROWS }, [rows, columns, 0], 0, kind)
     }
 
-    /// Creates a dense vector.
     fn cusparseCreateConstDnVec | cusparseCreateDnVec(
         made: Out<Matrix>, rows: i64, _data: Unread, kind: c_int,
     ) -> Outcome {
         create(made, Layout::Dense { by_rows: false }, [rows, 1, 0], 0, kind)
     }
 
-    /// Destroys a matrix or a vector.
     fn cusparseDestroyDnMat | cusparseDestroyDnVec | cusparseDestroySpMat(matrix: Matrix)
         -> Outcome
     {
         matrix.end()
     }
 
-    /// Writes the size of a sparse matrix.
     fn cusparseSpMatGetSize(
         matrix: Matrix, rows: Out<i64>, columns: Out<i64>, values: Out<i64>,
     ) -> Outcome {
@@ -144,7 +134,6 @@ export! {
         })?
     }
 
-    /// Creates a description.
     fn cusparseCreateBsrsm2Info | cusparseCreateBsrsv2Info | cusparseCreateMatDescr |
         cusparseSpGEMM_createDescr | cusparseSpSM_createDescr | cusparseSpSV_createDescr
         (made: Out<*const c_void>) -> Outcome
@@ -152,7 +141,6 @@ export! {
         made.write((&raw const DESCRIPTION).cast())
     }
 
-    /// Writes the bytes for the product of a sparse and a dense matrix.
     fn cusparseSpMM_bufferSize(
         _handle: Handle, _operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, algorithm: c_int, bytes: Out<usize>,
@@ -162,7 +150,6 @@ export! {
         bytes.write(a.read(|a| a.times_dense(c.columns, by_rows, algorithm))? as usize)
     }
 
-    /// Writes the bytes for the product of a sparse matrix and a vector.
     fn cusparseSpMV_bufferSize(
         _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _beta: Unread,
         _y: Matrix, _computed: c_int, _algorithm: c_int, bytes: Out<usize>,
@@ -218,11 +205,10 @@ export! {
         multiply(handle, a, b, bytes, area, 1)?;
         let b = b.read(|b| *b)?;
         let values = a.read(|a| a.product_values(&b))?;
-        report::note("cuSPARSE", GUESSED);
+        report::add_line("cuSPARSE", GUESSED);
         c.change(|c| c.values = values)
     }
 
-    /// Writes the bytes for the sum of sparse matrices.
     fn cusparseCcsrgeam2_bufferSizeExt | cusparseDcsrgeam2_bufferSizeExt |
         cusparseScsrgeam2_bufferSizeExt | cusparseZcsrgeam2_bufferSizeExt(
         _handle: Handle,
@@ -256,11 +242,10 @@ export! {
         _a_column: Unread, _b: Unread, b_values: c_int, _b_row: Unread, _b_column: Unread,
         _c: Unread, _c_row: Unread, values: Out<c_int>,
     ) -> Outcome {
-        report::note("cuSPARSE", GUESSED);
+        report::add_line("cuSPARSE", GUESSED);
         values.write(a_values.saturating_add(b_values).min(m.saturating_mul(n)))
     }
 
-    /// Writes the bytes to sort coordinates.
     fn cusparseXcoosort_bufferSizeExt(
         _handle: Handle, _m: c_int, _n: c_int, values: c_int, _row_data: Unread,
         _column_data: Unread, bytes: Out<usize>,
@@ -268,7 +253,6 @@ export! {
         bytes.write(workspace::sort(values.max(0) as u64, 16) as usize)
     }
 
-    /// Writes the bytes to sort the columns of rows.
     fn cusparseXcsrsort_bufferSizeExt(
         _handle: Handle, _m: c_int, _n: c_int, values: c_int, _row_data: Unread,
         _column_data: Unread, bytes: Out<usize>,

@@ -100,14 +100,12 @@ fn take(code: &[Loaded], bytes: usize) -> Result<Memory, NcclCode> {
 struct UniqueId([u8; 128]);
 
 export! {
-    /// Writes a new identity for a communicator.
     fn ncclGetUniqueId(id: Out<UniqueId>) -> Outcome {
         let mut made = UniqueId([0; 128]);
         made.0[..4].copy_from_slice(&std::process::id().to_ne_bytes());
         id.write(made)
     }
 
-    /// Makes a communicator.
     fn ncclCommInitRank(made: Out<Handle>, ranks: c_int, _id: UniqueId, rank: c_int) -> Outcome {
         make(made, ranks, rank)
     }
@@ -150,7 +148,7 @@ export! {
         if colour == NO_COLOUR {
             return made.write(Handle::NULL);
         }
-        report::note("NCCL", "parts of a communicator (ncclCommSplit) have the size of the whole");
+        report::add_line("NCCL", "parts of a communicator (ncclCommSplit) have the size of the whole");
         let (ranks, rank) = old.read(|old| (old.ranks, old.rank))?;
         make(made, ranks, rank)
     }
@@ -160,12 +158,10 @@ export! {
         communicator.end()
     }
 
-    /// Writes the number of ranks of a communicator.
     fn ncclCommCount(communicator: Handle, count: Out<c_int>) -> Outcome {
         count.write(communicator.read(|communicator| communicator.ranks)?)
     }
 
-    /// Writes this process's rank in a communicator.
     fn ncclCommUserRank(communicator: Handle, rank: Out<c_int>) -> Outcome {
         rank.write(communicator.read(|communicator| communicator.rank)?)
     }
@@ -182,7 +178,6 @@ export! {
         handle.write(buffer)
     }
 
-    /// Writes the identifier of a new reduction.
     fn ncclRedOpCreatePreMulSum(
         reduction: Out<c_int>, _scalar: *mut c_void, _kind: c_int, _residence: c_int,
         _communicator: Handle,
@@ -190,7 +185,6 @@ export! {
         reduction.write(OWN_REDUCTION)
     }
 
-    /// Allocates device memory with `cuMemAlloc`.
     fn ncclMemAlloc(memory: Out<CUdeviceptr>, bytes: usize) -> Outcome {
         let mut address = 0;
         // SAFETY: `address` is valid for the write. The program will free the memory.
@@ -198,7 +192,6 @@ export! {
         memory.write(address)
     }
 
-    /// Frees device memory with `cuMemFree`.
     fn ncclMemFree(memory: CUdeviceptr) -> Outcome {
         // SAFETY: the driver checks the address. The program does not use the memory after this
         // call.
@@ -309,7 +302,7 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     if rank < 0 || rank >= ranks {
         return Err(NcclCode::INVALID_ARGUMENT);
     }
-    report::note("NCCL", memory::NOTE);
+    report::add_line("NCCL", memory::NOTE);
     let is_first = !device::is_loaded(Loaded::Nccl);
     let channels = device::load(Loaded::Nccl).then(|| Channels::new(ranks, is_first));
     let channels = channels.flatten().ok_or(NcclCode::UNHANDLED_CUDA_ERROR)?;

@@ -47,12 +47,10 @@ export! {
         NOT_MODELLED.as_ptr()
     }
 
-    /// Writes NCCL's version.
     fn ncclGetVersion(version: Out<c_int, NcclCode>) -> Result<(), NcclCode> {
         version.write(NCCL)
     }
 
-    /// Writes CUPTI's version.
     fn cuptiGetVersion(version: Out<u32, CuptiCode>) -> Result<(), CuptiCode> {
         version.write(CUPTI)
     }

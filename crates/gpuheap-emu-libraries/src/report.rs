@@ -36,7 +36,7 @@ pub(crate) fn refused(library: &'static str, function: &'static str) {
 }
 
 /// Adds a line about a part of a library that is not modelled.
-pub(crate) fn note(library: &'static str, line: &'static str) {
+pub(crate) fn add_line(library: &'static str, line: &'static str) {
     write_at_exit();
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).insert((library, line));
 }

@@ -15,17 +15,15 @@ const MOST: usize = 65_536;
 static ADDRESSES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 static SIZES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
-/// Notes the address of a workspace.
 pub(crate) fn note_address(address: *const c_void) {
-    note(&ADDRESSES, address as u64);
+    insert(&ADDRESSES, address as u64);
 }
 
-/// Notes the size of a workspace, bytes.
 pub(crate) fn note_size(bytes: u64) {
-    note(&SIZES, bytes);
+    insert(&SIZES, bytes);
 }
 
-fn note(set: &Mutex<BTreeSet<u64>>, value: u64) {
+fn insert(set: &Mutex<BTreeSet<u64>>, value: u64) {
     let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
     if value > 0 && set.len() < MOST {
         set.insert(value);

@@ -22,14 +22,13 @@ impl abi::Code for Code {
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// Returns the handle of a device, or of an instance of the device.
     pub(crate) fn new(device: usize, instance: Option<usize>) -> Handle {
         Handle((device + 1) << 16 | instance.map_or(0, |instance| instance + 1))
     }
 
     /// Returns the indices of the device and the instance. For an invalid handle, the first index
     /// belongs to no device.
-    pub(crate) fn parts(self) -> (usize, Option<usize>) {
+    pub(crate) fn indices(self) -> (usize, Option<usize>) {
         ((self.0 >> 16).wrapping_sub(1), (self.0 & 0xffff).checked_sub(1))
     }
 }

@@ -26,12 +26,10 @@ macro_rules! codes {
             /// Names of all codes.
             const NAMES: &'static [(&'static str, Code)] = &[$((stringify!($name), Code::$name)),*];
 
-            /// Returns the code's number.
             pub(crate) fn number(self) -> u32 {
                 self.0
             }
 
-            /// Returns the text for the code.
             pub(crate) fn text(self) -> &'static CStr {
                 match self.0 {
                     $($number => $text,)*

@@ -24,7 +24,6 @@ pub(crate) struct Description {
     pub(crate) devices: Option<Vec<Device>>,
 }
 
-/// Description of a device.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Device {

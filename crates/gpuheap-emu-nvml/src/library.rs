@@ -75,7 +75,7 @@ pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) ->
 impl Nvml {
     /// Returns the device or instance that a handle names.
     pub(crate) fn target(&self, handle: Handle) -> Outcome<Target<'static>> {
-        let (index, instance) = handle.parts();
+        let (index, instance) = handle.indices();
         let device = self.machine.devices.get(index).ok_or(Code::INVALID_ARGUMENT)?;
         if let Some(failure) = device.failures.get(self.symbol) {
             return Err(*failure);
@@ -90,7 +90,6 @@ impl Nvml {
         Ok(Target { machine: self.machine, index, device, instance })
     }
 
-    /// Returns the device that a handle names.
     pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
         let target = self.target(handle)?;
         if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }

@@ -101,7 +101,6 @@ impl Account {
         self.change(device, change).unwrap_or(false)
     }
 
-    /// Releases memory of a device.
     pub(crate) fn release(&self, device: usize, bytes: u64) {
         let change = |own: &mut u64, _: u64| {
             *own = own.saturating_sub(bytes);

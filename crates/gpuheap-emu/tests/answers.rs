@@ -11,7 +11,7 @@ use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
 
 mod calls;
 
-use calls::{call, ok, start};
+use calls::{call, made, ok, start};
 
 const GIB: u64 = 1 << 30;
 const MIB: usize = 1 << 20;
@@ -20,8 +20,7 @@ const MIB: usize = 1 << 20;
 /// thread.
 fn emulator(profiles: Vec<Profile>) -> (Emulator, CUcontext) {
     let gpu = start(Options { devices: profiles, ..Options::default() });
-    let mut context = CUcontext::NULL;
-    ok!(gpu, cuCtxGetCurrent(&mut context));
+    let context = made!(gpu, cuCtxGetCurrent());
     (gpu, context)
 }
 
@@ -83,15 +82,9 @@ fn wsl2_has_no_host_pools() {
 /// A faulty program may use freed pool memory after the free, as on a real device.
 #[test]
 fn freed_host_memory_readable_until_done() {
-    let gpu = Emulator::new(Options {
-        devices: vec![Profile::with_memory(4 * GIB)],
-        schedule: Schedule::OnDemand,
-        ..Options::default()
-    });
-    let (mut context, mut pool) = (CUcontext::NULL, CUmemoryPool::NULL);
-    ok!(gpu, cuInit(0));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(gpu, cuCtxSetCurrent(context));
+    let devices = vec![Profile::with_memory(4 * GIB)];
+    let gpu = start(Options { devices, schedule: Schedule::OnDemand, ..Options::default() });
+    let mut pool = CUmemoryPool::NULL;
     let location = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
     let properties = CUmemPoolProps { location, ..CUmemPoolProps::device(0) };
     ok!(gpu, cuMemPoolCreate(&mut pool, &properties));
@@ -99,9 +92,8 @@ fn freed_host_memory_readable_until_done() {
     for made in [&mut stream, &mut other] {
         ok!(gpu, cuStreamCreate(made, CU_STREAM_NON_BLOCKING));
     }
-    let (mut pointer, mut device) = (0, 0);
-    ok!(gpu, cuMemAlloc_v2(&mut device, MIB));
-    ok!(gpu, cuMemAllocFromPoolAsync(&mut pointer, MIB, pool, stream));
+    let device = made!(gpu, cuMemAlloc_v2(MIB));
+    let pointer = made!(gpu, cuMemAllocFromPoolAsync(MIB, pool, stream));
     // The copy on the other stream is not ordered before the free, and runs after the free.
     ok!(gpu, cuMemcpyAsync(device, pointer, MIB, other));
     ok!(gpu, cuMemFreeAsync(pointer, stream));
@@ -215,9 +207,8 @@ fn graph_memory_figures_are_zero() {
 #[test]
 fn context_goes_with_its_last_reference() {
     let (gpu, _) = one();
-    let (mut made, mut same) = (CUcontext::NULL, CUcontext::NULL);
-    ok!(gpu, cuCtxCreate_v2(&mut made, 0, 0));
-    ok!(gpu, cuCtxAttach(&mut same, 0));
+    let made = made!(gpu, cuCtxCreate_v2(0, 0));
+    let same = made!(gpu, cuCtxAttach(0));
     assert_eq!(same, made);
     ok!(gpu, cuCtxDetach(made));
     ok!(gpu, cuCtxSynchronize());
@@ -229,8 +220,7 @@ fn context_goes_with_its_last_reference() {
 #[test]
 fn primary_context_stays_whatever_is_detached() {
     let (gpu, primary) = one();
-    let mut same = CUcontext::NULL;
-    ok!(gpu, cuCtxAttach(&mut same, 0));
+    ok!(gpu, cuCtxAttach(&mut CUcontext::default(), 0));
     for _ in 0..3 {
         ok!(gpu, cuCtxDetach(primary));
     }
@@ -247,14 +237,11 @@ fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
     if !code.is_success() {
         return Err(code);
     }
-    let mut count = 0;
-    ok!(gpu, cuDeviceGetCount(&mut count));
+    let count = made!(gpu, cuDeviceGetCount());
     let uuid = |device| {
-        let (mut uuid, mut bytes) = (CUuuid::default(), 0);
-        ok!(gpu, cuDeviceGetUuid_v2(&mut uuid, device));
-        ok!(gpu, cuDeviceTotalMem_v2(&mut bytes, device));
-        let mut bus = 0;
-        ok!(gpu, cuDeviceGetAttribute(&mut bus, CUdevice_attribute::PCI_BUS_ID, device));
+        let uuid = made!(gpu, cuDeviceGetUuid_v2(device));
+        let bytes = made!(gpu, cuDeviceTotalMem_v2(device));
+        let bus = made!(gpu, cuDeviceGetAttribute(CUdevice_attribute::PCI_BUS_ID, device));
         let number = uuid.bytes[15];
         assert_eq!((bytes as u64, bus), (u64::from(number + 1) * GIB, c_int::from(number) + 1));
         number

@@ -11,16 +11,14 @@ use gpuheap_emu::{Emulator, Fault, FaultPlan, Options, Profile, Schedule, take_r
 
 mod calls;
 
-use calls::{call, ok, start};
+use calls::{call, made, ok, start};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const OUT_OF_MEMORY: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
 
 fn allocate(gpu: &Emulator, bytes: u64) -> CUdeviceptr {
-    let mut pointer = 0;
-    ok!(gpu, cuMemAlloc_v2(&mut pointer, bytes as usize));
-    pointer
+    made!(gpu, cuMemAlloc_v2(bytes as usize))
 }
 
 fn resident_bytes() -> u64 {
@@ -51,16 +49,14 @@ fn untouched_memory_costs_nothing() {
 fn freed_memory_costs_host_nothing() {
     let gpu = start(Options { checks: false, ..Options::default() });
     let data = vec![1_u8; 3000];
-    let mut stream = CUstream::NULL;
-    ok!(gpu, cuStreamCreate(&mut stream, 0));
+    let stream = made!(gpu, cuStreamCreate(0));
     let mut before = 0;
     for round in 0..20_000 {
         if round == 1000 {
             before = resident_bytes();
         }
         let plain = allocate(&gpu, 3000);
-        let mut pooled = 0;
-        ok!(gpu, cuMemAllocAsync(&mut pooled, 3000, stream));
+        let pooled = made!(gpu, cuMemAllocAsync(3000, stream));
         ok!(gpu, cuMemcpyHtoD_v2(plain, data.as_ptr().cast(), 3000));
         ok!(gpu, cuMemcpyHtoD_v2(pooled, data.as_ptr().cast(), 3000));
         ok!(gpu, cuMemFreeAsync(pooled, stream));
@@ -130,9 +126,8 @@ fn request_is_kept_for_its_thread() {
 fn usage_names_each_owner() {
     let gpu = start(Options::with_device(Profile::with_memory(GIB).context_bytes(100 * MIB)));
     let block = allocate(&gpu, 3 * MIB);
-    let (mut pooled, mut handle) = (0, 0);
-    ok!(gpu, cuMemAllocAsync(&mut pooled, 1, CUstream::NULL));
-    ok!(gpu, cuMemCreate(&mut handle, 2 << 20, &CUmemAllocationProp::device(0), 0));
+    let pooled = made!(gpu, cuMemAllocAsync(1, CUstream::NULL));
+    let handle = made!(gpu, cuMemCreate(2 << 20, &CUmemAllocationProp::device(0), 0));
     let usage = gpu.usage(0);
     assert_eq!(
         (usage.context, usage.plain, usage.pools, usage.vmm),
@@ -162,8 +157,7 @@ fn full_device_reclaims_idle_pools() {
             (&raw mut forever).cast()
         )
     );
-    let mut pooled = 0;
-    ok!(gpu, cuMemAllocAsync(&mut pooled, 64 << 20, CUstream::NULL));
+    let pooled = made!(gpu, cuMemAllocAsync(64 << 20, CUstream::NULL));
     ok!(gpu, cuMemFreeAsync(pooled, CUstream::NULL));
     ok!(gpu, cuCtxSynchronize());
     assert_eq!(gpu.usage(0).pools, 64 * MIB);
@@ -303,19 +297,6 @@ fn lost_context_fails_until_reset() {
 }
 
 #[test]
-fn fill_without_access_is_refused() {
-    let gpu = start(Options::default());
-    let (mut address, mut handle) = (0, 0);
-    ok!(gpu, cuMemAddressReserve(&mut address, 2 << 20, 0, 0, 0));
-    ok!(gpu, cuMemCreate(&mut handle, 2 << 20, &CUmemAllocationProp::device(0), 0));
-    ok!(gpu, cuMemMap(address, 2 << 20, 0, handle, 0));
-    // The context stays usable: measured on two H200.
-    let code = call!(gpu, cuMemsetD8_v2(address, 1, 100));
-    assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
-    ok!(gpu, cuCtxSynchronize());
-}
-
-#[test]
 fn a_slow_call_takes_its_time() {
     let gpu = start(Options::default());
     gpu.set_faults(FaultPlan::new([Fault::slow("cuCtxSynchronize", 1, Duration::from_millis(20))]));
@@ -328,10 +309,9 @@ fn a_slow_call_takes_its_time() {
 fn a_lag_is_virtual_time() {
     let schedule = Schedule::Lag(Duration::from_secs(10));
     let gpu = start(Options { schedule, ..Options::default() });
-    let (mut one, mut two, mut event) = (CUstream::NULL, CUstream::NULL, CUevent::NULL);
-    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuEventCreate(&mut event, 0));
+    let one = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let two = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let event = made!(gpu, cuEventCreate(0));
     ok!(gpu, cuEventRecord(event, one));
     ok!(gpu, cuStreamWaitEvent(two, event, 0));
     let not_ready = CUresult::ERROR_NOT_READY;
@@ -349,10 +329,9 @@ fn a_lag_is_virtual_time() {
 fn freed_pool_memory_moves_between_streams() {
     let schedule = Schedule::Lag(Duration::from_secs(1));
     let gpu = start(Options { schedule, ..Options::with_device(Profile::with_memory(32 * MIB)) });
-    let (mut one, mut two, mut pool) = (CUstream::NULL, CUstream::NULL, CUmemoryPool::NULL);
-    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuDeviceGetDefaultMemPool(&mut pool, 0));
+    let one = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let two = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let pool = made!(gpu, cuDeviceGetDefaultMemPool(0));
     let mut no = 0_i32;
     let dependencies = CUmemPool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES;
     ok!(gpu, cuMemPoolSetAttribute(pool, dependencies, (&raw mut no).cast()));
@@ -421,46 +400,16 @@ fn arguments_beyond_all_addresses_are_refused() {
     ok!(gpu, cuMemFree_v2(block));
 }
 
-#[test]
-fn peer_access_needs_permission() {
-    let devices = vec![Profile::with_memory(GIB), Profile::with_memory(2 * GIB)];
-    let gpu = start(Options { devices, ..Options::default() });
-    let mut other = CUcontext::NULL;
-    let (mut count, mut can) = (0, 0);
-    ok!(gpu, cuDeviceGetCount(&mut count));
-    ok!(gpu, cuDeviceCanAccessPeer(&mut can, 0, 1));
-    assert_eq!((count, can), (2, 1));
-    let here = allocate(&gpu, 4096);
-    ok!(gpu, cuMemsetD8_v2(here, 9, 4096));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut other, 1));
-    let mut own = CUcontext::NULL;
-    ok!(gpu, cuCtxGetCurrent(&mut own));
-    ok!(gpu, cuCtxEnablePeerAccess(other, 0));
-    let already = CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    assert_eq!(call!(gpu, cuCtxEnablePeerAccess(other, 0)), already);
-    ok!(gpu, cuCtxPushCurrent_v2(other));
-    let there = allocate(&gpu, 4096);
-    ok!(gpu, cuMemcpyPeer(there, other, here, own, 4096));
-    let mut data = vec![0_u8; 4096];
-    ok!(gpu, cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), there, 4096));
-    assert_eq!(data, vec![9; 4096]);
-    assert_eq!((gpu.usage(0).plain, gpu.usage(1).plain), (2 * MIB, 2 * MIB));
-    ok!(gpu, cuMemFree_v2(there));
-    ok!(gpu, cuCtxPopCurrent_v2(&mut other));
-    ok!(gpu, cuCtxDisablePeerAccess(other));
-    ok!(gpu, cuMemFree_v2(here));
-}
-
 /// Compares the emulator with two H200 under driver 580, with and without peer access.
 #[test]
 fn peer_pool_copy_needs_peer_call() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];
     let gpu = start(Options { devices, ..Options::default() });
-    let (mut own, mut other) = (CUcontext::NULL, CUcontext::NULL);
-    ok!(gpu, cuCtxGetCurrent(&mut own));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut other, 1));
+    let own = made!(gpu, cuCtxGetCurrent());
+    let mut other = made!(gpu, cuDevicePrimaryCtxRetain(1));
     let here = allocate(&gpu, 4096);
     ok!(gpu, cuMemsetD8_v2(here, 9, 4096));
+    assert_eq!((gpu.usage(0).plain, gpu.usage(1).plain), (2 * MIB, 0));
     let (mut pool, mut there) = (CUmemoryPool::NULL, 0);
     ok!(gpu, cuMemPoolCreate(&mut pool, &CUmemPoolProps::device(1)));
     ok!(gpu, cuCtxPushCurrent_v2(other));
@@ -607,89 +556,4 @@ fn a_planned_success_is_no_fault() {
         assert_eq!(codes, [CUresult::SUCCESS; 2]);
         assert!(!pointer.is_null());
     }
-}
-
-/// Every field of a profile and of the options may have any value. If a value makes a call
-/// impossible, the call returns an error code.
-#[test]
-fn extreme_options_do_not_panic() {
-    let t4 = Profile::t4;
-    let profiles = [
-        Profile { memory_bytes: u64::MAX, ..t4() },
-        Profile { memory_bytes: u64::MAX, context_bytes: u64::MAX, ..t4() },
-        Profile { memory_bytes: 0, ..t4() },
-        Profile { context_bytes: u64::MAX, ..t4() },
-        Profile { free_overstated_bytes: u64::MAX, ..t4() },
-        Profile { late_release_calls: u64::MAX, ..t4() },
-        Profile { pinned_limit: Some(u64::MAX), ..t4() },
-        Profile { pinned_limit: Some(0), ..t4() },
-        Profile { name: "\0".repeat(1000), ..t4() },
-        Profile {
-            compute_capability: (i32::MIN, i32::MAX),
-            multiprocessors: i32::MIN,
-            clock_khz: i32::MIN,
-            memory_clock_khz: i32::MAX,
-            memory_bus_bits: i32::MAX,
-            l2_cache_bytes: i32::MIN,
-            ..t4()
-        },
-    ];
-    for profile in profiles {
-        for schedule in
-            [Schedule::Immediate, Schedule::Lag(Duration::MAX), Schedule::Seeded(u64::MAX)]
-        {
-            let options = Options {
-                schedule,
-                driver_version: i32::MIN,
-                faults: FaultPlan::default().out_of_memory_at(u64::MAX),
-                ..Options::with_device(profile.clone())
-            };
-            use_a_little(&Emulator::new(options));
-        }
-    }
-}
-
-/// Makes calls of every kind.
-#[expect(unused_must_use, reason = "only panics matter here")]
-fn use_a_little(gpu: &Emulator) {
-    let (mut context, mut stream) = (CUcontext::NULL, CUstream::NULL);
-    let (mut block, mut ordered) = (0, 0);
-    let (mut host, mut managed): (*mut c_void, CUdeviceptr) = (std::ptr::null_mut(), 0);
-    let (mut free, mut total, mut name, mut value) = (0, 0, [0; 8], 0);
-    let attributes = (1..150).map(CUdevice_attribute);
-    // SAFETY: all pointers are valid for their calls. Handles may be null, which the emulator
-    // detects.
-    unsafe {
-        gpu.cuInit(0);
-        gpu.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, 0);
-        gpu.cuDeviceTotalMem_v2(&mut total, 0);
-        for attribute in attributes {
-            gpu.cuDeviceGetAttribute(&mut value, attribute, 0);
-        }
-        gpu.cuDevicePrimaryCtxRetain(&mut context, 0);
-        gpu.cuCtxSetCurrent(context);
-        gpu.cuMemGetInfo_v2(&mut free, &mut total);
-        gpu.cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING);
-        gpu.cuMemAlloc_v2(&mut block, 1 << 20);
-        gpu.cuMemAlloc_v2(&mut 0, usize::MAX);
-        gpu.cuMemAllocAsync(&mut ordered, 1 << 20, stream);
-        gpu.cuMemAllocAsync(&mut 0, usize::MAX, stream);
-        gpu.cuMemHostAlloc(&mut host, 1 << 20, 0);
-        gpu.cuMemAllocManaged(&mut managed, 1 << 20, CU_MEM_ATTACH_GLOBAL);
-        gpu.cuMemsetD8Async(block, 1, 1 << 20, stream);
-        gpu.cuMemFreeAsync(ordered, stream);
-        gpu.cuStreamSynchronize(stream);
-        gpu.cuMemFree_v2(block);
-        gpu.cuMemFree_v2(managed);
-        gpu.cuMemFreeHost(host);
-        gpu.cuMemGetInfo_v2(&mut free, &mut total);
-    }
-    gpu.advance(Duration::MAX);
-    gpu.set_time(Duration::MAX);
-    gpu.run_to_idle();
-    for device in [0, -1, i32::MAX] {
-        gpu.usage(device);
-    }
-    assert_eq!(gpu.calls_of("nothing"), 0);
-    gpu.describe();
 }

@@ -10,7 +10,7 @@ use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 
 mod calls;
 
-use calls::{call, ok, start};
+use calls::{call, made, ok, start};
 
 const CHUNK: usize = 4096;
 
@@ -24,10 +24,9 @@ struct Scene {
 
 fn scene(schedule: Schedule) -> Scene {
     let gpu = start(Options { schedule, ..Options::default() });
-    let (mut one, mut two, mut block) = (CUstream::NULL, CUstream::NULL, 0);
-    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuMemAlloc_v2(&mut block, CHUNK));
+    let one = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let two = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let block = made!(gpu, cuMemAlloc_v2(CHUNK));
     Scene { gpu, one, two, block }
 }
 
@@ -37,8 +36,7 @@ impl Scene {
     }
 
     fn order(&self, before: CUstream, after: CUstream) {
-        let mut event = CUevent::NULL;
-        ok!(self.gpu, cuEventCreate(&mut event, 0));
+        let event = made!(self.gpu, cuEventCreate(0));
         ok!(self.gpu, cuEventRecord(event, before));
         ok!(self.gpu, cuStreamWaitEvent(after, event, 0));
         ok!(self.gpu, cuEventDestroy_v2(event));
@@ -61,9 +59,7 @@ impl Scene {
     }
 
     fn allocate_async(&self, stream: CUstream) -> CUdeviceptr {
-        let mut pointer = 0;
-        ok!(self.gpu, cuMemAllocAsync(&mut pointer, CHUNK, stream));
-        pointer
+        made!(self.gpu, cuMemAllocAsync(CHUNK, stream))
     }
 }
 
@@ -83,8 +79,7 @@ fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
 #[test]
 fn overlapping_blocks_are_both_named() {
     let tell = |scene: &Scene, second: u64, is_freed: bool| {
-        let mut context = CUcontext::NULL;
-        ok!(scene.gpu, cuCtxGetCurrent(&mut context));
+        let context = made!(scene.gpu, cuCtxGetCurrent());
         let checks = scene.gpu.block_checks().unwrap();
         let block = |at: u64| {
             let address = scene.block + at;
@@ -119,8 +114,7 @@ fn blocking_stream_wait_excludes_legacy_stream() {
     let wait = |scene: &Scene, by_event: bool| {
         scene.fill(CUstream::LEGACY);
         let own = CUstream::PER_THREAD;
-        let mut event = CUevent::NULL;
-        ok!(scene.gpu, cuEventCreate(&mut event, 0));
+        let event = made!(scene.gpu, cuEventCreate(0));
         ok!(scene.gpu, cuEventRecord(event, own));
         let waited = match by_event {
             true => call!(scene.gpu, cuEventSynchronize(event)),
@@ -204,8 +198,7 @@ fn earlier_record_orders_no_later_work() {
 #[test]
 fn order_goes_through_a_third_stream() {
     expect(&[], |scene| {
-        let mut third = CUstream::NULL;
-        ok!(scene.gpu, cuStreamCreate(&mut third, CU_STREAM_NON_BLOCKING));
+        let third = made!(scene.gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
         scene.fill(scene.one);
         scene.order(scene.one, third);
         scene.order(third, scene.two);
@@ -254,8 +247,7 @@ fn write_after_read_needs_order() {
 #[test]
 fn default_stream_orders_only_blocking_streams() {
     expect(&[FindingKind::Unordered], |scene| {
-        let mut blocking = CUstream::NULL;
-        ok!(scene.gpu, cuStreamCreate(&mut blocking, 0));
+        let blocking = made!(scene.gpu, cuStreamCreate(0));
         scene.fill(blocking);
         scene.fill(CUstream::NULL);
         scene.fill(blocking);
@@ -543,19 +535,15 @@ fn bad_kernel_address_loses_context() {
 
 #[test]
 fn modules_end_with_their_context() {
-    let gpu = Emulator::new(Options::default());
-    let (mut context, mut module, mut function) =
-        (CUcontext::NULL, CUmodule::NULL, CUfunction::NULL);
+    let gpu = start(Options::default());
+    let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
     let [launch] = negate(0, 1)[..] else { panic!() };
     let text = CString::new(launch.kernel.ptx()).unwrap();
     let name = CString::new(launch.kernel.name()).unwrap();
-    ok!(gpu, cuInit(0));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(gpu, cuCtxSetCurrent(context));
     ok!(gpu, cuModuleLoadData(&mut module, text.as_ptr().cast()));
     ok!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
     ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut CUcontext::default(), 0));
     assert_eq!(call!(gpu, cuModuleUnload(module)), CUresult::ERROR_INVALID_HANDLE);
     let code = call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
     assert_eq!(code, CUresult::ERROR_INVALID_HANDLE);
@@ -563,11 +551,7 @@ fn modules_end_with_their_context() {
 
 #[test]
 fn findings_without_checks_are_refused() {
-    let gpu = Emulator::new(Options { checks: false, ..Options::default() });
-    let mut context = CUcontext::NULL;
-    let _ = call!(gpu, cuInit(0));
-    let _ = call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
-    let _ = call!(gpu, cuCtxSetCurrent(context));
+    let gpu = start(Options { checks: false, ..Options::default() });
     assert_eq!(call!(gpu, cuMemFree_v2(0x1234)), CUresult::ERROR_INVALID_VALUE);
     let error = gpu.findings().unwrap_err();
     assert_eq!(error, ChecksOff);

@@ -7,7 +7,7 @@ use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
 
 mod calls;
 
-use calls::{call, ok};
+use calls::{call, made, ok};
 
 const MIB: usize = 1 << 20;
 const DESTROYED: CUresult = CUresult::ERROR_CONTEXT_IS_DESTROYED;
@@ -16,16 +16,14 @@ const DESTROYED: CUresult = CUresult::ERROR_CONTEXT_IS_DESTROYED;
 fn start(devices: usize) -> (Emulator, CUcontext) {
     let devices = vec![Profile::h200(); devices];
     let gpu = calls::start(Options { devices, schedule: Schedule::OnDemand, ..Options::default() });
-    let mut context = CUcontext::NULL;
-    ok!(gpu, cuCtxGetCurrent(&mut context));
+    let context = made!(gpu, cuCtxGetCurrent());
     (gpu, context)
 }
 
 /// Creates a context, makes it current, and creates a stream in it.
 fn own_context(gpu: &Emulator) -> (CUcontext, CUstream) {
-    let (mut own, mut stream) = (CUcontext::NULL, CUstream::NULL);
-    ok!(gpu, cuCtxCreate_v2(&mut own, 0, 0));
-    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+    let own = made!(gpu, cuCtxCreate_v2(0, 0));
+    let stream = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
     (own, stream)
 }
 
@@ -37,17 +35,15 @@ fn a_destroyed_context_is_refused() {
     assert_eq!(call!(gpu, cuCtxSetCurrent(own)), DESTROYED);
     assert_eq!(call!(gpu, cuCtxPushCurrent_v2(own)), DESTROYED);
     assert_eq!(call!(gpu, cuCtxDestroy_v2(own)), DESTROYED);
-    let mut current = CUcontext::NULL;
-    ok!(gpu, cuCtxGetCurrent(&mut current));
+    let current = made!(gpu, cuCtxGetCurrent());
     assert_eq!(current, primary);
 }
 
 #[test]
 fn stale_handles_name_their_context() {
     let (gpu, _) = start(1);
-    let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
-    ok!(gpu, cuStreamCreate(&mut stream, 0));
-    ok!(gpu, cuEventCreate(&mut event, 0));
+    let stream = made!(gpu, cuStreamCreate(0));
+    let event = made!(gpu, cuEventCreate(0));
     ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
     assert_eq!(call!(gpu, cuStreamSynchronize(stream)), DESTROYED);
     assert_eq!(call!(gpu, cuEventQuery(event)), DESTROYED);
@@ -60,8 +56,7 @@ fn stale_handles_name_their_context() {
 fn orphaned_pool_memory_is_no_leak() {
     let (gpu, _) = start(1);
     let (own, stream) = own_context(&gpu);
-    let mut pointer = 0;
-    ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, stream));
+    let pointer = made!(gpu, cuMemAllocAsync(MIB, stream));
     ok!(gpu, cuCtxDestroy_v2(own));
     // A new context that reuses the index of the first context does not get the objects of the
     // first context.
@@ -88,8 +83,7 @@ fn pool_memory_keeps_bytes_over_reset() {
     assert!(reserved >= MIB as u64);
     ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
     assert_eq!(gpu.usage(0).pools, reserved);
-    let mut again = CUcontext::NULL;
-    ok!(gpu, cuDevicePrimaryCtxRetain(&mut again, 0));
+    let again = made!(gpu, cuDevicePrimaryCtxRetain(0));
     assert_eq!(again, primary);
     ok!(gpu, cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), pointer, host.len()));
     assert_eq!(host, [7; 4]);
@@ -102,8 +96,7 @@ fn pool_memory_keeps_bytes_over_reset() {
 #[test]
 fn pool_memory_at_release_is_leak() {
     let (gpu, _) = start(1);
-    let mut pointer = 0;
-    ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, CUstream::NULL));
+    ok!(gpu, cuMemAllocAsync(&mut 0, MIB, CUstream::NULL));
     ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
     let kinds: Vec<_> = gpu.findings().unwrap().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [FindingKind::Leak]);
@@ -112,17 +105,15 @@ fn pool_memory_at_release_is_leak() {
 #[test]
 fn foreign_stream_free_returns_memory_once() {
     let (gpu, primary) = start(1);
-    let mut pointer = 0;
-    ok!(gpu, cuMemAllocAsync(&mut pointer, 40 * MIB, CUstream::NULL));
+    let pointer = made!(gpu, cuMemAllocAsync(40 * MIB, CUstream::NULL));
     ok!(gpu, cuCtxSynchronize());
     let (own, stream) = own_context(&gpu);
     ok!(gpu, cuMemFreeAsync(pointer, stream));
     ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
     ok!(gpu, cuCtxSetCurrent(own));
     // The free is still queued, so no other stream may use the freed place yet.
-    let (mut one, mut two) = (0, 0);
-    ok!(gpu, cuMemAllocAsync(&mut one, 40 * MIB, CUstream::NULL));
-    ok!(gpu, cuMemAllocAsync(&mut two, 40 * MIB, stream));
+    let one = made!(gpu, cuMemAllocAsync(40 * MIB, CUstream::NULL));
+    let two = made!(gpu, cuMemAllocAsync(40 * MIB, stream));
     assert!(gpu.usage(0).pools >= 80 * MIB as u64, "each has a place of its own");
     ok!(gpu, cuMemFreeAsync(one, stream));
     ok!(gpu, cuMemFreeAsync(two, stream));
@@ -140,9 +131,8 @@ fn freed_host_memory_stays_untouched() {
     ok!(gpu, cuMemAllocHost_v2(&mut host, MIB));
     ok!(gpu, cuDevicePrimaryCtxRetain(&mut there, 1));
     ok!(gpu, cuCtxPushCurrent_v2(there));
-    let (mut stream, mut pointer) = (CUstream::NULL, 0);
-    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
-    ok!(gpu, cuMemAlloc_v2(&mut pointer, MIB));
+    let stream = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
+    let pointer = made!(gpu, cuMemAlloc_v2(MIB));
     ok!(gpu, cuMemsetD8_v2(pointer, 1, MIB));
     ok!(gpu, cuCtxSynchronize());
     ok!(gpu, cuMemcpyDtoHAsync_v2(host, pointer, MIB, stream));
@@ -154,8 +144,7 @@ fn freed_host_memory_stays_untouched() {
 #[test]
 fn ordered_managed_free_is_found() {
     let (gpu, _) = start(1);
-    let mut managed = 0;
-    ok!(gpu, cuMemAllocManaged(&mut managed, MIB, CU_MEM_ATTACH_GLOBAL));
+    let managed = made!(gpu, cuMemAllocManaged(MIB, CU_MEM_ATTACH_GLOBAL));
     let refused = call!(gpu, cuMemFreeAsync(managed, CUstream::NULL));
     assert_eq!(refused, CUresult::ERROR_NOT_SUPPORTED);
     let kinds: Vec<_> = gpu.findings().unwrap().iter().map(|finding| finding.kind).collect();

@@ -9,7 +9,7 @@ use gpuheap_kernels::{Launch, Type, Unary, unary};
 
 mod calls;
 
-use calls::{call, ok, start};
+use calls::{call, made, ok, start};
 
 /// A fat binary without entries.
 const FAT_BINARY: [u8; 16] = [0x50, 0xed, 0x55, 0xba, 1, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -29,16 +29,12 @@ fn no_op() -> Emulator {
 }
 
 fn allocate(gpu: &Emulator, bytes: usize) -> CUdeviceptr {
-    let mut block = 0;
-    ok!(gpu, cuMemAlloc_v2(&mut block, bytes));
-    block
+    made!(gpu, cuMemAlloc_v2(bytes))
 }
 
 fn load(gpu: &Emulator, image: &[u8], name: &std::ffi::CStr) -> CUfunction {
-    let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
-    ok!(gpu, cuModuleLoadData(&mut module, image.as_ptr().cast()));
-    ok!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
-    function
+    let module = made!(gpu, cuModuleLoadData(image.as_ptr().cast()));
+    made!(gpu, cuModuleGetFunction(module, name.as_ptr()))
 }
 
 fn load_library(gpu: &Emulator, image: &[u8]) -> (CUlibrary, CUkernel) {
@@ -154,6 +150,10 @@ fn extreme_devices_have_an_occupancy() {
         let devices = vec![Profile {
             multiprocessors: number,
             compute_capability: (number, number),
+            clock_khz: number,
+            memory_clock_khz: number,
+            memory_bus_bits: number,
+            l2_cache_bytes: number,
             ..Profile::t4()
         }];
         let gpu = start(Options { kernels: Kernels::NoOp, devices, ..Options::default() });
@@ -166,6 +166,9 @@ fn extreme_devices_have_an_occupancy() {
         assert_eq!((found, threads), (OK, 1024));
         let attribute = CUfunction_attribute::BINARY_VERSION;
         ok!(gpu, cuFuncGetAttribute(&mut version, attribute, function));
+        for attribute in (1..150).map(CUdevice_attribute) {
+            let _ = call!(gpu, cuDeviceGetAttribute(&mut blocks, attribute, 0));
+        }
     }
 }
 
@@ -454,13 +457,11 @@ fn reused_mapped_part_reads_zero() {
         location: CUmemLocation::device(0),
         flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    let mut at = 0;
-    ok!(gpu, cuMemAddressReserve(&mut at, 4 * PIECE, 0, 0, 0));
+    let at = made!(gpu, cuMemAddressReserve(4 * PIECE, 0, 0, 0));
     // The third of the four pieces has no memory.
     let pieces = [0, 1, 3].map(|piece| at + (piece * PIECE) as u64);
     for piece in pieces {
-        let mut memory = 0;
-        ok!(gpu, cuMemCreate(&mut memory, PIECE, &properties, 0));
+        let memory = made!(gpu, cuMemCreate(PIECE, &properties, 0));
         ok!(gpu, cuMemMap(piece, PIECE, 0, memory, 0));
         ok!(gpu, cuMemSetAccess(piece, PIECE, &access, 1));
     }
@@ -475,8 +476,7 @@ fn no_op_checks_bounds_without_order() {
     let gpu = no_op();
     let block = allocate(&gpu, 4 * MIB);
     for _ in 0..2 {
-        let mut stream = CUstream::NULL;
-        ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+        let stream = made!(gpu, cuStreamCreate(CU_STREAM_NON_BLOCKING));
         ok!(gpu, cuMemsetD8Async(block, 1, 64, stream));
     }
     assert_eq!(gpu.findings().unwrap(), []);

@@ -169,7 +169,6 @@ fn number_by_map<K: Copy + Ord + std::hash::Hash>(
     Ok((codes, distinct.into_iter().map(|(_, first, _)| first).collect()))
 }
 
-/// Makes the number of each row.
 fn fill(
     rows: usize,
     numbers: usize,

@@ -71,7 +71,6 @@ pub(crate) struct SpilledRun {
 }
 
 impl SpilledRun {
-    /// Writes a run to a file of a folder.
     pub(crate) fn write(run: &Run, width: usize, folder: &Path) -> Result<SpilledRun, Error> {
         let mut bytes = 0;
         let mut write = || -> io::Result<File> {
@@ -100,7 +99,6 @@ impl SpilledRun {
     }
 }
 
-/// Reads a run from a file.
 pub(crate) struct RunReader {
     file: BufReader<ReadAt>,
 }

@@ -104,7 +104,6 @@ impl Axis {
 }
 
 impl Piece {
-    /// Returns the number of elements.
     pub(crate) fn count(&self) -> u64 {
         self.axes.iter().map(|axis| axis.length as u64).product()
     }

@@ -207,7 +207,6 @@ impl Does {
         of != Type::Bool || matches!(self, Does::Comparison(_))
     }
 
-    /// Returns the type of the result.
     pub(crate) fn output(self, of: Type) -> Type {
         match self {
             Does::Arithmetic(_) => of,

@@ -28,7 +28,6 @@ pub(crate) struct Resets {
 
 static RESETS: Mutex<BTreeMap<CUdevice, Resets>> = Mutex::new(BTreeMap::new());
 
-/// Counts a reset of a device.
 pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }

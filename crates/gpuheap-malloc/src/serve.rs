@@ -252,7 +252,6 @@ pub(crate) fn refuse_handle(pointer: CUdeviceptr) -> Option<CUresult> {
     Some(CUresult::ERROR_NOT_SUPPORTED)
 }
 
-/// Returns `true` if a stream is capturing a graph.
 fn is_capturing(stream: CUstream) -> bool {
     if !CAPTURES.load(Ordering::Relaxed) {
         return false;

@@ -9,6 +9,10 @@ import pytest
 
 import gpuheap
 
+# Names of the element types, in the order of the extension module.
+KINDS = ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
+KINDS += ["float32", "float64"]
+
 
 def needs_driver(*modules):
     """Skips the test if the machine has no driver, real or emulated, or if one of `modules` is

@@ -10,20 +10,8 @@ import sys
 import pytest
 
 import gpuheap
+from support import KINDS
 
-KINDS = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float32",
-    "float64",
-]
 NUMBERS = KINDS[1:]
 SHAPES = [(), (0,), (1,), (7,), (3, 4), (2, 0, 3), (2, 3, 4), (1, 5)]
 

@@ -36,11 +36,18 @@ def lines(text, *expected):
         assert any(line in one for one in found), f"{line!r} is missing or out of order:\n{text}"
 
 
+def printed(name, *expected, arguments=(), options=(), path=PACKAGE):
+    """Runs an example, checks that it succeeds and prints the expected lines in this order, and
+    returns all that it prints."""
+    done = run(*options, EXAMPLES / name, *arguments, path=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines(done.stdout, *expected)
+    return done.stdout
+
+
 def test_flush_after_exception():
-    done = run(EXAMPLES / "flush_after_exception.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    printed(
+        "flush_after_exception.py",
         "ValueError: batch 7 has a wrong shape",
         "300 MiB of line 3:",
         "sys.last_",
@@ -74,10 +81,8 @@ def test_pytest_budget():
 
 
 def test_arrays_by_themselves():
-    done = run(EXAMPLES / "arrays_by_themselves.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    printed(
+        "arrays_by_themselves.py",
         "[[-3.0, -3.0, -3.0], [3.0, 3.0, 3.0]] sum of positive: 3",
         "0 bytes live",
         "sum: 1000.0 by <gpuheap.Array float32 [1000] on emulated:1GiB>",
@@ -90,16 +95,12 @@ def test_arrays_by_themselves():
 
 
 def test_group_sums():
-    done = run(EXAMPLES / "group_sums.py")
-    assert done.returncode == 0, done.stderr
-    lines(done.stdout, "18 MiB in ", "group 0:", "group 4:", "the same on the host: True")
+    printed("group_sums.py", "18 MiB in ", "group 0:", "group 4:", "the same on the host: True")
 
 
 def test_thread_memory():
-    done = run(EXAMPLES / "thread_memory.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    printed(
+        "thread_memory.py",
         "the thread ended; live: 64 MiB",
         "64 MiB of line",
         "held by: __main__.cache[0]",
@@ -111,10 +112,8 @@ def test_thread_memory():
 
 
 def test_rapids_on_wsl2_fails_until_cured():
-    done = run(EXAMPLES / "rapids_on_wsl2.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    text = printed(
+        "rapids_on_wsl2.py",
         "the driver calls 4.13 GiB free",
         "the pool's first piece, half of the card: 3.91 GiB",
         "MemoryError, with memory left:",
@@ -124,15 +123,14 @@ def test_rapids_on_wsl2_fails_until_cured():
         "it grew to 3.25 GiB, and nothing was refused",
         "initial_pool_size=1073741824, maximum_pool_size=3489660928",
     )
-    printed = done.stdout.partition("in your program")[2]
-    compile(printed.partition("\n")[2].partition("-- in the shell")[0], "printed", "exec")
+    program = text.partition("in your program")[2]
+    compile(program.partition("\n")[2].partition("-- in the shell")[0], "printed", "exec")
 
 
 def test_tables_on_wsl2_fail_until_cured():
     pytest.importorskip("pyarrow")
     pytest.importorskip("pandas")
-    done = run(EXAMPLES / "tables_on_wsl2.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    text = printed("tables_on_wsl2.py")
     pairs = (
         ("large_frame_at_once", "large_frame_in_batches"),
         ("csv_through_pandas", "csv_in_batches"),
@@ -142,37 +140,34 @@ def test_tables_on_wsl2_fail_until_cured():
     )
     for fails, cures in pairs:
         lines(
-            done.stdout,
+            text,
             f"-- {fails}",
             "MemoryError: out of GPU memory",
             f"{cures}: 130,910,400, as pandas",
         )
-    lines(done.stdout, "at most 16 MiB of the card, for 24 MiB of columns")
+    lines(text, "at most 16 MiB of the card, for 24 MiB of columns")
 
 
 def test_capped_csv_fails_in_pandas_alone():
     pytest.importorskip("pyarrow")
     pytest.importorskip("pandas")
-    done = run(EXAMPLES / "csv_larger_than_memory.py", "128")
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines(
-        done.stdout,
+    text = printed(
+        "csv_larger_than_memory.py",
         "MiB of text;",
         "-- by_pandas",
         "-- by_batches",
         "peak of the host: ",
         "peak of the device: ",
         "the sum is right: True",
+        arguments=["128"],
     )
-    assert done.stdout.count("the sum is right") == 1
+    assert text.count("the sum is right") == 1
 
 
 def test_thread_memory_pycuda_as_printed():
     needs_driver("pycuda.driver")
-    done = run(EXAMPLES / "thread_memory_pycuda_as_printed.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    text = printed(
+        "thread_memory_pycuda_as_printed.py",
         "-- as_printed",
         "LogicError: cuMemAlloc failed: invalid device context",
         "PyCUDA: the thread has no current context",
@@ -190,17 +185,15 @@ def test_thread_memory_pycuda_as_printed():
         "-- whole",
         "left on the device: 0 MiB",
     )
-    assert "None" not in done.stdout
-    whole = done.stdout.partition("-- whole")[2]
+    assert "None" not in text
+    whole = text.partition("-- whole")[2]
     assert "PyCUDA" not in whole and "Warning" not in whole
 
 
 def test_thread_memory_pycuda():
     needs_driver("pycuda.driver")
-    done = run(EXAMPLES / "thread_memory_pycuda.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    text = printed(
+        "thread_memory_pycuda.py",
         "before",
         "PyCUDA warns: device_allocation in out-of-thread context",
         "result 4.0, left on the device: 64 MiB",
@@ -209,34 +202,32 @@ def test_thread_memory_pycuda():
         "result 4.0, left on the device: 0 MiB",
         "live in the heap: 0 bytes",
     )
-    assert "warns" not in done.stdout.partition("after")[2]
+    assert "warns" not in text.partition("after")[2]
 
 
 def test_thread_memory_numba():
     needs_driver("numba.cuda")
-    done = run("-W", "ignore", EXAMPLES / "thread_memory_numba.py")
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    printed(
+        "thread_memory_numba.py",
         "before",
         "left on the device: 64 MiB",
         "after",
         "live in the heap: 0 bytes",
         "left on the device: 0 MiB",
+        options=["-W", "ignore"],
     )
 
 
 def test_thread_memory_cupy_with_fake():
     needs_driver("gpuheap")
     fakes = Path(__file__).parent / "fakes"
-    done = run(EXAMPLES / "thread_memory_cupy.py", path=os.pathsep.join(map(str, (fakes, PACKAGE))))
-    assert done.returncode == 0, done.stderr
-    lines(
-        done.stdout,
+    printed(
+        "thread_memory_cupy.py",
         "kept by the pool: 64 MiB",
         "after free_all_blocks(): 0 MiB",
         "kept by the pool: 0 MiB; live in the heap: 0 bytes",
         "kept by the heap: 64 MiB",
         "after flush(): 0 MiB",
         "gpuheap: the request is larger than the limit",
+        path=os.pathsep.join(map(str, (fakes, PACKAGE))),
     )

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gpuheap
-from support import needs_driver
+from support import KINDS, needs_driver
 
 
 class Theirs:
@@ -83,21 +83,6 @@ def inside(capsule):
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     return Versioned.from_address(get(capsule, b"dltensor_versioned"))
-
-
-KINDS = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float32",
-    "float64",
-]
 
 
 def test_arrays_survive_exchange(heap):

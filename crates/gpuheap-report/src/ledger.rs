@@ -55,7 +55,6 @@ pub(crate) struct Ledger {
     pub(crate) blocks: Vec<Block>,
     /// Site of each item of [`Trace::folded`].
     pub(crate) folded_sites: Vec<u32>,
-    /// Names of the sites.
     pub(crate) sites: Vec<String>,
     pub(crate) kind: SiteKind,
 }

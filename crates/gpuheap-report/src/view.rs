@@ -7,7 +7,6 @@ use gpuheap_trace::{Op, Taken, Trace};
 
 use crate::ledger::{Block, Ledger};
 
-/// Bounds of a view.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Maximum number of moments, in addition to the peak and the failed requests.

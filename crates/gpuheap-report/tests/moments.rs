@@ -8,7 +8,6 @@ use gpuheap_report::{At, Report};
 use gpuheap_trace::{Format, Trace, TraceBuilder};
 use proptest::prelude::*;
 
-/// Step of a program.
 #[derive(Debug, Clone)]
 enum Step {
     Allocate {

@@ -400,7 +400,6 @@ fn allocate(time: u64, kind: MemoryKind, address: u64, bytes: u64) -> Record<'st
     Record::Allocate { time, thread: 0, kind, device: 0, stream: 0, address, bytes, stack: 0 }
 }
 
-/// Returns an allocation by a thread with a stack.
 fn allocate_on(thread: u32, stack: u32) -> Record<'static> {
     Record::Allocate {
         time: Time(1),

@@ -109,7 +109,6 @@ fn median(values: impl Iterator<Item = f64>) -> [f64; 3] {
     [middle - apart, middle, middle + apart].map(|at| values[at])
 }
 
-/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes to `time`.

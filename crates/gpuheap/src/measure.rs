@@ -59,7 +59,7 @@ pub(crate) fn thread_usage() -> ThreadUsage {
 
 /// Counts an allocation of this thread.
 #[inline]
-pub(crate) fn note(bytes: u64) {
+pub(crate) fn count_allocation(bytes: u64) {
     if is_metered() {
         count(bytes);
     }

@@ -707,7 +707,6 @@ impl Stream {
         }
     }
 
-    /// Refuses a retired stream.
     pub(crate) fn refuse_retired(&self) -> Result<(), Error> {
         if self.is_retired() { Err(self.refused()) } else { Ok(()) }
     }
@@ -743,7 +742,6 @@ impl Stream {
         }
     }
 
-    /// Returns `true` if this is a thread's own default stream.
     pub(crate) fn is_thread_default(&self) -> bool {
         self.handle().thread.is_some()
     }

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use gpuheap::{Access, Device, Heap, PoolKind, Tracking};
-use gpuheap_publish::{Answer, Published, Question, RefusalKind, Socket, ask, sockets_in, survey};
+use gpuheap_publish::{
+    Answer, Detail, Published, Question, RefusalKind, Socket, ask, sockets_in, survey,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -119,7 +121,7 @@ fn sockets(base: &Path) -> Vec<Socket> {
 }
 
 fn only(base: &Path) -> Published {
-    let mut found = survey(&sockets(base));
+    let mut found = survey(&sockets(base), Detail::All);
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
 }

@@ -21,7 +21,6 @@ enum Language {
 }
 
 impl Language {
-    /// Returns the language of a source file, from its name.
     fn of(source: &str) -> Language {
         if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
     }

@@ -120,8 +120,7 @@ fn leaks_and_growth_are_reported() {
 
 #[test]
 fn status_is_json_too() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let status = text(|buffer, capacity, length| {
         call!(gpuheap_memory_status(client.0, JSON, buffer, capacity, length))
     });

@@ -17,8 +17,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn statistics_count_allocations_and_frees() {
     for pool in PoolKind::ALL {
-        let device = device(Schedule::Seeded(1));
-        let client = Client::new(&device, pool);
+        let (device, client) = Client::scheduled(Schedule::Seeded(1), pool);
         let stream = make_stream(&device);
         let [one, two, three] =
             [1000, 3 * MIB, 5 * MIB].map(|bytes| client.allocate(bytes, stream).unwrap());
@@ -47,8 +46,7 @@ fn statistics_count_allocations_and_frees() {
 
 #[test]
 fn zero_bytes_give_a_null() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let none = client.allocate(0, CUstream::NULL).unwrap();
     assert!(none.address.is_null());
     let now = client.statistics();
@@ -59,8 +57,7 @@ fn zero_bytes_give_a_null() {
 
 #[test]
 fn reclaim_returns_freed_bytes() {
-    let device = device(Schedule::OnDemand);
-    let client = Client::new(&device, PoolKind::Binned);
+    let (device, client) = Client::scheduled(Schedule::OnDemand, PoolKind::Binned);
     for _ in 0..2 {
         let memory = client.allocate(16 * MIB, CUstream::NULL).unwrap();
         memory.fill(&device, 1, CUstream::NULL);
@@ -81,8 +78,7 @@ fn reclaim_returns_freed_bytes() {
 
 #[test]
 fn lowered_limits_return_cached_memory() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Binned);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Binned);
     let cached = client.allocate(32 * MIB, CUstream::NULL).unwrap();
     assert_eq!(client.free(cached), Status::Ok);
     let mut back = 0;
@@ -120,8 +116,7 @@ fn refused_limits_change_nothing() {
 
 #[test]
 fn status_text_is_cut_to_buffer() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let whole = client.inside().1.memory_status().unwrap().to_string();
     let read = |capacity: usize| {
         let mut buffer = vec![b'#'; whole.len() + 20];
@@ -223,8 +218,7 @@ fn options_choose_pool_and_limits() {
 
 #[test]
 fn newer_program_gets_zeroed_fields() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let size = 2 * size_of::<gpuheap_statistics>();
     let mut both = [gpuheap_statistics { live: 77, size, ..Default::default() }; 2];
     assert_eq!(call!(gpuheap_get_statistics(client.0, both.as_mut_ptr())), Status::Ok);
@@ -238,8 +232,7 @@ fn closing_frees_live_memory() {
     let schedules = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(4)];
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| schedules.map(|s| (pool, s)))
     {
-        let device = device(schedule);
-        let client = Client::new(&device, pool);
+        let (device, client) = Client::scheduled(schedule, pool);
         let streams = [make_stream(&device), make_stream(&device)];
         for stream in streams {
             for _ in 0..3 {

@@ -28,7 +28,13 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
-    /// Makes a client whose allocations are tracked.
+    /// Makes a client of a device with this schedule.
+    pub(crate) fn scheduled(schedule: Schedule, pool: PoolKind) -> (Device, Client) {
+        let device = device(schedule);
+        let client = Client::new(&device, pool);
+        (device, client)
+    }
+
     pub(crate) fn tracked(device: &Device, pool: PoolKind) -> Client {
         let heap = Heap::builder(device).pool(pool).track(Tracking::Counts).build().unwrap();
         Client(gpuheap_heap::new(device, &heap))

@@ -9,12 +9,11 @@ use gpuheap::emu::Schedule;
 use gpuheap_driver::CUstream;
 
 use crate::all_functions::call_each;
-use crate::client::{Client, Status, device, last_error};
+use crate::client::{Client, Status, last_error};
 
 #[test]
 fn forked_child_gets_a_status() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

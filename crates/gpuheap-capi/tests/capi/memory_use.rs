@@ -9,7 +9,7 @@ use gpuheap_capi::*;
 use gpuheap_driver::CUstream;
 
 use crate::client::{
-    Client, Memory, Status, destroy_stream, device, handle, last_error, make_stream, order,
+    Client, Memory, Status, destroy_stream, handle, last_error, make_stream, order,
 };
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(7)];
@@ -72,8 +72,7 @@ fn free_waits_for_ended_stream() {
 
 #[test]
 fn fill_stays_inside_its_allocation() {
-    let device = device(Schedule::OnDemand);
-    let client = Client::new(&device, PoolKind::Split);
+    let (device, client) = Client::scheduled(Schedule::OnDemand, PoolKind::Split);
     let memory = client.allocate(1000, CUstream::NULL).unwrap();
     let fill = |offset, bytes, value| {
         call!(gpuheap_fill(client.0, memory.address, offset, bytes, value, ptr::null_mut()))

@@ -19,8 +19,7 @@ fn assert_says(status: Status, expected: Status, text: &str) {
 
 #[test]
 fn null_pointers_are_refused() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let (none, heap) = (ptr::null_mut::<gpuheap_heap>(), client.0);
     let (mut address, mut bytes, mut length) = (ptr::null_mut(), 0, 0);
     let mut statistics = client.statistics();
@@ -115,8 +114,7 @@ fn null_pointers_are_refused() {
 
 #[test]
 fn closed_heap_is_refused() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let memory = client.allocate(1000, CUstream::NULL).unwrap();
     let heap = client.0;
     assert_eq!(call!(gpuheap_close(heap)), Status::Ok);
@@ -167,8 +165,7 @@ fn invalid_options_are_refused() {
     refused(gpuheap_options { slack: f64::NAN, ..zeroed() }, "slack is not a number");
     refused(gpuheap_options { soft_limit: 2, hard_limit: 1, ..zeroed() }, "soft limit");
 
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     for size in [0, size_of::<usize>()] {
         let mut statistics = gpuheap_statistics { size, ..Default::default() };
         let status = call!(gpuheap_get_statistics(client.0, &mut statistics));
@@ -224,8 +221,7 @@ fn address_is_freed_once() {
 
 #[test]
 fn stream_of_another_context_is_refused() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
 
     let foreign = stream_of_another_context(&device);

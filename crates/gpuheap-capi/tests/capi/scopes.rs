@@ -29,8 +29,7 @@ impl Scope {
 
 #[test]
 fn scope_end_frees_its_memory() {
-    let device = device(Schedule::OnDemand);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::OnDemand, PoolKind::Split);
     let before = client.allocate(10, CUstream::NULL).unwrap();
     let scope = open(&client);
     let [freed, left, kept] =
@@ -80,8 +79,7 @@ fn scopes_end_in_any_order() {
 
 #[test]
 fn scope_of_another_thread_is_refused() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let scope = open(&client);
     let address = scope.0 as usize;
     std::thread::spawn(move || {
@@ -103,8 +101,7 @@ fn scope_of_another_thread_is_refused() {
 /// again. The emulator's checks must find nothing.
 #[test]
 fn scope_ends_amid_remote_frees() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     for _ in 0..200 {
         let scope = open(&client);
         let made: Vec<_> =
@@ -130,8 +127,7 @@ fn scope_ends_amid_remote_frees() {
 
 #[test]
 fn scope_outlives_its_heap() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (_device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let scope = open(&client);
     client.allocate(1000, CUstream::NULL).unwrap();
     assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);

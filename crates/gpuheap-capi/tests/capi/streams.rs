@@ -5,7 +5,7 @@ use gpuheap::{Heap, PoolKind};
 use gpuheap_capi::gpuheap_heap;
 use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
-use crate::client::{Client, Status, destroy_stream, device, make_stream, order};
+use crate::client::{Client, Status, destroy_stream, make_stream, order};
 use crate::support::emulated;
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(5)];
@@ -122,8 +122,7 @@ fn memory_crosses_streams_in_order() {
 #[test]
 fn heap_works_after_streams_ended() {
     for pool in PoolKind::ALL {
-        let device = device(Schedule::OnDemand);
-        let client = Client::new(&device, pool);
+        let (device, client) = Client::scheduled(Schedule::OnDemand, pool);
         let mut kept = Vec::new();
         for round in 0..20 {
             let stream = make_stream(&device);
@@ -154,8 +153,7 @@ fn heap_works_after_streams_ended() {
 
 #[test]
 fn unknown_stream_end_changes_nothing() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let unseen = make_stream(&device);
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
     for stream in [unseen, CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD] {

@@ -7,7 +7,7 @@ use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
 use gpuheap_pool::testing::Random;
 
-use crate::client::{Client, Memory, Status, destroy_stream, device, last_error, make_stream};
+use crate::client::{Client, Memory, Status, destroy_stream, last_error, make_stream};
 use crate::support::on_real_gpu;
 
 const THREADS: usize = 16;
@@ -17,8 +17,7 @@ const THREADS: usize = 16;
 #[test]
 fn threads_free_each_others_memory() {
     for pool in PoolKind::ALL {
-        let device = device(Schedule::Seeded(9));
-        let client = Client::new(&device, pool);
+        let (device, client) = Client::scheduled(Schedule::Seeded(9), pool);
         let rounds = if on_real_gpu() { 2000 } else { 100 };
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..THREADS).map(|_| mpsc::channel::<Memory>()).unzip();
@@ -61,8 +60,7 @@ fn threads_free_each_others_memory() {
 #[test]
 fn threads_end_shared_streams() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::None] {
-        let device = device(Schedule::Seeded(6));
-        let client = Client::new(&device, pool);
+        let (device, client) = Client::scheduled(Schedule::Seeded(6), pool);
         let rounds = if on_real_gpu() { 300 } else { 30 };
         let left: Vec<Vec<Memory>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
@@ -105,8 +103,7 @@ fn threads_end_shared_streams() {
 /// Many threads free one address at once. Exactly one free succeeds.
 #[test]
 fn one_of_many_frees() {
-    let device = device(Schedule::Immediate);
-    let client = Client::new(&device, PoolKind::Split);
+    let (device, client) = Client::scheduled(Schedule::Immediate, PoolKind::Split);
     let stream = make_stream(&device);
     for _ in 0..50 {
         let memory = client.allocate(1 << 20, stream).unwrap();

@@ -10,7 +10,6 @@ use crate::functions::args;
 use crate::kernels;
 use crate::types::{Dim3, FunctionAttributes, LaunchConfig};
 
-/// Launches a kernel.
 pub(crate) fn launch(
     function: CUfunction,
     grid: Dim3,

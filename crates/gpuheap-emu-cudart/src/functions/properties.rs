@@ -76,7 +76,6 @@ const LAST_IN_13: &[Field] =
 /// Last fields of the structure in CUDA 12: zeros.
 const LAST_IN_12: &[Field] = &[Zeros(63)];
 
-/// Writes the properties of a device, `BYTES` bytes.
 pub(crate) fn write_properties<const BYTES: usize>(
     properties: Out<c_void>,
     device: c_int,

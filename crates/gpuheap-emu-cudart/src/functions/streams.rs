@@ -12,7 +12,6 @@ use crate::{context, kernels};
 /// Granule of the driver's allocations for streams, bytes.
 const GRANULE: usize = 2 << 20;
 
-/// Streams of a device.
 #[derive(Default)]
 struct Streams {
     live: usize,

@@ -71,7 +71,6 @@ fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
     }
 }
 
-/// Compiles the program `NAME.c` of this folder into `folder`.
 fn compile(folder: &TempDir, name: &str, arguments: &[&Path]) -> PathBuf {
     let program = folder.path().join(name);
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libcuda");

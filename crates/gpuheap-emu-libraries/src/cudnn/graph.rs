@@ -103,7 +103,6 @@ enum Value {
 }
 
 export! {
-    /// Creates a descriptor of any kind.
     fn cudnnBackendCreateDescriptor(kind: c_int, made: Out<Handle<Descriptor>>) -> Outcome {
         made.require()?;
         made.write(Handle::new(Descriptor::new(kind, [])))
@@ -147,7 +146,6 @@ export! {
         descriptor.read(|_| ())
     }
 
-    /// Stores an attribute of `count` elements.
     fn cudnnBackendSetAttribute(
         descriptor: Handle<Descriptor>, attribute: c_int, of: c_int, count: i64,
         elements: In<c_void>,
@@ -299,7 +297,6 @@ impl Descriptor {
         self.plan().map(|(_, plan)| plan.workspace).or_else(attention).unwrap_or(0)
     }
 
-    /// Returns the first convolution of a graph.
     fn convolution_in(&self) -> Option<Convolution> {
         self.descriptors(attribute::GRAPH_OPERATIONS).iter().find_map(Self::convolution)
     }

@@ -65,7 +65,6 @@ struct CudnnSession {
 // Some functions declare fewer arguments than callers pass. That works because in every C ABI of
 // Unix, the caller removes the arguments.
 export! {
-    /// Returns the version of cuDNN.
     fn cudnnGetVersion() -> usize {
         VERSION
     }
@@ -75,7 +74,6 @@ export! {
         13_000
     }
 
-    /// Returns the name of a code.
     fn cudnnGetErrorString(code: CudnnCode) -> *const c_char {
         let name = match code {
             CudnnCode::SUCCESS => c"CUDNN_STATUS_SUCCESS",
@@ -114,7 +112,7 @@ export! {
     /// kernels takes.
     fn cudnnCreate(handle: Out<Handle<CudnnSession>>) -> Outcome {
         handle.require()?;
-        report::note("cuDNN", "workspaces are by rules that were measured on an H200");
+        report::add_line("cuDNN", "workspaces are by rules that were measured on an H200");
         let memory = device::take(&[Loaded::Cudnn], Memory::OF_CUDNN);
         let _memory = memory.ok_or(CudnnCode::ALLOCATION_FAILED)?;
         handle.write(Handle::new(CudnnSession { stream: CUstream::NULL, _memory }))
@@ -126,12 +124,10 @@ export! {
         Ok(())
     }
 
-    /// Sets the stream of a handle.
     fn cudnnSetStream(handle: Handle<CudnnSession>, stream: CUstream) -> Outcome {
         handle.change(|session| session.stream = stream)
     }
 
-    /// Writes the stream of a handle.
     fn cudnnGetStream(handle: Handle<CudnnSession>, stream: Out<CUstream>) -> Outcome {
         stream.write(handle.read(|session| session.stream)?)
     }

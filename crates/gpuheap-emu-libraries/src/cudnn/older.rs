@@ -113,7 +113,6 @@ export! {
         window.change(|window| *window = set)
     }
 
-    /// Writes the workspace of CTC loss, bytes. The lengths are in host memory.
     fn cudnnGetCTCLossWorkspaceSize(
         _handle: *const c_void, probabilities: Handle<Tensor>, _gradients: *const c_void,
         _labels: *const c_void, label_lengths: In<c_int>, _input_lengths: *const c_void,

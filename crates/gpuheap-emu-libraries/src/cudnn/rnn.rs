@@ -321,7 +321,6 @@ impl Sizes {
 
 // Arguments whose names begin with `_` are not read.
 export! {
-    /// Sets the description of a network.
     fn cudnnSetRNNDescriptor_v8(
         network: Handle<Network>, algorithm: c_int, cell: c_int, _bias: c_int, direction: c_int,
         _input: c_int, data_type: c_int, _precision: c_int, _math: c_int, inputs: i32, hidden: i32,
@@ -352,7 +351,6 @@ export! {
         })
     }
 
-    /// Sets the description of a batch of sequences.
     fn cudnnSetRNNDataDescriptor(
         sequences: Handle<Sequences>, _data_type: c_int, layout: c_int, steps: c_int, batch: c_int,
         inputs: c_int, lengths: In<c_int>, _padding: *const c_void,
@@ -372,7 +370,6 @@ export! {
         })
     }
 
-    /// Writes the size of all weights together, bytes.
     fn cudnnGetRNNWeightSpaceSize(
         _handle: *const c_void, network: Handle<Network>, bytes: Out<usize>,
     ) -> Outcome {

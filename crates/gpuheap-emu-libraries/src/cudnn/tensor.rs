@@ -35,7 +35,6 @@ impl Tensor {
         Shape::new(element_bytes(self.data_type), sizes, &strides)
     }
 
-    /// Returns the number of elements.
     pub(super) fn elements(&self) -> u64 {
         self.sizes.iter().map(|&size| u64::try_from(size).unwrap_or(0)).product()
     }
@@ -109,7 +108,6 @@ export! {
         describe(tensor, data_type, dimensions, sizes, strides)
     }
 
-    /// Sets the type and sizes of a filter with `dimensions` dimensions.
     fn cudnnSetFilterNdDescriptor(
         filter: Handle<Tensor>, data_type: c_int, _format: c_int, dimensions: c_int,
         sizes: In<c_int>,
@@ -128,7 +126,6 @@ export! {
         })?
     }
 
-    /// Writes the description of a filter, with at most `wanted` dimensions.
     fn cudnnGetFilterNdDescriptor(
         filter: Handle<Tensor>, wanted: c_int, data_type: Out<c_int>, format: Out<c_int>,
         dimensions: Out<c_int>, sizes: Out<c_int>,

@@ -357,7 +357,6 @@ impl Call<'_> {
         self.state.contexts.at(context).and_then(|context| context.error).map_or(Ok(()), Err)
     }
 
-    /// Returns the context that a handle names.
     pub(crate) fn context(&self, handle: CUcontext) -> Outcome<&Context> {
         self.initialised()?;
         fail_if(handle.is_null(), CUresult::ERROR_INVALID_CONTEXT)?;

@@ -315,7 +315,6 @@ impl Call<'_> {
         self.state.devices[device].profile.concurrent_managed_access
     }
 
-    /// Returns the managed allocation that contains a range.
     fn managed_range(&mut self, pointer: u64, bytes: u64) -> Outcome<u64> {
         let (base, found) = self.state.space.find(pointer).ok_or(INVALID_VALUE)?;
         let inside =

@@ -212,7 +212,6 @@ impl Call<'_> {
         charged
     }
 
-    /// Returns memory to the device.
     pub(crate) fn release(&mut self, device: usize, owner: Owner, bytes: u64) {
         let calls = self.state.calls.total;
         self.state.devices[device].release(owner, bytes, calls);
@@ -241,7 +240,6 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Waits for all work on a device.
     fn wait_for_device(&mut self, device: usize) {
         if self.state.pending == 0 && self.state.checker.is_none() {
             return;

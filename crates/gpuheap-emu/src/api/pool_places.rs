@@ -33,7 +33,6 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the device and the kind of memory of the pools at a location.
     fn memory_at(&mut self, location: CUmemLocation, kind: c_int) -> Outcome<(usize, PoolMemory)> {
         type L = CUmemLocationType;
         self.initialised()?;

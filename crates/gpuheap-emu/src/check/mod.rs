@@ -278,7 +278,7 @@ impl Call<'_> {
         if address != physical
             && let Some(mapping) = state.vmm.find_mut(address)
         {
-            mapping.note(Conflict {
+            mapping.add_conflict(Conflict {
                 first: address,
                 end: address + bytes,
                 before: now,

@@ -43,7 +43,6 @@ pub(crate) struct Block {
     pub(crate) freed: Option<Freed>,
 }
 
-/// Free of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub(crate) lane: Option<Lane>,

@@ -45,7 +45,6 @@ impl Changes {
         self.blocks.insert(address, end);
     }
 
-    /// Returns the block that contains an address.
     pub(crate) fn block_at(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &end) = self.blocks.range(..=address).next_back()?;
         (address < end).then_some((start, end))

@@ -158,7 +158,6 @@ impl Device {
         self.high_water.saturating_add(self.demand_high_water)
     }
 
-    /// Returns memory to the device.
     pub(crate) fn release(&mut self, owner: Owner, bytes: u64, calls: u64) {
         debug_assert!(self.used[owner as usize] >= bytes, "{owner:?} gives back what it has not");
         self.used[owner as usize] = self.used[owner as usize].saturating_sub(bytes);

@@ -18,7 +18,6 @@ pub(crate) struct Module {
     pub(crate) functions: FxHashMap<String, usize>,
 }
 
-/// Code of a module or of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Code {
     /// A kernel of gpuheap. The emulator runs it.

@@ -24,7 +24,6 @@ pub(crate) struct Pages {
 /// A repeated word: the byte at address `a` is `word[a % 4]`.
 type Word = [u8; 4];
 
-/// Content of a page.
 struct Page {
     bytes: Box<[u8]>,
     /// A bit for each byte of the page: 1 if the byte was written.

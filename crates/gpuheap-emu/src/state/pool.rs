@@ -51,7 +51,6 @@ pub(crate) struct Pool {
     pub(crate) live: u64,
     /// Access of other devices: ordinals and flags.
     pub(crate) access: Vec<(i32, i32)>,
-    /// Access of the host.
     pub(crate) host_access: c_int,
     pub(crate) arena: Arena,
 }

@@ -60,7 +60,7 @@ impl Properties {
 impl Mapping {
     /// Records the last work of a stream, and drops the stream's earlier work. The last work is
     /// ordered after the earlier work.
-    pub(crate) fn note(&mut self, work: Conflict) {
+    pub(crate) fn add_conflict(&mut self, work: Conflict) {
         let lane = work.before.epoch.lane;
         match self.uses.iter_mut().find(|known| known.before.epoch.lane == lane) {
             Some(known) => *known = work,

@@ -19,7 +19,17 @@ macro_rules! ok {
     };
 }
 
-pub(crate) use {call, ok};
+/// Calls a function of the emulator that must succeed. Returns the value that the function writes
+/// to its first argument.
+macro_rules! made {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {{
+        let mut made = Default::default();
+        ok!($gpu, $function(&mut made, $($arg),*));
+        made
+    }};
+}
+
+pub(crate) use {call, made, ok};
 
 /// Creates an emulator with the primary context of device 0 current.
 pub(crate) fn start(options: Options) -> Emulator {

@@ -19,7 +19,6 @@ fn begin(gpu: &Gpu<'_>, stream: CUstream, mode: Mode) {
     ok!(gpu, cuStreamBeginCapture_v2(stream, mode));
 }
 
-/// Ends a capture and returns its graph.
 fn end(gpu: &Gpu<'_>, stream: CUstream) -> Result<CUgraph, CUresult> {
     let mut graph = CUgraph::NULL;
     let code = code!(gpu, cuStreamEndCapture(stream, &mut graph));
@@ -59,8 +58,7 @@ fn recorded_work_runs_at_launch() {
         assert_eq!(status(gpu, stream), Status::NONE);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(gpu.download(block, 4096), [1; 4096], "recorded and not run");
-        let mut executable = CUgraphExec::NULL;
-        ok!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+        let executable = made!(gpu, cuGraphInstantiateWithFlags(graph, 0));
         ok!(gpu, cuGraphDestroy(graph));
         for other in [stream, gpu.stream()] {
             ok!(gpu, cuMemsetD8Async(block, 1, 4096, other));
@@ -285,8 +283,7 @@ fn joined_stream_must_rejoin_capture() {
 #[test]
 fn default_stream_ignores_capture() {
     on_every_driver_unchecked(|gpu| {
-        let mut blocking = CUstream::NULL;
-        ok!(gpu, cuStreamCreate(&mut blocking, 0));
+        let blocking = made!(gpu, cuStreamCreate(0));
         let block = gpu.allocate(4096);
         begin(gpu, blocking, Mode::RELAXED);
         let implicit = CUresult::ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -423,8 +420,7 @@ fn user_object_ends_with_last_launch() {
         assert_eq!(status(gpu, stream), Status::ACTIVE);
         ok!(gpu, cuMemsetD8Async(block, 7, 4096, stream));
         let graph = end(gpu, stream).unwrap();
-        let mut executable = CUgraphExec::NULL;
-        ok!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+        let executable = made!(gpu, cuGraphInstantiateWithFlags(graph, 0));
         ok!(gpu, cuGraphDestroy(graph));
         ok!(gpu, cuGraphLaunch(executable, stream));
         ok!(gpu, cuStreamSynchronize(stream));

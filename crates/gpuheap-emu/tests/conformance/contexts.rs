@@ -8,10 +8,8 @@ use crate::support::*;
 fn own_context_returns_its_memory() {
     on_every_driver_unchecked(|gpu| {
         let before = gpu.used();
-        let mut own = CUcontext::NULL;
-        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
-        let mut current = CUcontext::NULL;
-        ok!(gpu, cuCtxGetCurrent(&mut current));
+        let own = made!(gpu, cuCtxCreate_v2(0, gpu.device));
+        let mut current = made!(gpu, cuCtxGetCurrent());
         assert_eq!(current, own);
         assert!(gpu.used() > before + (100 << 20));
         gpu.allocate(32 << 20);
@@ -69,8 +67,7 @@ fn reset_frees_memory_keeps_handle() {
         assert_eq!(code!(gpu, cuMemAlloc_v2(&mut other, 1)), gone);
         let mut device = -1;
         ok!(gpu, cuCtxGetDevice(&mut device));
-        let mut again = CUcontext::NULL;
-        ok!(gpu, cuDevicePrimaryCtxRetain(&mut again, gpu.device));
+        let again = made!(gpu, cuDevicePrimaryCtxRetain(gpu.device));
         assert_eq!(again, gpu.context);
         ok!(gpu, cuCtxSetCurrent(again));
         let mut bytes = 0;
@@ -87,9 +84,8 @@ fn reset_frees_memory_keeps_handle() {
 #[test]
 fn pool_memory_outlives_its_context() {
     on_every_driver(|gpu| {
-        let (mut own, mut pointer) = (CUcontext::NULL, 0);
-        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
-        ok!(gpu, cuMemAllocAsync(&mut pointer, 1000, CUstream::NULL));
+        let own = made!(gpu, cuCtxCreate_v2(0, gpu.device));
+        let pointer = made!(gpu, cuMemAllocAsync(1000, CUstream::NULL));
         ok!(gpu, cuCtxDestroy_v2(own));
         let mut kind = 0;
         let attribute = CUpointer_attribute::MEMORY_TYPE;
@@ -150,9 +146,8 @@ fn context_flags_can_be_set() {
     const SPIN: u32 = 1;
     const YIELD: u32 = 2;
     on_every_driver(|gpu| {
-        let (mut own, mut flags) = (CUcontext::NULL, 0);
-        ok!(gpu, cuCtxCreate_v2(&mut own, SPIN, gpu.device));
-        ok!(gpu, cuCtxGetFlags(&mut flags));
+        let own = made!(gpu, cuCtxCreate_v2(SPIN, gpu.device));
+        let mut flags = made!(gpu, cuCtxGetFlags());
         assert_eq!(flags & 7, SPIN);
         ok!(gpu, cuCtxSetFlags(YIELD));
         ok!(gpu, cuCtxGetFlags(&mut flags));
@@ -171,9 +166,8 @@ fn context_flags_can_be_set() {
 #[test]
 fn live_pool_memory_survives_reset() {
     on_every_driver_unchecked(|gpu| {
-        let (mut own, mut default) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
-        ok!(gpu, cuMemPoolCreate(&mut own, &CUmemPoolProps::device(gpu.device)));
-        ok!(gpu, cuDeviceGetDefaultMemPool(&mut default, gpu.device));
+        let own = made!(gpu, cuMemPoolCreate(&CUmemPoolProps::device(gpu.device)));
+        let default = made!(gpu, cuDeviceGetDefaultMemPool(gpu.device));
         let stream = gpu.stream();
         let mut pointers = [0, 0];
         let (used_before, default_before) = (gpu.used(), mebibytes_used(gpu, default));
@@ -182,8 +176,7 @@ fn live_pool_memory_survives_reset() {
         }
         ok!(gpu, cuStreamSynchronize(stream));
         ok!(gpu, cuDevicePrimaryCtxReset_v2(gpu.device));
-        let mut again = CUcontext::NULL;
-        ok!(gpu, cuDevicePrimaryCtxRetain(&mut again, gpu.device));
+        let again = made!(gpu, cuDevicePrimaryCtxRetain(gpu.device));
         ok!(gpu, cuCtxSetCurrent(again));
         let is_known = pointers.map(|pointer| {
             let (mut kind, attribute) = (0, CUpointer_attribute::MEMORY_TYPE);

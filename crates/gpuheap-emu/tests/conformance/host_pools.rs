@@ -18,7 +18,6 @@ fn at(kind: L, id: c_int) -> CUmemLocation {
     CUmemLocation { kind, id }
 }
 
-/// Creates a pool for one kind of memory at a location.
 fn create(gpu: &Gpu<'_>, kind: c_int, location: CUmemLocation) -> Result<CUmemoryPool, CUresult> {
     let mut pool = CUmemoryPool::NULL;
     let properties = CUmemPoolProps { kind, location, ..CUmemPoolProps::device(gpu.device) };
@@ -136,15 +135,11 @@ fn each_location_has_pools() {
             (MANAGED, at(L::HOST, 0)),
             (MANAGED, at(L::HOST_NUMA, 0)),
         ];
-        let default = |(kind, mut location)| {
-            let mut pool = CUmemoryPool::NULL;
-            ok!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut location, kind));
-            pool
+        let default = |(kind, mut location)| -> CUmemoryPool {
+            made!(gpu, cuMemGetDefaultMemPool(&mut location, kind))
         };
-        let current = |(kind, mut location)| {
-            let mut pool = CUmemoryPool::NULL;
-            ok!(gpu, cuMemGetMemPool(&mut pool, &mut location, kind));
-            pool
+        let current = |(kind, mut location)| -> CUmemoryPool {
+            made!(gpu, cuMemGetMemPool(&mut location, kind))
         };
         let pools: std::collections::HashSet<_> = places.map(default).into_iter().collect();
         assert_eq!(pools.len(), places.len(), "a pool for each");

@@ -768,11 +768,9 @@ fn kernel_lives_until_module_unload() {
         let emulated = std::env::var_os("GPUHEAP_TEST_DEVICE").is_none();
         let [launch] = unary(Unary::Negate, Type::I32, 8, 0, 0)[..] else { panic!() };
         let (text, name) = (c_text(launch.kernel.ptx()), c_text(launch.kernel.name()));
-        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
-        ok!(gpu, cuModuleLoadData(&mut module, text.as_ptr().cast()));
-        ok!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
-        let mut again = CUfunction::NULL;
-        ok!(gpu, cuModuleGetFunction(&mut again, module, name.as_ptr()));
+        let module = made!(gpu, cuModuleLoadData(text.as_ptr().cast()));
+        let function = made!(gpu, cuModuleGetFunction(module, name.as_ptr()));
+        let mut again = made!(gpu, cuModuleGetFunction(module, name.as_ptr()));
         assert_eq!(function, again);
         let code = code!(gpu, cuModuleGetFunction(&mut again, module, c"other".as_ptr()));
         assert_eq!(code, CUresult::ERROR_NOT_FOUND);

@@ -12,8 +12,7 @@ const LAST_PREFETCH_LOCATION: i32 = 4;
 #[test]
 fn host_and_device_share_managed_memory() {
     on_every_driver(|gpu| {
-        let mut pointer = 0;
-        ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+        let pointer = made!(gpu, cuMemAllocManaged(MIB, CU_MEM_ATTACH_GLOBAL));
         ok!(gpu, cuMemsetD8_v2(pointer, 5, MIB));
         ok!(gpu, cuCtxSynchronize());
         // SAFETY: the host may use managed memory, and the device is done with it.
@@ -35,8 +34,7 @@ fn advice_is_kept_and_bounded() {
     on_every_driver_unchecked(|gpu| {
         let stream = gpu.stream();
         let here = CUmemLocation::device(gpu.device);
-        let mut pointer = 0;
-        ok!(gpu, cuMemAllocManaged(&mut pointer, 64 * MIB, CU_MEM_ATTACH_GLOBAL));
+        let mut pointer = made!(gpu, cuMemAllocManaged(64 * MIB, CU_MEM_ATTACH_GLOBAL));
         let read = |attribute: i32| {
             let mut value = 99_i32;
             let data = (&raw mut value).cast();
@@ -81,8 +79,7 @@ fn managed_memory_refuses_ordered_free() {
 #[test]
 fn range_attributes_are_read_together() {
     on_every_driver(|gpu| {
-        let mut pointer = 0;
-        ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+        let pointer = made!(gpu, cuMemAllocManaged(MIB, CU_MEM_ATTACH_GLOBAL));
         ok!(gpu, cuMemAdvise(pointer, MIB, 1, gpu.device));
         let (mut read_mostly, mut preferred) = (9_i32, 9_i32);
         let mut data = [(&raw mut read_mostly).cast(), (&raw mut preferred).cast()];
@@ -211,8 +208,7 @@ fn host_advice_needs_no_node() {
         const SET_READ_MOSTLY: i32 = 1;
         const SET_PREFERRED_LOCATION: i32 = 3;
         const SET_ACCESSED_BY: i32 = 5;
-        let mut pointer = 0;
-        ok!(gpu, cuMemAllocManaged(&mut pointer, 2 * MIB, CU_MEM_ATTACH_GLOBAL));
+        let pointer = made!(gpu, cuMemAllocManaged(2 * MIB, CU_MEM_ATTACH_GLOBAL));
         let read = |attribute: i32| {
             let mut value = 99_i32;
             let data = (&raw mut value).cast();

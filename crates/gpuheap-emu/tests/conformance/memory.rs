@@ -85,8 +85,7 @@ fn request_beyond_capacity_is_refused() {
         }
         let most = gpu.allocate(free - 8 * MIB);
         gpu.free(most);
-        let mut bytes = 0;
-        ok!(gpu, cuDeviceTotalMem_v2(&mut bytes, gpu.device));
+        let bytes = made!(gpu, cuDeviceTotalMem_v2(gpu.device));
         assert_eq!(bytes, total);
     });
 }

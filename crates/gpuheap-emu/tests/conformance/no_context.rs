@@ -10,7 +10,6 @@ use crate::support::*;
 
 const NONE: CUresult = CUresult::ERROR_INVALID_CONTEXT;
 
-/// Runs a part of a test with no current context.
 fn without_context(gpu: &Gpu<'_>, part: impl FnOnce()) {
     ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
     part();

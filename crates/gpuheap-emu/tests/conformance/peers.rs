@@ -171,8 +171,7 @@ fn peer_copies_need_no_access() {
 fn pool_grants_access_by_device() {
     on_two_devices(|near, far| {
         let [s0, s1] = streams([near, far]);
-        let mut pool = CUmemoryPool::NULL;
-        ok!(near, cuMemPoolCreate(&mut pool, &CUmemPoolProps::device(near.device)));
+        let pool = made!(near, cuMemPoolCreate(&CUmemPoolProps::device(near.device)));
         let description = |device, flags| CUmemAccessDesc {
             location: CUmemLocation { kind: CUmemLocationType::DEVICE, id: device },
             flags,
@@ -185,9 +184,8 @@ fn pool_grants_access_by_device() {
             ok!(near, cuMemPoolGetAccess(&mut flags, pool, &mut at));
             flags
         };
-        let (mut a, mut b) = (0, 0);
-        ok!(near, cuMemAllocFromPoolAsync(&mut a, BYTES, pool, s0));
-        ok!(near, cuMemAllocAsync(&mut b, BYTES, s1));
+        let a = made!(near, cuMemAllocFromPoolAsync(BYTES, pool, s0));
+        let b = made!(near, cuMemAllocAsync(BYTES, s1));
         near.fill_all(a, 1, s0);
         near.fill_all(b, 2, s1);
 
@@ -233,9 +231,8 @@ fn mapping_grants_access_by_device() {
     on_two_devices(|near, far| {
         let [s0, s1] = streams([near, far]);
         let properties = CUmemAllocationProp::device(far.device);
-        let (mut va, mut handle) = (0, 0);
-        ok!(near, cuMemAddressReserve(&mut va, GRANULE, 0, 0, 0));
-        ok!(near, cuMemCreate(&mut handle, GRANULE, &properties, 0));
+        let va = made!(near, cuMemAddressReserve(GRANULE, 0, 0, 0));
+        let handle = made!(near, cuMemCreate(GRANULE, &properties, 0));
         ok!(near, cuMemMap(va, GRANULE, 0, handle, 0));
         let set = |device, flags| {
             let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: device };

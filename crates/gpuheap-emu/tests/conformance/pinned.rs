@@ -12,9 +12,8 @@ fn pinned_memory_has_one_address() {
         let before = gpu.used();
         let memory = gpu.pinned(1 << 20);
         let pointer: *mut c_void = memory.as_mut_ptr().cast();
-        let (mut seen, mut flags) = (0, 0);
-        ok!(gpu, cuMemHostGetDevicePointer_v2(&mut seen, pointer, 0));
-        ok!(gpu, cuMemHostGetFlags(&mut flags, pointer));
+        let seen = made!(gpu, cuMemHostGetDevicePointer_v2(pointer, 0));
+        let mut flags = made!(gpu, cuMemHostGetFlags(pointer));
         assert_eq!(seen, pointer.expose_provenance() as u64);
         assert_eq!(flags & CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP);
         assert_eq!(gpu.used(), before, "it is the host's");

@@ -97,8 +97,7 @@ fn unknown_memory_has_no_range() {
 fn reserved_addresses_have_a_range_only() {
     on_every_driver(|gpu| {
         const BYTES: usize = 2 << 20;
-        let mut reserved = 0;
-        ok!(gpu, cuMemAddressReserve(&mut reserved, BYTES, 0, 0, 0));
+        let reserved = made!(gpu, cuMemAddressReserve(BYTES, 0, 0, 0));
         assert_eq!(number::<u64>(gpu, A::RANGE_SIZE, reserved), Err(CUresult::ERROR_INVALID_VALUE));
         let (mut kind, mut start, mut bytes) = (9, 9_u64, 9_usize);
         let mut attributes = [A::MEMORY_TYPE, A::RANGE_START_ADDR, A::RANGE_SIZE];

@@ -45,9 +45,7 @@ impl<'g, 'd> Pool<'g, 'd> {
     }
 
     fn allocate(&self, bytes: usize) -> CUdeviceptr {
-        let mut pointer = 0;
-        ok!(self.gpu, cuMemAllocFromPoolAsync(&mut pointer, bytes, self.pool, self.stream));
-        pointer
+        made!(self.gpu, cuMemAllocFromPoolAsync(bytes, self.pool, self.stream))
     }
 
     fn free(&self, pointer: CUdeviceptr) {
@@ -229,8 +227,7 @@ fn memory_accepts_either_free() {
         let stream = gpu.stream();
         let plain = gpu.allocate(4 * MIB);
         ok!(gpu, cuMemFreeAsync(plain, stream));
-        let mut pooled = 0;
-        ok!(gpu, cuMemAllocAsync(&mut pooled, 4 * MIB, stream));
+        let pooled = made!(gpu, cuMemAllocAsync(4 * MIB, stream));
         ok!(gpu, cuMemFree_v2(pooled));
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(gpu.used(), before);
@@ -260,8 +257,7 @@ fn current_pool_can_be_set() {
         ok!(gpu, cuDeviceSetMemPool(gpu.device, pool.pool));
         ok!(gpu, cuDeviceGetMemPool(&mut current, gpu.device));
         assert_eq!(current, pool.pool);
-        let mut pointer = 0;
-        ok!(gpu, cuMemAllocAsync(&mut pointer, 1000, pool.stream));
+        let pointer = made!(gpu, cuMemAllocAsync(1000, pool.stream));
         assert_eq!(pool.used(), 1000);
         pool.free(pointer);
         pool.end();

@@ -120,8 +120,7 @@ fn properties_of_streams_are_kept() {
         let (mut least, mut greatest) = (1, 1);
         ok!(gpu, cuCtxGetStreamPriorityRange(&mut least, &mut greatest));
         assert!(least == 0 && greatest < 0);
-        let mut stream = CUstream::NULL;
-        ok!(gpu, cuStreamCreateWithPriority(&mut stream, CU_STREAM_NON_BLOCKING, greatest));
+        let stream = made!(gpu, cuStreamCreateWithPriority(CU_STREAM_NON_BLOCKING, greatest));
         let (mut flags, mut priority, mut context) = (9, 9, CUcontext::NULL);
         let mut capturing = CUstreamCaptureStatus::ACTIVE;
         ok!(gpu, cuStreamGetFlags(stream, &mut flags));
@@ -175,8 +174,7 @@ unsafe extern "C" fn add_one_late(data: *mut c_void) {
 #[test]
 fn default_stream_wait_includes_blocking_streams() {
     on_every_driver(|gpu| {
-        let mut stream = CUstream::NULL;
-        ok!(gpu, cuStreamCreate(&mut stream, 0));
+        let stream = made!(gpu, cuStreamCreate(0));
         let count = AtomicU32::new(0);
         let data: *mut c_void = std::ptr::from_ref(&count).cast_mut().cast();
         ok!(gpu, cuLaunchHostFunc(stream, Some(add_one_late), data));

@@ -22,7 +22,17 @@ macro_rules! ok {
     };
 }
 
-pub(crate) use {code, ok};
+/// Calls a function of the driver that must succeed. Returns the value that the function writes
+/// to its first argument.
+macro_rules! made {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {{
+        let mut made = Default::default();
+        ok!($gpu, $function(&mut made, $($arg),*));
+        made
+    }};
+}
+
+pub(crate) use {code, made, ok};
 
 /// A driver with a context that is current on this thread.
 pub(crate) struct Gpu<'d> {

@@ -8,15 +8,11 @@ const MIB: usize = 1 << 20;
 const M: u64 = 1 << 20;
 
 fn reserve(gpu: &Gpu<'_>, bytes: usize) -> CUdeviceptr {
-    let mut pointer = 0;
-    ok!(gpu, cuMemAddressReserve(&mut pointer, bytes, 0, 0, 0));
-    pointer
+    made!(gpu, cuMemAddressReserve(bytes, 0, 0, 0))
 }
 
 fn create(gpu: &Gpu<'_>, bytes: usize) -> CUmemGenericAllocationHandle {
-    let mut handle = 0;
-    ok!(gpu, cuMemCreate(&mut handle, bytes, &CUmemAllocationProp::device(gpu.device), 0));
-    handle
+    made!(gpu, cuMemCreate(bytes, &CUmemAllocationProp::device(gpu.device), 0))
 }
 
 fn allow(gpu: &Gpu<'_>, pointer: CUdeviceptr, bytes: usize) -> CUresult {
@@ -123,8 +119,7 @@ fn invalid_mapping_is_refused() {
         for bytes in [0, 1000] {
             assert_eq!(code!(gpu, cuMemCreate(&mut other, bytes, &properties, 0)), invalid);
         }
-        let mut total = 0;
-        ok!(gpu, cuDeviceTotalMem_v2(&mut total, gpu.device));
+        let total = made!(gpu, cuDeviceTotalMem_v2(gpu.device));
         let all = total / granularity * granularity;
         assert_eq!(
             code!(gpu, cuMemCreate(&mut other, all, &properties, 0)),
@@ -196,9 +191,8 @@ fn wrong_physical_properties_are_refused() {
 fn mapped_memory_refuses_host_access() {
     on_every_driver(|gpu| {
         let properties = CUmemAllocationProp::device(gpu.device);
-        let (mut va, mut handle) = (0, 0);
-        ok!(gpu, cuMemAddressReserve(&mut va, 2 * MIB, 0, 0, 0));
-        ok!(gpu, cuMemCreate(&mut handle, 2 * MIB, &properties, 0));
+        let va = made!(gpu, cuMemAddressReserve(2 * MIB, 0, 0, 0));
+        let handle = made!(gpu, cuMemCreate(2 * MIB, &properties, 0));
         ok!(gpu, cuMemMap(va, 2 * MIB, 0, handle, 0));
         for (kind, expected) in [
             (CUmemLocationType::HOST, CUresult::ERROR_NOT_SUPPORTED),

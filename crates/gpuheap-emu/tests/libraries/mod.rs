@@ -43,7 +43,6 @@ pub(crate) static PRELOAD: Emulated =
 pub(crate) static CAPI: Emulated =
     Emulated::new("gpuheap-capi", "libgpuheap_capi.so", "libgpuheap_capi.so");
 
-/// An emulated library.
 pub(crate) struct Emulated {
     package: &'static str,
     file: &'static str,

@@ -11,7 +11,6 @@ use crate::{Kernel, Type};
 /// One of the elements that a thread handles at a time.
 #[derive(Clone, Copy)]
 struct Place {
-    /// `true` if the element exists.
     exists: Reg,
     /// Index in row-major order.
     index: Reg,

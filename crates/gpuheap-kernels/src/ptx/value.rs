@@ -45,7 +45,6 @@ pub(super) fn argument(w: &mut Writer, of: Type, index: usize) -> Reg {
     value
 }
 
-/// Loads an element.
 pub(super) fn load(w: &mut Writer, of: Type, address: Reg) -> Reg {
     let value = w.reg(class(of));
     emit!(w, "ld.global.{} {value}, [{address}];", memory(of));

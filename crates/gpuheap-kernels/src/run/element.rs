@@ -17,7 +17,6 @@ macro_rules! with_type {
 
 pub(super) use with_type;
 
-/// An element of an array.
 pub(super) trait Element: Copy {
     const SIZE: usize;
     /// Greatest value of the type, infinity included.
@@ -82,7 +81,6 @@ pub(super) enum Value {
     Float(f64),
 }
 
-/// An element of `Bool`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flag(pub(super) bool);
 

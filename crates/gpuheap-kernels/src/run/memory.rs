@@ -26,14 +26,13 @@ pub(super) type AnyMemory<'m> = dyn Memory<Error = Refused> + 'm;
 /// A read or write that failed. [`KeepsError`] contains the error.
 pub(super) struct Refused;
 
-/// Memory that keeps its first error.
 pub(super) struct KeepsError<'m, M: Memory> {
     pub(super) memory: &'m mut M,
     pub(super) error: Option<M::Error>,
 }
 
 impl<M: Memory> KeepsError<'_, M> {
-    fn keep(&mut self, done: Result<(), M::Error>) -> Result<(), Refused> {
+    fn store_error(&mut self, done: Result<(), M::Error>) -> Result<(), Refused> {
         done.map_err(|error| {
             self.error.get_or_insert(error);
             Refused
@@ -46,12 +45,12 @@ impl<M: Memory> Memory for KeepsError<'_, M> {
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Refused> {
         let done = self.memory.read(address, into);
-        self.keep(done)
+        self.store_error(done)
     }
 
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Refused> {
         let done = self.memory.write(address, from);
-        self.keep(done)
+        self.store_error(done)
     }
 }
 

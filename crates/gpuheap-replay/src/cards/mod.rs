@@ -103,7 +103,6 @@ pub fn all() -> &'static [Card] {
     CARDS.get_or_init(|| rows().filter_map(Card::parse).collect())
 }
 
-/// Returns all names of all devices.
 fn names() -> &'static [(&'static Card, Name)] {
     static NAMES: OnceLock<Vec<(&'static Card, Name)>> = OnceLock::new();
     NAMES.get_or_init(|| {

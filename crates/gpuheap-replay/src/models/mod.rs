@@ -165,7 +165,6 @@ impl SettingError {
         Self { what: what.into(), advice: advice.into() }
     }
 
-    /// Returns the error for a name that is not in `known`.
     pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Self {
         // A word is near if at most half of its letters differ.
         let letters = name.chars().count();

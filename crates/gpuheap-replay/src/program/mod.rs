@@ -485,7 +485,6 @@ impl Program {
         &self.streams
     }
 
-    /// Returns the number of allocations.
     pub(crate) fn allocations(&self) -> usize {
         self.allocations
     }

@@ -82,7 +82,6 @@ impl Ran {
     }
 }
 
-/// Runs the model that `text` names.
 pub(crate) fn run(bench: &Bench<'_>, text: &str, memory: Memory) -> Result<Ran, ReplayError> {
     if let Some(settings) = torch_settings(bench, text)? {
         return Ok(run_torch(bench, &settings, memory));

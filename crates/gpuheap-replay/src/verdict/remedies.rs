@@ -154,7 +154,6 @@ enum Limiting {
 struct TorchRemedies<'b, 't> {
     bench: &'b Bench<'t>,
     settings: Settings,
-    /// Outcome of the run on the device.
     before: Outcome,
     /// Outcome of the run on a device of any size.
     unbounded: Outcome,

@@ -18,7 +18,6 @@ use gpuheap_replay::{Figures, Model, Refusal, Request, Ticket};
 /// Recordings in the repository. The test fails if one is missing, or if another file is there.
 const RECORDED: [&str; 6] = ["arena", "async", "binning", "cuda", "cupy", "pool"];
 
-/// Recorded program.
 struct Recording {
     file: String,
     number: u64,

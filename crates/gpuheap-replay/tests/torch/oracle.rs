@@ -10,7 +10,6 @@ use flate2::read::GzDecoder;
 use gpuheap_replay::models::torch::{Settings, Torch};
 use gpuheap_replay::{Model, Request, Ticket};
 
-/// Recorded program.
 struct Recording {
     name: String,
     settings: Settings,

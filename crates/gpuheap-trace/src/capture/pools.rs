@@ -18,7 +18,7 @@ pub(super) enum Part {
 }
 
 /// Returns the role of each event. Empty if no event belongs to a pool: all are events of blocks.
-pub(super) fn parts(events: &[Timed]) -> Vec<Part> {
+pub(super) fn split(events: &[Timed]) -> Vec<Part> {
     let is_pooled =
         |event: &Timed| matches!(event.action, Action::Allocate { kind, .. } if kind.is_pooled());
     if !events.iter().any(is_pooled) {

@@ -155,7 +155,6 @@ struct OpenRange {
     offset: u64,
 }
 
-/// Stack of the file.
 struct RecordedStack {
     /// Numbers of calls in the capture's symbols.
     calls: Box<[u32]>,
@@ -188,7 +187,6 @@ struct Capture {
     frees: FxHashMap<(u32, u64), usize>,
     /// Live allocations: device and bytes.
     live: FxHashMap<(u32, u64), (u32, u64)>,
-    /// Live bytes by device.
     live_bytes: FxHashMap<u32, u64>,
 }
 
@@ -308,7 +306,7 @@ impl Capture {
                     return Ok(false);
                 }
                 let counted = if kind.counts_on_device() { bytes } else { 0 };
-                self.hold((kind.space(), address.0), device, counted);
+                self.add_live((kind.space(), address.0), device, counted);
                 let address = address.0;
                 let action = Action::Allocate { kind, device, address, bytes, stack };
                 event = Some((time, thread, stream, stack, action));
@@ -325,7 +323,7 @@ impl Capture {
                 if let Some(index) = self.frees.remove(&key) {
                     let free = std::mem::replace(&mut self.events[index].action, Action::Nothing);
                     if let Action::Free { freed: Some((device, bytes)), .. } = free {
-                        self.hold(key, device, bytes);
+                        self.add_live(key, device, bytes);
                     }
                 }
             }
@@ -440,7 +438,7 @@ impl Capture {
     }
 
     /// Counts live memory of the device.
-    fn hold(&mut self, key: (u32, u64), device: u32, bytes: u64) {
+    fn add_live(&mut self, key: (u32, u64), device: u32, bytes: u64) {
         self.release(key);
         self.live.insert(key, (device, bytes));
         let sum = self.live_bytes.entry(device).or_default();
@@ -483,7 +481,7 @@ impl Capture {
         let mut owners: FxHashMap<(u32, u64), u64> = FxHashMap::default();
         let lane =
             |kind: MemoryKind, device: u32| if kind.is_host() { HOST } else { device.into() };
-        let parts = if self.with_pools { pools::parts(&self.events) } else { Vec::new() };
+        let parts = if self.with_pools { pools::split(&self.events) } else { Vec::new() };
         for (index, event) in self.events.iter().enumerate() {
             let (stack, owner) = match event.action {
                 Action::Nothing | Action::Map { .. } | Action::Unmap { .. } => continue,

@@ -65,7 +65,6 @@ struct Module {
     end: u64,
     /// Address at which the file's address 0 is loaded.
     base: u64,
-    /// Number of the file.
     file: u32,
 }
 
@@ -73,7 +72,6 @@ struct Module {
 /// of the process.
 type Call = (u32, u64);
 
-/// Call with names and lines.
 pub(super) struct ResolvedCall {
     pub(super) frames: Box<[u32]>,
     /// Name of the call's file. `None` for files between the program and the driver.

@@ -330,7 +330,6 @@ impl Format {
         }
     }
 
-    /// Returns `true` if the format records threads.
     fn records_threads(self) -> bool {
         match self {
             Self::RmmCsv | Self::Capture => true,

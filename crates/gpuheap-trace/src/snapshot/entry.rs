@@ -41,7 +41,6 @@ pub(super) enum Action {
     Note,
 }
 
-/// Entries of all devices, by number.
 #[derive(Default)]
 pub(super) struct Entries {
     all: Vec<Entry>,

@@ -157,7 +157,6 @@ impl Heap {
         (items.len == Items::ENTRY).then_some(items.start)
     }
 
-    /// Returns the keys of an entry.
     pub(super) fn entry_keys(&self, entry: &Entry) -> &[Packed] {
         self.shapes.keys(entry.shape)
     }
@@ -167,7 +166,6 @@ impl Heap {
         self.containers[list as usize]
     }
 
-    /// Takes all entries.
     pub(super) fn take_entries(&mut self) -> Entries {
         std::mem::take(&mut self.entries)
     }

@@ -55,7 +55,7 @@ impl<R: Read> Input<R> {
 
     /// Takes the next `length` bytes. If the input is shorter, returns the number of bytes left.
     pub(super) fn take(&mut self, length: u64) -> Result<&[u8], u64> {
-        let length = self.hold(length)?;
+        let length = self.buffer(length)?;
         let start = self.taken;
         self.taken += length;
         Ok(&self.buffer[start..self.taken])
@@ -91,7 +91,7 @@ impl<R: Read> Input<R> {
 
     /// Returns the next `most` bytes without taking them, or fewer bytes at the end.
     pub(super) fn peek(&mut self, most: usize) -> &[u8] {
-        let held = self.hold(most as u64).unwrap_or(self.filled - self.taken);
+        let held = self.buffer(most as u64).unwrap_or(self.filled - self.taken);
         &self.buffer[self.taken..][..held]
     }
 
@@ -107,7 +107,7 @@ impl<R: Read> Input<R> {
 
     /// Reads until the buffer holds the next `length` bytes. If the source ends before, takes
     /// memory only for the bytes that it has, and returns their number as the error.
-    fn hold(&mut self, length: u64) -> Result<usize, u64> {
+    fn buffer(&mut self, length: u64) -> Result<usize, u64> {
         loop {
             let held = self.filled - self.taken;
             match usize::try_from(length) {

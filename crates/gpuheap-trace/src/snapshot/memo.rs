@@ -14,7 +14,6 @@ pub(super) struct Memo {
 }
 
 impl Memo {
-    /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
         self.dense.len() + self.sparse.len()
     }

@@ -57,7 +57,6 @@ impl<'h> Plain<'h> {
         Self { heap, visits_left: Cell::new(visits), input_len }
     }
 
-    /// Returns the values.
     pub(super) fn heap(&self) -> &'h Heap {
         self.heap
     }
@@ -136,7 +135,6 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// Returns a bool.
     pub(super) fn truth(&self, value: Value, path: &Path<'_>) -> Result<bool, Error> {
         match value {
             Value::Bool(truth) => Ok(truth),

@@ -26,7 +26,6 @@ pub(super) const DEVICE_FREE: usize = 6;
 pub(super) const POOL: usize = 7;
 pub(super) const SEGMENT_POOL: usize = 8;
 
-/// Values of [`KEYS`].
 pub(super) type Values = [Option<Value>; KEYS.len()];
 
 /// Lists of keys found in dicts of entries.
@@ -63,7 +62,6 @@ impl Shapes {
         Some((self.last as u8, self.shapes[self.last].places.map(value)))
     }
 
-    /// Returns the keys of a shape.
     pub(super) fn keys(&self, shape: u8) -> &[Packed] {
         self.shapes.get(usize::from(shape)).map_or(&[], |shape| &shape.keys)
     }

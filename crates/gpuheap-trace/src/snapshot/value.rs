@@ -33,7 +33,6 @@ impl Packed {
     pub(super) const INTS: std::ops::RangeInclusive<i64> =
         (i64::MIN >> KIND_BITS)..=(i64::MAX >> KIND_BITS);
 
-    /// Returns the value.
     pub(super) fn value(self) -> Value {
         let number = (self.0 >> KIND_BITS) as u32;
         match self.0 & ((1 << KIND_BITS) - 1) {

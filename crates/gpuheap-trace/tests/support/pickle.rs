@@ -37,7 +37,6 @@ pub(crate) fn dict<const N: usize>(pairs: [(&str, Data); N]) -> Data {
     Data::Dict(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
-/// Returns the pickle of `data`.
 pub(crate) fn encode(data: &Data, protocol: u8) -> Vec<u8> {
     let mut encoder = Encoder { protocol, bytes: vec![0x80, protocol], memo: Vec::new() };
     if protocol >= 4 {
@@ -220,7 +219,6 @@ pub(crate) fn segment(device: i64, stream: i64, blocks: &[(i64, i64, i64, &str)]
     ])
 }
 
-/// Returns a snapshot of these segments and traces.
 pub(crate) fn snapshot(segments: Vec<Data>, traces: Vec<Vec<Data>>) -> Data {
     let traces = traces.into_iter().map(Data::List).collect();
     dict([("segments", Data::List(segments)), ("device_traces", Data::List(traces))])

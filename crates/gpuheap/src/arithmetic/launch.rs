@@ -61,7 +61,6 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl Window<'_> {
-    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }

@@ -183,7 +183,6 @@ struct Selection {
 }
 
 impl Selection {
-    /// Returns the selection that `slice` makes from an array of `shape`.
     fn new(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Selection, Error> {
         // If an axis has length 0, the array has no elements, and the strides are 0. The product of
         // the other axes could overflow.
@@ -246,7 +245,6 @@ impl Selection {
         Ok(shape)
     }
 
-    /// Returns the address of the first element.
     fn first(&self, address: u64, size: usize) -> u64 {
         address + (self.start * size) as u64
     }

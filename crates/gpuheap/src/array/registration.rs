@@ -17,7 +17,6 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// Returns `true` if the memory is a vector of `count` elements of `T`.
     pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
         self.vector.downcast_ref::<Vec<T>>().is_some_and(|vector| vector.len() == count)
     }

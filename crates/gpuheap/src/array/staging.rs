@@ -33,7 +33,6 @@ use crate::stream::Stream;
 pub(super) struct Slots<'a> {
     heap: &'a Heap,
     staging: Staging,
-    /// One lease for each thread.
     leases: Vec<Lease>,
     /// Stream on which the copies were enqueued, if any were.
     used_on: Option<Stream>,
@@ -165,7 +164,6 @@ struct Copy<'a> {
     failed: Mutex<Option<Error>>,
 }
 
-/// A slot of a thread.
 struct Slot {
     address: u64,
     /// Event that ends the slot's use by the device, with the index of the piece.

@@ -61,7 +61,6 @@ struct State {
     advice: Vec<DriverAdvice>,
 }
 
-/// Memory of a storage.
 pub(crate) enum Memory {
     /// Memory of the heap.
     Lease(Lease),

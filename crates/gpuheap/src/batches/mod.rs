@@ -166,7 +166,6 @@ pub struct Batches<U: Uploads> {
     request: Request,
     uploads: U,
     current: Option<Turn>,
-    /// Rows of the current batch.
     rows: Range<usize>,
 }
 
@@ -185,7 +184,6 @@ impl<U: Uploads> Batches<U> {
         }
     }
 
-    /// Ends the turn of the current batch.
     fn end_turn(&mut self) {
         self.rows = self.rows.end..self.rows.end;
         if self.current.take().is_some() && self.uploads.is_ahead() {

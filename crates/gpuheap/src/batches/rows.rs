@@ -15,13 +15,11 @@ use crate::size::Bytes;
 /// Rows of an array: indices of its leading axis, in ranges. Made by [`Target::batches_by_memory`].
 pub struct Rows<'a, T, D> {
     array: ArrayView<'a, T, D>,
-    /// Number of rows.
     total: usize,
     /// Size of a row in bytes.
     row: u64,
     /// Maximum number of bytes that all batches on the device may take together.
     share: u64,
-    /// Number of rows in a batch.
     chunk: usize,
     /// Index of the first row of the next batch.
     begun: usize,

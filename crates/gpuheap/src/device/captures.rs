@@ -26,7 +26,6 @@ const OF_CAPTURE: u64 = 1 << 63;
 /// Number in place of the id of a stream whose handle may be invalid.
 pub(crate) const NO_STREAM: u64 = !OF_CAPTURE;
 
-/// Returns `true` if an id is the number of a stream of a capture.
 #[inline]
 pub(crate) fn is_of_capture(id: u64) -> bool {
     id & OF_CAPTURE != 0
@@ -60,7 +59,6 @@ pub(crate) struct CaptureStream {
     is_retired: AtomicBool,
 }
 
-/// The graph that a capture makes.
 struct CapturedGraph {
     /// The driver's id of the capture.
     capture: u64,

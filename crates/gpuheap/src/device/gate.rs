@@ -38,7 +38,6 @@ impl HostGate {
         true
     }
 
-    /// Ends a borrow.
     pub(crate) fn end_borrow(&self) {
         let Some(borrows) = &self.borrows else { return };
         let mut borrows = borrows.write().unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,6 @@ pub(crate) trait Holder: Any + Send + Sync {
 /// callbacks, and these run code of the program.
 pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 
-/// The holders of a context.
 #[derive(Default)]
 pub(crate) struct Holders(Mutex<Vec<RegisteredHolder>>);
 

@@ -120,7 +120,6 @@ impl DeviceInfo {
     }
 }
 
-/// Returns the number of the driver's devices.
 pub(super) fn count(driver: &dyn Driver) -> Result<i32, Error> {
     let mut count = 0;
     // SAFETY: the driver writes the number to the local `count`.

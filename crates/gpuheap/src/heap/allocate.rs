@@ -55,7 +55,7 @@ impl HeapInner {
         let _time = measure::memory_management();
         let cache = find(self.store(kind).number, stream.id())?;
         let lease = if cache.is_plain() { cache.take(bytes)? } else { return None };
-        measure::note(bytes);
+        measure::count_allocation(bytes);
         Some((lease, cache))
     }
 
@@ -103,7 +103,7 @@ impl HeapInner {
             }
             lease.track = self.tracker.allocated(lease.address, bytes, kind, stream.id(), at);
         }
-        measure::note(bytes);
+        measure::count_allocation(bytes);
         Ok((lease, cache))
     }
 }

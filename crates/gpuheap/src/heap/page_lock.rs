@@ -56,7 +56,7 @@ impl Heap {
         let track =
             self.inner().tracker.allocated(device, bytes, kind, stream.id(), Location::caller());
         self.inner().registered.add(bytes);
-        measure::note(bytes);
+        measure::count_allocation(bytes);
         Ok(PageLock { heap: self.clone(), host, device, bytes, track, is_locked: true })
     }
 

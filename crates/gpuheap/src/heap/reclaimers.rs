@@ -81,7 +81,6 @@ impl Reclaimers {
         Some(regained)
     }
 
-    /// Returns `true` if this was made in this process.
     fn is_here(&self) -> bool {
         self.forks == fork::count()
     }

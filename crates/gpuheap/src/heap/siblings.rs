@@ -147,7 +147,6 @@ impl Store {
     }
 }
 
-/// Returns `true` if memory of a kind is on the host.
 fn is_host(kind: MemoryKind) -> bool {
     matches!(kind, MemoryKind::Pinned | MemoryKind::Registered)
 }

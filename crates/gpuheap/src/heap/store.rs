@@ -27,7 +27,6 @@ use crate::total_limit::TotalLimit;
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
-/// The store of one kind of memory.
 pub(crate) struct Store {
     pub(crate) context: Arc<Context>,
     pub(crate) kind: MemoryKind,
@@ -71,7 +70,6 @@ pub(crate) struct StoreState {
     pub(super) taken_at_flush: u64,
     /// `true` if several threads have caches.
     pub(crate) is_shared: bool,
-    /// Caches of threads for this store.
     pub(crate) caches: Vec<&'static ThreadCache>,
     /// Freed blocks that could not be filled with zeros so far. They are not reused before the fill
     /// succeeds, and count as live.
@@ -521,7 +519,6 @@ impl StoreState {
     }
 }
 
-/// A policy and the source of its memory.
 pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
 /// Returns the pool that a heap with `pool` has for a kind of memory. Only device memory has

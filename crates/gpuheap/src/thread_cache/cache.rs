@@ -281,7 +281,6 @@ impl ThreadCache {
         }
     }
 
-    /// Returns `true` if the cache has a large block.
     #[inline]
     pub(crate) fn has_large(&self) -> bool {
         !self.large.is_empty()

@@ -25,7 +25,6 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
     pub(crate) fn allocated(&self, bytes: u64, block: u64) {
         self.allocations.add(1);

@@ -27,7 +27,6 @@ impl ThreadCache {
     }
 }
 
-/// Returns an unused cache.
 pub(crate) fn unused() -> &'static ThreadCache {
     let taken = lock_free().and_then(|mut free| {
         let cache = free.pop()?;

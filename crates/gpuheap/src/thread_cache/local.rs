@@ -47,7 +47,6 @@ fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     Some(entry.cache)
 }
 
-/// Calls `visit` with each of this thread's caches.
 pub(crate) fn each(mut visit: impl FnMut(&'static ThreadCache)) {
     let _ = LOCAL.try_with(|local| {
         if let Ok(local) = local.try_borrow() {

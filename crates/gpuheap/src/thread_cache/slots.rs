@@ -31,7 +31,6 @@ pub(crate) const LARGEST: u64 = 1 << LAST;
 pub(crate) struct CachedBlock {
     /// Key of the block in the policy.
     pub(crate) key: u32,
-    /// Address on the device.
     pub(crate) address: u64,
     /// Size with the policy's rounding, in bytes; at most [`LARGEST`].
     pub(crate) bytes: u64,
@@ -144,7 +143,6 @@ impl CacheSlots {
         taken.take(DEPTH / 2).for_each(each);
     }
 
-    /// Marks all blocks as [`CacheSlot::mark`] does.
     pub(crate) fn mark(&self, note: Note) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.get();

@@ -341,7 +341,6 @@ impl Tracker {
         NonZeroU32::new(index + 1).map(TrackId)
     }
 
-    /// Returns the detail of new sites.
     fn detail(&self, is_recorded: bool) -> Tracking {
         match self.tracking {
             Tracking::Off if is_recorded => Tracking::Backtraces,

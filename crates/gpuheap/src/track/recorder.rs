@@ -16,12 +16,10 @@ use super::thread::Identity;
 use crate::error::{Error, ErrorKind};
 use crate::{Caller, fork, logging};
 
-/// Device of a recorded heap.
 pub(crate) struct DeviceFacts<'a> {
     pub(crate) ordinal: i32,
     /// Product name.
     pub(crate) name: &'a str,
-    /// Memory, bytes.
     pub(crate) bytes: u64,
     /// Identifier of the device's emulator; `None` for a real device.
     pub(crate) emulator: Option<u64>,

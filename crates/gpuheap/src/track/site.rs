@@ -23,7 +23,6 @@ pub(super) struct SiteKey {
 }
 
 impl SiteKey {
-    /// Makes the key of the calling stack.
     pub(super) fn capture(at: Caller, kind: MemoryKind, tracking: Tracking) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
         words[0] = std::ptr::from_ref(at).addr();

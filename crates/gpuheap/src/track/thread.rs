@@ -162,7 +162,7 @@ pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
 /// thread-local variables were destroyed already.
 pub(super) fn identity_for(recorder: &Arc<Recorder>) -> Option<Arc<Identity>> {
     let identity = |guard: &Guard| {
-        guard.note(recorder);
+        guard.add(recorder);
         guard.thread.clone()
     };
     THREAD.try_with(identity).ok()
@@ -188,7 +188,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn note(&self, recorder: &Arc<Recorder>) {
+    fn add(&self, recorder: &Arc<Recorder>) {
         let mut known = self.recorders.borrow_mut();
         // While a weak pointer to a recorder exists, the recorder's address is not reused.
         if !known.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(recorder))) {

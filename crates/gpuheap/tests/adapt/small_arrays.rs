@@ -160,33 +160,6 @@ fn small_arrays_name_adapt_call_site() {
     assert_no_findings(&device, "leaks");
 }
 
-/// If a program's own rule uses its result too early, the rule gets an error.
-#[test]
-fn arrays_are_there_when_adapt_returned() {
-    use gpuheap::adapt::Upload;
-    use gpuheap::{Adapt, Error};
-
-    struct Hasty(Vec<u8>);
-
-    impl Adapt<Upload> for Hasty {
-        type Output = (DeviceArray<u8>, Error);
-
-        fn adapt(&self, to: &Upload) -> Result<Self::Output, Error> {
-            let array = self.0.adapt(to)?;
-            let error = array.to_vec().unwrap_err();
-            assert!(array.into_shared().free_early()?);
-            Ok((self.0.adapt(to)?, error))
-        }
-    }
-
-    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
-    let (array, error) = heap.target().unwrap().adapt(&Hasty(vec![1, 2])).unwrap();
-    assert_eq!(array.to_vec().unwrap(), [1, 2]);
-    assert!(error.to_string().contains("use the array that adapt returns"), "{error}");
-    drop(array);
-    assert_all_returned(&device, &heap, "hasty");
-}
-
 /// A program's own rule may keep an array of an upload that fails later.
 #[test]
 fn array_of_failed_adapt_errs() {

@@ -4,23 +4,10 @@ use std::cell::OnceCell;
 use std::sync::Barrier;
 use std::thread;
 
-use gpuheap::emu::{Profile, Schedule};
-use gpuheap::{Device, Heap, MemoryKind, PoolKind, Scope};
+use gpuheap::emu::Schedule;
+use gpuheap::{Heap, MemoryKind, PoolKind, Scope};
 
-use crate::create::KINDS;
-use crate::support::{assert_all_returned, device, heap, make_heap, on_real_gpu};
-
-#[test]
-fn free_returns_memory_to_pool() {
-    let (device, heap) = make_heap(1 << 30, Schedule::OnDemand, PoolKind::Split);
-    for kind in KINDS {
-        let a = heap.target().unwrap().kind(kind).filled(1 << 20, 1_u8).unwrap();
-        a.free().unwrap();
-    }
-    let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.cached > 0), (0, true));
-    assert_all_returned(&device, &heap, "free");
-}
+use crate::support::{assert_all_returned, device, heap, make_heap};
 
 #[test]
 fn release_reports_regained_bytes() {
@@ -154,25 +141,6 @@ fn borrow_outliving_scope_keeps_memory() {
 }
 
 #[test]
-fn zero_on_free_zeroes_memory() {
-    if on_real_gpu() {
-        return;
-    }
-    for kind in KINDS {
-        let (device, heap) = make_heap(1 << 30, Schedule::Seeded(6), PoolKind::Split);
-        let target = heap.target().unwrap().kind(kind);
-        drop(target.zero_on_free(true).filled(600, 7_u8).unwrap());
-        // The next array gets the freed block, rounding included, and writes nothing to it.
-        let next = target.uninit::<u8, _>(1024).unwrap();
-        // SAFETY: the fill with zeros wrote all bytes.
-        let next = unsafe { next.assume_written() };
-        assert_eq!(next.to_vec().unwrap(), [0; 1024], "{kind}");
-        drop(next);
-        assert_all_returned(&device, &heap, kind.name());
-    }
-}
-
-#[test]
 fn array_keeps_heap_and_stream() {
     let device = device(1 << 30, Schedule::OnDemand);
     let a = {
@@ -183,25 +151,4 @@ fn array_keeps_heap_and_stream() {
     let heap: Heap = a.target().heap().clone();
     drop(a);
     assert_all_returned(&device, &heap, "kept alive");
-}
-
-#[test]
-fn arrays_err_after_reset() {
-    if on_real_gpu() {
-        return;
-    }
-    let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
-    let heap = heap(&device, PoolKind::Split);
-    let a = heap.target().unwrap().array(&[1_u8, 2, 3]).unwrap().into_shared();
-    let emulator = device.emulator().unwrap().clone();
-    // SAFETY: nothing else uses the device.
-    let fresh = unsafe { device.reset() }.unwrap();
-    let frees = emulator.calls_of("cuMemFree_v2");
-    for error in [a.to_vec().unwrap_err(), a.free_early().unwrap_err(), a.copy().unwrap_err()] {
-        assert!(error.to_string().starts_with("the device was reset"), "{error}");
-    }
-    assert!(format!("{a:?}").contains("unreadable: the device was reset"), "{a:?}");
-    drop((a, heap));
-    assert_eq!(emulator.calls_of("cuMemFree_v2"), frees);
-    drop(fresh.heap().unwrap().target().unwrap().array(&[1_u8]).unwrap());
 }

@@ -1,7 +1,7 @@
 //! Batches that are uploaded ahead of their turn.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Staging, Stream};
+use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Staging, Stream, Target};
 use gpuheap_pool::testing::Random;
 
 use gpuheap_driver::CUresult;
@@ -28,23 +28,43 @@ fn ends(batch: &DeviceArray<u8>) -> (u8, u8) {
     (read(0), read(BATCH - 1))
 }
 
+/// Calls `each` with `count` batches, each with its index. If `thread` is `true`, a thread uploads
+/// them.
+fn upload(
+    target: &Target,
+    count: usize,
+    ahead: usize,
+    thread: bool,
+    mut each: impl FnMut(usize, DeviceArray<u8>),
+) {
+    let batches = target.batches((0..count).map(batch_of));
+    let mut each = |(nth, batch): (usize, Result<_, Error>)| each(nth, batch.unwrap());
+    if !thread {
+        return batches.prefetch(ahead).enumerate().for_each(each);
+    }
+    std::thread::scope(|scope| {
+        let batches = batches.prefetch_on(scope, ahead).unwrap();
+        assert_eq!(batches.len(), count);
+        batches.enumerate().for_each(&mut each);
+    });
+}
+
 #[test]
 fn data_ten_times_the_limit() {
-    for (ahead, resident) in [(0, 1), (1, 2), (2, 3)] {
+    for (ahead, resident, thread) in
+        [(0, 1), (1, 2), (2, 3)].into_iter().flat_map(|(a, r)| [(a, r, false), (a, r, true)])
+    {
         let device = device(1 << 30, Schedule::Seeded(7));
         let heap = limited(&device, resident);
         let target = heap.target().unwrap();
-        let mut found = Vec::new();
-        for batch in target.batches((0..10 * resident).map(batch_of)).prefetch(ahead) {
-            let batch = batch.unwrap();
+        upload(&target, 10 * resident, ahead, thread, |nth, batch| {
             assert_eq!(batch.stream().id(), target.stream().id());
-            found.push(ends(&batch));
-        }
-        let expected = (0..10 * resident).map(|nth| (nth as u8, 255 - nth as u8));
-        assert_eq!(found, expected.collect::<Vec<_>>(), "{ahead} ahead");
-        let usage = heap.usage().unwrap();
-        assert_eq!(usage.live_peak, (resident * BATCH) as u64, "{ahead} ahead: all of it used");
-        assert!(usage.reserved_peak <= (resident * BATCH) as u64, "{ahead} ahead: {usage:?}");
+            assert_eq!(ends(&batch), (nth as u8, 255 - nth as u8), "{ahead} ahead, {thread}");
+        });
+        let (usage, most) = (heap.usage().unwrap(), (resident * BATCH) as u64);
+        assert!(usage.live_peak <= most, "{ahead} ahead: {usage:?}");
+        assert!(thread || usage.live_peak == most, "{ahead} ahead: all of it used");
+        assert!(usage.reserved_peak <= most, "{ahead} ahead: {usage:?}");
         assert_all_returned(&device, &heap, "ten times");
     }
 }
@@ -53,38 +73,45 @@ fn data_ten_times_the_limit() {
 fn at_most_so_many_have_memory() {
     let device = emulated(1 << 30, Schedule::Seeded(8));
     for ahead in [0, 1, 2, 5] {
-        let heap = limited(&device, 10);
-        let batches = heap.target().unwrap().batches((0..6).map(batch_of)).prefetch(ahead);
+        let heap = limited(&device, 12);
+        let target = heap.target().unwrap();
         let mut live = Vec::new();
-        for batch in batches {
-            // If nothing is uploaded ahead, the batch is freed when the program drops it.
-            let _batch = batch.unwrap();
+        // If nothing is uploaded ahead, the batch is freed when the program drops it.
+        upload(&target, 6, ahead, false, |_, _batch| {
             live.push(heap.usage().unwrap().live as usize / BATCH);
-        }
+        });
         // The first batch is returned as soon as it is uploaded. From the second on, the batches
         // ahead are live too.
         let expected = |nth: usize| if nth == 0 { 1 } else { ahead.clamp(1, 6 - nth) };
         assert_eq!(live, (0..6).map(expected).collect::<Vec<_>>(), "{ahead} ahead");
         assert_eq!(heap.usage().unwrap().live_peak as usize / BATCH, (ahead + 1).min(6));
+        upload(&target, 8, ahead, true, |_, batch| {
+            ends(&batch);
+            assert!(heap.usage().unwrap().live as usize <= (ahead + 1) * BATCH);
+        });
+        assert!(heap.usage().unwrap().live_peak as usize <= (ahead + 1) * BATCH);
         assert_eq!(heap.usage().unwrap().live, 0);
     }
 }
 
 #[test]
 fn short_memory_reduces_batches_ahead() {
-    for resident in [1, 2, 3] {
+    for (resident, thread) in [(1, false), (2, false), (3, false), (1, true), (2, true)] {
         let device = device(1 << 30, Schedule::Seeded(9));
         let heap = limited(&device, resident);
-        let mut batches = heap.target().unwrap().batches((0..8).map(batch_of)).prefetch(5);
         let mut found = Vec::new();
-        while let Some(batch) = batches.next() {
-            found.push(ends(&batch.unwrap()).0);
-            // A batch that waits for memory is included in the length.
-            assert_eq!(batches.len(), 8 - found.len());
-        }
+        upload(&heap.target().unwrap(), 8, 5, thread, |_, batch| found.push(ends(&batch).0));
         assert_eq!(found, (0..8).collect::<Vec<u8>>());
         assert!(heap.usage().unwrap().reserved_peak as usize <= resident * BATCH);
         assert_all_returned(&device, &heap, "fewer");
+    }
+    // A batch that waits for memory is included in the length.
+    let device = device(1 << 30, Schedule::Seeded(9));
+    let heap = limited(&device, 1);
+    let mut batches = heap.target().unwrap().batches((0..8).map(batch_of)).prefetch(5);
+    for left in (0..8).rev() {
+        drop(batches.next().unwrap().unwrap());
+        assert_eq!(batches.len(), left);
     }
 }
 

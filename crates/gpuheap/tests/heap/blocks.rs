@@ -5,7 +5,8 @@ use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUcontext, CUresult, CUstreamCaptureMode};
 
 use crate::support::{
-    assert_all_returned, device, emulated, fill, heap, make_heap, make_heap_and_stream, order,
+    allocate_filled, assert_all_returned, device, emulated, fill, fill_and_free, heap, make_heap,
+    make_heap_and_stream, order,
 };
 
 #[test]
@@ -31,8 +32,7 @@ fn freed_block_is_reused_without_call() {
         let (_device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::OnDemand, pool);
         let block = heap.allocate(3 << 20, &stream).unwrap();
         let address = block.address();
-        fill(&block, 1, &stream);
-        drop(block);
+        fill_and_free(block, 1, &stream);
         let before = heap.usage().unwrap().driver_calls;
         let again = heap.allocate(3 << 20, &stream).unwrap();
         assert_eq!(again.address(), address, "{pool}");
@@ -121,14 +121,11 @@ fn freed_block_crosses_streams_in_order() {
         let (device, heap) = make_heap(64 << 20, Schedule::OnDemand, pool);
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
         // Each request is for 40 of 64 MiB, so on the emulator both get the same memory.
-        let first = heap.allocate(40 << 20, &one).unwrap();
-        fill(&first, 1, &one);
+        let first = allocate_filled(&heap, 40 << 20, 1, &one);
         order(&device, &one, &two);
         fill(&first, 2, &two);
         first.free_on(&two).unwrap();
-        let second = heap.allocate(40 << 20, &three).unwrap();
-        fill(&second, 3, &three);
-        drop(second);
+        drop(allocate_filled(&heap, 40 << 20, 3, &three));
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -140,12 +137,9 @@ fn dropped_stream_loses_nothing() {
         let other = device.stream().unwrap();
         for round in 0..4 {
             let stream = device.stream().unwrap();
-            let block = heap.allocate(40 << 20, &stream).unwrap();
-            fill(&block, round, &stream);
-            drop(block);
+            drop(allocate_filled(&heap, 40 << 20, round, &stream));
             drop(stream);
-            let block = heap.allocate(40 << 20, &other).unwrap();
-            fill(&block, round, &other);
+            let _block = allocate_filled(&heap, 40 << 20, round, &other);
         }
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -166,15 +160,12 @@ fn blocks_outlive_stream_streams_outlive_heap() {
             drop(stream);
             // With this request, the heap notices that the stream ended while blocks of the stream
             // are live.
-            let block = heap.allocate(40 << 20, &other).unwrap();
-            fill(&block, round, &other);
+            let block = allocate_filled(&heap, 40 << 20, round, &other);
             drop((first, second, block));
-            let block = heap.allocate(60 << 20, &other).unwrap();
-            fill(&block, round, &other);
+            let _block = allocate_filled(&heap, 60 << 20, round, &other);
         }
         assert_all_returned(&device, &heap, pool.name());
-        let last = heap.allocate(1 << 20, &other).unwrap();
-        fill(&last, 1, &other);
+        let last = allocate_filled(&heap, 1 << 20, 1, &other);
         drop(heap);
         drop(last);
         other.synchronize().unwrap();
@@ -217,8 +208,7 @@ fn a_dropped_heap_gives_everything_back() {
         let heap: Heap = heap(&device, pool);
         let kept = heap.allocate(100 << 20, &stream).unwrap();
         for bytes in [10 << 20, 1000, 300 << 20] {
-            let block = heap.allocate(bytes, &stream).unwrap();
-            fill(&block, 9, &stream);
+            let _block = allocate_filled(&heap, bytes, 9, &stream);
         }
         drop(heap);
         fill(&kept, 9, &stream);
@@ -273,11 +263,8 @@ fn default_stream_is_never_released() {
         let other = device.stream().unwrap();
         drop(heap.allocate(1 << 20, &other).unwrap());
         // The other handle of the same stream can still be used with its block.
-        fill(&kept, 1, &two);
-        drop(kept);
-        let block = heap.allocate(40 << 20, &other).unwrap();
-        fill(&block, 2, &other);
-        drop(block);
+        fill_and_free(kept, 1, &two);
+        drop(allocate_filled(&heap, 40 << 20, 2, &other));
         assert_all_returned(&device, &heap, pool.name());
     }
 }

@@ -63,9 +63,7 @@ fn capture_is_untouched_by_heap() {
         for mode in MODES {
             let (device, heap) = make_heap(256 * MIB, Schedule::OnDemand, pool);
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
-            let theirs = heap.allocate(5 * MIB, &other).unwrap();
-            fill(&theirs, 1, &other);
-            drop(theirs);
+            drop(allocate_filled(&heap, 5 * MIB, 1, &other));
             let hit = heap.allocate(3 * MIB, &stream).unwrap().address();
             captured(&device, &stream, mode, || {
                 // The stream gets its own cached block and new memory. It gets no block that
@@ -147,9 +145,7 @@ fn capture_frees_return_after_capture() {
         assert!(error.to_string().contains("captures a graph"), "{error}");
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
         // Polling continues for the other streams.
-        let small = heap.allocate(MIB, &other).unwrap();
-        fill(&small, 1, &other);
-        drop(small);
+        drop(allocate_filled(&heap, MIB, 1, &other));
         // The reclaim waits for the other stream. A wait by the program itself would break the
         // capture.
         heap.reclaim(MIB).unwrap();
@@ -168,12 +164,10 @@ fn capturing_stream_never_waits() {
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let block = heap.allocate(64 * MIB, &other).unwrap();
         captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-            fill(&block, 1, &other);
-            drop(block);
+            fill_and_free(block, 1, &other);
             // The reclaim steps wait for the other stream, because that stream is not in the
             // capture.
-            let block = heap.allocate(64 * MIB, &stream).unwrap();
-            fill(&block, 2, &stream);
+            let _block = allocate_filled(&heap, 64 * MIB, 2, &stream);
         });
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -200,8 +194,7 @@ fn capture_free_blocks_only_itself() {
             captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
                 drop(block);
                 for _ in 0..2 {
-                    let theirs = heap.allocate(size, &other).unwrap();
-                    fill(&theirs, 1, &other);
+                    let _theirs = allocate_filled(&heap, size, 1, &other);
                 }
             });
             assert_all_returned(&device, &heap, &format!("{pool} {mine} {size}"));
@@ -232,8 +225,7 @@ fn capture_takes_only_requested_memory() {
             let pending = heap.usage().unwrap().pending;
             assert!(pending <= 4 * MIB, "{pending} bytes are pending for one freed MiB");
             assert!(heap.reclaim(64 * MIB).unwrap() >= 64 * MIB, "what nobody uses can go");
-            let theirs = heap.allocate(900 * MIB, &other).unwrap();
-            fill(&theirs, 1, &other);
+            let _theirs = allocate_filled(&heap, 900 * MIB, 1, &other);
         });
         assert_all_returned(&device, &heap, "a gigabyte");
     }
@@ -268,8 +260,7 @@ fn capture_free_hides_no_memory() {
                     None
                 });
                 let kept: Vec<_> = freed.collect();
-                let theirs = heap.allocate(bytes, &other).unwrap();
-                fill(&theirs, 1, &other);
+                let theirs = allocate_filled(&heap, bytes, 1, &other);
                 drop((kept, theirs));
             });
             assert_all_returned(&device, &heap, &format!("{pool} {bytes}"));
@@ -335,8 +326,7 @@ fn unpooled_capture_free_returns_later() {
         block
     });
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-        let inside = heap.allocate(MIB, &stream).unwrap();
-        fill(&inside, 2, &stream);
+        let inside = allocate_filled(&heap, MIB, 2, &stream);
         drop((before, inside));
         let usage = heap.usage().unwrap();
         assert_eq!((usage.live, usage.pending, usage.cached), (3 * MIB, 4 * MIB, 4 * MIB));
@@ -356,8 +346,7 @@ fn streams_ending_in_capture_lose_nothing() {
         make_heap_and_stream(96 * MIB, Schedule::OnDemand, PoolKind::Split);
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         let other = device.stream().unwrap();
-        let block = heap.allocate(MIB, &other).unwrap();
-        fill(&block, 1, &other);
+        let block = allocate_filled(&heap, MIB, 1, &other);
         drop((block, other));
         drop(heap.allocate(MIB, &stream).unwrap());
         drop(heap.allocate(2 * MIB, &device.stream().unwrap()).unwrap());
@@ -398,8 +387,7 @@ fn graph_runs_on_kept_memory() {
         make_heap_and_stream(96 * MIB, Schedule::OnDemand, PoolKind::Split);
     let mut kept = None;
     let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-        let block = heap.allocate(MIB, &stream).unwrap();
-        fill(&block, 7, &stream);
+        let block = allocate_filled(&heap, MIB, 7, &stream);
         kept = Some(block);
     });
     let (graph, kept) = (graph.unwrap(), kept.unwrap());
@@ -420,10 +408,8 @@ fn heap_ending_in_capture_keeps_graph() {
         for mode in MODES {
             let (device, heap) = make_heap(96 * MIB, Schedule::OnDemand, pool);
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
-            let ours = heap.allocate(5 * MIB, &stream).unwrap();
-            fill(&ours, 1, &stream);
-            let theirs = heap.allocate(20 * MIB, &other).unwrap();
-            fill(&theirs, 2, &other);
+            let ours = allocate_filled(&heap, 5 * MIB, 1, &stream);
+            let theirs = allocate_filled(&heap, 20 * MIB, 2, &other);
             let graph = capture(&device, &stream, mode, || {
                 fill(&ours, 3, &stream);
                 drop((ours, theirs, heap));

@@ -8,7 +8,7 @@ use gpuheap_driver::check;
 use gpuheap_pool::testing::Random;
 
 use crate::planted::{self, Bug, By};
-use crate::support::{assert_all_returned, emulated, fill, heap, order};
+use crate::support::{allocate_filled, assert_all_returned, emulated, fill, heap, order};
 
 const MIB: u64 = 1 << 20;
 
@@ -146,8 +146,7 @@ fn read_recycled(
     let heap = builder.zero_on_free(on_free).zero_on_alloc(on_alloc).build().unwrap();
     let stream = device.stream().unwrap();
     for _ in 0..2 {
-        let block = heap.allocate(1000, &stream).unwrap();
-        fill(&block, 1, &stream);
+        let _block = allocate_filled(&heap, 1000, 1, &stream);
     }
     let block = heap.allocate(1000, &stream).unwrap();
     read(&device, &block, &stream);

@@ -8,8 +8,8 @@ use gpuheap::{Device, Error, ErrorKind, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CUresult, CUstream, check};
 
 use crate::support::{
-    Witness, assert_all_returned, device, emulated, fill, heap, make_foreign_stream, make_heap,
-    on_real_gpu, while_capturing,
+    Witness, allocate_filled, assert_all_returned, device, emulated, fill_and_free, heap,
+    make_foreign_stream, make_heap, on_real_gpu, while_capturing,
 };
 
 const MIB: u64 = 1 << 20;
@@ -70,16 +70,14 @@ fn retired_stream_is_not_queried() {
         for tag in 0..8 {
             let raw = make_foreign_stream(&device);
             let stream = wrap(&device, raw);
-            let block = heap.allocate(40 << 20, &stream).unwrap();
-            fill(&block, tag, &stream);
+            let block = allocate_filled(&heap, 40 << 20, tag, &stream);
             heap.retire(&stream).unwrap();
             drop(stream);
             end(&device, raw);
             // The block outlives its stream, and its memory is still ordered after that stream's
             // work.
             block.free().unwrap();
-            let block = heap.allocate(40 << 20, &own).unwrap();
-            fill(&block, tag, &own);
+            let _block = allocate_filled(&heap, 40 << 20, tag, &own);
         }
         assert_eq!(heap.usage().unwrap().stats.failed_frees, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
@@ -100,11 +98,9 @@ fn stream_retired_early_is_followed_again() {
                     assert!(refused.contains("was retired"), "{pool}: {refused}");
                     stream = wrap(&device, raw);
                 }
-                let block = heap.allocate(40 << 20, &stream).unwrap();
-                fill(&block, tag, &stream);
+                let _block = allocate_filled(&heap, 40 << 20, tag, &stream);
             }
-            let block = heap.allocate(40 << 20, &own).unwrap();
-            fill(&block, tag, &own);
+            let _block = allocate_filled(&heap, 40 << 20, tag, &own);
         }
         heap.retire(&stream).unwrap();
         end(&device, raw);
@@ -226,16 +222,12 @@ fn retire_all_accepts_destroyed_streams() {
         for tag in 0..4 {
             let raw = make_foreign_stream(&device);
             let stream = wrap(&device, raw);
-            let freed = heap.allocate(10 << 20, &stream).unwrap();
-            fill(&freed, tag, &stream);
-            drop(freed);
-            let kept = heap.allocate(20 << 20, &stream).unwrap();
-            fill(&kept, tag, &stream);
+            drop(allocate_filled(&heap, 10 << 20, tag, &stream));
+            let kept = allocate_filled(&heap, 20 << 20, tag, &stream);
             end(&device, raw);
             heap.retire_all().unwrap();
             kept.free().unwrap();
-            let block = heap.allocate(40 << 20, &own).unwrap();
-            fill(&block, tag, &own);
+            let _block = allocate_filled(&heap, 40 << 20, tag, &own);
         }
         assert_eq!(heap.usage().unwrap().stats.failed_frees, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
@@ -250,8 +242,7 @@ fn retire_all_spares_other_streams() {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         heap.retire(&stream).unwrap();
         // The call changed nothing: the stream continues with its block.
-        fill(&block, 1, &stream);
-        drop(block);
+        fill_and_free(block, 1, &stream);
     }
     let error = heap.retire(&two.stream().unwrap()).unwrap_err();
     assert!(error.to_string().contains("use a stream of the heap's own device"), "{error}");
@@ -269,15 +260,13 @@ fn unannounced_frees_take_few_events() {
             // SAFETY: the stream is alive until all memory that was allocated on it is freed.
             let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
             for tag in 0..1000 {
-                let block = heap.allocate(5 << 20, &stream).unwrap();
-                fill(&block, tag as u8, &stream);
+                let block = allocate_filled(&heap, 5 << 20, tag as u8, &stream);
                 block.free().unwrap();
             }
             drop(stream);
             end(&device, raw);
             // The heap can still hand out that memory afterwards.
-            let block = heap.allocate(5 << 20, &own).unwrap();
-            fill(&block, 1, &own);
+            let block = allocate_filled(&heap, 5 << 20, 1, &own);
             let mut witness = Witness::new(&device, 1);
             assert!(witness.see(&block, 1, &own));
             witness.check();
@@ -509,8 +498,7 @@ fn detached_memory_ignores_next_stream() {
             (device.stream().unwrap(), [(); 2].map(|()| make_foreign_stream(&device)));
         // SAFETY: both streams are alive as long as the test uses them.
         let [one, two] = raws.map(|raw| unsafe { device.unannounced_stream(raw) }.unwrap());
-        let block = heap.allocate(40 << 20, &one).unwrap();
-        fill(&block, 1, &one);
+        let block = allocate_filled(&heap, 40 << 20, 1, &one);
         heap.retire(&one).unwrap();
         heap.reclaim_all().unwrap();
         drop(block);

@@ -36,6 +36,12 @@ impl<'a> Theirs<'a> {
         begin_capture(self.device, self.raw, mode);
     }
 
+    /// Begins a capture, and wraps the stream that the heap does not know yet.
+    fn begin_wrapped(&self, mode: CUstreamCaptureMode) -> Stream {
+        self.begin(mode);
+        self.wrap().unwrap()
+    }
+
     fn wrap(&self) -> Result<Stream, Error> {
         // SAFETY: each test ends the stream after its blocks, or announces the stream's end.
         unsafe {
@@ -154,14 +160,11 @@ fn unknown_stream_allocates_in_capture() {
             let heap = heap(device, pool);
             let other = device.stream().unwrap();
             let theirs = Theirs::new(device, unannounced);
-            theirs.begin(mode);
-            let stream = theirs.wrap().unwrap();
+            let stream = theirs.begin_wrapped(mode);
             assert!(stream.is_of_capture() && stream.is_capturing().unwrap());
             assert_eq!(theirs.wrap().unwrap().id(), stream.id(), "one name in a capture");
-            let kept = heap.allocate(3 * MIB, &stream).unwrap();
-            fill(&kept, 1, &stream);
-            let between = heap.allocate(5 * MIB, &stream).unwrap();
-            fill(&between, 2, &stream);
+            let kept = allocate_filled(&heap, 3 * MIB, 1, &stream);
+            let between = allocate_filled(&heap, 5 * MIB, 2, &stream);
             let address = between.address();
             drop(between);
             if pool != PoolKind::None {
@@ -196,11 +199,8 @@ fn memory_freed_in_capture_awaits_graph() {
         let heap = Heap::builder(device).pool(pool).hard_limit(24 * MIB).build().unwrap();
         let other = device.stream().unwrap();
         let theirs = Theirs::new(device, unannounced);
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
-        let block = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
-        drop(block);
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
+        drop(allocate_filled(&heap, 16 * MIB, 1, &stream));
         let refused = |when: &str| {
             let error = heap.allocate(16 * MIB, &other).unwrap_err();
             let cause = error.out_of_memory().map(|figures| figures.cause);
@@ -230,11 +230,8 @@ fn running_graph_memory_is_not_reused() {
         let heap = Heap::builder(&device).pool(pool).hard_limit(24 * MIB).build().unwrap();
         let (other, runner) = (device.stream().unwrap(), device.stream().unwrap());
         let theirs = Theirs::new(&device, true);
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
-        let block = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
-        drop(block);
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
+        drop(allocate_filled(&heap, 16 * MIB, 1, &stream));
         theirs.end().unwrap().run_and_end(&runner);
         // The memory is available only after the launches are done. Otherwise the checks would find
         // a conflict.
@@ -258,8 +255,7 @@ fn forked_streams_of_capture_share_nothing() {
         fork.follow(&theirs);
         let (stream, forked) = (theirs.wrap().unwrap(), fork.wrap().unwrap());
         assert_ne!(stream.id(), forked.id());
-        let block = heap.allocate(5 * MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
+        let block = allocate_filled(&heap, 5 * MIB, 1, &stream);
         let address = block.address();
         drop(block);
         let beside = heap.allocate(5 * MIB, &forked).unwrap();
@@ -292,8 +288,7 @@ fn two_threads_capture_at_once() {
                     let stream = theirs.wrap().unwrap();
                     let mut kept = Vec::new();
                     for round in 0..40 {
-                        let block = heap.allocate((1 + round % 5) * MIB, &stream).unwrap();
-                        fill(&block, tag, &stream);
+                        let block = allocate_filled(&heap, (1 + round % 5) * MIB, tag, &stream);
                         if round % 8 == 0 {
                             kept.push(block);
                         }
@@ -323,8 +318,7 @@ fn broken_capture_returns_its_memory() {
     for_each_case(|device, pool, unannounced, case| {
         let heap = heap(device, pool);
         let theirs = Theirs::new(device, unannounced);
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         let (freed, kept) =
             (heap.allocate(5 * MIB, &stream).unwrap(), heap.allocate(MIB, &stream).unwrap());
         break_capture(&theirs);
@@ -336,8 +330,7 @@ fn broken_capture_returns_its_memory() {
         let known = theirs.wrap().unwrap();
         fill(&kept, 1, &known);
         drop((kept, stream));
-        let block = heap.allocate(MIB, &known).unwrap();
-        fill(&block, 2, &known);
+        let block = allocate_filled(&heap, MIB, 2, &known);
         drop((block, known));
         theirs.end_after(device, &heap, case);
     });
@@ -349,8 +342,7 @@ fn block_outlives_captured_stream() {
         for by_all in [false, true] {
             let (device, heap) = make_heap(64 * MIB, Schedule::OnDemand, pool);
             let theirs = Theirs::new(&device, false);
-            theirs.begin(CUstreamCaptureMode::RELAXED);
-            let stream = theirs.wrap().unwrap();
+            let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
             let [block, another] = [(); 2].map(|()| heap.allocate(5 * MIB, &stream).unwrap());
             assert_eq!(heap.retire(&stream).unwrap_err().kind(), ErrorKind::Capturing);
             let graph = theirs.end().unwrap();
@@ -375,13 +367,11 @@ fn stream_object_serves_after_its_capture() {
     for_each_case(|device, pool, unannounced, case| {
         let heap = heap(device, pool);
         let theirs = Theirs::new(device, unannounced);
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         let array = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
         let released = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
         theirs.end().expect(case).end();
-        let block = heap.allocate(MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
+        let block = allocate_filled(&heap, MIB, 1, &stream);
         let free = |block: Block| block.free_on(&stream).unwrap();
         free(block);
         let other = device.stream().unwrap();
@@ -399,14 +389,11 @@ fn known_block_is_freed_in_capture() {
     for_each_case(|device, pool, unannounced, case| {
         let heap = heap(device, pool);
         let other = device.stream().unwrap();
-        let block = heap.allocate(5 * MIB, &other).unwrap();
-        fill(&block, 1, &other);
+        let block = allocate_filled(&heap, 5 * MIB, 1, &other);
         let theirs = Theirs::new(device, unannounced);
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         block.free_on(&stream).unwrap();
-        let inside = heap.allocate(5 * MIB, &stream).unwrap();
-        fill(&inside, 2, &stream);
+        let inside = allocate_filled(&heap, 5 * MIB, 2, &stream);
         // The block of the capture is freed on a stream outside the capture. The host waits for
         // that stream.
         let outside = device.stream().unwrap();
@@ -422,15 +409,11 @@ fn limit_in_capture_breaks_nothing() {
     for_each_case(|device, pool, unannounced, case| {
         let heap = Heap::builder(device).pool(pool).hard_limit(24 * MIB).build().unwrap();
         let other = device.stream().unwrap();
-        let waiting = heap.allocate(8 * MIB, &other).unwrap();
-        fill(&waiting, 1, &other);
-        drop(waiting);
+        drop(allocate_filled(&heap, 8 * MIB, 1, &other));
         let theirs = Theirs::new(device, unannounced);
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         let first = heap.allocate(8 * MIB, &stream).unwrap();
-        let second = heap.allocate(8 * MIB, &stream).unwrap();
-        fill(&second, 2, &stream);
+        let second = allocate_filled(&heap, 8 * MIB, 2, &stream);
         let error = heap.allocate(16 * MIB, &stream).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{case}");
         heap.reclaim(MIB).unwrap();
@@ -453,15 +436,13 @@ fn device_wait_spares_unknown_capture() {
             // Leaves 32 MiB that become free only after a wait for the device.
             let ended = Theirs::new(&device, true);
             let stream = ended.wrap().unwrap();
-            let detached = heap.allocate(32 * MIB, &stream).unwrap();
-            fill(&detached, 1, &stream);
+            let detached = allocate_filled(&heap, 32 * MIB, 1, &stream);
             stream.synchronize().unwrap();
             heap.retire(&stream).unwrap();
             drop((detached, stream));
             ended.destroy();
             let theirs = Theirs::new(&device, unannounced);
-            theirs.begin(CUstreamCaptureMode::RELAXED);
-            let stream = theirs.wrap().unwrap();
+            let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
             drop(heap.allocate(1000, &stream).unwrap());
             let refused = heap.allocate(32 * MIB, &own).map(drop).map_err(|error| error.kind());
             assert_eq!(refused, Err(ErrorKind::OutOfMemory), "{pool}");
@@ -486,13 +467,11 @@ fn own_default_stream_is_captured_first() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let theirs = Theirs { device: &device, raw: CUstream::PER_THREAD, unannounced: false };
-            theirs.begin(CUstreamCaptureMode::RELAXED);
-            let stream = theirs.wrap().unwrap();
+            let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
             assert!(stream.is_of_capture());
             let (block, kept) =
                 (heap.allocate(MIB, &stream).unwrap(), heap.allocate(MIB, &stream).unwrap());
-            fill(&block, 1, &stream);
-            drop(block);
+            fill_and_free(block, 1, &stream);
             let graph = theirs.end().unwrap();
             fill(&kept, 1, &stream);
             assert!(!theirs.wrap().unwrap().is_of_capture());
@@ -511,8 +490,7 @@ fn captures_in_turns_leave_no_streams() {
     let theirs = Theirs::new(&device, true);
     let mut reserved = 0;
     for round in 0..100 {
-        theirs.begin(CUstreamCaptureMode::GLOBAL);
-        let stream = theirs.wrap().unwrap();
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         let block = heap.allocate(5 * MIB, &stream).unwrap();
         drop(heap.allocate(3 * MIB, &stream).unwrap());
         theirs.end().unwrap().end();
@@ -546,8 +524,7 @@ fn later_broken_capture_keeps_order() {
                 let heap = Heap::builder(&device).pool(pool).hard_limit(24 * MIB).build().unwrap();
                 let other = device.stream().unwrap();
                 let theirs = Theirs::new(&device, false);
-                theirs.begin(CUstreamCaptureMode::RELAXED);
-                let stream = theirs.wrap().unwrap();
+                let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
                 let inside = heap.allocate(16 * MIB, &stream).unwrap();
                 let graph = theirs.end().unwrap();
                 fill(&inside, 1, &stream);
@@ -583,10 +560,8 @@ fn broken_capture_gets_no_graph_memory() {
         let (device, heap) = make_heap(64 * MIB, Schedule::OnDemand, pool);
         let other = device.stream().unwrap();
         let theirs = Theirs::new(&device, false);
-        theirs.begin(CUstreamCaptureMode::RELAXED);
-        let stream = theirs.wrap().unwrap();
-        let freed = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(&freed, 1, &stream);
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
+        let freed = allocate_filled(&heap, 16 * MIB, 1, &stream);
         let address = freed.address();
         drop(freed);
         let graph = theirs.end().unwrap();
@@ -608,11 +583,8 @@ fn heap_ends_before_its_graph() {
         let heap = heap(device, pool);
         let other = device.stream().unwrap();
         let theirs = Theirs::new(device, unannounced);
-        theirs.begin(CUstreamCaptureMode::RELAXED);
-        let stream = theirs.wrap().unwrap();
-        let block = heap.allocate(16 * MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
-        drop(block);
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
+        drop(allocate_filled(&heap, 16 * MIB, 1, &stream));
         let graph = theirs.end().expect(case);
         drop((stream, heap));
         let (mut free, mut total) = (0, 0);
@@ -637,12 +609,9 @@ fn stream_of_two_names_frees() {
         let heap = heap(device, pool);
         let theirs = Theirs::new(device, unannounced);
         let known = theirs.wrap().unwrap();
-        let before = heap.allocate(5 * MIB, &known).unwrap();
-        fill(&before, 1, &known);
-        theirs.begin(CUstreamCaptureMode::RELAXED);
-        let stream = theirs.wrap().unwrap();
-        let inside = heap.allocate(5 * MIB, &stream).unwrap();
-        fill(&inside, 2, &stream);
+        let before = allocate_filled(&heap, 5 * MIB, 1, &known);
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
+        let inside = allocate_filled(&heap, 5 * MIB, 2, &stream);
         let freed = (before.free_on(&stream).is_ok(), inside.free_on(&known).is_ok());
         theirs.end().expect(case).end();
         assert_eq!(freed, (true, true), "{case}");
@@ -708,8 +677,7 @@ fn driver_pool_refuses_unknown_capture() {
         let other = device.stream().unwrap();
         let block = heap.allocate(MIB, &other).unwrap();
         let theirs = Theirs::new(&device, unannounced);
-        theirs.begin(CUstreamCaptureMode::RELAXED);
-        let stream = theirs.wrap().unwrap();
+        let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
         assert!(heap.allocate(MIB, &stream).is_err());
         let _ = block.free_on(&stream);
         theirs.end().expect("a whole capture").end();
@@ -733,8 +701,7 @@ fn other_threads_free_of_own_capture() {
                 let made = scope.spawn(|| {
                     let theirs =
                         Theirs { device: &device, raw: CUstream::PER_THREAD, unannounced: false };
-                    theirs.begin(CUstreamCaptureMode::RELAXED);
-                    let stream = theirs.wrap().unwrap();
+                    let stream = theirs.begin_wrapped(CUstreamCaptureMode::RELAXED);
                     let blocks = [(); 2].map(|()| heap.allocate(5 * MIB, &stream).unwrap());
                     blocks.iter().for_each(|block| fill(block, 1, &stream));
                     let [one, two] = blocks;
@@ -750,9 +717,7 @@ fn other_threads_free_of_own_capture() {
             });
             drop(blocks);
             let other = device.stream().unwrap();
-            let again = heap.allocate(10 * MIB, &other).unwrap();
-            fill(&again, 2, &other);
-            drop(again);
+            drop(allocate_filled(&heap, 10 * MIB, 2, &other));
             await_returned(&device, &heap, pool.name());
         }
     }

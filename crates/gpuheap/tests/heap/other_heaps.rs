@@ -15,7 +15,7 @@ use gpuheap_driver::{CUresult, CUstreamCaptureMode, check};
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{
     assert_all_returned, assert_no_findings, begin_capture, destroy_graph, device, emulated,
-    end_capture, fill, free_memory, heap,
+    end_capture, fill, fill_and_free, free_memory, heap,
 };
 
 const MIB: u64 = 1 << 20;
@@ -78,8 +78,7 @@ fn request_reclaims_other_heaps_cache() {
             assert!(fit.is_yes(), "{what}: {fit}");
             let block = asker.allocate(13 * PIECE, &two);
             let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
-            fill(&block, 2, &two);
-            drop(block);
+            fill_and_free(block, 2, &two);
             // The test continues in the opposite direction.
             drop(hold(&keeper, &one, 13 * PIECE));
             assert_all_returned(&device, &keeper, &what);

@@ -7,7 +7,6 @@ use gpuheap::{Block, Device, Heap, Stream};
 use gpuheap_driver::{CUfunction, CUmodule, Driver};
 use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 
-/// Kind of bug in a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
     /// Writes through the address of a block that was freed.

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, PoolKind, ReclaimStep};
 
-use crate::support::{assert_all_returned, emulated, fill, heap, make_heap, make_heap_and_stream};
+use crate::support::{
+    allocate_filled, assert_all_returned, emulated, fill, fill_and_free, heap, make_heap,
+    make_heap_and_stream,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -22,8 +25,7 @@ fn frees_in_flight_are_waited_for() {
         drop(blocks);
         let block = heap.allocate(60 * MIB, &two);
         let block = block.unwrap_or_else(|error| panic!("{pool}: {error}"));
-        fill(&block, 2, &two);
-        drop(block);
+        fill_and_free(block, 2, &two);
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -111,9 +113,7 @@ fn driver_pool_is_trimmed_for_others() {
         make_heap_and_stream(192 * MIB, Schedule::Seeded(5), PoolKind::Driver);
     let blocks: Vec<_> = (0..5).map(|_| heap.allocate(30 * MIB, &stream).unwrap()).collect();
     drop(blocks);
-    let block = heap.allocate(190 * MIB, &stream).unwrap();
-    fill(&block, 1, &stream);
-    drop(block);
+    drop(allocate_filled(&heap, 190 * MIB, 1, &stream));
     assert_all_returned(&device, &heap, "driver");
 }
 
@@ -121,9 +121,7 @@ fn driver_pool_is_trimmed_for_others() {
 fn reclaim_waits_for_frees_in_flight() {
     for pool in PoolKind::ALL {
         let (device, heap, stream) = make_heap_and_stream(1 << 30, Schedule::OnDemand, pool);
-        let block = heap.allocate(64 * MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
-        drop(block);
+        drop(allocate_filled(&heap, 64 * MIB, 1, &stream));
         heap.reclaim_all().unwrap();
         assert_eq!(heap.usage().unwrap().reserved, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());

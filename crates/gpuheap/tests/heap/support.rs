@@ -32,7 +32,6 @@ pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).build().unwrap()
 }
 
-/// Makes a heap with the given pool on a device that [`device`] returns.
 pub(crate) fn make_heap(memory: u64, schedule: Schedule, pool: PoolKind) -> (Device, Heap) {
     let device = device(memory, schedule);
     let heap = heap(&device, pool);
@@ -47,6 +46,18 @@ pub(crate) fn make_heap_and_stream(
     let (device, heap) = make_heap(memory, schedule, pool);
     let stream = device.stream().unwrap();
     (device, heap, stream)
+}
+
+/// Allocates a block on a stream, and enqueues its fill.
+pub(crate) fn allocate_filled(heap: &Heap, bytes: u64, tag: u8, stream: &Stream) -> Block {
+    let block = heap.allocate(bytes, stream).unwrap();
+    fill(&block, tag, stream);
+    block
+}
+
+/// Enqueues a fill of a block on a stream, and frees the block.
+pub(crate) fn fill_and_free(block: Block, tag: u8, stream: &Stream) {
+    fill(&block, tag, stream);
 }
 
 /// Enqueues a fill of a block on a stream.
@@ -113,7 +124,6 @@ pub(crate) fn make_foreign_stream(device: &Device) -> CUstream {
     raw
 }
 
-/// Begins a capture of a stream.
 pub(crate) fn begin_capture(device: &Device, stream: CUstream, mode: CUstreamCaptureMode) {
     let begun = device.with_current(|driver| {
         // SAFETY: the caller's stream is alive; the driver refuses a second capture.

@@ -11,8 +11,8 @@ use gpuheap_driver::CUresult;
 use gpuheap_pool::testing::Random;
 
 use crate::support::{
-    PAST_SPARE, assert_all_returned, assert_no_findings, device, emulated, fill, free_memory, heap,
-    make_heap, make_heap_and_stream, on_real_gpu, order,
+    PAST_SPARE, allocate_filled, assert_all_returned, assert_no_findings, device, emulated, fill,
+    free_memory, heap, make_heap, make_heap_and_stream, on_real_gpu, order,
 };
 
 /// Pools whose blocks threads cache.
@@ -176,8 +176,8 @@ fn concurrent_drop_and_reacquire_lose_nothing() {
                 let mut held = Vec::new();
                 for _ in 0..400 {
                     let heap = device.heap().unwrap();
-                    let block = heap.allocate(1 + random.below(100_000), &stream).unwrap();
-                    fill(&block, thread as u8, &stream);
+                    let block =
+                        allocate_filled(&heap, 1 + random.below(100_000), thread as u8, &stream);
                     held.push(block);
                     drop(heap);
                     if random.below(2) == 0 {

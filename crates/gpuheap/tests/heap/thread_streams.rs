@@ -8,8 +8,8 @@ use gpuheap::{Block, Device, ErrorKind, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
 use crate::support::{
-    Witness, assert_all_returned, assert_no_findings, begin_capture, device, emulated, fill, heap,
-    make_heap, make_heap_and_stream, on_real_gpu,
+    Witness, allocate_filled, assert_all_returned, assert_no_findings, begin_capture, device,
+    emulated, fill, heap, make_heap, make_heap_and_stream, on_real_gpu,
 };
 
 const MIB: u64 = 1 << 20;
@@ -83,12 +83,6 @@ fn driver_pool_array_frees_on_stream() {
     assert_all_returned(&device, &heap, "an array of the driver's pool");
 }
 
-fn allocate_filled(heap: &Heap, stream: &Stream, tag: u8) -> Block {
-    let block = heap.allocate(40 * MIB, stream).unwrap();
-    fill(&block, tag, stream);
-    block
-}
-
 #[test]
 fn thread_stream_keeps_identity_across_threads() {
     let device = device(1 << 30, Schedule::Immediate);
@@ -115,9 +109,10 @@ fn ended_threads_memory_serves_others() {
         let stream = device.stream().unwrap();
         for tag in 1..6 {
             let mut witness = Witness::new(device, 2);
-            let block = on_a_thread(|| allocate_filled(heap, &thread_stream(device), tag));
+            let block =
+                on_a_thread(|| allocate_filled(heap, 40 * MIB, tag, &thread_stream(device)));
             drop(block);
-            let block = allocate_filled(heap, &stream, tag + 100);
+            let block = allocate_filled(heap, 40 * MIB, tag + 100, &stream);
             witness.see(&block, tag + 100, &stream);
             drop(block);
             witness.check();
@@ -133,14 +128,14 @@ fn stream_works_after_thread_end() {
             let mut witness = Witness::new(device, 4);
             let (stream, block) = on_a_thread(|| {
                 let stream = thread_stream(device);
-                let block = allocate_filled(heap, &stream, tag);
+                let block = allocate_filled(heap, 40 * MIB, tag, &stream);
                 (stream, block)
             });
             witness.see(&block, tag, &stream);
             fill(&block, tag + 10, &stream);
             witness.see(&block, tag + 10, &stream);
             drop(block);
-            let block = allocate_filled(heap, &other, tag + 20);
+            let block = allocate_filled(heap, 40 * MIB, tag + 20, &other);
             witness.see(&block, tag + 20, &other);
             drop(block);
             assert!(!stream.is_retired());
@@ -162,8 +157,8 @@ fn threads_free_others_blocks() {
             let mut witness = Witness::new(device, 64);
             for round in 0..8 {
                 let tag = base + round;
-                let block = heap.allocate(u64::from(round % 3 + 1) * 4 * MIB, &stream).unwrap();
-                fill(&block, tag, &stream);
+                let block =
+                    allocate_filled(&heap, u64::from(round % 3 + 1) * 4 * MIB, tag, &stream);
                 witness.see(&block, tag, &stream);
                 send.send((block, tag)).unwrap();
                 let (theirs, _) = receive.recv().unwrap();
@@ -256,8 +251,7 @@ fn checks_distinguish_thread_streams() {
     let device = emulated(1 << 30, Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let stream = thread_stream(&device);
-    let block = heap.allocate(MIB, &stream).unwrap();
-    fill(&block, 1, &stream);
+    let block = allocate_filled(&heap, MIB, 1, &stream);
     assert_no_findings(&device, "its own thread");
     on_a_thread(|| fill(&block, 2, &thread_stream(&device)));
     assert_eq!(device.emulator().unwrap().findings().unwrap().len(), 1);

@@ -88,15 +88,16 @@ fn extreme_options_never_panic() {
         numbers(0),
     ];
     for profile in profiles {
-        for (kernels, driver_version, limit) in [
-            (Kernels::Own, i32::MIN, u64::MAX),
-            (Kernels::NoOp, i32::MAX, u64::MAX),
-            (Kernels::Own, 13_000, 0),
+        for (kernels, driver_version, limit, schedule) in [
+            (Kernels::Own, i32::MIN, u64::MAX, Schedule::Lag(Duration::MAX)),
+            (Kernels::NoOp, i32::MAX, u64::MAX, Schedule::Seeded(u64::MAX)),
+            (Kernels::Own, 13_000, 0, Schedule::Immediate),
         ] {
             let options = Options {
                 visible: Some(vec![0, usize::MAX]),
                 kernels,
                 driver_version,
+                schedule,
                 faults: FaultPlan::fail_call(0, gpuheap::driver::CUresult::ERROR_UNKNOWN)
                     .out_of_memory_at(limit),
                 ..Options::with_device(profile.clone())
@@ -105,6 +106,7 @@ fn extreme_options_never_panic() {
             for number in [i32::MIN, -1, 0, i32::MAX] {
                 emulator.usage(number);
             }
+            emulator.run_to_idle();
             let Ok(device) = Device::emulated_with(options) else { continue };
             for pool in PoolKind::ALL {
                 let _ = use_device(&device, pool);

@@ -20,7 +20,6 @@ pub(crate) fn two_devices(memory: u64, schedule: Schedule) -> [Device; 2] {
     Device::emulated_devices(options).unwrap().try_into().unwrap()
 }
 
-/// Makes a heap of `device` with the given pool.
 pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).without_environment().build().unwrap()
 }

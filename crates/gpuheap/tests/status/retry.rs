@@ -4,7 +4,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{PoolKind, RunsOut};
 use gpuheap_driver::{CUdeviceptr, DriverError, check};
 
-use crate::support::{assert_all_returned, assert_no_findings, emulated, fill, heap};
+use crate::support::{allocate_filled, assert_all_returned, assert_no_findings, emulated, heap};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,9 +27,7 @@ fn retried_call_gets_cached_memory() {
         let device = emulated(64 * MIB, Schedule::OnDemand);
         let heap = heap(&device, pool);
         let stream = device.stream().unwrap();
-        let block = heap.allocate(40 * MIB, &stream).unwrap();
-        fill(&block, 1, &stream);
-        drop(block);
+        drop(allocate_filled(&heap, 40 * MIB, 1, &stream));
         let take = || -> Result<CUdeviceptr, DriverError> {
             // The closure is called with no lock of the heap held.
             heap.usage().unwrap();

@@ -8,7 +8,8 @@ use gpuheap::{Cause, Fit, Heap, InTheWay, Limits, PoolKind};
 use gpuheap_driver::CUresult;
 
 use crate::support::{
-    assert_all_returned, assert_no_findings, device, emulated, fill, heap, while_capturing,
+    allocate_filled, assert_all_returned, assert_no_findings, device, emulated, heap,
+    while_capturing,
 };
 
 const MIB: u64 = 1 << 20;
@@ -62,9 +63,7 @@ fn driver_frees_in_capture_unpromised() {
             let keeper = heap(&device, PoolKind::Driver);
             let asker = if is_sibling { heap(&device, pool) } else { keeper.clone() };
             let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
-            let block = keeper.allocate(64 * MIB, &stream).unwrap();
-            fill(&block, 1, &stream);
-            drop(block);
+            drop(allocate_filled(&keeper, 64 * MIB, 1, &stream));
             while_capturing(&stream, || {
                 let fit = asker.would_fit(64 * MIB).unwrap();
                 let asked = asker.allocate(64 * MIB, &other);

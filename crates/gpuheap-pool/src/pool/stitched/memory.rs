@@ -43,7 +43,6 @@ impl Memory {
         self.loose.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Returns the number of chunks.
     pub(super) fn count(&self) -> usize {
         self.pieces.len()
     }

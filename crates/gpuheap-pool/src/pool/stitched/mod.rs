@@ -320,7 +320,7 @@ impl Stitched {
             let range = self.primary.blocks[key].range;
             let at_primary = range == NONE;
             let place = if at_primary { Place::Primary(address, key) } else { Place::Range(range) };
-            self.placement_log.note(bytes, place, followed);
+            self.placement_log.append(bytes, place, followed);
         }
         Ok(Some(grant))
     }
@@ -717,7 +717,7 @@ impl Stitched {
         }
         let held = self.take_mapped(&runs, id);
         let Some(&key) = held.first() else { return Ok(None) };
-        self.ranges.hold(id, held);
+        self.ranges.store_held(id, held);
         Ok(Some(BlockRef { key, address, bytes }))
     }
 

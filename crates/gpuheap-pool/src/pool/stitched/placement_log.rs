@@ -143,7 +143,7 @@ impl PlacementLog {
     /// Notes the place of a request. `followed` is `true` if the matching earlier request had the
     /// same place.
     #[inline]
-    pub(super) fn note(&mut self, bytes: u64, place: Place, followed: bool) {
+    pub(super) fn append(&mut self, bytes: u64, place: Place, followed: bool) {
         self.followed = followed;
         let units = units(bytes);
         let entry = match place {
@@ -222,7 +222,7 @@ mod tests {
                 let bytes = (size + 7) * 512 * 13;
                 known +=
                     usize::from(placement_log.find_place(bytes) == Some(Place::Primary(bytes, 0)));
-                placement_log.note(bytes, Place::Primary(bytes, 0), true);
+                placement_log.append(bytes, Place::Primary(bytes, 0), true);
             }
         }
         known
@@ -232,7 +232,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "it fills a log of 131,072 entries")]
     fn loop_stays_known_after_counter_wraps() {
         let mut placement_log = PlacementLog::default();
-        (0..LOG).for_each(|_| placement_log.note(512, Place::Primary(1, 0), true));
+        (0..LOG).for_each(|_| placement_log.append(512, Place::Primary(1, 0), true));
         let first = known(&mut placement_log);
         assert!(first > 800, "{first} of 1000");
         // Simulates many more requests. The count grows by a multiple of the ring's length, so the

@@ -7,7 +7,6 @@
 /// Free blocks by size, then by address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FreeBlocks {
-    /// The last block of each chunk.
     lasts: Vec<Free>,
     /// Chunks in order, none of them empty.
     chunks: Vec<Vec<Free>>,
@@ -54,7 +53,6 @@ impl FreeBlocks {
         self.chunks[chunk].insert(index, free);
     }
 
-    /// Removes a block, if the list contains it.
     pub(super) fn remove(&mut self, bytes: u64, address: u64) {
         let position = self.first_not_below(bytes, address);
         let found = self.chunks.get(position.chunk).map(|chunk| chunk[position.index]);
@@ -63,7 +61,6 @@ impl FreeBlocks {
         }
     }
 
-    /// Removes the block at a position.
     pub(super) fn remove_at(&mut self, position: Position) {
         let Position { chunk: at, index } = position;
         let chunk = &mut self.chunks[at];
@@ -89,7 +86,6 @@ impl FreeBlocks {
         Some((bytes, block))
     }
 
-    /// Returns the next position.
     pub(super) fn next(&self, position: Position) -> Position {
         let Position { chunk, index } = position;
         if index + 1 < self.chunks[chunk].len() {

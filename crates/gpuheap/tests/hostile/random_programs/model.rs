@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// An element with a model.
 pub(super) trait Model:
     Plain + Item<Group = Elements> + Zeroable + PartialEq + Debug
 {

@@ -131,7 +131,6 @@ impl Bins {
         found
     }
 
-    /// Returns the keys of all blocks.
     pub(crate) fn keys<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
         let first = if self.heads[0] == NONE { self.after(0) } else { Some(0) };
         // Uses the bit sets: reading every bin took a third of the time of many requests.

@@ -129,7 +129,6 @@ pub(crate) struct Block {
     /// Number of the stitched range that the block is mapped to.
     pub(crate) range: u32,
     pub(crate) state: State,
-    /// `true` if the block is for small requests.
     pub(crate) small: bool,
     /// `true` if the block is in the list of boundaries.
     pub(crate) boundary: bool,

@@ -207,7 +207,6 @@ impl Primary {
         (address - self.address_ranges[at].base < self.address_ranges[at].bytes).then_some(at)
     }
 
-    /// Returns the block that holds `address`.
     pub(crate) fn block_at(&self, address: u64) -> Option<u32> {
         let addresses = &self.address_ranges[self.address_range_at(address)?];
         let mut key = *addresses.cover.get(((address - addresses.base) / PAGE) as usize)?;
@@ -220,7 +219,6 @@ impl Primary {
         }
     }
 
-    /// Returns `true` if `address` has memory.
     pub(crate) fn holds_memory(&self, address: u64) -> bool {
         self.block_at(address).is_some_and(|key| self.blocks[key].state != State::Unbacked)
     }

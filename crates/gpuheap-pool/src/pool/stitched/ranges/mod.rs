@@ -151,7 +151,7 @@ impl Ranges {
     }
 
     /// Marks a range as live, with the primary blocks `held` that it holds.
-    pub(crate) fn hold(&mut self, id: u32, held: Vec<u32>) {
+    pub(crate) fn store_held(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
         if let Some(range) = self.ranges.get_mut(id) {
             self.by_size.remove(&(range.bytes, id));
@@ -229,7 +229,6 @@ impl Ranges {
         Ok(())
     }
 
-    /// Returns the number of the range that contains `address`.
     pub(crate) fn holding(&self, address: u64) -> Option<u32> {
         let holds =
             |range: &Range| (range.mapped_at..range.mapped_at + range.length).contains(&address);
