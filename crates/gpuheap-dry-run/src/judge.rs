@@ -266,11 +266,9 @@ fn collect_notes(
     let libraries: BTreeSet<&String> =
         run.processes.iter().flat_map(outcome::static_runtimes).collect();
     if is_headline && !libraries.is_empty() && modules.is_empty() {
-        notes.push(
-            "build the program with the shared CUDA runtime, and run that. In CMake: \
-             set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)"
-                .to_owned(),
-        );
+        let remedy = "build the program with the shared CUDA runtime, and run that. In CMake: \
+                      set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)";
+        notes.push(remedy.to_owned());
     }
     notes.extend(libraries.into_iter().filter(|_| !is_headline).map(|library| {
         format!(
@@ -377,10 +375,8 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
         let limit =
             options.time_limit.map(|limit| format!(" --time-limit {}s", limit.as_secs_f64()));
         let limit = limit.unwrap_or_default();
-        let allowed = match options.allow_oversubscription {
-            true => " --allow-oversubscription",
-            false => "",
-        };
+        let allowed =
+            ["", " --allow-oversubscription"][usize::from(options.allow_oversubscription)];
         let program = &verdict.program;
         let card = shell_word(card);
         let reads: String = options.results.iter().map(set_result).collect();

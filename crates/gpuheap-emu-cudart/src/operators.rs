@@ -41,10 +41,9 @@ type Argument = *mut c_void;
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal) $(and $($more:ident: $type:ty),+)?;)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
-        // SAFETY: only PyTorch has a function of this name. The name includes the types of the
-        // arguments: at most six, each in a register of this architecture, and those of the row on
-        // the stack. This library is loaded before PyTorch's libraries, so this function replaces
-        // PyTorch's.
+        // SAFETY: only PyTorch has a function of this name, with the types of its arguments: six
+        // in registers of this architecture, and the row's on the stack. This library is loaded
+        // before PyTorch's libraries, so this function replaces PyTorch's.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(export_name = $symbol)]
         unsafe extern "C-unwind" fn $name(

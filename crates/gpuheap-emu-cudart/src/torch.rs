@@ -32,7 +32,7 @@ pub(crate) struct Tensor(*const c_void);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 /// Number of blocks that PyTorch's allocator handed out on devices.
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
-/// Bytes that PyTorch's allocator has allocated on the device of its last report.
+/// Bytes that PyTorch's allocator had allocated on a device after its last allocation.
 static LIVE: AtomicU64 = AtomicU64::new(0);
 
 /// Writes the peak of bytes that PyTorch's allocator had allocated on one device, the number of
@@ -84,10 +84,8 @@ unsafe extern "C-unwind" fn report(
 ) {
     static HANDED_OUT: OnceLock<Option<ReportRange>> = OnceLock::new();
     static PYTORCHS: OnceLock<Option<Report>> = OnceLock::new();
-    if device.kind == CUDA {
-        LIVE.store(allocated as u64, Ordering::Relaxed);
-    }
     if let (CUDA, Ok(bytes @ 1..)) = (device.kind, u64::try_from(bytes)) {
+        LIVE.store(allocated as u64, Ordering::Relaxed);
         PEAK.fetch_max(allocated as u64, Ordering::Relaxed);
         BLOCKS.fetch_add(1, Ordering::Relaxed);
         contents::forget(block.addr() as u64, bytes);

@@ -60,11 +60,9 @@ fn cudnn_reports_workspaces_and_weights() {
     let reports = tempfile::tempdir().unwrap();
     // The convolution's first three plans, and the plan that supports every convolution. The
     // workspaces of the loss and the LSTM's spaces are as on an H200.
-    assert_eq!(
-        run("cudnn", reports.path()),
-        "workspace 13139968\nworkspace 13139968\nworkspace 21528576\nworkspace 0\n\
-         by algorithm 13139968\nloss 978880, 6765632\nweights 92372992, reserve 891289856\n"
-    );
+    let expected = "workspace 13139968\nworkspace 13139968\nworkspace 21528576\nworkspace 0\n\
+         by algorithm 13139968\nloss 978880, 6765632\nweights 92372992, reserve 891289856\n";
+    assert_eq!(run("cudnn", reports.path()), expected);
     let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
     let report = std::fs::read_to_string(files[0].path()).unwrap();
     assert!(report.contains("], \"timed_workspace\": 21528576}"), "{report}");
@@ -75,12 +73,10 @@ fn libraries_take_measured_memory() {
     let reports = tempfile::tempdir().unwrap();
     let libraries = [&library::LIBRARIES, &library::LIBCUDA];
     // As on two H200, after each call. The first call also loads PyTorch's kernels: 46 granules.
-    assert_eq!(
-        run_beside(&libraries, "memory", reports.path()),
-        "communicator: 0, 193\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
+    let expected = "communicator: 0, 193\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
          another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
          further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n\
          one on each device: 0, 99\ncuBLAS: 0, 34\nagain: 0, 32\ndestroyed: 0, -32\ncuDNN: 0, 6\n\
-         again: 0, 4\n"
-    );
+         again: 0, 4\n";
+    assert_eq!(run_beside(&libraries, "memory", reports.path()), expected);
 }
