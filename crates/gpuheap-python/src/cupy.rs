@@ -1,9 +1,7 @@
 //! CuPy's allocator. CuPy calls it for each array, with the interpreter's lock held.
 //!
-//! CuPy keeps its own `CFunctionAllocatorMemory`, which calls a C function to free its memory.
-//! Making an object of this module would take longer than making the block.
-
-mod objects;
+//! CuPy keeps its own `CFunctionAllocatorMemory`. It calls one C function to get memory and another
+//! to free it. Making an object of this module would take longer than making the block.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -22,7 +20,6 @@ use crate::libraries::CUPY;
 use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::charge;
-use objects::Objects;
 
 /// Sizes are multiples of this many bytes, as in CuPy's own pool. Programs use the whole `size`.
 const UNIT: u64 = 512;
@@ -38,8 +35,6 @@ pub(crate) struct CupyAllocator {
     /// Both functions in CuPy's C interface; `None` if this CuPy lacks the function.
     device_function: Option<DeviceFunction>,
     handle_function: Option<HandleFunction>,
-    /// Makes both objects of an allocation; `None` if this CuPy's differ. Then calls make them.
-    objects: Option<Objects>,
     /// CuPy's classes of a memory and of a pointer to it.
     memory_class: Py<PyAny>,
     pointer_class: Py<PyAny>,
@@ -68,8 +63,6 @@ impl CupyAllocator {
         let device_function = c_function(&device, "get_device_id", DEVICE_SIGNATURE)?;
         let handle_function = c_function(&stream, "get_current_stream_ptr", HANDLE_SIGNATURE)?;
         let number = |function: *const ()| (function as usize).into_pyobject(py);
-        let memory_class = memory.getattr("CFunctionAllocatorMemory")?;
-        let pointer_class = memory.getattr("MemoryPointer")?;
         Ok(CupyAllocator {
             heaps: by_device,
             get_device: device.getattr("get_device_id")?.unbind(),
@@ -80,9 +73,8 @@ impl CupyAllocator {
             // SAFETY: the capsule's name is the signature of this function type.
             handle_function: handle_function
                 .map(|found| unsafe { std::mem::transmute::<*mut c_void, HandleFunction>(found) }),
-            objects: Objects::find(&memory_class, &pointer_class),
-            memory_class: memory_class.unbind(),
-            pointer_class: pointer_class.unbind(),
+            memory_class: memory.getattr("CFunctionAllocatorMemory")?.unbind(),
+            pointer_class: memory.getattr("MemoryPointer")?.unbind(),
             take: number(take as *const ())?.into_any().unbind(),
             free: number(free as *const ())?.into_any().unbind(),
         })
@@ -100,21 +92,16 @@ impl CupyAllocator {
         let owner = this.owner(py, device)?;
         // A size above the largest multiple stays as it is, and the heap refuses it.
         let bytes = nbytes.0.checked_next_multiple_of(UNIT).unwrap_or(nbytes.0);
-        let (address, memory) = match bytes {
-            0 => (0, null_mut()),
+        let memory = match bytes {
+            0 => null_mut(),
             _ => match this.allocate(py, owner, bytes) {
-                Ok(memory) => (memory.address(), Box::into_raw(Box::new(memory))),
+                Ok(memory) => Box::into_raw(Box::new(memory)),
                 Err(error) => {
                     let error = slf.call_method1("_error", (error.into_value(py), bytes))?;
                     return Err(PyErr::from_value(error));
                 }
             },
         };
-        if let Some(objects) = &this.objects {
-            let values = [address as usize, bytes as usize, memory as usize];
-            // SAFETY: `free` accepts the memory once.
-            return unsafe { objects.make(py, values, free, device) };
-        }
         TAKEN.set(null_mut());
         let arguments = (bytes, memory as usize, &this.take, &this.free, device);
         match this.memory_class.bind(py).call1(arguments) {
