@@ -38,7 +38,8 @@ impl Order {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         let number = state.count_free(self.moments.as_ref());
-        if state.transient && !state.retired {
+        // Only the end of its graph completes frees of a capture.
+        if state.transient && !state.retired && !state.is_of_capture() {
             let _ = group_calls(source, |source| self.record(stream.slot(), source));
         }
         Ticket { slot: stream.slot, number }
