@@ -3,6 +3,8 @@
 //! CPython's functions make an object for each frame and need the interpreter's lock. [`places`]
 //! needs no object and no lock: it reads the interpreter's structures, in known versions.
 
+use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
 use std::sync::{PoisonError, RwLock};
 
 use gpuheap_capture::CPython;
@@ -13,8 +15,7 @@ use pyo3::{ffi, intern};
 static LAYOUT: RwLock<Option<CPython>> = RwLock::new(None);
 
 unsafe extern "C" {
-    /// State of the interpreter.
-    static _PyRuntime: u8;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
 /// Returns the calling thread's frames: the address of each code object, and the offset of its
@@ -36,8 +37,11 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
 /// Makes [`places`] read frames until the interpreter exits, if its structures are known.
 pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
+    // Not in the stable interface of CPython, so an interpreter may lack it. SAFETY: null stands
+    // for all libraries, and the name ends with a zero.
+    let runtime = unsafe { dlsym(null_mut(), c"_PyRuntime".as_ptr()) };
     // SAFETY: the symbol is the interpreter's state.
-    let known = unsafe { CPython::new((version.major, version.minor), &raw const _PyRuntime) };
+    let known = unsafe { CPython::new((version.major, version.minor), runtime.cast()) };
     // A build for debugging or without the interpreter's lock has flags.
     let flags: String = py.import("sys")?.getattr("abiflags")?.extract()?;
     let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };

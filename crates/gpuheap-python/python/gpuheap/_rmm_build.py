@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tempfile
 import warnings
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,12 +121,14 @@ def _folder_of(package: str) -> str:
 
 
 def _library() -> Path:
-    """Returns the path of the native resource for the versions of RMM, gpuheap and Python."""
+    """Returns the path of the native resource for the versions of RMM, gpuheap and Python, and for
+    its source."""
     import rmm
 
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     of_rmm = rmm.__version__  # pyright: ignore[reportAttributeAccessIssue]
-    versions = f"rmm-{of_rmm}-gpuheap-{_gpuheap.__version__}"
+    source = zlib.crc32(_SOURCE.read_bytes())
+    versions = f"rmm-{of_rmm}-gpuheap-{_gpuheap.__version__}-{source:08x}"
     # The suffix names the release of Python, its variant and the machine.
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return Path(cache, "gpuheap", versions, f"gpuheap_rmm_native{suffix}")

@@ -291,7 +291,7 @@ def _csv(
         raise
     except ValueError as error:
         text, place = str(error), f"in {_name(file)}"
-        if found := re.search(r"column #(\d+): CSV conversion error", text):
+        if found := re.search(r"column #(\d+):.*CSV conversion error", text):
             name = dict(enumerate(names())).get(int(found[1]), "name")
             error.add_note(
                 f"{place}, column {name!r}: its type comes from the first part of the file; pass one "
