@@ -111,7 +111,12 @@ impl Heap {
         let builder = with(builder, bytes(soft_limit)?, HeapBuilder::soft_limit);
         let builder = with(builder, bytes(pinned_limit)?, HeapBuilder::pinned_limit);
         let total_limit = match total_limit.map(|given| (given, given.cast::<Heap>())) {
-            Some((_, Ok(heap))) => heap.get().owner.heap.total_limit(),
+            Some((_, Ok(heap))) => {
+                let shared = heap.get().owner.heap.total_limit();
+                Some(shared.ok_or_else(|| {
+                    PyValueError::new_err("total_limit= names a heap that has no total limit")
+                })?)
+            }
             Some((given, Err(_))) => Some(TotalLimit::new(parse_size(given, total)?)),
             None => None,
         };

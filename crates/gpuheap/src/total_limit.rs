@@ -130,7 +130,7 @@ impl Share {
         let Total { most, reserved, .. } = &*limit.0;
         let grown = |sum: u64| sum.checked_add(bytes).filter(|sum| sum <= most);
         let claimed = reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
-        claimed.map_err(|_| SourceError::OutOfMemory)?;
+        claimed.map_err(|_| SourceError::Limited)?;
         part.reserved.fetch_add(bytes, Ordering::Relaxed);
         self.reserved += bytes;
         Ok(())

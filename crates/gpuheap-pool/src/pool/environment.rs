@@ -64,6 +64,7 @@ impl Environment<'_> {
         let before = self.before_grant();
         let segment = match self.source.take(bytes, stream) {
             Ok(segment) => segment,
+            Err(SourceError::Limited) => return Err(Shortage::Limit(growth)),
             Err(SourceError::OutOfMemory) => {
                 let by_limit = match self.limits.hard {
                     Some(limit) => self.reserved()?.saturating_add(growth) > limit,
@@ -102,6 +103,7 @@ impl Environment<'_> {
         let before = self.before_grant();
         let created = self.pages().and_then(|pages| pages.create(bytes));
         let chunk = created.map_err(|error| match error {
+            SourceError::Limited => Shortage::Limit(bytes),
             SourceError::OutOfMemory => Shortage::Device(bytes),
             error => Shortage::Failed(error),
         })?;

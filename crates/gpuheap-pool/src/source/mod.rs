@@ -32,6 +32,8 @@ pub type SourceResult<T = ()> = Result<T, SourceError>;
 pub enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
+    /// A limit of several heaps was reached between the check of the limits and the request.
+    Limited,
     /// The stream takes no work now, so it cannot wait and no stream can wait for it. It is
     /// capturing a graph, or was retired. Or it is a transient stream (one that may end
     /// unannounced) and no fence could be recorded while its handle was valid.

@@ -163,8 +163,8 @@ def install(
             "gpuheap is installed already, with other arguments; call gpuheap.installed().undo() first, or use "
             "gpuheap.installed()"
         )
-    others = (device, chosen, total_limit, settings)
-    if heap is not None and (any(others) or limit != "80%"):
+    others = (device, chosen, total_limit, settings or None)
+    if heap is not None and (limit != "80%" or any(each is not None for each in others)):
         raise BadInput(
             "limit, device and settings are for a new heap; set them where you make the heap that you pass"
         )

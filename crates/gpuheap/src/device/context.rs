@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use gpuheap_driver::nvtx::MemoryNames;
 use gpuheap_driver::{
@@ -58,6 +58,10 @@ pub(crate) struct Context {
     forks: u32,
     /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
+    /// Locked for writing during a reset, and for reading by requests on other devices that reclaim
+    /// this device's memory. Threads that use the device do not lock it: they must not during a
+    /// reset.
+    resets: RwLock<()>,
     /// Results of [`can_reach`](Context::can_reach), keyed by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
     /// Other devices that access this device's memory.
@@ -129,6 +133,7 @@ impl Context {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             forks,
             lost: AtomicBool::new(false),
+            resets: RwLock::default(),
             peers: Mutex::default(),
             readers: Mutex::default(),
             virtual_memory: OnceLock::new(),
@@ -409,6 +414,11 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
+    /// Delays resets until the guard is dropped. Blocks while a reset runs.
+    pub(crate) fn no_reset(&self) -> RwLockReadGuard<'_, ()> {
+        self.resets.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Ends the context with everything that the process has in it, and releases this reference to
     /// it.
     ///
@@ -421,6 +431,7 @@ impl Context {
             Err(ContextError::Gone(gone)) => return Err(gone.into()),
             Err(ContextError::Driver(_)) | Ok(()) => {}
         }
+        let _reset = self.resets.write().unwrap_or_else(PoisonError::into_inner);
         for holder in self.holders.all() {
             holder.before_reset();
         }

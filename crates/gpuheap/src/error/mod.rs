@@ -152,7 +152,7 @@ impl From<SourceError> for Error {
             SourceError::Gone(gone) => Fault::Gone(gone),
             SourceError::HostBorrowed => return HostBorrowed.into(),
             SourceError::Capturing => Fault::Refused(ErrorKind::Capturing, CAPTURING.to_owned()),
-            SourceError::OutOfMemory => Fault::Refused(
+            SourceError::OutOfMemory | SourceError::Limited => Fault::Refused(
                 ErrorKind::OutOfMemory,
                 "the driver has no memory left for its own bookkeeping; free some and try again"
                     .to_owned(),

@@ -211,9 +211,16 @@ impl Store {
             if rounds == MOST_ROUNDS {
                 return last;
             }
-            match (self.reclaim_from_others(missing.limited(), u64::MAX), tried.last_mut()) {
-                (Some(regained @ 1..), Some((_, sum))) => *sum = sum.saturating_add(regained),
-                _ => return last,
+            let regained = self.reclaim_from_others(missing.limited(), u64::MAX).unwrap_or(0);
+            // Another device's request may have ended since, and left its share of the limit.
+            let has_room = missing.limited().is_some_and(|bytes| {
+                self.lock().left_of_total(bytes).is_some_and(|left| left >= bytes)
+            });
+            if regained == 0 && !has_room {
+                return last;
+            }
+            if let Some((_, sum)) = tried.last_mut() {
+                *sum = sum.saturating_add(regained);
             }
         }
     }

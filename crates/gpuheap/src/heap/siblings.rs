@@ -59,24 +59,24 @@ impl Store {
             });
         };
         reach(&|store, bytes| store.give_back_unused(bytes));
+        // Another device's work may wait for work that this thread has yet to enqueue here.
+        let can_wait = |store: &Store| Arc::ptr_eq(&store.context, &self.context);
         reach(&|store, bytes| {
-            let _ = store.wait_for_pending();
+            if can_wait(store) {
+                let _ = store.wait_for_pending();
+            }
             store.give_back_unused(bytes)
         });
         // Frees on retired streams may have no fences, and a driver's pool may keep memory until a
         // wait for the device.
-        let mut waits: Vec<Arc<Context>> = Vec::new();
+        let mut needs_wait = false;
         self.visit_others(is_total, |store| {
             let state = store.lock();
-            if state.source.is_stream_ordered() || state.order.needs_device() {
-                waits.push(store.context.clone());
-            }
+            let needs = state.source.is_stream_ordered() || state.order.needs_device();
+            needs_wait |= needs && can_wait(store);
         });
-        waits.dedup_by_key(|context| context.number());
-        if regained < bytes && !waits.is_empty() {
-            for context in waits.iter().filter(|context| !context.holders.is_any_capturing()) {
-                let _ = context.synchronize();
-            }
+        if regained < bytes && needs_wait && !self.context.holders.is_any_capturing() {
+            let _ = self.context.synchronize();
             self.visit_others(is_total, |store| {
                 if regained < bytes {
                     regained = regained.saturating_add(store.give_back_unused(bytes - regained));
@@ -139,6 +139,11 @@ impl Store {
             (Some(own), theirs) => theirs.as_ref().is_some_and(|theirs| theirs.is_same(own)),
         };
         for context in total.map_or_else(|| vec![self.context.clone()], TotalLimit::contexts) {
+            let is_elsewhere = !Arc::ptr_eq(&context, &self.context);
+            let _no_reset = is_elsewhere.then(|| context.no_reset());
+            if context.check_alive().is_err() {
+                continue;
+            }
             visit(&context, |heap| {
                 let others = heap.stores().filter(|store| store.number != self.number);
                 others.filter(|store| is_other(store)).for_each(&mut work);

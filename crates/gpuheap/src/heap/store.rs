@@ -474,13 +474,13 @@ impl StoreState {
         Some(total.bytes().saturating_sub(elsewhere.saturating_sub(spare)))
     }
 
-    /// Returns the bytes that are left of the total limit, if that limit alone refuses `bytes`.
+    /// Returns the bytes that are left of the total limit, if the store's own limit allows `bytes`.
     pub(crate) fn left_of_total(&mut self, bytes: u64) -> Option<u64> {
         let total = self.total.as_ref()?;
         let left = total.bytes().saturating_sub(total.reserved());
         let grown = self.source.reserved().ok()?.saturating_add(bytes);
         let is_within = self.limits.hard.is_none_or(|hard| grown <= hard);
-        (left < bytes && is_within).then_some(left)
+        is_within.then_some(left)
     }
 
     /// Returns the bytes that the limit and the device still allow the store to take from the

@@ -79,6 +79,7 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
         SourceError::Driver(error) => NoVirtualMemory::Refused(driver_error(error)),
         SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
         SourceError::OutOfMemory
+        | SourceError::Limited
         | SourceError::StreamUnusable
         | SourceError::Capturing
         | SourceError::HostBorrowed => NoVirtualMemory::Full,

@@ -288,7 +288,7 @@ fn two_threads_capture_at_once() {
                     let stream = theirs.wrap().unwrap();
                     let mut kept = Vec::new();
                     for round in 0..40 {
-                        let block = allocate_filled(&heap, (1 + round % 5) * MIB, tag, &stream);
+                        let block = allocate_filled(heap, (1 + round % 5) * MIB, tag, &stream);
                         if round % 8 == 0 {
                             kept.push(block);
                         }

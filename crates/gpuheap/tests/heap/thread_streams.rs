@@ -157,8 +157,7 @@ fn threads_free_others_blocks() {
             let mut witness = Witness::new(device, 64);
             for round in 0..8 {
                 let tag = base + round;
-                let block =
-                    allocate_filled(&heap, u64::from(round % 3 + 1) * 4 * MIB, tag, &stream);
+                let block = allocate_filled(heap, u64::from(round % 3 + 1) * 4 * MIB, tag, &stream);
                 witness.see(&block, tag, &stream);
                 send.send((block, tag)).unwrap();
                 let (theirs, _) = receive.recv().unwrap();
