@@ -1,11 +1,14 @@
 //! A limit that the heaps of several devices share.
 
+use std::time::Duration;
+
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Heap, PoolKind, Stream, TotalLimit};
 use gpuheap_driver::CUresult;
 use proptest::prelude::*;
 
 use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::allocate_filled;
 
 const MIB: u64 = 1 << 20;
 /// Pools that a total limit counts.
@@ -22,9 +25,13 @@ struct Machine {
 
 impl Machine {
     fn new(devices: usize, pool: PoolKind, bytes: u64) -> Machine {
+        Machine::scheduled(devices, pool, bytes, Schedule::Seeded(1))
+    }
+
+    fn scheduled(devices: usize, pool: PoolKind, bytes: u64, schedule: Schedule) -> Machine {
         let profile = || Profile::with_memory(256 * MIB).without_context();
         let devices = (0..devices).map(|_| profile()).collect();
-        let options = Options { devices, schedule: Schedule::Seeded(1), ..Options::default() };
+        let options = Options { devices, schedule, ..Options::default() };
         let devices = Device::emulated_devices(options).unwrap();
         let limit = TotalLimit::new(bytes);
         let heap = |device| Heap::builder(device).pool(pool).total_limit(limit.clone()).build();
@@ -61,6 +68,17 @@ fn other_devices_give_cached_memory_back() {
         drop(machine.heaps);
         assert_eq!(machine.limit.reserved(), 0);
     }
+}
+
+#[test]
+fn request_waits_for_no_other_device() {
+    let lag = Schedule::Lag(Duration::from_secs(1));
+    let machine = Machine::scheduled(2, PoolKind::Stitched, 128 * MIB, lag);
+    drop(allocate_filled(&machine.heaps[1], 100 * MIB, 1, &machine.streams[1]));
+    let error = machine.allocate(0, 100 * MIB).unwrap_err();
+    assert_eq!(error.out_of_memory().unwrap().cause, Cause::TotalLimit);
+    machine.streams[1].synchronize().unwrap();
+    drop(machine.allocate(0, 100 * MIB).unwrap());
 }
 
 #[test]
