@@ -375,8 +375,7 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
         let limit =
             options.time_limit.map(|limit| format!(" --time-limit {}s", limit.as_secs_f64()));
         let limit = limit.unwrap_or_default();
-        let allowed =
-            ["", " --allow-oversubscription"][usize::from(options.allow_oversubscription)];
+        let allowed = if options.allow_oversubscription { " --allow-oversubscription" } else { "" };
         let program = &verdict.program;
         let card = shell_word(card);
         let reads: String = options.results.iter().map(set_result).collect();

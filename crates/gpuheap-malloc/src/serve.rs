@@ -204,12 +204,11 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
     if !code.is_success() {
         return Some(code);
     }
-    let total_limit = served.heap.total_limit();
-    let of_all = total_limit.as_ref().map_or(u64::MAX, |limit| limit.bytes());
-    let elsewhere = total_limit.map_or(0, |limit| limit.reserved());
+    let (of_all, elsewhere) = served.heap.total_limit().map_or((u64::MAX, 0), |limit| {
+        (limit.bytes(), limit.reserved().saturating_sub(usage.reserved))
+    });
     let limit = served.heap.limits().hard.unwrap_or(u64::MAX).min(of_all);
     let cached = usage.reserved.saturating_sub(usage.live_blocks);
-    let elsewhere = elsewhere.saturating_sub(usage.reserved);
     let room = limit.min(of_all.saturating_sub(elsewhere)).saturating_sub(usage.live_blocks);
     let change = |place: Out<usize>, more: u64, most: u64| {
         place.get().and_then(|bytes| place.write((bytes as u64 + more).min(most) as usize))

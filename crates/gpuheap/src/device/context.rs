@@ -191,11 +191,13 @@ impl Context {
     }
 
     fn text(&self, emulator: Option<u64>) -> String {
-        let DeviceInfo { name, product, ordinal, .. } = &self.info;
+        let DeviceInfo { name, product, .. } = &self.info;
         let mut text = format!("{name} ({product}");
-        if self.has_siblings && self.info.emulator.is_some() {
-            // All devices of one emulator have equal names.
-            text += &format!(", device {ordinal}");
+        // A real device's name tells it from the others.
+        if self.info.emulator.is_some()
+            && let Some(sibling) = self.sibling_name()
+        {
+            text += &format!(", {sibling}");
         }
         if let Some(number) = emulator {
             text += &format!(", emulator {number}");

@@ -292,7 +292,6 @@ impl StoreState {
                 (free.saturating_add(regained).saturating_add(others.spare), total)
             }),
             others: others.without_spare(),
-            limit: self.limits_with(others.under_total).hard,
             total: self.total_with(others.under_total),
             ..now
         };
@@ -327,7 +326,7 @@ impl StoreState {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
             let reserved = now.reserved.saturating_sub(taking.after);
-            let within = now.limit.is_none_or(|limit| reserved.saturating_add(growth) <= limit);
+            let within = now.limit().is_none_or(|limit| reserved.saturating_add(growth) <= limit);
             let free = now.free().unwrap_or(0).saturating_add(taking.after);
             taking.bytes == 0 || within && growth <= free
         };
@@ -345,7 +344,7 @@ impl StoreState {
         if cause == Cause::LargerThanDevice {
             return (Vec::new(), false);
         }
-        let raised = figures.limit.unwrap_or(0).saturating_add(lack.limit);
+        let raised = figures.limit().unwrap_or(0).saturating_add(lack.limit);
         let [hard, total] = figures.over_limits(lack);
         let limit = match hard {
             0 if total > 0 => Some(InTheWay::TotalLimit(total)),

@@ -323,7 +323,7 @@ impl Store {
         let mut figures = state.figures(self.kind, Some(stream), others);
         if matches!(shortage, Shortage::OutsidePool(_)) {
             // The limits do not apply to memory outside the pool.
-            (figures.limit, figures.hard, figures.total) = (None, None, None);
+            (figures.hard, figures.total) = (None, None);
         }
         let (cause, lack, [over_hard, over_total]) = state.diagnose(bytes, shortage, &figures);
         state.note_refusal(cause, &figures, lack.needed);
@@ -375,8 +375,7 @@ pub(crate) struct Figures {
     pub(crate) capacity: u64,
     /// Free and total bytes of the device, or the driver's error.
     pub(crate) memory: SourceResult<(u64, u64)>,
-    /// Most bytes that the store may reserve: the lower of the next two.
-    pub(crate) limit: Option<u64>,
+    /// Hard limit of the store.
     pub(crate) hard: Option<u64>,
     /// Most bytes that the store may reserve under the total limit.
     pub(crate) total: Option<u64>,
@@ -422,9 +421,8 @@ impl StoreState {
         let reserved = self.source.reserved().unwrap_or(self.stats.taken);
         let capacity = self.source.capacity();
         let memory = self.source.device_memory();
-        let (limit, total) = (self.limits_with(0).hard, self.total_with(0));
-        let hard = self.limits.hard;
-        Figures { kind, cached, reserved, capacity, memory, limit, hard, total, others }
+        let (hard, total) = (self.limits.hard, self.total_with(0));
+        Figures { kind, cached, reserved, capacity, memory, hard, total, others }
     }
 
     /// Finds the cause of a `shortage`, the missing bytes, and those [of each
@@ -506,14 +504,19 @@ impl Figures {
     /// `least` free bytes of the device.
     pub(crate) fn lack(&self, growth: u64, least: u64) -> Lack {
         let grown = self.reserved.saturating_add(growth);
-        let limit = self.limit.map_or(0, |limit| grown.saturating_sub(limit));
+        let limit = self.limit().map_or(0, |limit| grown.saturating_sub(limit));
         let device = self.free().map(|free| least.saturating_sub(free));
         Lack { needed: if limit > 0 { growth } else { least }, limit, device }
     }
 
+    /// Returns the most bytes that the store may reserve.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.hard.into_iter().chain(self.total).min()
+    }
+
     /// Returns the bytes by which the hard limit and the total limit are too low.
     pub(crate) fn over_limits(&self, lack: &Lack) -> [u64; 2] {
-        let grown = self.limit.map_or(0, |limit| limit.saturating_add(lack.limit));
+        let grown = self.limit().map_or(0, |limit| limit.saturating_add(lack.limit));
         [self.hard, self.total].map(|limit| match limit {
             Some(limit) if lack.limit > 0 => grown.saturating_sub(limit),
             _ => 0,
@@ -538,7 +541,8 @@ impl Figures {
 
     /// Returns the cause why a request of `bytes` lacks memory.
     pub(crate) fn find_cause(&self, bytes: u64, lack: &Lack) -> Cause {
-        let Figures { cached, reserved, capacity, limit, others, .. } = *self;
+        let Figures { cached, reserved, capacity, others, .. } = *self;
+        let limit = self.limit();
         let needed = lack.needed;
         let within = limit.map_or(u64::MAX, |limit| limit.saturating_sub(reserved));
         let available = self.free().unwrap_or(0).min(within);

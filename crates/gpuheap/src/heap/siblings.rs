@@ -62,9 +62,10 @@ impl Store {
         // Another device's work may wait for work that this thread has yet to enqueue here.
         let can_wait = |store: &Store| Arc::ptr_eq(&store.context, &self.context);
         reach(&|store, bytes| {
-            if can_wait(store) {
-                let _ = store.wait_for_pending();
+            if !can_wait(store) {
+                return 0;
             }
+            let _ = store.wait_for_pending();
             store.give_back_unused(bytes)
         });
         // Frees on retired streams may have no fences, and a driver's pool may keep memory until a
