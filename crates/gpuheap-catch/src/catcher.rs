@@ -19,8 +19,8 @@ pub struct Catcher {
 }
 
 impl Catcher {
-    /// Makes a catcher. `find` returns the library's function for a symbol, and the cell of the
-    /// real function.
+    /// Makes a catcher. `find` maps a symbol to this library's function and to the cell of the real
+    /// one.
     pub const fn new(find: fn(&str) -> Option<(*mut c_void, &'static Real)>) -> Catcher {
         Catcher { find }
     }
@@ -30,7 +30,7 @@ impl Catcher {
         (self.find)(symbol).map(|(own, _)| own)
     }
 
-    /// Records the address of a real function that the program's own search found.
+    /// Records `address` as the real function of `symbol`, unless `address` is this library's own.
     pub fn note(&self, symbol: &str, address: *mut c_void) {
         if let Some((own, real)) = (self.find)(symbol)
             && own != address
@@ -39,12 +39,12 @@ impl Catcher {
         }
     }
 
-    /// Returns `true` if a loaded library of CUDA contains the real function `symbol`.
+    /// Returns `true` if a loaded CUDA library contains the real function `symbol`.
     fn is_loaded(&self, symbol: &str) -> bool {
         (self.find)(symbol).is_some_and(|(_, real)| real.address().is_some())
     }
 
-    /// Answers a search by `dlsym` that the code at `caller` makes.
+    /// Answers a `dlsym` call from the code at `caller`.
     ///
     /// # Safety
     ///
@@ -57,8 +57,7 @@ impl Catcher {
     ) -> Answer {
         let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
         let Some(dlsym) = answer.loaders else { return answer };
-        // A library that searches with `RTLD_NEXT` wraps CUDA, as this library does, and needs the
-        // next real function.
+        // A library that passes `RTLD_NEXT` wraps CUDA itself. It needs the next real function.
         if symbol.is_null() || handle == libc::RTLD_NEXT {
             return answer;
         }
@@ -75,8 +74,8 @@ impl Catcher {
         if found.is_null() || loader::is_in_driver(caller) {
             return answer;
         }
-        // A search in all libraries finds this library's function even if CUDA is not loaded. A
-        // second search then fails, so that `dlerror` returns its error.
+        // A lookup in all libraries finds this library's function even if CUDA is not loaded. If
+        // CUDA is not loaded, the lookup after this library fails and sets `dlerror`.
         if found == ours && !self.is_loaded(name) {
             // SAFETY: the search starts after this library, and only CUDA has a function of this
             // name.
@@ -87,9 +86,9 @@ impl Catcher {
         Answer { ours, ..answer }
     }
 
-    /// Replaces the function that `cuGetProcAddress` found with the library's function for it. The
-    /// address decides which variant was found. If no symbol of the driver has this
-    /// address, the name, the version and the flags decide.
+    /// Replaces a function that `cuGetProcAddress` returned with this library's function, if there
+    /// is one. Identifies the variant by its address. If the driver exports no symbol at this
+    /// address, goes by the name, the version and the flags.
     ///
     /// # Errors
     ///
@@ -113,7 +112,7 @@ impl Catcher {
         });
         let symbol = match of_address {
             Some(symbol) => symbol,
-            // The driver's variant that was found has no replacement in the library.
+            // This library has no replacement for the driver's variant.
             None if loader::is_symbol(found) => return Ok(()),
             None => self.variant(base, version, flags),
         };

@@ -1,4 +1,4 @@
-//! `dlsym`, as the program calls it. For names in the table, it returns the library's functions.
+//! Exported `dlsym` that returns this library's functions for the names in a catcher's table.
 
 /// Exports `dlsym` for a [`Catcher`](crate::Catcher), a static of the calling crate.
 ///
@@ -18,7 +18,7 @@ macro_rules! export_dlsym {
         }
 
         /// Exported `dlsym`. For names in the catcher's table, returns this library's functions.
-        // SAFETY: the function has the type of `dlsym`, and answers as it does.
+        // SAFETY: the function has the signature and the contract of `dlsym`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn dlsym(
@@ -28,7 +28,7 @@ macro_rules! export_dlsym {
             ::std::arch::naked_asm!(
                 "push rdi",
                 "push rsi",
-                // A call needs the stack at a multiple of 16.
+                // Aligns the stack to 16 bytes for the call.
                 "sub rsp, 8",
                 "mov rdx, [rsp + 24]",
                 "call {answer}",

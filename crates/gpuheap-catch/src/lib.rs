@@ -1,9 +1,9 @@
 //! Catching of a program's calls to CUDA by a preloaded library.
 //!
 //! The loader binds the program's calls to the symbols of the preloaded library. For programs that
-//! search functions, [`export_dlsym!`] exports `dlsym`, and [`Catcher::replace`] changes the
-//! results of `cuGetProcAddress`. The library calls the driver's real functions through [`Real`]
-//! cells, made by [`real_functions!`].
+//! look functions up at run time, [`export_dlsym!`] exports `dlsym`, and [`Catcher::replace`]
+//! changes the results of `cuGetProcAddress`. The library calls the driver's real functions through
+//! [`Real`] cells, made by [`real_functions!`].
 //!
 //! No code of this crate runs when the library is loaded.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -25,8 +25,8 @@ pub use crate::real::Real;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Answer {
-    /// Function of the library that replaces the function found, or null.
+    /// This library's function, or null.
     ours: *mut c_void,
-    /// The loader's `dlsym`, for the searches that `ours` does not answer.
+    /// The loader's `dlsym`, called if `ours` is null.
     loaders: Option<Search>,
 }

@@ -13,14 +13,14 @@ pub type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 /// Type of `dlsym`.
 pub type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Returns the function `symbol` from the first library that has it after this library in the
-/// loader's order.
+/// Returns `symbol` from the first library that contains it after this library in the loader's
+/// order.
 pub fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
 
-/// Returns `symbol` from the program or the first library that has it. Libraries that were loaded
-/// with `RTLD_LOCAL` are left out.
+/// Returns `symbol` from the program or the first library that contains it. Skips libraries that
+/// were loaded with `RTLD_LOCAL`.
 pub fn global(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_DEFAULT, symbol)
 }
@@ -43,8 +43,7 @@ pub fn is_loaded(library: &CStr) -> bool {
     }
 }
 
-/// Loads a library for the rest of the process. If the loader cannot load it, returns the loader's
-/// reason.
+/// Loads a library for the rest of the process. Returns the loader's error if loading fails.
 pub fn load(library: &CStr) -> Result<(), String> {
     // SAFETY: the name is a C string. The library's initialisers run as they would in the program's
     // own call of `dlopen`.
@@ -60,7 +59,7 @@ pub fn load(library: &CStr) -> Result<(), String> {
     }
 }
 
-/// Returns the loader's facts about an address; zeros if no file contains the address.
+/// Returns `dladdr`'s result for an address; zeros if no file contains the address.
 fn facts_of(address: *const c_void) -> libc::Dl_info {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written.
@@ -73,7 +72,7 @@ fn facts_of(address: *const c_void) -> libc::Dl_info {
 /// Returns the name of the file that contains an address, as the loader knows it.
 fn name_of(address: *const c_void) -> Option<&'static CStr> {
     let name = facts_of(address).dli_fname;
-    // SAFETY: not null, so a C string of the loader's.
+    // SAFETY: the name is not null, and the loader's names are C strings.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
 }
 
@@ -116,7 +115,7 @@ pub fn pin(address: *mut c_void) {
 
 fn search(handle: *mut c_void, symbol: &CStr) -> Option<*mut c_void> {
     let dlsym = loaders_search()?;
-    // SAFETY: the handle is of the loader, and the name is a C string.
+    // SAFETY: the handle is valid for `dlsym`, and the name is a C string.
     let found = unsafe { dlsym(handle, symbol.as_ptr()) };
     (!found.is_null()).then_some(found)
 }

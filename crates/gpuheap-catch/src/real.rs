@@ -1,9 +1,8 @@
 //! The real functions of CUDA's libraries, for the calls that are passed on.
 //!
-//! A function is searched in the libraries after this library in the loader's order. That order
-//! does not contain libraries that a program loaded with `RTLD_LOCAL`, as Python does. In such a
-//! library, a function is found by the library's name, or from the address that the program's own
-//! search returned.
+//! A lookup covers the libraries after this library in the loader's order. Libraries that a program
+//! loaded with `RTLD_LOCAL`, as Python does, are not in that order. A function in such a library is
+//! found by the library's name, or at the address that the program looked up.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -20,7 +19,8 @@ pub struct Real {
 }
 
 impl Real {
-    /// Makes the cell of a function in libraries with these file names. `symbol` ends with a zero.
+    /// Makes the cell of `symbol`, a string that ends with a NUL byte. `libraries` are the file
+    /// names to look in.
     pub const fn new(symbol: &'static str, libraries: &'static [&'static CStr]) -> Real {
         let symbol = match CStr::from_bytes_with_nul(symbol.as_bytes()) {
             Ok(symbol) => symbol,
@@ -47,8 +47,8 @@ impl Real {
         found.inspect(|found| self.address.store(*found, Ordering::Relaxed))
     }
 
-    /// Records the address that the program's own search found. Pins the library, because the
-    /// program may close it.
+    /// Records an address that the program looked up, unless one is known. Keeps the library loaded
+    /// even if the program closes it.
     pub(crate) fn note(&self, address: *mut c_void) {
         let null = ptr::null_mut();
         let noted =
@@ -65,8 +65,9 @@ impl Real {
     }
 }
 
-/// Makes functions and cells for the real functions of a table. Each row is `library [how] symbol
-/// (arguments);`. The cells are in a module `reals`, made by `real_cells!`.
+/// For each row of a table, makes a function that calls the real function. A row is `library [how]
+/// symbol (arguments);`. The calling module needs a module `reals` with the cells, made by
+/// `real_cells!`.
 #[macro_export]
 macro_rules! real_functions {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
@@ -90,8 +91,8 @@ macro_rules! real_functions {
     };
 }
 
-/// Makes the [`Real`] cell of each row of a table. `libraries` has the file names of each library
-/// as a constant of that name.
+/// Makes a [`Real`] cell for each row of a table. For each library, the module `libraries` has a
+/// constant with the library's file names.
 #[macro_export]
 macro_rules! real_cells {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
@@ -115,7 +116,8 @@ macro_rules! own_symbols {
             $(fn $symbol($($arg: $type),*) -> CUresult;)*
         }
 
-        /// Returns the function of this library that replaces `symbol`, and the real function.
+        /// Returns the function of this library that replaces `symbol`, and the cell of the real
+        /// function.
         pub(super) fn find(symbol: &str) -> Option<(*mut c_void, &'static $crate::Real)> {
             match symbol {
                 $(stringify!($symbol) => Some(($symbol as *mut c_void, &reals::$symbol)),)*
