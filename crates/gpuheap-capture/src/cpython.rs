@@ -8,51 +8,52 @@ use std::ptr::with_exposed_provenance;
 /// Offsets in the interpreter's structures, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct CPython {
-    /// Offset of the current frame in the thread's state, or of a structure that holds it.
+    /// Offset in the thread's state of a pointer to the current frame. If `inner` is set, the
+    /// pointer leads to a structure that contains the frame's pointer.
     current: usize,
-    /// Offset of the current frame in that structure; `None` if the state holds the frame.
+    /// Offset of the frame's pointer in that structure; `None` if there is no such structure.
     inner: Option<usize>,
     /// Offset of the code in a frame.
     code: usize,
     previous: usize,
     instruction: Instruction,
-    /// Offset of a frame's owner; `None` if all frames are of functions.
+    /// Offset of a frame's owner; `None` in versions without frames for calls from C.
     owner: Option<usize>,
-    /// Offset of the file's name in a code object. The next four are in that object too.
+    /// Offset of the file's name in a code object.
     pub filename: usize,
-    /// Offset of the function's name.
+    /// Offset of the function's name in a code object.
     pub qualname: usize,
-    /// Offset of the first line's number.
+    /// Offset of the first line's number in a code object.
     pub first_line: usize,
-    /// Offset of the table of lines.
+    /// Offset of the line table in a code object.
     pub line_table: usize,
-    /// Format of the table of lines.
+    /// Format of the line table.
     pub lines: LineTable,
-    /// Size of the head of an ASCII text. In other texts, the offset of their UTF-8 size.
+    /// Size of an ASCII string's header. In other strings, the offset of the UTF-8 length.
     pub ascii: usize,
 }
 
-/// Place of the running instruction of a frame.
+/// Position of a frame's current instruction.
 #[derive(Clone, Copy, Debug)]
 enum Instruction {
-    /// Pointer at an offset of the frame. The instructions of a code object begin at `first`.
+    /// Pointer at `offset` in the frame. The instructions begin at `first` in the code object.
     Pointer { offset: usize, first: usize },
-    /// Index of the instruction at an offset of the frame, in units of `bytes`.
+    /// Index at `offset` in the frame, in units of `bytes`.
     Number { offset: usize, bytes: i64 },
 }
 
-/// Format of a code object's table of lines.
+/// Format of a code object's line table.
 #[derive(Clone, Copy, Debug)]
 pub enum LineTable {
-    /// CPython 3.9: differences of addresses and lines.
+    /// CPython 3.9: deltas of addresses and lines.
     Differences,
-    /// CPython 3.10: lengths of ranges and differences of lines.
+    /// CPython 3.10: lengths of ranges and deltas of lines.
     Ranges,
     /// CPython 3.11 and newer: lengths of ranges with lines and columns.
     Locations,
 }
 
-/// Owner in a frame that stands for a call from C. Such a frame has no line.
+/// Smallest `owner` value of frames that stand for calls from C. Such frames have no line.
 const OWNED_BY_C: u8 = 3;
 
 const PYTHON_3_9: CPython = CPython {
@@ -116,20 +117,19 @@ impl CPython {
             (3, 10) => Some(PYTHON_3_10),
             (3, 11) => Some(PYTHON_3_11),
             (3, 12) => Some(PYTHON_3_12),
-            // First words of the tables of threads, frames and code objects.
+            // Word indices at which the tables of threads, frames and code objects begin.
             (3, 13) => exported([19, 28, 34]),
             (3, 14) => exported([22, 31, 39]),
             _ => None,
         }
     }
 
-    /// Returns the frames of a thread, innermost first. Leaves out calls from C. Each frame is the
-    /// address of its code object, and the offset of the running instruction from the first one,
-    /// bytes.
+    /// Returns a thread's frames, innermost first, without calls from C. A frame is the address of
+    /// its code object and the byte offset of its current instruction.
     ///
     /// # Safety
     ///
-    /// `state` is 0 or the address of a thread's state of an interpreter of this version. The
+    /// `state` is 0 or the address of a thread's state in an interpreter of this version. The
     /// thread pushes and pops no frame while the result is in use.
     #[inline]
     pub unsafe fn frames(self, state: usize) -> impl Iterator<Item = (usize, i64)> {
@@ -176,13 +176,13 @@ unsafe fn word(base: usize, offset: usize) -> usize {
     unsafe { with_exposed_provenance::<usize>(base + offset).read_unaligned() }
 }
 
-/// Reads the offsets that the interpreter exports. Returns `None` for a free-threaded build: it
-/// keeps its threads' states elsewhere.
+/// Reads the offsets that the interpreter exports. Returns `None` for a free-threaded build,
+/// because such a build keeps thread states elsewhere.
 unsafe fn exported(runtime: *const u8, tables: [usize; 3]) -> Option<CPython> {
     if runtime.is_null() {
         return None;
     }
-    // SAFETY: the runtime's state begins with a cookie and the table, in words.
+    // SAFETY: the runtime's state begins with a cookie and the table of offsets.
     let table = unsafe { std::slice::from_raw_parts(runtime, 8 * 64) };
     if !table.starts_with(b"xdebugpy") {
         return None;

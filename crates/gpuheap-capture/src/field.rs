@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Values from which the next record stores differences.
+/// Previous time and address, from which the next record stores differences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deltas {
     time_ns: u64,
@@ -164,7 +164,7 @@ fn decode_list<T>(
     mut decode: impl FnMut(&mut Deltas, &mut &[u8]) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let length = u64::decode(deltas, input)?;
-    // Each element takes a byte or more, so a wrong length reserves no memory.
+    // Each element takes at least one byte. This check keeps a wrong length from reserving memory.
     if length > input.len() as u64 {
         return Err(DecodeError::Cut);
     }

@@ -1,15 +1,17 @@
-//! Folding: allocations that are freed at once become a count.
+//! Folding: replaces allocations that are freed at once by a count.
 //!
-//! A pair of an allocation and its free is folded on two conditions. Its thread allocated at most
-//! once in between. The live bytes during the pair never exceeded the peak of the kept records
-//! since the last start or end of a range. So the peaks of devices and ranges stay exact, with the
-//! blocks that were live then. All sums of allocations stay exact too. If an allocation is kept,
-//! the thread's next two allocations are kept too. A reader then sees that it was not freed at
-//! once.
+//! An allocation and its free are a pair. A pair is folded on two conditions:
+//! * The thread allocated at most once between the allocation and its free.
+//! * During the pair, the live bytes never exceeded the peak of the kept records since the last
+//!   start or end of a range.
+//!
+//! Therefore the peaks of devices and ranges, the blocks live at a peak, and all sums of
+//! allocations stay exact. If an allocation is kept, the thread's next two allocations are kept
+//! too. A reader then sees that the first one was not freed at once.
 //!
 //! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
-//! so the free of such a block keeps all open pairs. Within a pair, the counted bytes minus the
-//! true bytes are then a constant. This constant never decreases from pair to pair.
+//! so the free of such a block keeps all open pairs. Within a pair, the difference between counted
+//! and true bytes is then constant. From pair to pair, this difference never decreases.
 
 use std::collections::VecDeque;
 
@@ -22,14 +24,16 @@ use crate::{Address, MemoryKind, Record, Time};
 /// Maximum number of allocations of the thread between an allocation and its free.
 const BETWEEN: u32 = 1;
 
-/// Maximum number of bytes of the file between an allocation and its free: some 25 pairs. A fold
-/// encodes these bytes again. A block counts as kept only after this many bytes.
+/// Maximum distance between the records of an allocation and its free, bytes: about 25 pairs. Each
+/// fold encodes this part of the file again. An allocation further back is kept.
 const TAIL: u64 = 512;
 
-/// Maximum number of records whose counts are updated. After that, all counts begin anew.
+/// Maximum number of `Folded` records that are updated in place. At this number, all counts start
+/// again in new records.
 const COUNTS: usize = 1024;
 
-/// Number of remembered folded pairs, one for each thread: their free may still fail.
+/// Maximum number of folded pairs that are remembered because their frees may still fail. A thread
+/// has at most one such free.
 const RECENT: usize = 64;
 
 /// Numbers of an allocation's record.
@@ -44,12 +48,12 @@ struct Allocation {
     stack: u32,
 }
 
-/// Key of pairs with the same count: thread, kind, device, stack, and size or power of two above
-/// it.
+/// Key of a count: thread, kind, device, stack and size. If there is a stack, sizes with the same
+/// highest bit share a count.
 type Key = (u32, MemoryKind, u32, u32, u64);
 
-/// Key of live bytes with the same peak: the device, and `true` for blocks of pools. The host
-/// counts as a device.
+/// Memory whose live bytes and peak are counted together: a device or the host, and `true` for
+/// blocks of pools.
 type Level = (u32, bool);
 
 impl Allocation {
@@ -97,7 +101,7 @@ struct Open {
     is_kept: bool,
     /// Number of later allocations with the same thread and level.
     later: u32,
-    /// Peak of the live bytes since the allocation.
+    /// Lower bound of the kept records' peak since the allocation, without this allocation's bytes.
     most: u64,
     /// Lower bound for the peak that the kept records show since the allocation, without its bytes.
     shown: u64,
@@ -106,37 +110,37 @@ struct Open {
 #[derive(Debug, Default)]
 struct Bytes {
     live: u64,
-    /// Bytes of the live allocations that are kept.
+    /// Live bytes of the kept allocations.
     kept: u64,
-    /// Peak of the live bytes that the kept records show. `None` at the start or end of a range.
+    /// Peak of the kept records' live bytes since the last start or end of a range.
     peak: Option<u64>,
 }
 
 pub(crate) enum Folding {
     /// The record is to be written.
     Write,
-    /// Another record is to be written in its place.
+    /// This record is to be written instead.
     Replace(Record<'static>),
-    /// A count in the file was updated in its place.
+    /// A count in the file was updated in place.
     Done,
 }
 
 /// Folds the pairs of one capture.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// `true` if the capture has blocks of pools. The driver's memory may then contain such blocks,
-    /// and is not folded.
+    /// `true` if the capture has blocks of pools. The driver's memory is then not folded, because
+    /// it may contain such blocks.
     has_pools: bool,
     levels: FxHashMap<Level, Bytes>,
     /// Open allocations in the order of their records.
     open: Vec<Open>,
     /// Places of the records with counts.
     counts: FxHashMap<Key, u64>,
-    /// Number of the next allocations that are kept, by thread and level.
+    /// Number of following allocations to keep, by thread and level.
     kept_next: FxHashMap<(u32, Level), u32>,
     /// Allocations that were folded last.
     recent: VecDeque<Allocation>,
-    /// Bytes of the file that are encoded again; `encoded` has the result.
+    /// Bytes of the file to encode again. `encoded` has the result.
     tail: Vec<u8>,
     encoded: Vec<u8>,
 }
@@ -188,7 +192,8 @@ impl Folder {
         Folding::Write
     }
 
-    /// Notes a record that was written at `offset`. `before` are the deltas before it.
+    /// Updates the state after a record was written at `offset`. `before` has the deltas before
+    /// that record.
     pub(crate) fn written(&mut self, record: &Record<'_>, offset: u64, before: Deltas) {
         // The first allocations are the oldest.
         while self.open.first().is_some_and(|open| offset.saturating_sub(open.offset) > TAIL) {
@@ -227,7 +232,8 @@ impl Folder {
         let Allocation { thread, device, .. } = allocation;
         let of = allocation.level();
         if self.is_unfolded(&allocation) {
-            // A peak is the sum of blocks and the driver's other memory.
+            // A device's peak is the sum of its blocks and the driver's other memory, so new peaks
+            // begin here.
             self.keep_all();
             self.levels.values_mut().for_each(|level| level.peak = None);
             self.kept_next.insert((thread, (device, true)), BETWEEN + 1);
@@ -263,7 +269,7 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // Earlier open allocations have counted this allocation as later.
+            // Earlier open allocations of the thread have counted this allocation, so it stays.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {
@@ -322,8 +328,8 @@ impl Folder {
         true
     }
 
-    /// Adds `pairs` of the allocation to their count in the file. Returns `false` if no record of
-    /// the count can be updated.
+    /// Adds `pairs` to the count of the allocation's key. Returns `false` if the mapped part of the
+    /// file has no such count.
     fn add(&mut self, allocation: &Allocation, file: &mut MappedFile, pairs: i64) -> bool {
         let place = self.counts.get(&allocation.key()).copied();
         let Some((place, tail)) = place.and_then(|place| Some((place, file.tail(place)?))) else {
@@ -344,21 +350,21 @@ impl Folder {
         true
     }
 
-    /// Keeps all open pairs, the last one first: the peak of a pair contains the pairs within it.
+    /// Keeps all open pairs, the latest first: the peak of an outer pair includes the inner pairs.
     fn keep_all(&mut self) {
         for at in (0..self.open.len()).rev() {
             self.keep(at, false);
         }
     }
 
-    /// Leaves an open allocation in the file, unfolded. If `is_freed`, its free is written next.
+    /// Leaves an open allocation in the file, unfolded. If `is_freed`, its free is recorded next.
     fn keep(&mut self, at: usize, is_freed: bool) {
         let Open { allocation, shown, later, .. } = self.open.remove(at);
         let of = allocation.level();
         let shown = shown.saturating_add(allocation.bytes);
         let level = self.levels.entry(of).or_default();
         level.peak = level.peak.max(Some(shown));
-        // The earlier allocations are live at the same time.
+        // The earlier open allocations are live at this peak too.
         for open in self.open[..at].iter_mut().filter(|open| open.allocation.level() == of) {
             open.shown = open.shown.max(shown);
         }

@@ -1,6 +1,6 @@
 //! Kinds of recorded memory and of copies.
 
-/// Declares an enumeration whose values are numbers in a capture, in their order.
+/// Declares an enumeration that a capture stores as numbers, in the order of declaration.
 macro_rules! numbered {
     ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal,)* })*) => {
         $(
@@ -41,8 +41,8 @@ numbered! {
         StreamOrdered = "stream-ordered",
         /// Stream-ordered memory of a given pool.
         Pool = "from a pool",
-        /// Physical memory of the virtual memory management. It is live until it is released and no
-        /// address range maps it.
+        /// Physical memory of the driver's virtual memory management. It stays live until it is
+        /// both released and unmapped.
         Physical = "physical",
         /// Array for textures and surfaces.
         Array = "array",
@@ -52,7 +52,7 @@ numbered! {
         Imported = "imported",
         /// Pinned host memory.
         Pinned = "pinned",
-        /// Host memory of the program that was pinned later.
+        /// Host memory that the program allocated and pinned later.
         Registered = "registered",
         /// Block of PyTorch's pool.
         PyTorch = "PyTorch",
@@ -76,7 +76,7 @@ numbered! {
     CopyMemory {
         /// No memory of the host.
         None = "none",
-        /// Pageable memory: the driver copies it through the driver's own pinned memory.
+        /// Pageable memory. The driver copies it through pinned memory of the driver.
         Pageable = "pageable",
         /// Pinned memory that the driver allocated.
         Pinned = "pinned",
@@ -98,15 +98,16 @@ impl MemoryKind {
         matches!(self, MemoryKind::PyTorch | MemoryKind::CuPy | MemoryKind::Rmm)
     }
 
-    /// Returns `true` if the process takes device memory for this kind. Imported memory counts for
-    /// the process that exported it, and a block of a pool is a part of memory that counts.
+    /// Returns `true` if this kind counts as device memory of the process. Imported memory counts
+    /// in the process that exported it. A block of a pool is part of memory that is already
+    /// counted.
     pub fn counts_on_device(self) -> bool {
         !self.is_host() && !self.is_pooled() && self != MemoryKind::Imported
     }
 
     /// Returns the space of the kind's addresses: 0 for pointers, 1 for handles of physical memory,
     /// 2 for handles of arrays, 3 for imported pointers, 4 to 6 for blocks of pools. Within a
-    /// space, addresses of live memory differ.
+    /// space, live memory has distinct addresses.
     pub fn space(self) -> u32 {
         match self {
             MemoryKind::Physical => 1,

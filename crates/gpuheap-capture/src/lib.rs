@@ -1,16 +1,17 @@
 //! gpuheap's own capture of a process: append-only, readable after a crash.
 //!
-//! A file has the magic, the version, and records. A record is a tag, then fields as LEB128 numbers
-//! and texts. In a mapped file, the writer stores the tag of a record last, and the unused rest is
-//! zeros. So all records before a tag of 0 are whole, even if the process was killed within a call.
+//! A file is the magic, the version and the records. A record is a tag, then its fields as LEB128
+//! numbers and texts. In a mapped file, the writer stores a record's tag last, and the unused rest
+//! is zeros. All records before the first tag of 0 are therefore whole, even if the process was
+//! killed during a write.
 //!
-//! | record | is |
+//! | record | content |
 //! |---|---|
-//! | `Process`, `Device`, `Module` | facts for all records after it |
-//! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | get the next number of their kind; events name it |
-//! | `Allocate`, `Free`, `FreeFailed`, `Fail` | events of memory |
-//! | `Folded` | counts allocations that were freed at once; the writer updates it in its place |
-//! | `Map`, `Unmap` | addresses of physical memory, if blocks of pools are recorded |
+//! | `Process`, `Device`, `Module` | facts for all later records |
+//! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | entries, numbered by kind; events refer to these numbers |
+//! | `Allocate`, `Free`, `FreeFailed`, `Fail` | memory events |
+//! | `Folded` | count of allocations that were freed at once; updated in place |
+//! | `Map`, `Unmap` | mappings of physical memory, recorded only with blocks of pools |
 //! | `ThreadEnd`, `RangeEnd`, `LostRanges`, `DriverMemory`, `Copies`, `End` | other events |
 
 mod cpython;

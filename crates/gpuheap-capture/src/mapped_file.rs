@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::{fs, path, ptr};
 
-/// Bytes that the file grows by. A killed process leaves an unused rest of this size at most. With
-/// 64 KiB, a program with 10,000 distinct stacks mapped the file 30 times.
+/// Bytes that the file grows by. A killed process leaves at most this many unused bytes. With 64
+/// KiB, a program with 10,000 distinct stacks mapped the file 30 times.
 const CHUNK: usize = 1 << 20;
 
-/// Bytes of a chunk that are reserved for the last record, by [`MappedFile::append_last`].
+/// Bytes that a chunk reserves for the last record, written by [`MappedFile::append_last`].
 const RESERVED: usize = 256;
 
-/// Append-only file. Its last chunk is mapped. The file is not held open, because programs close
-/// descriptors that they did not open.
+/// Append-only file whose last chunk is mapped. No descriptor stays open, because some programs
+/// close descriptors that they did not open.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     /// Absolute path, because the program may change its working directory.
     path: PathBuf,
-    /// Device and inode of the file. The path may lead to another file later.
+    /// Device and inode, to detect another file at the path.
     id: (u64, u64),
     /// Mapped chunk, of `mapped` bytes.
     chunk: *mut u8,
@@ -35,12 +35,12 @@ pub(crate) struct MappedFile {
     growth: usize,
 }
 
-// SAFETY: the mapping belongs to the value, and no thread-bound state is in it.
+// SAFETY: the value owns the mapping, and a mapping is not bound to a thread.
 unsafe impl Send for MappedFile {}
 
 impl MappedFile {
-    /// Creates a file that does not exist yet. If it exists, adds `.2`, `.3` and so on before the
-    /// ending: this process may have written it before an `exec`.
+    /// Creates a new file. If the path exists, adds `.2`, `.3` and so on before the ending, because
+    /// this process may have written the file before an `exec`.
     pub(crate) fn create(path: &Path, most: u64) -> io::Result<MappedFile> {
         let path = path::absolute(path)?;
         let mut number = 1;
@@ -79,7 +79,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Appends the last record, if it fits into the chunk, and cuts the unused rest.
+    /// Appends the last record, if it fits into the chunk, and truncates the file to its used part.
     pub(crate) fn append_last(mut self, record: &[u8]) {
         if self.used + record.len() <= self.mapped {
             self.store(record);
@@ -87,14 +87,14 @@ impl MappedFile {
         self.cut();
     }
 
-    /// Cuts the unused rest. A later record extends the file by a few pages.
+    /// Truncates the file to its used part. A later record extends the file by a few pages.
     pub(crate) fn cut(&mut self) {
         self.growth = 4 * page_bytes();
         self.start += self.used as u64;
         self.used = 0;
         self.unmap();
         if let Ok(file) = self.reopened() {
-            // On failure, the file ends with zeros, and can still be read.
+            // If the truncation fails, the file ends with zeros and can still be read.
             let _ = file.set_len(self.start);
         }
     }
@@ -102,12 +102,12 @@ impl MappedFile {
     pub(crate) fn remove(mut self) {
         self.unmap();
         if fs::metadata(&self.path).is_ok_and(|found| id_of(&found) == self.id) {
-            // On failure, the file is read as an empty capture.
+            // If the removal fails, the file is read as an empty capture.
             let _ = fs::remove_file(&self.path);
         }
     }
 
-    /// Opens the file again. Fails if the path leads to another file.
+    /// Reopens the file. Fails if the path leads to another file.
     fn reopened(&self) -> io::Result<File> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         if id_of(&file.metadata()?) != self.id {
@@ -121,12 +121,12 @@ impl MappedFile {
         self.start + self.used as u64
     }
 
-    /// Returns `true` if half of the file's largest size is used.
+    /// Returns `true` if half of the file's maximum size is used.
     pub(crate) fn is_half_full(&self) -> bool {
         self.end() >= self.most.max(CHUNK as u64) / 2
     }
 
-    /// Returns the used bytes from offset `from` of the file on. `None` if they are not all mapped.
+    /// Returns the used bytes from the file offset `from` on; `None` if some are not mapped.
     pub(crate) fn tail(&self, from: u64) -> Option<&[u8]> {
         let skipped = usize::try_from(from.checked_sub(self.start)?).ok()?;
         let length = self.used.checked_sub(skipped)?;
@@ -137,16 +137,16 @@ impl MappedFile {
         Some(unsafe { std::slice::from_raw_parts(self.chunk.add(skipped), length) })
     }
 
-    /// Replaces the used bytes from offset `from` on by fewer bytes. If the process ends during the
-    /// call, a reader finds the end of the file at that offset.
+    /// Replaces the used bytes from the file offset `from` on with at most as many bytes. If the
+    /// process ends during the call, a reader sees the file end at that offset.
     pub(crate) fn replace(&mut self, from: u64, bytes: &[u8]) {
         let Some(length) = self.tail(from).map(<[u8]>::len) else { return };
         if bytes.len() > length || length == 0 {
             return;
         }
         self.used -= length;
-        // SAFETY: the range is within the mapping, as `tail` found, and only this value writes to
-        // it.
+        // SAFETY: `tail` checked that the range is within the mapping. Only this value writes to
+        // the mapping.
         unsafe {
             let place = self.chunk.add(self.used);
             AtomicU8::from_ptr(place).store(0, Ordering::Release);
@@ -156,23 +156,24 @@ impl MappedFile {
         self.store(bytes);
     }
 
-    /// Overwrites used bytes at a place. Does nothing if they are not all mapped.
+    /// Overwrites used bytes at the file offset `place`. Does nothing if some of them are not
+    /// mapped.
     pub(crate) fn overwrite(&mut self, place: u64, bytes: &[u8]) {
         let length = self.tail(place).map_or(0, <[u8]>::len);
         if bytes.len() <= length {
             let skipped = self.used - length;
-            // SAFETY: the range is within the used bytes of the mapping, as `tail` found.
+            // SAFETY: `tail` checked that the range is within the used bytes of the mapping.
             unsafe {
                 ptr::copy_nonoverlapping(bytes.as_ptr(), self.chunk.add(skipped), bytes.len());
             }
         }
     }
 
-    /// Stores a record, or several, after the used bytes.
+    /// Stores one or more records after the used bytes.
     fn store(&mut self, record: &[u8]) {
         let Some((tag, rest)) = record.split_first() else { return };
-        // SAFETY: `used` and the record's length are within the mapping, whose blocks the file
-        // system has allocated. Only this value writes to it.
+        // SAFETY: the record fits into the mapping after `used`, and the file system has allocated
+        // the mapping's blocks. Only this value writes to the mapping.
         unsafe {
             let place = self.chunk.add(self.used);
             ptr::copy_nonoverlapping(rest.as_ptr(), place.add(1), rest.len());
@@ -203,13 +204,13 @@ impl MappedFile {
         let file = self.reopened()?;
         let offset = libc::off_t::try_from(start).map_err(io::Error::other)?;
         let length = libc::off_t::try_from(mapped).map_err(io::Error::other)?;
-        // Allocates the blocks now: on a full disk, a store into a hole would end the program.
+        // Allocates the blocks now. If the disk is full, a store into a hole would end the program.
         // SAFETY: the descriptor is open.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), offset, length) } {
             0 => {}
             code => return Err(io::Error::from_raw_os_error(code)),
         }
-        // SAFETY: a new mapping of an open file.
+        // SAFETY: the call creates a new mapping of an open file.
         let chunk = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -233,7 +234,7 @@ impl MappedFile {
 
     fn unmap(&mut self) {
         if !self.chunk.is_null() {
-            // SAFETY: the mapping is this value's, and is not used afterwards.
+            // SAFETY: the value owns the mapping and does not use it afterwards.
             unsafe { libc::munmap(self.chunk.cast(), self.mapped) };
             self.chunk = ptr::null_mut();
             self.mapped = 0;
@@ -241,7 +242,6 @@ impl MappedFile {
     }
 }
 
-/// Returns the device and the inode of a file.
 fn id_of(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
@@ -292,7 +292,7 @@ mod tests {
         assert!(fs::read(&path).unwrap() == other);
     }
 
-    /// The limit of file sizes applies to a whole process, so a child of this test sets it.
+    /// The limit on file sizes applies to a whole process, so a child process sets it.
     #[test]
     fn file_without_room_is_removed() {
         const FOLDER: &str = "GPUHEAP_TEST_NO_ROOM";

@@ -1,8 +1,8 @@
-//! Files with code that the process has loaded, for names and lines of native frames.
+//! Loaded files with code, for the names and lines of native frames.
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// File with code, or a part of it.
+/// Executable segment of a loaded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedModule {
     /// Path of the file.
@@ -17,10 +17,10 @@ pub struct LoadedModule {
     pub base: u64,
 }
 
-/// Returns the loaded files. Takes the loader's lock for a moment.
+/// Returns the executable segments of all loaded files. Takes the loader's lock for a moment.
 pub fn loaded_modules() -> Vec<LoadedModule> {
     let mut found = Vec::new();
-    // SAFETY: the callback gets the vector. It lives until the call returns.
+    // SAFETY: the callback gets a vector that lives until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
     found
 }
@@ -34,7 +34,7 @@ unsafe extern "C" fn add(
     let (info, found) = unsafe { (&*info, &mut *data.cast::<Vec<LoadedModule>>()) };
     let mut path = match info.dlpi_name.is_null() {
         true => String::new(),
-        // SAFETY: not null, so a C string of the loader's.
+        // SAFETY: the name is not null, and the loader's names are C strings.
         false => unsafe { CStr::from_ptr(info.dlpi_name) }.to_string_lossy().into_owned(),
     };
     if path.is_empty() {
@@ -42,7 +42,7 @@ unsafe extern "C" fn add(
     }
     let headers = match info.dlpi_phdr.is_null() {
         true => &[],
-        // SAFETY: the loader keeps this number of headers in memory.
+        // SAFETY: the loader keeps `dlpi_phnum` headers in memory.
         false => unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
     };
     let base = info.dlpi_addr;

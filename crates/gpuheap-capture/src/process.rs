@@ -1,4 +1,4 @@
-//! Capture of this process: its file, and the numbers by which records name earlier records.
+//! Capture of this process: its file, and the numbers by which records refer to earlier records.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -16,11 +16,11 @@ use crate::mapped_file::MappedFile;
 use crate::modules::{LoadedModule, program};
 use crate::{Deltas, Record, Time, header};
 
-/// Maximum number of range names that are remembered. Some profilers number each range in its name,
-/// so the names have no bound. A forgotten name is written again.
+/// Maximum number of range names that are remembered. Some profilers put a number into each range's
+/// name, so the number of names has no bound. A forgotten name is written again.
 const NAMES: usize = 1024;
 
-/// Name, file and line of an interpreter's frame.
+/// Function, file and line of an interpreter's frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceLine {
     /// Name of the function.
@@ -32,7 +32,7 @@ pub struct SourceLine {
 }
 
 /// Capture of this process, in a file that survives a crash. If the file cannot grow, the recording
-/// ends with the reason, and later calls do nothing.
+/// ends, and later calls do nothing.
 #[derive(Debug)]
 pub struct ProcessCapture {
     /// File; `None` once the recording ended.
@@ -47,14 +47,14 @@ pub struct ProcessCapture {
     stack_count: u32,
     texts: FxHashMap<String, u32>,
     text_count: u32,
-    /// Numbers of the last names of ranges, at most [`NAMES`].
+    /// Numbers of the remembered range names, at most [`NAMES`].
     names: FxHashMap<String, u32>,
     frames: FxHashMap<[u32; 3], u32>,
-    /// Recorded files that were loaded at the last stack, keyed by their start address.
+    /// Recorded files that were still loaded when the last stack was recorded, by start address.
     modules: FxHashMap<u64, LoadedModule>,
     threads: u32,
     ranges: u32,
-    /// `true` once the file has an event of memory.
+    /// `true` once the file has a memory event.
     has_memory: bool,
     has_pools: bool,
     /// Folds pairs; `None` until half of the file's maximum size is used.
@@ -68,7 +68,7 @@ impl ProcessCapture {
     ///
     /// # Errors
     ///
-    /// The file cannot be created, or the disk is full.
+    /// Returns an error if the file cannot be created or the disk is full.
     pub fn create(
         path: impl AsRef<Path>,
         most: u64,
@@ -111,7 +111,7 @@ impl ProcessCapture {
         Ok(capture)
     }
 
-    /// Returns the file's path; `None` once the recording ended.
+    /// Returns the file's path; `None` once the recording has ended.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(MappedFile::path)
     }
@@ -121,13 +121,13 @@ impl ProcessCapture {
         self.stopped.as_deref()
     }
 
-    /// Prepares for blocks of pools. Call it before their records.
+    /// Prepares for records of blocks of pools. Call it before the first such record.
     pub fn expect_pools(&mut self) {
         self.has_pools = true;
     }
 
-    /// Appends a record. Once half of the file's largest size is used, an allocation that is freed
-    /// at once is removed again and counted.
+    /// Appends a record. Once half of the file's maximum size is used, allocations that are freed
+    /// at once become counts.
     pub fn write(&mut self, record: &Record<'_>) {
         let Some(file) = &mut self.file else { return };
         if self.folder.is_none() && file.is_half_full() {
@@ -171,14 +171,14 @@ impl ProcessCapture {
         self.ranges
     }
 
-    /// Returns the number of a stack that is recorded.
+    /// Returns the number of a recorded stack; `None` if the stack is not recorded.
     pub fn known_stack(&self, key: &[u64]) -> Option<u32> {
         self.stacks.get(key).copied()
     }
 
-    /// Records a stack, and loaded files that are not recorded. Returns the number of the stack.
-    /// `lines` are the frames of an interpreter, innermost first. Forgets the stacks of files that
-    /// were unloaded, because another file may have their addresses.
+    /// Returns the number of a stack. Records the stack and the loaded files if they are new.
+    /// `lines` are the interpreter's frames, innermost first. Forgets stacks with addresses in
+    /// unloaded files, because another file may be loaded there.
     pub fn stack(
         &mut self,
         key: &[u64],
@@ -221,9 +221,9 @@ impl ProcessCapture {
         }
     }
 
-    /// Records the exit of the process. Cuts the unused rest of the file. Destructors that run
-    /// later may free memory, so the recording continues. Removes a file without an event of
-    /// memory.
+    /// Records the exit of the process and truncates the file to its used part. The recording
+    /// continues, because destructors that run later may free memory. Removes a file without memory
+    /// events.
     pub fn exit(&mut self, time: Time) {
         if let Some(file) = self.file.take_if(|_| !self.has_memory) {
             return file.remove();
@@ -290,8 +290,8 @@ impl ProcessCapture {
     }
 }
 
-/// Returns a path with the process id in place of the last `%p`. The names of folders and programs
-/// may contain other `%p`.
+/// Returns the path with the process id in place of the last `%p`. An earlier `%p` may be part of a
+/// folder's or a program's name.
 pub fn with_process_id(path: &Path) -> PathBuf {
     const PLACE: &[u8] = b"%p";
     let bytes = path.as_os_str().as_bytes();
@@ -303,9 +303,9 @@ pub fn with_process_id(path: &Path) -> PathBuf {
     OsString::from_vec([before, id.as_bytes(), after].concat()).into()
 }
 
-/// Locks a recorder's state at the exit of the process. `None` if the state stays locked for a
-/// second: a debugger may have stopped the thread that writes a record, and a signal handler may
-/// call `exit` while its thread writes a record.
+/// Locks a recorder's state at the exit of the process. Returns `None` if the state stays locked
+/// for a second. A debugger may have stopped the thread that holds the lock, or a signal handler
+/// may call `exit` while its own thread writes a record.
 pub fn lock_at_exit<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const PATIENCE_MS: u32 = 1000;
     for _ in 0..PATIENCE_MS {
@@ -320,7 +320,7 @@ pub fn lock_at_exit<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 /// Calls `end` at the exit of the process.
 pub fn at_exit(end: extern "C" fn()) {
-    // SAFETY: the function lives as long as this library. If the library is unloaded, the C runtime
-    // calls the function before that.
+    // SAFETY: the function is part of this library. If the library is unloaded, the C runtime calls
+    // the function first.
     let _ = unsafe { libc::atexit(end) };
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::field::{Address, Count, DecodeError, Deltas, Field, Time};
 use crate::{CopyDirection, CopyMemory, MemoryKind};
 
-/// First bytes of a capture. A copy in text mode changes these bytes.
+/// First bytes of a capture. As in PNG, they expose a transfer in text mode.
 pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 
 /// Version of the format. It follows the magic, as two bytes, low byte first.
@@ -15,8 +15,8 @@ pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 /// After a release, a new record or kind needs a new version.
 pub const VERSION: u16 = 1;
 
-/// Maximum number of ranges that are open at once. A report reads the events of each range. A
-/// program that never ends its ranges reaches this number.
+/// Maximum number of open ranges. It bounds the cost of a report on a program that never ends its
+/// ranges.
 pub const OPEN_RANGES: usize = 4096;
 
 macro_rules! records {
@@ -26,8 +26,8 @@ macro_rules! records {
         /// Record of a capture.
         ///
         /// Texts, threads, modules, frames, stacks and ranges are numbered in the order of their
-        /// records, each from 1. Number 0 is the empty text, no frame and the empty stack. A field
-        /// `thread`, `stack` or `range` is such a number. `device` is an ordinal, `space` the
+        /// records, each from 1. Number 0 means the empty text, no frame or the empty stack. A
+        /// field `thread`, `stack` or `range` is such a number. `device` is an ordinal, `space` the
         /// [space](MemoryKind::space) of an address. `stream` is a handle or an id; 0 for the
         /// default stream.
         #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ macro_rules! records {
 }
 
 records! {
-    /// Text that later records name by its number.
+    /// Text to which later records refer by number.
     1 Text {
         text: &'a str,
     }
@@ -81,10 +81,10 @@ records! {
         started_unix_ns: u64,
         /// Path of the program.
         program: &'a str,
-        /// Arguments, the program's name first, each ended by a zero.
+        /// Arguments, the program's name first, each terminated by a NUL byte.
         arguments: &'a str,
     }
-    /// Loaded file with code.
+    /// Executable segment of a loaded file.
     3 Module {
         /// Path of the file.
         path: &'a str,
@@ -121,7 +121,7 @@ records! {
     /// Thread that makes its first recorded call.
     7 ThreadStart {
         time: Time,
-        /// Id that the system gave the thread. The id of the first thread is the process id.
+        /// The system's id of the thread. The main thread's id is the process id.
         id: u64,
         name: &'a str,
     }
@@ -172,7 +172,7 @@ records! {
         stack: u32,
         /// Code that the program got.
         code: u32,
-        /// 1 if the recorder refused the request because of its limit, else 0.
+        /// 1 if the recorder refused the request to enforce a limit, else 0.
         is_limit: u32,
     }
     /// Memory of a device as the driver reports it.
@@ -217,12 +217,12 @@ records! {
         bytes: u64,
         /// Time in the calls, nanoseconds.
         call_ns: u64,
-        /// Number of uploads of data that the site uploaded before.
+        /// Number of uploads of data that the site had uploaded before.
         repeated: u64,
         /// Bytes of these uploads.
         repeated_bytes: u64,
     }
-    /// Limit of a device's memory, for the process or for all processes of its run.
+    /// Limit of a device's memory, for the process or for all processes of the run.
     19 Limit {
         device: u32,
         /// Limit, bytes.
@@ -234,7 +234,7 @@ records! {
         /// Reason for an early end; empty at the end of the process.
         reason: &'a str,
     }
-    /// Mapping of physical memory to a range of addresses. Recorded only beside blocks of pools.
+    /// Mapping of physical memory to a range of addresses. Recorded only with blocks of pools.
     20 Map {
         time: Time,
         address: Address,
@@ -250,8 +250,8 @@ records! {
         /// Size in bytes.
         bytes: u64,
     }
-    /// Allocations that were freed at once, with their frees, counted instead of recorded. No range
-    /// started or ended between them and this record.
+    /// Allocations that were freed at once: one count instead of their records. No range started or
+    /// ended between these allocations and this record.
     22 Folded {
         /// Time of the first free.
         time: Time,
