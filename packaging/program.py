@@ -1,6 +1,6 @@
-"""Allocates and frees memory of the GPU with the driver's own functions.
+"""Allocates and frees GPU memory with the driver's functions.
 
-Serves as the program of a dry run on a system that has no GPU library for Python.
+A dry run uses this program on a system that has no GPU library for Python.
 """
 
 import ctypes

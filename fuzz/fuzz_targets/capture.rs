@@ -1,5 +1,5 @@
-//! Fuzzes gpuheap's captures. The input is read as given, and after a good header. Files that a
-//! capture names are not opened.
+//! Fuzzes gpuheap's captures. Reads each input twice: as given, and after a valid header. Opens no
+//! files that a capture names.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
 //! Fuzzes the emulated NVML's environment variables. The input has one line for each value.
 
 #![no_main]
-// A shared library has no crate to link: its modules are compiled here, and some items stay unused.
+// A shared library cannot be linked as a crate. The target compiles its modules, and does not use
+// all of their items.
 #![allow(dead_code)]
 
 #[path = "../../crates/gpuheap-emu-nvml/src/code.rs"]
@@ -26,7 +27,7 @@ fuzz_target!(|text: &str| {
     let value = |name: &str| match name {
         "GPUHEAP_EMULATED_DRIVER" => Some(driver),
         "GPUHEAP_EMULATED_DEVICE" => Some(device),
-        // Paths are left out, so that no file is read.
+        // Drop paths, so that no file is read.
         "GPUHEAP_EMULATED_NVML" => Some(description).filter(|text| text.starts_with('{')),
         _ => None,
     };

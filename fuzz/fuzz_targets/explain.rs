@@ -1,4 +1,4 @@
-//! Fuzzes texts of errors: logs that a user gives to `gpuheap explain`.
+//! Fuzzes logs that a user passes to `gpuheap explain`.
 
 #![no_main]
 

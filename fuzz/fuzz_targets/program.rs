@@ -1,4 +1,4 @@
-//! Fuzzes recorded programs: their replay through all models, the verdict, and the reports.
+//! Fuzzes recorded programs: their replay with all models, the verdict, and the reports.
 
 #![no_main]
 
@@ -9,11 +9,12 @@ use gpuheap_replay::{Program, json, run};
 use gpuheap_trace::{ReadOptions, Trace, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Memory of the device. Some models reserve half of it by default. A small trace fits into that.
+/// Memory of the device, bytes. A small trace fits into half of it, because some models reserve the
+/// other half by default.
 const DEVICE: u64 = 1 << 30;
 /// Limit of the unpacked file, bytes.
 const UNPACKED_LIMIT: u64 = 64 << 20;
-/// Maximum number of events of a replayed trace. Longer traces find nothing else, and take time.
+/// Maximum number of events of a replayed trace. Longer traces take time and find no other faults.
 const EVENTS: usize = 200;
 
 fuzz_target!(|data: &[u8]| {
@@ -28,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
             ..Options::default()
         };
         let trace = std::slice::from_ref(trace);
-        // A device or a setting of a hostile trace may be refused.
+        // The replay may refuse the trace's device or settings.
         if let Ok(reports) = run::replay(trace, &options, &Silent) {
             report::render(&reports, Detail::Full);
             json::render(&reports).expect("a report is JSON");

@@ -1,4 +1,4 @@
-//! Fuzzes questions and answers of programs that publish.
+//! Fuzzes the questions to publishing programs, and the answers.
 
 #![no_main]
 

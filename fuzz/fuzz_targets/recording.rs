@@ -1,4 +1,4 @@
-//! Fuzzes recordings of machines. All commands of the doctor run on each recording.
+//! Fuzzes recordings of machines. Runs all commands of the doctor on each recording.
 
 #![no_main]
 

@@ -1,12 +1,12 @@
-//! Fuzzes reports of a dry run's processes. Each line of the input is a report: the name of its
-//! file, a blank, and the content.
+//! Fuzzes the reports of a dry run's processes. Each line of the input is a report: file name,
+//! blank, content.
 
 #![no_main]
 
 use gpuheap_dry_run::{Ended, judge_reports};
 use libfuzzer_sys::fuzz_target;
 
-/// Maximum number of reports of a run. More reports find nothing else, and take time.
+/// Maximum number of reports of a run. More reports take time and find no other faults.
 const REPORTS: usize = 16;
 
 fuzz_target!(|data: &[u8]| {
@@ -17,8 +17,8 @@ fuzz_target!(|data: &[u8]| {
     serde_json::to_string(&verdict).expect("a verdict is JSON");
 });
 
-/// Returns the name and content of a report. Leaves out snapshots, because another target fuzzes
-/// them, and names that could lead out of the folder.
+/// Returns the name and content of a report. Skips snapshots, because another target fuzzes them.
+/// Skips names that could lead out of the folder.
 fn file(line: &[u8]) -> Option<(&str, &[u8])> {
     let (name, content) = line.split_at(line.iter().position(|byte| *byte == b' ')?);
     let name = std::str::from_utf8(name).ok()?;

@@ -1,5 +1,5 @@
-//! Fuzzes RMM's logs. The input is read as given, after a good header, and compressed. If it can be
-//! read, it is also written and read again.
+//! Fuzzes RMM's logs. Reads each input three times: as given, after a valid header, and compressed.
+//! Writes a valid log, and reads the written log.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes texts of options: pools, their settings, sizes, kinds of pools, ranges of a dry run.
+//! Fuzzes texts of options: kinds of pools, their settings, sizes, ranges of a dry run.
 
 #![no_main]
 

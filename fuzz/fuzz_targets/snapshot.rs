@@ -1,12 +1,12 @@
-//! Fuzzes memory snapshots. The input is read as given, and as the body of a pickle.
+//! Fuzzes memory snapshots. Reads each input twice: as given, and as the body of a pickle.
 
 #![no_main]
 
 use gpuheap_trace::{ReadOptions, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Limit of the values, bytes. It is far below the memory of the fuzzer, so that a bypass of the
-/// limit ends the fuzzer.
+/// Limit of the unpacked values, bytes. The fuzzer's own memory limit is far higher, and ends the
+/// fuzzer if a parser ignores this limit.
 const UNPACKED_LIMIT: u64 = 64 << 20;
 
 fuzz_target!(|data: &[u8]| {

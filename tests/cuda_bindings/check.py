@@ -1,7 +1,7 @@
-"""NVIDIA's cuda-bindings on the emulated libcuda.so.1: one line for each step that holds.
+"""Runs NVIDIA's cuda-bindings on the emulated libcuda.so.1, and prints a line for each passed step.
 
-Started by `run` in this folder. Everything that is expected is asserted. The first failure ends the
-program with a traceback and exit code 1.
+Started by `run` in this folder. The first failed assertion ends the program with a traceback and
+exit code 1.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def call(function, *arguments, expect="CUDA_SUCCESS"):
-    """Returns the values of a call without its code. The code has to be the expected one."""
+    """Asserts that a call returns the code `expect`, and returns its other values."""
     code, *rest = function(*arguments)
     assert code.name == expect, f"{function.__name__}{arguments}: {code.name}, not {expect}"
     return rest[0] if len(rest) == 1 else tuple(rest) if rest else None
@@ -164,7 +164,7 @@ def out_of_memory_is_a_value(device):
     stream = driver.CUstream(0)
     call(driver.cuMemAllocAsync, total + MIB, stream, expect="CUDA_ERROR_OUT_OF_MEMORY")
 
-    # Fill the device in large blocks, and get all of it back.
+    # Fill the device with large blocks, and free all of them.
     before, blocks = free_bytes(), []
     while True:
         code, block = driver.cuMemAlloc(1024 * MIB)
@@ -200,7 +200,7 @@ def virtual_memory_round_trip(device):
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     call(driver.cuMemSetAccess, start, 2 * granule, [access], 1)
 
-    # One copy across the boundary of the two pages.
+    # Copy across the boundary between the two pages.
     up = bytes(range(250)) * 16
     seam = int(start) + granule - 2000
     call(driver.cuMemcpyHtoD, seam, up, len(up))
@@ -242,7 +242,7 @@ def main():
         print(f"  {step.__name__.replace('_', ' ')}")
     assert free_bytes() == before, "memory is missing at the end"
 
-    # Makes a context. The two major versions have different functions for that.
+    # The two major versions have different signatures of cuCtxCreate.
     own = (
         call(driver.cuCtxCreate, None, 0, device)
         if major >= 13

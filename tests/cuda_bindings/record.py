@@ -1,6 +1,6 @@
-"""Allocates with NVIDIA's cuda-bindings, leaves memory live, and prints the lines that hold it.
+"""Allocates with NVIDIA's cuda-bindings, leaves memory live, and prints the live bytes by line.
 
-With two arguments, compares what a run wrote with `gpuheap report --at end --json` of its capture.
+With two arguments, compares that output with `gpuheap report --at end --json` of the run's capture.
 """
 
 import json
@@ -18,7 +18,7 @@ def take(function, size, *rest):
 
 
 def keep(function, size, *rest):
-    """Allocates, and counts the memory for the caller's line: the report's site is in `take`."""
+    """Allocates, and counts the bytes for the caller's line."""
     caller = sys._getframe(1)
     site = f"record.py:{caller.f_lineno} in {caller.f_code.co_name}"
     left[site] = left.get(site, 0) + size
@@ -42,7 +42,7 @@ def main():
     assert driver.cuMemFree(freed)[0] == 0
     keep(driver.cuMemAlloc, 11)
     print(json.dumps({"left": left, "freed": 7 * MIB}), flush=True)
-    # The end of the interpreter would not free the memory either; `_exit` leaves no doubt.
+    # Exit without the interpreter's shutdown, so that nothing can free the memory.
     os._exit(0)
 
 
@@ -51,7 +51,7 @@ def compare(written, reported):
         expected = json.load(file)
     with open(reported) as file:
         (report,) = json.load(file)
-    # The innermost frame is `take`. Its caller is `keep`, and the caller of `keep` is the site.
+    # Skip the frames of `take` and `keep`: the site is the caller of `keep`.
     found = {}
     for stack in report["left_by_stack"]:
         inner, outer, site = stack["frames"][:3]

@@ -2,9 +2,10 @@
 
     check.py GPUHEAP PYTHON WORK [--save FILE] [NAME...]
 
-WORK has the programs of others with their data (rows.py). Prints a row for each program, and fails
-if a figure is further off than its mark, or if a program got no verdict. A NAME chooses rows. Rows
-without figures of a GPU need only a verdict. With `--save`, the figures found go to FILE.
+WORK has the third-party programs with their data (rows.py). Prints a row for each program, and
+fails if a figure's error exceeds its mark, or if a program got no verdict. A NAME chooses rows. A
+row without figures of a GPU needs only a verdict. `--save` writes the figures of the dry run to
+FILE.
 """
 
 import argparse
@@ -18,10 +19,10 @@ from pathlib import Path
 
 import rows
 
-# Maximum difference to the GPU, as a part of its figure: without and with a reason in the column
-# `apart`. The number of allocations is not memory: cuDNN's fastest plans need a few hundred bytes
-# or none (timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200, and 5,047 in a
-# dry run), and another branch makes other requests.
+# Maximum relative error of a figure. The second number applies to rows with a reason in the column
+# `apart`. The number of allocations may differ more than memory. cuDNN's fastest plans need a few
+# hundred bytes or none: timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200,
+# and 5,047 in a dry run.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -29,12 +30,13 @@ MARKS = {
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
-# Maximum parts by which memory may be above and below the GPU's if results decide sizes. Requested
-# memory is below by some bytes at most, and reserved memory by the order of addresses.
+# Maximum relative errors if sizes depend on results: above the GPU's figure, and below it.
+# Requested memory may be a few bytes too low. The order of addresses may lower reserved memory.
 MOST_OF_RESULTS = 0.10
 BELOW_OF_RESULTS = {"requested": 0.0001}
 BELOW = 0.015
-# Modules that a program or its first argument needs in addition to PyTorch.
+# Modules that a program needs besides PyTorch. A key is the program's source, name or first
+# argument.
 NEEDS = {
     "detect.py": ("torchvision",),
     "experts.py": ("transformers",),
@@ -52,9 +54,9 @@ NEEDS = {
     "pytorch/examples": ("six", "torchvision"),
     "vwxyzjn/cleanrl": ("gymnasium", "tensorboard", "tyro"),
 }
-# Difference of memory in use that is always allowed, bytes.
+# Error of `in_use` that always passes, bytes.
 IN_USE = 100 << 20
-# Seconds for a program. The longest program takes 40 on a machine with two cores.
+# Time limit of a program, seconds. The longest program takes 40 s on a machine with two cores.
 LIMIT = 300
 
 
@@ -78,7 +80,7 @@ def main():
 
 
 def check_reads(options):
-    """Ends with a message if a result is stale, or if the verdict lacks a read of a size."""
+    """Exits with a message if a result is stale, or if the verdict misses a size that was read."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "reads.py"}
     verdict, output = run(row, options)
     if verdict is None:
@@ -96,7 +98,8 @@ def check_reads(options):
 
 
 def check_remedies(options):
-    """Ends with a message if a remedy's run fails, or if FSDP differs from a group of ranks."""
+    """Exits with a message if the run of a remedy fails, or if the FSDP remedy and a group of ranks
+    differ in memory."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "shards.py"}
     group = {
         "program": "-m torch.distributed.run",
@@ -120,7 +123,7 @@ def check_remedies(options):
 
 
 def check(row, options):
-    """Runs one program, and prints its row. True if every figure is within its mark."""
+    """Runs one program and prints its row. Returns whether every figure is within its mark."""
     name = rows.name_of(row)
     lacking = lacks(row, options)
     if lacking:
@@ -141,7 +144,7 @@ def check(row, options):
     firsts = [each[0] for each in found]
     figures = max(firsts, key=lambda first: first["requested"] or 0)
     if row["devices"]:
-        # figures.csv has the memory in use of the device that uses the most.
+        # figures.csv has the memory in use of the most used device.
         figures = figures | {"in_use": max(first["in_use"] or 0 for first in firsts)}
     cells, good = [], True
     for key in MARKS:
@@ -160,7 +163,7 @@ def check(row, options):
 
 
 def is_within(row, key, expected, found):
-    """True if the figure `key` of a program is as near to the GPU's as its mark requires."""
+    """Returns whether the figure `key` is as near to the GPU's figure as its mark requires."""
     if row["apart"] == "results" and key != "allocations":
         below = BELOW_OF_RESULTS.get(key, BELOW)
         return expected * (1 - below) <= found <= expected * (1 + MOST_OF_RESULTS)
@@ -171,7 +174,7 @@ def is_within(row, key, expected, found):
 
 
 def save(row, figures, card, path):
-    """Replaces the row of a program in a file of figures that were found, or appends it."""
+    """Replaces a program's row in the file of `--save`, or appends the row."""
     columns = (*rows.KEY, *MARKS, "seconds")
     known = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
     new = {key: row[key] for key in rows.KEY} | {key: figures[key] for key in MARKS}
@@ -184,7 +187,7 @@ def save(row, figures, card, path):
 
 
 def lacks(row, options):
-    """Returns the missing module or source of a program; None if it has all."""
+    """Returns the first missing module or source of a program; None if nothing is missing."""
     if row["source"] and not rows.folder_of(row, options.work).exists():
         return f"{row['source']} in the folder that GPUHEAP_DRY_RUN_SOURCES names"
     key = next(
@@ -199,7 +202,7 @@ def lacks(row, options):
 
 
 def run(row, options, *more):
-    """Runs a program. Returns the verdict, or None without a verdict, and the output."""
+    """Runs a program. Returns its verdict (None if there is no verdict) and its output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
         limits = [(f"--{name}", row[name]) for name in ("steps", "devices") if row[name]]

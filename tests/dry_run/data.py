@@ -1,9 +1,9 @@
-"""Makes random data for the programs in a folder, in the formats and shapes that they read.
+"""Makes random data for the programs in a folder, in their formats and shapes.
 
     data.py FOLDER
 
-FOLDER has the programs' sources as `OWNER/NAME`. The data has the same shapes as the data of the
-recorded figures. The shapes decide the sizes on the device, and the values do not.
+FOLDER has the programs' sources as `OWNER/NAME`. The data has the shapes that the runs on a GPU
+used. Memory depends on the shapes, not on the values.
 """
 
 import pickle
@@ -46,7 +46,7 @@ def main():
 
 
 def characters(folder, random):
-    """Writes tokens of an alphabet of 65 characters, and the alphabet."""
+    """Writes random tokens of a 65-character alphabet, and the alphabet."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "val"):
         random.integers(0, 65, 1_000_000).astype(np.uint16).tofile(folder / f"{name}.bin")
@@ -84,7 +84,7 @@ def text(path, lines, random):
 
 
 def images(folder, count, size, random):
-    """Writes JPEG files of a single colour: small files of equal size."""
+    """Writes single-colour JPEG files: small files of equal size."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         colour = tuple(int(part) for part in random.integers(0, 256, 3))
@@ -92,7 +92,7 @@ def images(folder, count, size, random):
 
 
 def graph(random):
-    """Returns a graph of Cora's size: features, classes, and edges of distinct nodes."""
+    """Returns a random graph of Cora's size: features, classes and edges. No edge is a loop."""
     features = (random.random((2708, 1433)) < 0.0127).astype(np.float32)
     features[:, 0] = 1
     classes = np.arange(2708) % 7
@@ -111,7 +111,7 @@ def citations(folder, random):
 
 
 def planetoid(folder, random):
-    """Writes a graph in the pickled format of Planetoid's files."""
+    """Writes a random graph in the pickled format of Planetoid's files."""
     from scipy.sparse import csr_matrix
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def planetoid(folder, random):
 
 
 def word_model(folder):
-    """Saves an untrained model of `word_language_model`, for its generator of text."""
+    """Saves an untrained model for the text generator of `word_language_model`."""
     code = (
         "import torch, model; "
         f"torch.save(model.RNNModel('LSTM', {WORDS + 1}, 200, 200, 2, 0.2), 'model.pt')"

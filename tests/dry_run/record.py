@@ -1,10 +1,10 @@
-"""Records the memory of programs of figures.csv on a GPU.
+"""Records the GPU memory of the programs of figures.csv.
 
     record.py FOLDER OUTPUT [--jobs N] [--limit SECONDS] [--missing] [NAME...]
 
-FOLDER has the programs of others with their data (rows.py). Appends a row to OUTPUT as each program
-ends. `in_use` is the whole device's memory: it is right with one job on an idle device. The other
-columns are figures of the process that requested the most.
+FOLDER has the third-party programs with their data (rows.py). Appends a row to OUTPUT as each
+program ends. `in_use` is the memory in use on the whole device. It is right only with one job on an
+idle device. The other columns are figures of the process that requested the most memory.
 """
 
 import argparse

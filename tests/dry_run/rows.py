@@ -2,7 +2,7 @@
 
     rows.py SOURCES FOLDER PYTHON
 
-Copies the files of sources.csv from clones in SOURCES to FOLDER, and makes their data.
+Copies the files that sources.csv lists from clones in SOURCES to FOLDER, and makes their data.
 """
 
 import csv
@@ -29,7 +29,8 @@ def name_of(row):
 
 
 def choose(names):
-    """Returns the rows that have one of `names` as source, program or argument; else all."""
+    """Returns the rows whose source, program or arguments match one of `names`. If `names` is
+    empty, returns all rows."""
     return [
         row
         for row in read("figures.csv")
@@ -44,7 +45,7 @@ def folder_of(row, work):
 
 
 def command(row, work, interpreter):
-    """Returns the command line of a program, with the path of its script made absolute.
+    """Returns the command line of a program, with an absolute path of its script.
 
     The script is the first word that ends with `.py`.
     """
@@ -55,7 +56,7 @@ def command(row, work, interpreter):
 
 
 def directory(row, work):
-    """Returns the folder in which a program expects to run; None if any folder will do."""
+    """Returns the folder in which to run a program; None if any folder will do."""
     if not row["source"] or row["program"].startswith("-m "):
         return None
     return (work / row["source"] / row["program"]).parent
@@ -69,13 +70,14 @@ def environment(row, work):
     if row["source"]:
         paths = [str(work / row["source"]), variables.get("PYTHONPATH")]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        # Without these variables, programs would look for models and data on a hub.
+        # Without these variables, programs look for models and data on a hub.
         variables |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return variables
 
 
 def prepare(sources, work, interpreter):
-    """Copies the files of sources.csv from the clones in `sources`, and makes their data."""
+    """Copies the files that sources.csv lists, and makes the programs' data. Returns missing
+    clones."""
     missing = []
     for source in read("sources.csv"):
         clone = sources / source["source"]

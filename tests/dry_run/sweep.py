@@ -1,9 +1,9 @@
-"""Runs a training step of each model of sweep.csv by `gpuheap dry-run`: no crash, and no hang.
+"""Runs a training step of each model of sweep.csv under `gpuheap dry-run`.
 
     sweep.py GPUHEAP PYTHON WORK [--save FILE] [--jobs N] [NAME...]
 
-A process runs several models, and prints the peaks of each. A model passes if it has peaks. Prints
-a row for each model, and fails if a model does not pass. With `--save`, writes the rows as a
+A process runs several models, and prints the peaks of each model. A model without printed peaks
+failed. Prints a row for each model, and fails if a model failed. `--save` writes the rows as a
 Markdown table. A NAME chooses models by a part of their name or by their library.
 """
 
@@ -16,9 +16,10 @@ from pathlib import Path
 
 import rows
 
-# Models of a process: more need fewer imports of the library, fewer lose less at a crash.
+# Models of a process. Processes with more models import a library less often. Processes with fewer
+# models lose fewer results at a crash.
 MODELS = 13
-# Seconds for a process. The slowest process takes 100 on a machine with two cores.
+# Time limit of a process, seconds. The slowest process takes 100 s on a machine with two cores.
 LIMIT = 540
 
 

@@ -2,8 +2,8 @@
 
     table.py [--check]
 
-figures.csv has figures of GPUs, and found.csv figures of dry runs (`check.py --save`). With
-`--check`, fails if the page differs from the text that this script would write.
+figures.csv has figures of GPUs, and found.csv has figures of dry runs (`check.py --save`). With
+`--check`, the script writes nothing, and fails if the page is not up to date.
 """
 
 import statistics
@@ -31,14 +31,14 @@ def main():
 
 
 def pairs():
-    """Yields each row of figures.csv with its row of found.csv; None if there is no such row."""
+    """Yields each row of figures.csv with its row of found.csv, or with None."""
     found = {tuple(row[key] for key in rows.KEY): row for row in rows.read("found.csv")}
     for row in rows.read("figures.csv"):
         yield row, found.get(tuple(row[key] for key in rows.KEY))
 
 
 def replace(text, name, new):
-    """Returns `text` with the part between the marks of `name` replaced."""
+    """Returns `text` with new content between the marks of `name`."""
     begin, end = f"<!-- {name}: tests/dry_run/table.py -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = text.partition(begin)
     _, mark, after = rest.partition(end)
@@ -48,7 +48,7 @@ def replace(text, name, new):
 
 
 def errors(measured, key):
-    """Returns the errors of a figure with their rows, as parts of the GPU's figure."""
+    """Returns the relative errors of a figure, each with its row."""
     return [
         (int(found[key]) / int(row[key]) - 1, row)
         for row, found in measured
@@ -77,7 +77,7 @@ def summary(measured):
 
 
 def is_beyond(row, found):
-    """True if a figure is further off than its mark, and figures.csv has no reason for it."""
+    """Returns whether a figure's error exceeds its mark without a reason in figures.csv."""
     if not found or row["apart"]:
         return False
     pairs = [(key, int(row[key]), int(found[key] or 0)) for key in check.MARKS if row[key]]
@@ -110,7 +110,7 @@ def difference(row, found, key):
 
 
 def percent(part, signed=False):
-    """Returns a part in percent, with two significant digits if it is below 10 %."""
+    """Returns a fraction in percent, with two significant digits if it is below 10 %."""
     if 0 < abs(part) < 0.0001:
         return "< 0.01 %"
     words = (
@@ -122,7 +122,7 @@ def percent(part, signed=False):
 
 
 def short(row):
-    """Returns the name of a row for the table, with its arguments cut."""
+    """Returns the name of a row for the table, with its arguments shortened."""
     arguments = row["arguments"]
     if len(arguments) > ARGUMENTS:
         arguments = arguments[:ARGUMENTS].rpartition(" ")[0] + " …"

@@ -1,7 +1,7 @@
-"""NVIDIA's nvidia-ml-py (pynvml) and nvitop, as installed from their wheels, on the emulated
-libnvidia-ml.so.1. `run` builds the libraries, sets the loader's path and runs this.
+"""Checks NVIDIA's nvidia-ml-py (pynvml) and nvitop on the emulated libnvidia-ml.so.1.
 
-Each check runs in a separate process, because the libraries read their environment once.
+`run` installs their wheels, builds the libraries, sets the loader's path and runs this. Each check
+runs in a separate process, because the libraries read their environment once.
 """
 
 import ctypes
@@ -14,10 +14,10 @@ import time
 
 GIB = 1 << 30
 
-# The process that starts the checks, and that the description lists.
+# Process that starts the checks. The description lists it.
 OWNER = int(os.environ.get("CHECKED_BY", os.getpid()))
 
-# A live process, an ended process, and a process whose memory the driver does not report.
+# Lists a live process, an ended process, and a process whose memory the driver does not report.
 DESCRIPTION = {
     "driver": "570.86.15",
     "cuda": "12.8",
@@ -61,7 +61,7 @@ DESCRIPTION = {
 
 
 def fails(error, function, *arguments):
-    """Asserts that a call raises pynvml's error of that class."""
+    """Asserts that a call raises the given class of error."""
     try:
         value = function(*arguments)
     except error:
@@ -100,7 +100,7 @@ def check_pynvml():
     assert (pci.domain, pci.bus, pci.device) == (0, 0x19, 0)
     assert (pci.busId, pci.busIdLegacy) == ("00000000:19:00.0", "0000:19:00.0")
 
-    # 45 GiB are listed and 2 unaccounted; the first version counts reserved bytes as used.
+    # 45 GiB are listed and 2 GiB unaccounted. The first version counts reserved bytes as used.
     second = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
     assert (second.total, second.reserved) == (140 * GIB, GIB)
     assert (second.used, second.free) == (47 * GIB, 92 * GIB)
@@ -127,7 +127,7 @@ def check_pynvml():
             [(4_194_305, 5 * GIB)],
             [(4_194_306, None)],
         ], lists
-    # Calls the first version of the layout, because no current binding does.
+    # Call version 1, because the Python bindings call only later versions.
     count, infos = ctypes.c_uint(0), (ctypes.c_uint64 * 8)()
     ask = nvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
     assert ask(device, ctypes.byref(count), None) == nvml.NVML_ERROR_INSUFFICIENT_SIZE
@@ -227,7 +227,7 @@ def check_nvitop():
 
 
 def cuda_memory(cuda, device, size):
-    """Takes memory of an emulated device in this process."""
+    """Allocates memory of an emulated device in this process."""
     context, address = ctypes.c_void_p(), ctypes.c_uint64()
     for code in (
         cuda.cuInit(0),
@@ -240,7 +240,7 @@ def cuda_memory(cuda, device, size):
 
 
 def check_driver():
-    """The emulated driver in this process is the driver that NVML describes."""
+    """NVML shows the memory that the emulated driver allocates in this process."""
     import pynvml as nvml
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -257,7 +257,7 @@ def check_driver():
 
 
 def check_account():
-    """Processes share an account: an end gives memory back, and a forked child keeps it."""
+    """Ended processes give memory back to the shared account, unless a forked child keeps it."""
     import nvitop
 
     reader, writer = os.pipe()
@@ -277,7 +277,7 @@ def check_account():
         assert not os.path.exists(f"/proc/{parent}")
     finally:
         os.kill(child, 9)
-    # Another process waits for the child. Its memory is free once the kernel has closed its files.
+    # The child's parent has ended, so poll until the kernel has closed the child's files.
     for _ in range(3000):
         if not device.memory_used():
             break

@@ -1,8 +1,8 @@
-"""A Prometheus server that scrapes `gpuheap export`: formats, queries, alerts, the dashboard.
+"""Scrapes `gpuheap export` with a Prometheus server: formats, queries, alerts, the dashboard.
 
-`run` unpacks Prometheus, builds gpuheap and runs this with the folder of the built files. The
-exporter reads an emulated NVML that lists a process which has ended, and a program whose heap is
-close to its limit.
+`run` unpacks Prometheus, builds gpuheap, and passes the folder of the built files. The exporter
+reads an emulated NVML that lists an ended process. It also reads a program whose heap is near its
+limit.
 """
 
 import json
@@ -26,7 +26,7 @@ FOLDER = Path(sys.argv[1])
 MIB, GIB = 1 << 20, 1 << 30
 ACCEPT = "application/openmetrics-text;version=1.0.0"
 
-# A pid that no process has: the largest pid is one less.
+# A pid that no process has. The largest pid is one less.
 ENDED = 4_194_304
 NVML = {
     "driver": "580.1",
@@ -63,7 +63,7 @@ def main():
     print("prometheus: formats, rules, scrapes, queries, alerts and the dashboard agree")
 
 
-# A program under the drop-in: its heap has 500 of 512 MiB.
+# A program under the drop-in. Its heap holds 500 of 512 MiB.
 HOLD = {
     "stdin": subprocess.PIPE,
     "stdout": subprocess.PIPE,
@@ -100,7 +100,7 @@ def fetch(address, path, **headers):
 
 
 def check_driver_is_unused(exporter):
-    """The exporter reads NVML alone, so it has no context."""
+    """The exporter loads only NVML, so it has no CUDA context."""
     maps = Path(f"/proc/{exporter.pid}/maps").read_text()
     assert "libnvidia-ml.so" in maps and "libcuda.so" not in maps, maps
 
@@ -143,7 +143,7 @@ def check_rules():
 
 
 def check_server(processes, address, pid):
-    """Lets a server scrape each second, with alerts that wait for a second and not for minutes."""
+    """Lets a server scrape each second. Alerts fire after a second instead of minutes."""
     rules = (MONITORING / "gpuheap.rules.yml").read_text()
     (FOLDER / "fast.rules.yml").write_text(re.sub(r"\bfor: \w+", "for: 1s", rules))
     config = {
@@ -183,8 +183,8 @@ def check_server(processes, address, pid):
 
 
 def check_dashboard(query, address):
-    """Evaluates the expressions of the dashboard. Expressions that need a change return nothing.
-    The expressions and legends name labels of their metrics."""
+    """Evaluates each expression of the dashboard. Only expressions with `delta` may return nothing.
+    Checks that each expression and legend names existing labels."""
     families = text_string_to_metric_families(fetch(address, "/metrics", Accept=ACCEPT)[1])
     samples = [sample for family in families for sample in family.samples]
     dashboard = json.loads((MONITORING / "gpuheap-dashboard.json").read_text())
@@ -209,7 +209,7 @@ def free_address():
 
 
 def until(condition):
-    """Waits until the condition holds; while the server starts, it refuses connections."""
+    """Waits until the condition holds. Ignores refused connections while the server starts."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:

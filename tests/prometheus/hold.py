@@ -1,4 +1,4 @@
-"""Takes 500 MiB of the GPU, and holds them until stdin ends."""
+"""Allocates 500 MiB of GPU memory, and holds it until stdin closes."""
 
 import ctypes
 import sys

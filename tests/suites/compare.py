@@ -1,10 +1,10 @@
-"""Compares the outcomes of the suites with the known failures and prints a table.
+"""Compares the outcomes of the suites with the known failures, and prints a table.
 
 compare.py KNOWN FOLDER
 
-FOLDER has an outcome file SCHEDULE/SUITE/MODULE for each process, with its output beside it in
-MODULE.log. KNOWN has a line for each known failure: suite, pattern of the name, pattern of the
-error, class, reason, with tabs. Fails if a test failed that no line of KNOWN names, or if a
+FOLDER has an outcome file SCHEDULE/SUITE/MODULE for each process, and its output in MODULE.log.
+KNOWN has a line for each known failure, with tabs between the fields: suite, pattern of the name,
+pattern of the error, class, reason. Fails if a failed test matches no line of KNOWN, or if a
 process did not end.
 """
 
@@ -17,7 +17,7 @@ CLASSES = ["emulator", "missing", "scope"]
 
 
 def is_named(line, suite, name, error):
-    """Returns whether a line of known failures names this failure."""
+    """Returns whether a line of known failures matches this failure."""
     matches = fnmatch.fnmatchcase
     return line[0] == suite and matches(name, line[1]) and matches(error, line[2])
 

@@ -1,10 +1,10 @@
-"""Follows the first steps of docs/emulator.md, and compares its examples' output with the page.
+"""Follows the first steps of docs/emulator.md, and compares the examples' output with the page.
 
     first_steps.py PAGE PINS LIBRARY_FOLDER
 
-Run by the interpreter of the environment that has PINS. Checks that the page installs those
-versions. Runs each Python example with the page's settings. Its output, with all that the checks
-find, has to be the block of text that follows it.
+Needs the interpreter of an environment that has PINS. Checks that the page installs the versions in
+PINS. Runs each Python example with the page's settings. An example's output, errors included, has
+to equal the text block after the example.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs tests and writes the outcome of each: outcome, name and error, with tabs.
+"""Runs tests, and writes a line for each: outcome, name and error, with tabs between them.
 
 outcomes.py OUTPUT pytest FILE... | outcomes.py OUTPUT unittest MODULE...
 """
@@ -8,13 +8,14 @@ import unittest
 
 
 def line(text):
-    """Returns the last line of an error's text that is not empty, without tabs."""
+    """Returns the last line of an error's text that is not blank, without tabs."""
     lines = [each.strip() for each in text.replace("\t", " ").splitlines() if each.strip()]
     return lines[-1][:200] if lines else ""
 
 
 class Pytest:
-    """Plugin of pytest that notes each test once: its worst phase."""
+    """Plugin of pytest that notes outcomes of tests. A failed teardown notes its test a second
+    time."""
 
     def __init__(self, note):
         self.note = note
@@ -83,6 +84,6 @@ def main(output, kind, *targets):
         note("ended", kind, "")
 
 
-# A test may start a process that imports this file again.
+# Some tests start a process that imports this file again.
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""gpuheap for C and C++, from the tarball of a release. conandata.yml has its address and hash."""
+"""Conan recipe of gpuheap for C and C++. conandata.yml has the tarball's address and hash."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Beam search by hand with a cache of keys and values, which is reordered and grows."""
+"""Beam search by hand. Its cache of keys and values grows, and is reordered at each step."""
 
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
-"""Trains a transformer's layers under torch.compile, compiled anew.
+"""Trains transformer layers under torch.compile, with an empty compiler cache.
 
-Tuning takes memory. The compiler would not tune kernels that it finds in its folder.
+Tuning kernels takes memory, and the compiler does not tune cached kernels.
 """
 
 import os

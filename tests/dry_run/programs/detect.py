@@ -1,4 +1,4 @@
-"""Trains a detector of torchvision on two images of 640 by 480 pixels, or runs it: NAME [eval]."""
+"""Trains or runs a torchvision detector on two images of 640 by 480 pixels: NAME [eval]."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """Spreads a model over the devices of a machine: data_parallel, device_map or pipeline.
 
-`pipeline` runs in a process for each stage, by `torchrun`.
+`pipeline` needs `torchrun`, with a process for each stage.
 """
 
 import os
@@ -49,7 +49,7 @@ def pipeline():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS // size)]
-    # The shapes are given, so that the stages need not exchange objects to find the shapes.
+    # With given shapes, the stages need not exchange objects to find them.
     shape = torch.empty(64, WIDTH, device="meta")
     module = nn.Sequential(*layers).to(device)
     stage = PipelineStage(module, rank, size, device, input_args=shape, output_args=shape)

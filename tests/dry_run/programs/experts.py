@@ -1,4 +1,4 @@
-"""Trains a mixture of experts, a Mixtral of random weights, for three steps in bf16."""
+"""Trains a mixture of experts, a Mixtral with random weights, for three steps in bf16."""
 
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM

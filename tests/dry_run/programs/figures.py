@@ -1,4 +1,4 @@
-"""Prints the memory figures of a program, in the format of the older programs in this folder."""
+"""Prints the memory figures of a program."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Captures a training step in a CUDA graph, as PyTorch's page shows, and replays it."""
+"""Captures a training step in a CUDA graph, as PyTorch's documentation shows, and replays the
+graph."""
 
 import torch
 from figures import tell

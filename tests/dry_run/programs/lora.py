@@ -1,4 +1,4 @@
-"""Fine-tunes GPT-2, made from its configuration, with LoRA by the Trainer of transformers."""
+"""Fine-tunes a GPT-2 of random weights with LoRA."""
 
 import tempfile
 

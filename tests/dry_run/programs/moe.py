@@ -1,4 +1,4 @@
-"""Mixture of experts with loops as in Mixtral: `torch.where` for each expert, and `index_add_`."""
+"""Trains a mixture of experts with a loop over the experts, as in Mixtral."""
 
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,4 @@
-"""Reads results from blocks that held uploads before, on the program's thread and on autograd's.
-
-Prints the values.
-"""
+"""Reads results from reused blocks that held uploads, on the program's thread and on autograd's."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Recommender: EmbeddingBag, sparse gradients, two towers, all pairs of a batch, the best items."""
+"""Trains a recommender with EmbeddingBag, sparse gradients and two towers, then ranks the items."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Trains blocks with gradient checkpoints. With `fsdp`, shards them as a rank of `torchrun`."""
+"""Trains blocks with gradient checkpoints. `fsdp` shards the blocks among ranks of `torchrun`."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""Trains models of a library for one step each, and runs them once: LIBRARY NAME[:CLASS]...
+"""Trains each named model for one step, and runs it once: LIBRARY NAME[:CLASS]...
 
-Prints a line for each: its peak of requested and reserved memory, or its error. Models are made on
-the device, because the host takes longer to fill their weights.
+Prints a line for each model: its peaks of requested and reserved memory, or its error. Makes the
+models on the device, because the host takes longer to fill their weights.
 """
 
 import gc
@@ -106,7 +106,7 @@ def transformers_model(name, kind):
 
 
 def step(name):
-    """Trains and runs a model, and returns its peaks."""
+    """Trains a model for one step, runs it, and returns its peaks."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -1,7 +1,7 @@
 """Trains torchvision's vision transformer with automatic mixed precision.
 
 The loss scale begins at 1, so that no gradient overflows on a GPU. After an overflow, `GradScaler`
-would leave out the step, and the optimiser would not make its state. A dry run sees no overflow.
+would skip the step, and the optimiser would not allocate its state. A dry run sees no overflow.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""torch.func: gradients of each example by vmap, clipping of each, an ensemble, and a Jacobian."""
+"""Uses torch.func: vmap for gradients per example and clipping, an ensemble, and a Jacobian."""
 
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
-"""Writes the memory figures of each process that used CUDA to a file of GPUHEAP_RECORD.
+"""Writes the memory figures of each process that used CUDA to a file in the folder GPUHEAP_RECORD.
 
-Ends the program after GPUHEAP_RECORD_STEPS optimiser steps, as `gpuheap dry-run --steps` does.
+Ends the program once an optimiser has made GPUHEAP_RECORD_STEPS steps.
 """
 
 import atexit
@@ -35,7 +35,8 @@ def write():
 
 
 def of_process():
-    """Returns the memory of this process as NVML counts it; None if NVML has no figure."""
+    """Returns the process's memory as NVML counts it, or NVML's error as text. None if NVML does
+    not list the process."""
     try:
         import pynvml
 
@@ -50,7 +51,7 @@ def of_process():
 
 
 class Steps(importlib.abc.MetaPathFinder):
-    """Registers a counter of steps once `torch.optim.optimizer` is loaded."""
+    """Counts each optimiser's steps once `torch.optim.optimizer` is loaded."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch.optim.optimizer":

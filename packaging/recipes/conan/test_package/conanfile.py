@@ -1,4 +1,4 @@
-"""Builds a program with the package, and runs it on an emulated device."""
+"""Builds a program with the package, and runs the program on an emulated device."""
 
 from conan import ConanFile
 from conan.tools.cmake import CMake, cmake_layout
