@@ -24,13 +24,13 @@ pub struct Region {
     pub address: u64,
     /// Size of a run in bytes.
     pub run: u64,
-    /// Number of runs along each axis and their distance in bytes, outermost axis first.
+    /// For each axis, outermost first: the number of runs and the distance between them in bytes.
     pub axes: Vec<(u64, i64)>,
 }
 
 impl Kernel {
-    /// Returns the bytes that a launch with the words `words` uses. If the launch adds to bytes,
-    /// they are listed as read and as written.
+    /// Returns the bytes that a launch with the arguments `words` accesses. Bytes that the launch
+    /// adds to are listed twice: as read and as written.
     pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         match self.0 {
@@ -109,9 +109,9 @@ impl Kernel {
         }
     }
 
-    /// Calls `each` for every run of bytes that a launch with the words `words` copies. `each`
-    /// receives the addresses of the target and the source, and the length. For a kernel that
-    /// computes, `each` is never called.
+    /// For a copy with the arguments `words`, calls `each` for every run of bytes, with the
+    /// addresses of the target and the source, and the length. For any other kernel, never calls
+    /// `each`.
     pub fn for_each_copied(&self, words: &[u64], mut each: impl FnMut(u64, u64, u64)) {
         let Kind::Copy { unit } = self.0 else { return };
         let axes = axes(words);
@@ -123,8 +123,8 @@ impl Kernel {
 }
 
 impl Region {
-    /// Returns the address and the length of the range from the first byte to the end of the last
-    /// byte. Returns `None` if the region has no bytes, or exceeds 64-bit addresses.
+    /// Returns the address and the length of the smallest range that contains all bytes. Returns
+    /// `None` if the region has no bytes, or exceeds 64-bit addresses.
     pub fn bounds(&self) -> Option<(u64, u64)> {
         let (mut first, mut last) = (i128::from(self.address), i128::from(self.address));
         for &(count, stride) in &self.axes {
@@ -151,8 +151,9 @@ impl Region {
         for_each_place(&axes, |[offset, _]| each(self.address.wrapping_add_signed(offset)));
     }
 
-    /// Returns the region of the elements of `array`, 0 or 1, along the axes. The region contains
-    /// each element once, and adjacent elements form one run.
+    /// Returns the region that the elements of one array occupy: the first array if `array` is 0,
+    /// the second if it is 1. The region contains each element once, and adjacent elements form one
+    /// run.
     fn along_axes(address: u64, size: usize, axes: &[Axis], array: usize) -> Region {
         let mut region = Region { address, run: size as u64, axes: Vec::new() };
         for axis in axes.iter().rev() {
@@ -160,7 +161,7 @@ impl Region {
             if length == 0 {
                 region.run = 0;
             } else if stride == 0 || length == 1 {
-                // A broadcast axis uses the same bytes repeatedly, so it adds none.
+                // A broadcast axis uses the same bytes repeatedly, so it adds no bytes.
             } else if region.axes.is_empty() && stride.cast_unsigned() == region.run {
                 region.run = region.run.saturating_mul(length);
             } else {
@@ -180,8 +181,8 @@ pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     axes
 }
 
-/// Returns the number of elements in one unit of a strided kernel's count: the length of a vector
-/// on the vector path, otherwise 1.
+/// Returns the number of elements that a strided kernel counts as one: the length of a vector on
+/// the vector path, otherwise 1.
 pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }
@@ -197,8 +198,8 @@ pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
     axes
 }
 
-/// Calls `each` in row-major order for every place along the axes, with the place's offsets in both
-/// arrays.
+/// Calls `each` in row-major order for every element along the axes, with the element's offsets in
+/// both arrays.
 fn for_each_place(axes: &[Axis], mut each: impl FnMut([i64; 2])) {
     for_each_row(axes, |row| {
         let mut at = row.offsets;

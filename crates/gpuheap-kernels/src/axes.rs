@@ -9,8 +9,8 @@ pub(crate) const FIRST_AXIS: usize = 5;
 /// that length. The second word is the factor for the division. The last two words are the strides
 /// in bytes.
 pub(crate) const AXIS_WORDS: usize = 4;
-/// Maximum number of elements of one launch. It is below 2^31, because the division by
-/// multiplication is exact only for smaller numbers.
+/// Maximum number of elements of one launch. The kernels divide by multiplying, and the result is
+/// exact only below 2^31.
 const MOST_ELEMENTS: usize = i32::MAX as usize;
 
 /// One axis: its number of elements, and the distance of adjacent elements in two arrays, in bytes.
@@ -143,7 +143,7 @@ fn divider(d: u32) -> (u32, u32) {
     (factor as u32, shift)
 }
 
-/// A row: all places along the innermost axis for one place of the outer axes.
+/// A row: all elements along the innermost axis at one position of the outer axes.
 pub(crate) struct Row {
     pub(crate) length: usize,
     /// Offsets of the row's first element in both arrays, in bytes.
@@ -166,8 +166,8 @@ pub(crate) fn for_each_row<E>(
     let mut offsets = [0_i64; 2];
     loop {
         each(Row { length: inner.length, offsets, strides: inner.strides })?;
-        // Moves to the next row: the innermost outer axis with places left advances by one, and the
-        // axes inside it restart.
+        // Moves to the next row: advances the innermost outer axis that is not at its end, and
+        // restarts the axes inside it.
         let mut moved = false;
         for (axis, at) in outer.iter().zip(&mut at).rev() {
             *at += 1;

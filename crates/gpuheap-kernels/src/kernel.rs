@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     /// A reduction along an axis other than the last, or along a short last axis, with one thread
     /// for each piece of a column.
     Columns { op: Reduction, of: Type },
-    /// A copy of units of `unit` bytes, each from the row that an index names.
+    /// A copy of `unit` bytes for each index, from the row that the index names.
     Take { unit: usize },
     /// Aggregates of values by key, or counts of keys if there are no values. If `shared`, each
     /// block first forms its aggregates in its shared memory.
@@ -194,15 +194,15 @@ fn parse_unit(word: &str) -> Option<usize> {
 }
 
 impl Path {
-    /// Returns `true` if kernels with these operands exist. If both operands are scalars, there is
-    /// no strided kernel.
+    /// Returns `true` if a kernel with these operands exists. Strided kernels need at least one
+    /// array.
     fn takes(self, sources: [Source; 2]) -> bool {
         self == Path::Flat || sources.contains(&Source::Array)
     }
 }
 
 impl Does {
-    /// Returns `true` if a kernel of this type exists.
+    /// Returns `true` if this operation has a kernel for elements of type `of`.
     fn takes(self, of: Type) -> bool {
         of != Type::Bool || matches!(self, Does::Comparison(_))
     }

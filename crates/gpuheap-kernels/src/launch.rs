@@ -3,7 +3,8 @@
 use crate::Kernel;
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
-/// Maximum number of words of a kernel: the number that a strided kernel with the most axes has.
+/// Maximum number of argument words of a kernel, reached by a strided kernel with [`MOST_AXES`]
+/// axes.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
 /// One launch of a kernel, with a grid of one dimension and no dynamic shared memory.

@@ -1,15 +1,16 @@
-//! Amounts of work of a thread and of a block. Both the plans and the PTX depend on them.
+//! Work of a thread and of a block, in elements or bytes. Both the plans and the PTX depend on
+//! these amounts.
 
 use crate::Type;
 
 /// Number of threads in a block, for every kernel.
 pub const BLOCK: u32 = 256;
-/// Maximum number of blocks of kernels whose threads loop over elements. This number fills every
-/// device many times over, so waiting for the last blocks to end costs little.
+/// Maximum number of blocks of a kernel whose threads loop over elements. It fills every device
+/// many times over, so the wait for the last blocks is short.
 const MOST_BLOCKS: u64 = 1 << 15;
 
-/// Number of elements that a thread of a strided kernel handles at a time. These elements are one
-/// block of threads apart. The thread issues all their loads before it waits for the first load.
+/// Number of elements that a thread of a strided kernel handles at a time. The elements are
+/// [`BLOCK`] apart. The thread issues all loads before it waits for the first.
 pub(crate) const STRIDED_EACH: u64 = 4;
 /// Number of bytes that a lane of a reduction reads at a time. A thread loads them with one
 /// instruction.
@@ -17,8 +18,8 @@ pub(crate) const VECTOR: usize = 16;
 /// Numbers of bytes that a copy can move at a time. A copy uses the largest number that alignment
 /// and length allow.
 pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
-/// Maximum size in bytes of the sums that a block keeps in its shared memory before it adds them to
-/// the result.
+/// Maximum size of the aggregates that a block keeps in shared memory before it adds them to the
+/// result, in bytes.
 pub(crate) const SHARED_BYTES: usize = 32 << 10;
 
 /// Returns the number of elements that a thread of a flat kernel handles at a time. The elements
@@ -28,8 +29,8 @@ pub(crate) fn flat_each(input: Type, output: Type) -> u64 {
     (16 / large).max(4 / small) as u64
 }
 
-/// Returns the number of blocks for the work of `threads` threads, and the number of threads in a
-/// block.
+/// Returns the number of blocks that contain `threads` threads, at most [`MOST_BLOCKS`], and the
+/// number of threads in a block.
 pub(crate) fn grid(threads: u64) -> (u32, u32) {
     (threads.div_ceil(u64::from(BLOCK)).clamp(1, MOST_BLOCKS) as u32, BLOCK)
 }

@@ -1,6 +1,6 @@
 //! Element types and the operations on them.
 
-/// Declares an enum with a word for each variant. The names of kernels are made of these words.
+/// Declares an enum with a word for each variant. The words make up the names of kernels.
 macro_rules! worded {
     ($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -152,7 +152,8 @@ impl Fold {
         }
     }
 
-    /// Returns the bits of an aggregate of no values. A launch needs `out` to be filled with them.
+    /// Returns the bits of an aggregate of no values. The caller fills `out` with them before a
+    /// launch.
     pub const fn identity(self, of: Type) -> u64 {
         match (self, self.output(of)) {
             (Fold::Min, Type::F64) => f64::INFINITY.to_bits(),
@@ -193,8 +194,8 @@ impl Type {
 }
 
 impl Reduction {
-    /// Returns the type of a reduction's results. [`reduce`](crate::reduce) writes this type, and
-    /// also reads it in every pass after the first.
+    /// Returns the type of a reduction's results. Every pass of [`reduce`](crate::reduce) writes
+    /// this type, and every pass but the first reads it.
     pub const fn output(self, of: Type) -> Type {
         match (self, of) {
             (Reduction::Total, _) => Type::F64,

@@ -22,7 +22,7 @@ pub enum Operand<'a> {
 }
 
 /// Plans `out = left op right`, element by element. `out` has the operands' type and is row-major
-/// without gaps. It may be the memory of an operand with the same layout.
+/// without gaps. `out` may be the memory of an operand with the same layout.
 pub fn arithmetic(
     op: Arithmetic,
     of: Type,
@@ -114,9 +114,9 @@ fn elementwise(
     split(&axes).into_iter().map(launch).collect()
 }
 
-/// Returns the axes with vectors as the unit along the innermost axis. Along that axis, every array
-/// must repeat one element, or have elements that are adjacent and aligned for vector loads.
-/// Otherwise returns `None`.
+/// Returns the axes with the innermost length counted in vectors; `None` if vectors cannot be used.
+/// Along the innermost axis, every array must repeat one element, or have adjacent elements that
+/// are aligned for vector loads.
 fn in_vectors(
     axes: &[Axis],
     (out, out_of): (u64, Type),

@@ -4,7 +4,7 @@ use crate::kernel::Kind;
 use crate::threads::{BLOCK, SHARED_BYTES, grid};
 use crate::{Fold, Kernel, Launch, Type, Words};
 
-/// Maximum number of blocks that keep their own aggregates. At its end, each block adds its
+/// Maximum number of blocks that keep their own aggregates. Each block ends by adding its
 /// aggregates to the result, and that work must stay small.
 const MOST_BLOCKS: u64 = 1024;
 
@@ -14,8 +14,8 @@ const MOST_BLOCKS: u64 = 1024;
 pub struct ByKey {
     /// The aggregate.
     pub fold: Fold,
-    /// Type of the values, and their address. If this is `None`, each row counts 1, `inner` is 1,
-    /// and `fold` must be [`Fold::Count`].
+    /// Type of the values, and their address. If `None`, the rows are counted: `fold` must be
+    /// [`Fold::Count`], and `inner` is taken as 1.
     pub values: Option<(Type, u64)>,
     /// Type of the keys, an integer, and the address of one key for each row.
     pub keys: (Type, u64),
@@ -25,18 +25,19 @@ pub struct ByKey {
     pub inner: usize,
     /// Number of groups.
     pub groups: usize,
-    /// Address of the result, filled with [`Fold::identity`] before.
+    /// Address of the result. The caller fills the result with [`Fold::identity`] before the
+    /// launch.
     pub out: u64,
-    /// Address of a count and an index of bad rows, two `u64`. A bad row has a key outside of
-    /// `0..groups`. The number of bad rows is added to the count. The index becomes the lowest
-    /// index of a bad row, if that is less. Bad rows are left out even if this is `None`.
+    /// Address of two `u64`: a count of bad rows, and an index. A bad row has a key outside of
+    /// `0..groups`. The launch adds the number of bad rows to the count, and lowers the index to
+    /// the lowest bad row's index. Bad rows are left out even if this is `None`.
     pub bad: Option<u64>,
-    /// Address of a bitmap, one bit for each value, the lowest bit of a byte first. Values with a
-    /// bit of 0 are left out.
+    /// Address of a bitmap with one bit for each value, lowest bit of a byte first. Values whose
+    /// bit is 0 are left out.
     pub valid: Option<u64>,
     /// For [`Fold::Squares`], the address of the means: an `f64` for each element of `out`.
     pub means: u64,
-    /// `true` if values that are NaN are left out. [`Fold::Min`] and [`Fold::Max`] always do so.
+    /// `true` if NaN values are left out. [`Fold::Min`] and [`Fold::Max`] always leave them out.
     pub skips_nan: bool,
 }
 

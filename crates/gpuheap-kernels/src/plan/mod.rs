@@ -43,9 +43,9 @@ pub fn copy(
     split(&axes).into_iter().map(launch).collect()
 }
 
-/// Plans a copy of `count` units of 1, 2, 4, 8 or 16 bytes, each from the row of `input` that an
-/// index names. The indices are `u32`. If an index is not below `rows`, the bytes written are 0.
-/// For a unit of another size, returns no launches.
+/// Plans a copy of `count` units of 1, 2, 4, 8 or 16 bytes. The indices are `u32`. Each unit comes
+/// from the row of `input` that its index names, or is 0 if the index is not below `rows`. For a
+/// unit of another size, returns no launches.
 pub fn take(
     unit: usize,
     count: usize,
@@ -62,7 +62,7 @@ pub fn take(
     vec![Launch { kernel: Kernel(Kind::Take { unit }), words, grid, block }]
 }
 
-/// Makes the units as large as the innermost axis, the strides and the addresses allow, and returns
+/// Makes the units as large as the innermost axis, the strides and the addresses allow. Returns
 /// their size.
 fn widen(unit: usize, axes: &mut Vec<Axis>, addresses: [u64; 2]) -> usize {
     let Some((inner, outer)) = axes.split_last_mut() else { return unit };

@@ -37,7 +37,7 @@ fn way(n: u64, inner: u64) -> (Way, u64) {
 }
 
 /// Returns the length to which one pass reduces an axis of `n` elements. The reduction ends at
-/// length 1. An empty axis has that length after one pass.
+/// length 1. After one pass, an empty axis has length 1.
 pub fn partials(n: usize, inner: usize) -> usize {
     let (_, chunk) = way(n as u64, inner as u64);
     n.div_ceil(chunk as usize).max(1)
@@ -46,8 +46,9 @@ pub fn partials(n: usize, inner: usize) -> usize {
 /// Plans one pass of a reduction of the middle axis. The pass reads shape `[outer, n, inner]` and
 /// writes shape `[outer, partials, inner]`, of the type [`Reduction::output`].
 ///
-/// A further pass reads the written type and shape. Passes follow until the length is 1. An empty
-/// axis gives the operation's neutral value: 0 for sums, the largest value of the type for minima.
+/// The next pass reads the type and shape that this pass wrote. The last pass leaves length 1. An
+/// empty axis gives the operation's neutral value: 0 for sums, the largest value of the type for
+/// minima.
 pub fn reduce(
     op: Reduction,
     of: Type,

@@ -116,8 +116,8 @@ fn body(
     w.place(end);
 }
 
-/// Jumps to `away` unless the address of every array is a multiple of its vector size or of 16
-/// bytes.
+/// Jumps to `away` unless every array is aligned for its vectors: at a multiple of the vector's
+/// size, or of 16 bytes if the vector is larger.
 fn unless_aligned(
     w: &mut Writer,
     out: Reg,

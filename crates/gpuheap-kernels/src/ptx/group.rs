@@ -174,8 +174,9 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
         let sign = if of.is_signed() { "s64" } else { "u64" };
         return emit!(w, "red.{space}.{op}.{sign} [{place}], {value};");
     }
-    // Compares the bits of floats. If `value` is positive, they are compared as signed integers. If
-    // it is negative, they are compared as unsigned integers, and min and max are swapped.
+    // Compares floats by their bits. If `value` is positive, the bits are compared as signed
+    // integers. If `value` is negative, the bits are compared as unsigned integers, and min and max
+    // are swapped.
     let (bits, negative) = (w.reg(Class::Bits64), w.reg(Class::Predicate));
     emit!(w, "mov.b64 {bits}, {value};");
     emit!(w, "setp.lt.s64 {negative}, {bits}, 0;");
@@ -213,8 +214,8 @@ impl OwnTotals {
     }
 }
 
-/// Divides `count` aggregates from `first` on among the block's threads. `work` receives the
-/// address and the index of each aggregate.
+/// Divides the `count` aggregates that start at `first` among the block's threads. Calls `work`
+/// with the address and the index of each aggregate.
 fn for_each_own(w: &mut Writer, first: Reg, count: Reg, work: impl Fn(&mut Writer, Reg, Reg)) {
     let index = w.special("tid.x");
     let place = w.reg(Class::Bits32);

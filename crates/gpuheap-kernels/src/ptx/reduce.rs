@@ -1,5 +1,4 @@
-//! Reductions. The operations run in the same order as in the Rust version, whatever the addresses
-//! are.
+//! Reductions. The operations run in the same order as in the Rust version, for all addresses.
 
 use crate::ptx::value::{
     cast, class, combine, identity, load, load_if, load_vector, store, store_if,
@@ -8,7 +7,7 @@ use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::{BLOCK, VECTOR};
 use crate::{Kernel, Reduction, Type};
 
-/// Number of vectors, or of elements of a column, that are loaded at a time.
+/// Number of vectors, or of elements of a column, that a thread loads at a time.
 const UNROLL: usize = 4;
 
 /// Reduction of values of type `of` into a total of type `to`.
@@ -141,7 +140,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     emit!(w, "add.u32 {at}, {at}, {step};");
     emit!(w, "bra {one};");
 
-    // Handles the end of the piece, or the whole piece if it cannot be loaded in vectors.
+    // Handles the end of the piece, or all of a piece that cannot be loaded in vectors.
     w.place(singly);
     emit!(w, "setp.ge.u32 {done}, {at}, {length};");
     emit!(w, "@{done} bra {end};");

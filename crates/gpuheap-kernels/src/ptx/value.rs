@@ -1,6 +1,6 @@
 //! Elements in registers. Types of 8 and 16 bits and `Bool` are in 32-bit registers, sign-extended
-//! or zero-extended. Results of arithmetic may have other upper bits, because only the lower bits
-//! are stored.
+//! or zero-extended. After arithmetic, the upper bits may have any value, because only the lower
+//! bits are stored.
 
 use crate::ptx::writer::{Class, Reg, Writer, emit};
 use crate::{Arithmetic, Comparison, Reduction, Type};
@@ -90,7 +90,8 @@ fn unsigned(of: Type) -> &'static str {
     }
 }
 
-/// Loads adjacent elements at an address that is a multiple of their total size or of 16 bytes.
+/// Loads adjacent elements. The address is a multiple of their total size or, if that is larger
+/// than 16 bytes, of 16.
 pub(super) fn load_vector(
     w: &mut Writer,
     of: Type,
@@ -122,7 +123,8 @@ pub(super) fn load_vector(
     values
 }
 
-/// Stores adjacent elements at an address that is a multiple of their total size or of 16 bytes.
+/// Stores adjacent elements. The address is a multiple of their total size or, if that is larger
+/// than 16 bytes, of 16.
 pub(super) fn store_vector(w: &mut Writer, of: Type, address: Reg, values: &[Reg]) {
     let (class, bytes) = (word_class(of), word_bytes(of));
     let words: Vec<Reg> = if of.size() >= 4 {
@@ -196,8 +198,8 @@ pub(super) fn arithmetic(w: &mut Writer, op: Arithmetic, of: Type, a: Reg, b: Re
     d
 }
 
-/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. The instruction does not
-/// define the smallest number divided by -1, so a negation replaces the division by -1.
+/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. The instruction leaves the
+/// smallest number divided by -1 undefined, so a negation replaces a division by -1.
 fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let (class, name) = (class(of), register(of));
     let [divisor, d, negated] = w.regs(class);
@@ -220,14 +222,14 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
 
 /// Writes an integer division of 8 or 16 bits, computed with floats.
 ///
-/// The errors of the reciprocal and the product together are below `2^-21` of the quotient. They
-/// may make a quotient that is a whole number slightly too small, so `2^-18` of the quotient is
-/// added first. The addition is at most `2^16 / b * 2^-18`. It is too small to reach the next whole
-/// number, because the distance is at least `1 / b`.
+/// The errors of the reciprocal and the product together are below `2^-21` of the quotient. A whole
+/// quotient may come out slightly too small, so `2^-18` of the quotient is added first. The
+/// quotient is at most `2^16 / b`, so at most `1 / (4 * b)` is added. The next whole number is at
+/// least `1 / b` away.
 ///
-/// Conversions between integers and floats use additions relative to `2^23` instead of conversion
-/// instructions. In the time of four conversions, a device makes sixteen additions. With conversion
-/// instructions, i8 reached 0.73 of a copy's speed (H200).
+/// Integers and floats are converted by additions relative to `2^23`, because a device makes
+/// sixteen additions in the time of four conversion instructions. With conversion instructions, i8
+/// reached 0.73 of a copy's speed (H200).
 fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let [d, sign] = w.regs(Class::Bits32);
     let [zero, negative] = w.regs(Class::Predicate);

@@ -57,7 +57,7 @@ pub(super) trait Element: Copy {
     }
 }
 
-/// Elements of any type, read as `A`. Code that uses this type is compiled for each `A`, and not
+/// Elements of any type, read as `A`. Code that uses this type is compiled once for each `A`, not
 /// for each pair of types.
 pub(super) struct Elements<A> {
     /// Size of an element in bytes.
@@ -162,7 +162,7 @@ macro_rules! floats {
     )*};
 }
 
-/// The parts that integers and floats have alike: their bytes, and conversion from a [`Value`].
+/// The code that integers and floats share: bytes, and conversion from a [`Value`].
 macro_rules! little_endian {
     ($T:ident) => {
         const SIZE: usize = size_of::<$T>();

@@ -55,7 +55,7 @@ pub(super) fn elementwise(
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
-    // Index of the result's address. The operands are in the words after it.
+    // `result` is the index of the word with the result's address. The operands' words follow it.
     let (result, axes) = match path {
         Path::Flat => {
             (1, vec![Axis { length: word(words, 0) as usize, strides: [size as i64; 2] }])

@@ -20,7 +20,7 @@ pub trait Memory {
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Self::Error>;
 }
 
-/// Memory of any type. With it, each kernel is compiled once, and not once for each type of memory.
+/// Memory of any type, so that each kernel is compiled once and not for each type of memory.
 pub(super) type AnyMemory<'m> = dyn Memory<Error = Refused> + 'm;
 
 /// A read or write that failed. [`KeepsError`] contains the error.

@@ -1,5 +1,5 @@
-//! Kernels in Rust, with the operations of the PTX. If the order of operations affects results, it
-//! is the order of the PTX.
+//! Kernels in Rust, with the operations of the PTX. Operations whose order affects the result run
+//! in the order of the PTX.
 
 mod element;
 mod elementwise;
@@ -17,8 +17,8 @@ use memory::{AnyMemory, KeepsError, Refused};
 pub use memory::Memory;
 
 impl Kernel {
-    /// Runs a launch of the kernel with the words `words`. The result equals the result of the PTX
-    /// to the last bit, for every grid.
+    /// Runs a launch of the kernel with the arguments `words`. For every grid, the result equals
+    /// the PTX's to the last bit, except for the bits of a NaN and sums of floats by key.
     ///
     /// # Errors
     ///

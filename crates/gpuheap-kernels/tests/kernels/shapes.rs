@@ -76,7 +76,7 @@ proptest! {
     ) {
         let shape: Vec<usize> = lengths.iter().map(|axis| axis.0).collect();
         prop_assume!(shape.iter().product::<usize>() < 5_000);
-        // Written places must not overlap. The axes are in any order, with gaps, and some run
+        // Written places must not overlap. The axes are in random order and have gaps, and some run
         // backwards.
         let mut axes: Vec<usize> = (0..shape.len()).collect();
         let mut random = Random(order);
@@ -142,8 +142,8 @@ fn adjacent_is_flat_large_is_split() {
     assert_eq!(name(add(&[1, 4, 5], odd, odd)), "gpuheap_flat_add_f32_array_array");
     assert_eq!(name(add(&[3, 0, 5], whole, rows)), "");
 
-    // More elements than 31 bits can count take one launch if they are adjacent, else several
-    // launches.
+    // Adjacent elements take one launch, even more than 31 bits can count. Other elements take
+    // several launches.
     assert_eq!(cast(Type::I8, Type::F32, 1 << 33, 0, 1 << 40).len(), 1);
     let (row, strides) = (1 << 33, [0, 1]);
     let launches = add(&[3, row], at(1 << 40, &[row as isize, 1]), at(1 << 36, &strides));
