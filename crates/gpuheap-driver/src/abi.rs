@@ -86,8 +86,8 @@ pub fn answer<A: Answer>(body: impl FnOnce() -> A) -> A::C {
     }
 }
 
-/// Exports C functions. Each row has the symbols that share the body, the arguments, the type of
-/// the body's [`Answer`], and the body.
+/// Exports C functions. A row has one or more symbols, the arguments, the type of the body's
+/// [`Answer`], and the body that the symbols share.
 #[macro_export]
 macro_rules! export {
     ($(
@@ -111,8 +111,7 @@ macro_rules! export {
     };
 }
 
-/// Pointer to a result, or to the result's elements. If the C function also takes a value through
-/// the pointer, the value is read.
+/// Pointer to a result, or to the result's elements. Some C functions also read a value through it.
 #[repr(transparent)]
 pub struct Out<T, E>(*mut T, PhantomData<E>);
 
@@ -195,7 +194,7 @@ impl<T, E: Code> Out<T, E> {
         Ok(())
     }
 
-    /// Writes the result. Does nothing for a null pointer: the caller does not take the result.
+    /// Writes the result. If the pointer is null, does nothing: the caller takes no result.
     pub fn write_if_wanted(self, value: T) -> Result<(), E> {
         if self.is_null() { Ok(()) } else { self.write(value) }
     }

@@ -15,13 +15,13 @@ pub struct BlockNote {
     pub bytes: u64,
     /// Size after the heap's rounding, bytes.
     pub room: u64,
-    /// Stream in whose order the block is first used, or in whose order it is freed.
+    /// Stream on which the block is first used, or on which it is freed.
     pub stream: CUstream,
 }
 
 /// Checks of an emulated device that watch each block of a heap separately.
 ///
-/// No real device implements this. The function neither blocks on the device nor calls back.
+/// No real device implements this. `note` does not wait for the device and calls nothing back.
 pub trait BlockChecks: Send + Sync {
     /// Records an event in the life of a block.
     fn note(&self, event: BlockEvent, block: &BlockNote);

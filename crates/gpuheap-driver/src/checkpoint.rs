@@ -43,7 +43,7 @@ pub trait Checkpoints {
     /// # Errors
     ///
     /// The driver's error: the process is not checkpointed, or the device lacks memory. If memory
-    /// is lacking, some drivers leave the process in a state that no call ends.
+    /// is lacking, some drivers leave the process in a state from which no call recovers it.
     fn restore(&self, pid: u32) -> Result<(), DriverError>;
 
     /// Unlocks a locked process: its calls to CUDA continue. Does not block.

@@ -17,7 +17,7 @@ use libloading::Library;
 /// Variable with the path of the profiler's library.
 const INJECTION: &str = "NVTX_INJECTION64_PATH";
 
-/// Function of the library that takes the table.
+/// Function of the profiler's library to which the program passes the table.
 const INITIALIZE: &[u8] = b"InitializeInjectionNvtxExtension\0";
 
 /// Version of NVTX, and identifier and version of its memory extension.
@@ -25,8 +25,8 @@ const NVTX: u16 = 3;
 const MODULE: u16 = 1;
 const COMPATIBILITY: u16 = 0x0102;
 
-/// `NVTX_MEM_HEAP_USAGE_TYPE_LAYOUT`: memory that may be used without regions. Tools that check
-/// accesses then do not report accesses between blocks.
+/// `NVTX_MEM_HEAP_USAGE_TYPE_LAYOUT`: memory outside of regions may be used too. So tools that
+/// check accesses do not report accesses between blocks.
 const LAYOUT: u32 = 2;
 /// `NVTX_MEM_TYPE_VIRTUAL_ADDRESS`.
 const ADDRESSES: u32 = 1;
@@ -139,7 +139,7 @@ type Initialize = unsafe extern "C" fn(*mut Module) -> c_int;
 type Register<T, R> = unsafe extern "C" fn(Domain, *const T) -> R;
 type EndHeap = unsafe extern "C" fn(Domain, Heap);
 
-/// Names of memory in the profiler of this process.
+/// Connection to the profiler of this process, for naming memory.
 #[derive(Debug)]
 pub struct MemoryNames {
     register_heap: Option<Register<HeapDescription, Heap>>,
@@ -147,13 +147,14 @@ pub struct MemoryNames {
     register_regions: Option<Register<Regions, ()>>,
     end_regions: Option<Register<Ended, ()>>,
     name_regions: Option<Register<RegionNames, ()>>,
-    /// Bytes of each pool and the profiler's handle as an integer, keyed by first address.
+    /// Size of each pool in bytes, and its handle in the profiler as an integer, by the pool's
+    /// address.
     pools: Mutex<BTreeMap<u64, (u64, usize)>>,
 }
 
 impl MemoryNames {
-    /// Returns the names in the profiler of this process. The first call loads the profiler's
-    /// library. `None` if there is no profiler, or if it takes no names of memory.
+    /// Returns the connection to the profiler. The first call loads the profiler's library. `None`
+    /// if there is no profiler, or if it accepts no names of memory.
     pub fn get() -> Option<&'static MemoryNames> {
         static NAMES: OnceLock<Option<MemoryNames>> = OnceLock::new();
         NAMES.get_or_init(MemoryNames::load).as_ref()
@@ -316,7 +317,7 @@ fn range(address: u64, bytes: u64) -> Range {
     Range { bytes: usize::try_from(bytes).unwrap_or(usize::MAX), start }
 }
 
-/// Returns a text up to its first zero.
+/// Returns a text up to its first zero byte.
 fn c_text(text: &str) -> CString {
     let text = text.split('\0').next().unwrap_or_default();
     CString::new(text).unwrap_or_default()

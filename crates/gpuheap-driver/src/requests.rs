@@ -27,9 +27,9 @@ impl RequestReports<'_> {
         RequestReports { function, driver: PhantomData }
     }
 
-    /// Reports a request for device memory. `place` is an address that is equal for all requests of
-    /// one line or for one result variable; 0 if it is unknown. If `line` is `None`, the emulated
-    /// driver finds the caller on the stack.
+    /// Reports a request for device memory. `place` is an address that identifies the requesting
+    /// line or the result's variable; 0 if unknown. If `line` is `None`, the emulated driver finds
+    /// the caller on the stack.
     pub fn report(&self, bytes: u64, place: u64, line: Option<&CStr>, is_granted: bool) {
         let line = line.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: the only pointer that the function reads is the line, a C string or null. The

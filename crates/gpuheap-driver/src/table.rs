@@ -226,8 +226,8 @@ macro_rules! cuda_functions {
 
         // ---- memory: plain, pitched, pinned, managed, registered ----
 
-        /// Returns the free and total bytes of the current device's memory. Free bytes exclude the
-        /// memory of all processes.
+        /// Returns the free and total bytes of the current device's memory. Memory that any process
+        /// uses is not free.
         cuMemGetInfo [3020 cuMemGetInfo_v2] (free: *mut usize, total: *mut usize);
         /// Allocates device memory.
         cuMemAlloc [3020 cuMemAlloc_v2] (pointer: *mut CUdeviceptr, bytes: usize);
@@ -346,8 +346,8 @@ macro_rules! cuda_functions {
         cuMemFreeAsync [11020 cuMemFreeAsync, 11020 cuMemFreeAsync_ptsz] (pointer: CUdeviceptr, stream: CUstream);
         /// Creates a pool.
         cuMemPoolCreate [11020 cuMemPoolCreate] (pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
-        /// Destroys a pool. The pool's memory returns to the device when its last allocation is
-        /// freed.
+        /// Destroys a pool. The pool's memory returns to the device once the last allocation from
+        /// the pool is freed.
         cuMemPoolDestroy [11020 cuMemPoolDestroy] (pool: CUmemoryPool);
         /// Returns cached memory to the device until at most `keep` bytes are reserved.
         cuMemPoolTrimTo [11020 cuMemPoolTrimTo] (pool: CUmemoryPool, keep: usize);
@@ -379,7 +379,8 @@ macro_rules! cuda_functions {
         cuMemRelease [10020 cuMemRelease] (handle: CUmemGenericAllocationHandle);
         /// Maps physical memory to reserved addresses.
         cuMemMap [10020 cuMemMap] (pointer: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64);
-        /// Unmaps whole mappings at once. Neither follows stream order nor waits for work.
+        /// Unmaps whole mappings immediately. Does not follow stream order and does not wait for
+        /// work.
         cuMemUnmap [10020 cuMemUnmap] (pointer: CUdeviceptr, bytes: usize);
         /// Sets which devices may read and write a mapped range.
         cuMemSetAccess [10020 cuMemSetAccess] (pointer: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);

@@ -185,7 +185,7 @@ integers! {
         HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
         /// 1 if the device supports compressible memory.
         GENERIC_COMPRESSION_SUPPORTED = 107,
-        /// 1 if physical memory that GPUDirect RDMA can use can be created.
+        /// 1 if the device can create physical memory for GPUDirect RDMA.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
         /// 1 if the device supports stream-ordered pools.
         MEMORY_POOLS_SUPPORTED = 115,
@@ -293,11 +293,11 @@ integers! {
         /// High-water mark of the bytes reserved.
         RESERVED_MEM_HIGH = 3,
     }
-    /// Calls that are forbidden while a stream captures, and on which threads.
+    /// Calls that are forbidden during a capture, and the threads on which they are forbidden.
     CUstreamCaptureMode {
-        /// Forbids calls that may disturb the capture on every thread.
+        /// On every thread, forbids calls that may disturb the capture.
         GLOBAL = 0,
-        /// Forbids calls that may disturb the capture, but only on the thread that began it.
+        /// On the thread that began the capture, forbids calls that may disturb it.
         THREAD_LOCAL = 1,
         /// Forbids no calls.
         RELAXED = 2,
@@ -360,7 +360,7 @@ pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag of an event that records no time. Such an event costs less.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
-/// Flag of a user object whose destruction no call waits for. CUDA requires this flag.
+/// Flag of a user object: no call waits for the object's destruction. CUDA requires this flag.
 pub const CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
 /// Flag of `cuGraphRetainUserObject`: the program's references to the user object move to the
 /// graph.
@@ -377,7 +377,7 @@ pub const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
 /// Flag of pinned memory that the host only writes: it is mapped as write-combined.
 pub const CU_MEMHOSTALLOC_WRITECOMBINED: c_uint = 4;
-/// Flag of `cuGetProcAddress`: find the twin that has a default stream for each thread.
+/// Flag of `cuGetProcAddress`: find the twin that uses a default stream for each thread.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
 /// Arguments of `cuCheckpointProcessLock`.
@@ -517,8 +517,8 @@ impl CUmemPoolProps {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
-    /// Bits. 1 frees the graph's memory at a launch, 2 uploads the graph, 4 lets a device launch
-    /// the graph, and 8 uses the nodes' priorities.
+    /// Bits. 1 frees the graph's memory before a relaunch, 2 uploads the graph, 4 lets a device
+    /// launch the graph, and 8 uses the nodes' priorities.
     pub flags: u64,
     /// Stream on which the graph is uploaded.
     pub hUploadStream: CUstream,
