@@ -50,8 +50,8 @@ pub struct RunningStats {
     /// The high-water mark of `live` since the last call of `take_recent_peak`.
     recent_peak: u64,
     /// Largest difference, in bytes, between the driver's free bytes and a request that it refused.
-    /// `None` if the driver refused no request. `None` also after the driver granted a later
-    /// request and then reported no more free bytes than this margin.
+    /// `None` if the driver refused no request, or if it later granted one and then reported no
+    /// more free bytes than this margin.
     pub refused_margin: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl DerefMut for RunningStats {
     }
 }
 
-// Sums wrap: a thread may add a free before another thread adds its allocation.
+// Sums wrap: a thread may add a free before another thread adds the block's allocation.
 impl RunningStats {
     /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
@@ -145,8 +145,8 @@ impl RunningStats {
     }
 }
 
-/// Counts of the calls that a thread made without the heap's lock since it last added its counts.
-/// Differences wrap.
+/// Counts of a thread's calls without the heap's lock, since the thread last added its counts to
+/// the heap's. Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// Number of allocations, also of zero bytes.

@@ -10,8 +10,8 @@ impl StreamHandle {
     /// handles are small numbers or addresses of the process.
     const THREAD: usize = 1 << (usize::BITS - 1);
 
-    /// Returns the handle of a thread's own default stream. The driver uses one equal handle for
-    /// these streams on every thread, so the driver's handle does not identify the stream.
+    /// Returns the handle of a thread's own default stream. The driver uses the same handle for
+    /// these streams on every thread, so that handle does not identify the stream.
     pub fn from_thread(number: u64) -> StreamHandle {
         StreamHandle(number as usize | StreamHandle::THREAD)
     }

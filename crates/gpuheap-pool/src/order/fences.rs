@@ -14,8 +14,8 @@ impl Order {
     /// fence is recorded at once. If the recording fails, the stream's next fence covers this free
     /// too.
     ///
-    /// The last fence of an ended stream covers this free, because the stream has no later work. If
-    /// a transient stream ended, its last fence may not cover the free, so no fence does.
+    /// If the stream has ended, its last fence covers this free, because the stream has no later
+    /// work. If the ended stream was transient, no fence covers this free.
     #[inline]
     pub fn note_free(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         if self.frees_completed {
@@ -29,7 +29,7 @@ impl Order {
         Ticket { slot: stream.slot, number }
     }
 
-    /// Numbers a free on a stream that ended, or that may end unannounced.
+    /// Notes a free on a stream that ended, or that may end unannounced.
     #[cold]
     fn note_free_at_end(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let stream = if self.is_detached(stream) { self.detached_stream() } else { stream };
@@ -38,28 +38,29 @@ impl Order {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         let number = state.count_free(self.moments.as_ref());
-        // Only the end of its graph completes frees of a capture.
+        // Frees of a capture are completed only by the end of the graph.
         if state.transient && !state.retired && !state.is_of_capture() {
             let _ = group_calls(source, |source| self.record(stream.slot(), source));
         }
         Ticket { slot: stream.slot, number }
     }
 
-    /// Sets whether a free from now on counts as completed at once. The ticket of such a free has
-    /// the number zero. Every stream counts as past that ticket.
+    /// Sets whether frees from now on count as completed at once. Their tickets get the number 0,
+    /// and every stream counts as past that number.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
     }
 
-    /// Sets whether [`order_after`](Order::order_after) refuses to make any stream wait. A
-    /// capturing stream is always refused. Used while the heap has memory to spare.
+    /// Sets whether [`order_after`](Order::order_after) refuses to make any stream wait. It always
+    /// refuses for a capturing stream. The heap sets this while it has memory to spare.
     #[inline]
     pub fn refuse_waits(&mut self, refuses: bool) {
         self.refuses_waits = refuses;
     }
 
-    /// Returns `true` if the block of `ticket` may be used on `stream` now, with no new wait.
+    /// Returns `true` if the block freed with `ticket` may be used on `stream` now, with no new
+    /// wait.
     #[inline]
     pub fn is_usable_on(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
@@ -79,7 +80,7 @@ impl Order {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
 
-    /// Returns the last free on the stream in `slot` that is known to be completed.
+    /// Returns the number of the last free on the stream in `slot` that is known to be completed.
     pub fn reached(&self, slot: usize) -> u64 {
         self.streams[slot].reached
     }
@@ -116,8 +117,8 @@ impl Order {
         Ok(())
     }
 
-    /// Polls some streams, then makes `stream` wait for the frees. Skips frees that `stream`
-    /// already comes after.
+    /// Polls some streams, then makes `stream` wait for the frees. Skips frees for which `stream`
+    /// needs no new wait.
     ///
     /// # Errors
     ///
@@ -181,7 +182,7 @@ impl Order {
         })
     }
 
-    /// Returns `true` if no fence covers some frees on retired streams. Their memory can be reused
+    /// Returns `true` if some frees on retired streams have no fence. Their memory can be reused
     /// only after a wait for the whole device.
     pub fn needs_device(&self) -> bool {
         self.active.iter().chain(&self.detached).any(|&slot| {
@@ -233,7 +234,7 @@ impl Order {
         }
     }
 
-    /// Fences all frees of a stream, by one more fence or by recording the newest fence again.
+    /// Fences all frees of a stream, by a new fence or by recording the newest fence again.
     pub(super) fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         let state = &mut self.streams[slot];
         if state.fenced() >= state.freed {
@@ -259,7 +260,7 @@ impl Order {
 }
 
 /// Makes driver calls in one group, so that the driver is entered and left only once. Entering and
-/// leaving take as long as one call.
+/// leaving together take as long as one call.
 pub(super) fn group_calls<R>(
     source: &mut dyn MemorySource,
     calls: impl FnOnce(&mut dyn MemorySource) -> R,

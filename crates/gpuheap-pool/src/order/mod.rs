@@ -15,9 +15,9 @@
 //! may therefore cover work enqueued after the free. A stream that may end unannounced is fenced at
 //! every free, because its handle may be invalid later.
 //!
-//! A stream keeps few fences. If a stream has too many, some fences that are reached are forgotten.
-//! If no fence is reached, the newest fence is recorded again and then covers later frees too. A
-//! stream that already waits for that fence still waits only for the point recorded before.
+//! A stream keeps few fences. If a stream has too many, it forgets some that are reached. If no
+//! fence is reached, the newest fence is recorded again and then covers later frees too. A stream
+//! that already waits for that fence still waits only for the point recorded before.
 //!
 //! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free
 //! is noted with its moment. If a moment is completed, so are all frees before it.

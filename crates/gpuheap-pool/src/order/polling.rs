@@ -28,7 +28,7 @@ impl Order {
         moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
     }
 
-    /// Notes which work is known to be completed because the program itself waited for it. Makes no
+    /// Notes work that is known to be completed because the program itself waited for it. Makes no
     /// driver call.
     #[inline]
     pub fn note_progress(&mut self, source: &mut dyn MemorySource) {
@@ -70,7 +70,7 @@ impl Order {
         self.find_after_poll(stream, other, source, search)
     }
 
-    // Separate from `find`, so that `search` is inlined there. That saves 40 instructions of an
+    // Separate from `find`, so that `search` is inlined there. That saves 40 instructions in each
     // allocation of `binned`.
     #[cold]
     fn find_after_poll<T>(
@@ -110,8 +110,8 @@ impl Order {
         Ok(())
     }
 
-    /// Polls the stream of `ticket` and a few others in rotation. If there are only
-    /// a few streams, polls all of them.
+    /// Polls the stream of `ticket` and a few others in rotation. If there are only a few streams,
+    /// polls all of them.
     pub fn poll_some(
         &mut self,
         ticket: Option<Ticket>,
@@ -142,8 +142,8 @@ impl Order {
     fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
-            // Usually the newest fence is reached, so all fences are. If the newest fence is not
-            // reached, the fences are queried one by one, oldest first.
+            // Usually the newest fence is reached, and so is every other. If it is not, queries the
+            // fences one by one, oldest first.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {
                 Some((_, fence)) => source.is_fence_reached(fence)?,

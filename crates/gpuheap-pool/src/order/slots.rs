@@ -62,11 +62,11 @@ pub struct Order {
     /// Number of active streams left after the last poll.
     pub(super) left: usize,
     /// Slots of ended streams, for reuse by new streams. The numbers of frees in a slot continue,
-    /// so old tickets stay valid. If a block of the old stream is freed later, the free follows the
-    /// new stream: the block may be reused later than necessary, never too early.
+    /// so old tickets stay valid. If a block of the old stream is freed later, the free counts as
+    /// one on the new stream: the block may be reused later than necessary, never too early.
     pub(super) spare: Vec<usize>,
-    /// Slot for detached frees: frees on a stream that ended unannounced after a new stream has
-    /// taken its slot.
+    /// Slot for detached frees: frees on a stream that ended unannounced and whose slot belongs to
+    /// a new stream.
     pub(super) detached: Option<usize>,
     /// Progress shown by the program's own waits.
     pub(super) moments: Option<Arc<Moments>>,
@@ -98,8 +98,8 @@ pub(super) struct Slot {
     pub(super) raw: StreamHandle,
     /// Keeps the stream alive while frees on it may have to be fenced.
     pub(super) guard: Option<Box<dyn StreamGuard>>,
-    /// `true` if the program dropped the stream or is about to end it. Its last fence covers all
-    /// its work.
+    /// `true` if the program dropped the stream or is about to end it. The stream's last fence
+    /// covers all its work.
     pub(super) retired: bool,
     /// `true` if the stream's handle is valid only during the program's calls with it. Its frees
     /// are fenced at once.
@@ -147,8 +147,8 @@ impl Slot {
         }
     }
 
-    /// Notes the progress of the stream that the program's own waits have shown. For a retired
-    /// stream, only a wait for the whole device shows progress.
+    /// Notes the stream's progress, as shown by the program's own waits. For a retired stream, only
+    /// a wait for the whole device shows progress.
     pub(super) fn note_progress(&mut self, moments: &Moments, source: &mut dyn MemorySource) {
         let completed = match &self.guard {
             Some(guard) => guard.completed(),
@@ -183,8 +183,8 @@ impl Slot {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the older half of the fences if they are reached, or else the oldest. A stream
-    /// reaches its fences in order. A fence whose query fails counts as not reached.
+    /// Forgets the older half of the fences if they are reached, else the oldest fence if it is. A
+    /// stream reaches its fences in order. A fence whose query fails counts as not reached.
     pub(super) fn forget_reached(&mut self, source: &mut dyn MemorySource) {
         for last in [self.fences.len() / 2, 0] {
             let Some((number, fence)) = self.fences.get(last).copied() else { return };
@@ -377,8 +377,8 @@ impl Order {
         (!state.retired && !self.is_detached(stream)).then(|| self.stream_in(stream.slot()))
     }
 
-    /// Returns [`current`](Order::current), for use after the program's call with the stream has
-    /// ended. Returns `None` also if the stream is transient.
+    /// Returns [`current`](Order::current), or `None` if the stream is transient. For use after the
+    /// program's call with the stream has ended.
     #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].transient)

@@ -1,8 +1,8 @@
 //! `binned`: powers of two from one byte to 128 MiB, cached by bin.
 //!
-//! A request is rounded up to a power of two, so less than half of a block is wasted. In a bin the
-//! last block freed is reused first. Above 128 MiB nothing is rounded and nothing is cached: such a
-//! block is given back to the driver once its stream has reached the free.
+//! A request is rounded up to a power of two, so less than half of a block is wasted. In a bin, the
+//! last block freed is reused first. Blocks above 128 MiB are neither rounded nor cached: each is
+//! given back to the driver once its stream has reached the free.
 
 use super::free_list::FreeList;
 use super::slot_map::SlotMap;
@@ -22,7 +22,7 @@ const LARGEST_BIN: u32 = 27;
 pub struct Binned {
     live: SlotMap<Segment>,
     bins: Vec<FreeList>,
-    /// Freed blocks above the largest bin. Each is given back once its stream has reached the free.
+    /// Freed blocks too large for a bin. Each is given back once its stream has reached the free.
     unpooled: FreeList,
 }
 

@@ -123,7 +123,7 @@ impl Environment<'_> {
     /// and reported no more free bytes after the grant than after the refusal.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
-        // A pool of the driver serves some requests without taking anything.
+        // A pool of the driver serves some requests without memory from the device.
         let has_grown = self.source.reserved().is_ok_and(|reserved| reserved > before);
         if has_grown && self.source.device_memory().is_ok_and(|(free, _)| free <= margin) {
             self.stats.refused_margin = None;

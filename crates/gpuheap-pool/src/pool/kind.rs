@@ -128,7 +128,7 @@ pub struct CacheRules {
     /// Value that replaces `small`, in bytes, if several threads use the pool and would wait for
     /// each other.
     pub small_shared: u64,
-    /// `true` if the last larger block that was freed is cached.
+    /// `true` if a thread also caches the last larger block that it freed.
     pub large: bool,
 }
 
@@ -175,7 +175,8 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// Returns the block size for a request of `bytes`, not zero, of a size that threads cache.
+    /// Returns the block size for a request of `bytes`. `bytes` is not zero, and threads cache
+    /// blocks of that size.
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {

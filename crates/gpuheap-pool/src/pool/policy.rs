@@ -149,7 +149,7 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// Makes a taking of `bytes` with nothing given back before it.
+    /// Creates a taking of `bytes` before which nothing is given back.
     pub fn new(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
@@ -177,9 +177,9 @@ pub trait Policy: Send {
     /// necessary. Returns the bytes given back.
     fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
-    /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
-    /// policy noted these frees. Returns the bytes given back. A heap with a soft limit calls this
-    /// after every free.
+    /// Gives back at least `target` bytes of the memory freed since the last call, if the policy
+    /// noted enough of these frees. Returns the bytes given back. A heap with a soft limit calls
+    /// this after every free.
     fn release_freed(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         self.release(target, env)
     }

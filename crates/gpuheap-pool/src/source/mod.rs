@@ -32,7 +32,7 @@ pub type SourceResult<T = ()> = Result<T, SourceError>;
 pub enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// A limit of several heaps was reached between the check of the limits and the request.
+    /// A total limit of several heaps was reached between the check of the limits and the request.
     Limited,
     /// The stream takes no work now, so it cannot wait and no stream can wait for it. It is
     /// capturing a graph, or was retired. Or it is a transient stream (one that may end
@@ -42,7 +42,7 @@ pub enum SourceError {
     Capturing,
     /// The context is no longer usable.
     Gone(Gone),
-    /// The host is accessing unified memory. The device allows no such call until the access ends.
+    /// The host is accessing unified memory. The device refuses the call until the access ends.
     HostBorrowed,
     /// Any other failure of the driver.
     Driver(DriverFailure),
@@ -126,7 +126,8 @@ pub trait MemorySource: Send {
     /// Returns the high-water mark of [`reserved`](MemorySource::reserved).
     fn reserved_peak(&mut self) -> SourceResult<u64>;
 
-    /// Returns the maximum by which taking `bytes` can raise [`reserved`](MemorySource::reserved).
+    /// Returns the most bytes by which taking `bytes` can raise
+    /// [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
     /// Returns the bytes by which [`reserved`](MemorySource::reserved) would fall if these segments

@@ -169,8 +169,8 @@ impl StreamGuard for Unannounced {
     }
 }
 
-/// Passes the calls of [`Policy`] that a test policy does not change to the policy in its first
-/// field.
+/// Forwards to the policy in the first field all calls of [`Policy`] that a test policy does not
+/// change.
 macro_rules! pass_on_other_calls {
     () => {
         fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {

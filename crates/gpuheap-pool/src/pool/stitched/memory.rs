@@ -72,9 +72,8 @@ impl Memory {
     }
 
     /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps the chunk at its
-    /// primary address. The size is also bounded by the total memory divided by [`SHARE`], or by
-    /// the next [piece](growth::piece) of at most `most_piece` if the piece is larger. Returns the
-    /// chunk's size.
+    /// primary address. The size is also at most the larger of two bounds: the total memory divided
+    /// by [`SHARE`], and the next [piece](growth::piece). Returns the chunk's size.
     pub(super) fn add(
         &mut self,
         primary: u64,
@@ -125,7 +124,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives back chunks that are mapped nowhere to the device, until `target` bytes are given
+    /// Gives back to the device chunks that are mapped nowhere, until `target` bytes are given
     /// back.
     pub(super) fn destroy(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let mut destroyed = 0;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Every byte of memory has one primary address. Free blocks exist only at primary addresses. They
-//! are linked by address, coalesced, and kept in bins by size. A request takes the first of these
-//! that serves it:
+//! are linked by address, coalesced, and kept in bins by size. A request takes the first of the
+//! following that serves it:
 //!
 //! 1. the place of the earlier equal request, if the program repeats itself ([`placement_log`]) and
 //!    the place is free;
@@ -20,7 +20,7 @@
 //!    and the request's stream waits for its last use;
 //! 5. a stitched range that is already mapped and whose bytes are all free;
 //! 6. new memory, if the total then exceeds the high-water mark of live bytes by at most `slack`.
-//!    While the device is far from full, the bound is a small part of the device if that is more
+//!    While the device is far from full, the bound is at least a small part of the device
 //!    ([`growth`]);
 //! 7. a new stitched range: free chunks, with free parts of chunks at its ends, mapped one after
 //!    the other without a copy; new memory supplies the missing bytes.
@@ -141,7 +141,7 @@ pub struct Stitched {
     placement_log: PlacementLog,
     /// Addresses of small runs, in the order of their first use.
     small_runs: Vec<u64>,
-    /// Primary addresses of chunks that became all free by a free. Noted only if the heap has a
+    /// Primary addresses of chunks that a free made entirely free. Noted only if the heap has a
     /// soft limit.
     freed: BTreeSet<u64>,
 }
@@ -282,8 +282,8 @@ impl Stitched {
         Ok(grant)
     }
 
-    // The search steps are inlined, because each step uses the results of the step before. Not
-    // inlined, they took a third of the time of a request that follows the log: loads of the
+    // The search steps are inlined, because each step uses the results of the step before. Without
+    // inlining, they took a third of the time of a request that follows the log: loads of the
     // results waited for narrower stores.
     #[inline(always)]
     fn serve_large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
@@ -325,8 +325,8 @@ impl Stitched {
         Ok(Some(grant))
     }
 
-    /// Frees a block at a primary address. If `notes` is `true`, notes the chunks that become all
-    /// free.
+    /// Frees a block at a primary address. If `notes` is `true`, notes the chunks that become
+    /// entirely free.
     #[inline]
     fn free_at_primary(&mut self, key: u32, last: LastUse, notes: bool, order: &Order) {
         let block = &self.primary.blocks[key];
@@ -368,8 +368,8 @@ impl Stitched {
         is_blocked && self.primary.run_where(address, bytes, belongs).is_some()
     }
 
-    /// Takes a free block by steps 2 to 4 of the module's list, without waits for more than one
-    /// stream.
+    /// Takes a free block by steps 2 to 4 of the module's list, waiting for one other stream at
+    /// most.
     #[inline]
     fn find_at_primary(
         &mut self,
@@ -447,7 +447,7 @@ impl Stitched {
         }
     }
 
-    /// Takes another free block if the block found cannot be waited for.
+    /// Takes a free block that `stream` may use at once, or one that it can wait for.
     #[cold]
     fn find_eligible(
         &mut self,
@@ -680,7 +680,7 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Takes the beginning of a stitched range that is all free. Looks only at the first few ranges
+    /// Takes the beginning of an entirely free stitched range. Looks only at the first few ranges
     /// that fit.
     fn take_any_range(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
         let fitting: Vec<u32> = self.ranges.fitting(request.bytes).take(LOOK_RANGES).collect();

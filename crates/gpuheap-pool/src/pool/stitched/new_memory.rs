@@ -21,8 +21,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Returns the parts of the neighbouring blocks, before and after the new memory, that the
-    /// first `bytes` of the free piece cover.
+    /// Returns the parts of the neighbouring blocks, before and after the new memory, that belong
+    /// to the first `bytes` of the free piece.
     fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -35,7 +35,7 @@ impl Room {
 
 impl Stitched {
     /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
-    /// total would exceed the bound. Returns `None` also if the memory is refused, because
+    /// total would exceed the bound. If the driver refuses the memory, returns `None` too, because
     /// stitching may serve the request without new memory.
     pub(super) fn grow_for_request(
         &mut self,
@@ -96,8 +96,8 @@ impl Stitched {
         }
     }
 
-    /// Returns the next narrower eligibility. Cuts the completed parts off blocks that are not
-    /// eligible any more, so that the parts can merge with new memory.
+    /// Returns the next narrower eligibility. Cuts the completed parts off blocks that are no
+    /// longer eligible, so that the parts can merge with new memory.
     pub(super) fn narrow_eligibility(
         &mut self,
         eligibility: Eligibility,

@@ -89,8 +89,8 @@ pub(super) struct PlacementLog {
 }
 
 impl PlacementLog {
-    /// Notes the live bytes before a request. If nothing is live, or little has just become live,
-    /// follows the log from the start of the round before.
+    /// Notes the live bytes before a request. If nothing is live, or live memory has just become
+    /// little, follows the log from the start of the previous round.
     #[inline]
     pub(super) fn note_live(&mut self, live: u64, peak: u64) {
         let had_little = std::mem::replace(&mut self.has_little, live <= peak / LITTLE);
@@ -168,7 +168,7 @@ impl PlacementLog {
         at < self.count && at + LOG > self.count && self.log[at % LOG].units == units
     }
 
-    /// Returns the number of the last request that had the same size and the same sizes before it.
+    /// Returns the number of the last request with this size that had the same sizes before it.
     fn look_up(&self, units: u32) -> Option<usize> {
         let hash = self.hash_with(units);
         if self.misses >= MISSES && !hash.is_multiple_of(SAMPLED) {

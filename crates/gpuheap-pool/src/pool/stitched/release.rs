@@ -44,7 +44,7 @@ impl Stitched {
         self.release_pieces(spare, target, env)
     }
 
-    /// Notes the chunks that became all free when a range of addresses was freed.
+    /// Notes the chunks that became entirely free when a range of addresses was freed.
     pub(super) fn note_freed(&mut self, address: u64, end: u64) {
         let touched = self.memory.touching(address, end);
         let freed = touched.filter(|(primary, piece)| self.is_all_free(*primary, piece.bytes));

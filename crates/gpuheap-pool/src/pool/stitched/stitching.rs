@@ -8,7 +8,8 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// The bound on mappings counts at least this many chunks, even if the heap has fewer.
+/// Minimum number of chunks with which the bound on mappings is computed, even if the heap has
+/// fewer.
 const CHUNKS: usize = 32;
 
 /// Number of times that new memory is added before stitching is given up.
@@ -117,7 +118,7 @@ impl Stitched {
     }
 
     /// Plans a range of `bytes`. The plan has missing bytes if too few are free. With
-    /// [`Packing::Most`] the plan uses [as much](Stitched::stitchable) as is allowed.
+    /// [`Packing::Most`], the plan may use all [stitchable](Stitched::stitchable) bytes.
     pub(super) fn plan(
         &self,
         bytes: u64,
@@ -139,7 +140,7 @@ impl Stitched {
         plan_runs(runs, bytes, packing)
     }
 
-    /// Returns the size of the largest stitched range that is mapped and all free.
+    /// Returns the size of the largest stitched range that is mapped and entirely free.
     pub(super) fn largest_free_range(&self) -> u64 {
         let is_free = |id: &u32| {
             self.ranges.get(*id).is_some_and(|range| {
@@ -164,8 +165,9 @@ impl Stitched {
         })
     }
 
-    /// Returns the longest parts of free runs that could begin and end a range, and the longest
-    /// free piece. Computes them as if all whole free chunks had been given back.
+    /// Returns the sizes of the longest free part that could begin a range, the longest that could
+    /// end a range, and the longest free piece. Computes them as if all whole free chunks had been
+    /// given back.
     pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
         for run in self.free_runs(allowed) {

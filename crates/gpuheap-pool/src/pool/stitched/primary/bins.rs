@@ -10,7 +10,8 @@ use crate::pool::kind::ROUNDING;
 
 /// Number of bins for each power of two.
 const PER_CLASS: usize = 64;
-/// Number of powers of two. The first class contains all sizes below [`PER_CLASS`] units.
+/// Number of classes of bins, one for each power of two. The first class contains all sizes below
+/// [`PER_CLASS`] units.
 const CLASSES: usize = 36;
 /// Number of bins that contain blocks of only one size.
 const EXACT: usize = 2 * PER_CLASS;

@@ -80,10 +80,10 @@ const STEP: u64 = ROUNDING;
 const MOST: u64 = (1 << 40) - 1;
 
 /// Least distance, in bytes, at which two uses prevent the merge of their blocks. If two uses are
-/// closer, the blocks merge and the bytes between the uses count as used too. Between two frees of
-/// a capture, such bytes cannot be used. A smaller distance is expensive: a block that does not
-/// merge is a worse fit for later requests. An eighth of this distance cost 0.02 of the utilisation
-/// of `serve_threads`.
+/// closer, the blocks merge and the bytes between the uses count as used too. Until a capture ends,
+/// bytes between two of its frees cannot be used. A smaller distance is expensive: a block that
+/// does not merge is a worse fit for later requests. An eighth of this distance cost 0.02 of the
+/// utilisation of `serve_threads`.
 const BETWEEN: u64 = 256 << 20;
 
 impl UsedPart {
@@ -162,8 +162,8 @@ impl Block {
         if from < to { (from, to) } else { NOWHERE }
     }
 
-    /// If no wait can complete the last use now, returns the start and the end of the bytes that it
-    /// covered. Otherwise the start is above the end.
+    /// If no wait can complete the last use now, returns the start and the end of the bytes that
+    /// this use covered. Otherwise the start is above the end.
     pub(crate) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
             Some(_) => self.used(),

@@ -10,7 +10,7 @@ use crate::stream::StreamRef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eligibility {
-    /// All free memory. If it is still in use, the stream can wait for it in most cases.
+    /// All free memory. In most cases, the stream can wait for memory that is still in use.
     All,
     /// Memory that needs no wait or has a fence to wait for. After a poll, the stream cannot wait
     /// for other memory.
@@ -30,7 +30,7 @@ impl Eligibility {
     }
 
     /// Returns the next narrower eligibility, for a retry if this eligibility allowed memory that
-    /// cannot be waited for. Returns `None` if it already needs no wait.
+    /// cannot be waited for. Returns `None` for [`Eligibility::Usable`].
     pub(crate) fn narrower(self) -> Option<Eligibility> {
         match self {
             Eligibility::All => Some(Eligibility::Fenced),

@@ -464,8 +464,8 @@ impl Primary {
         self.deferred = left;
     }
 
-    /// Makes empty small runs free blocks for large requests. Returns `true` if some small run was
-    /// empty.
+    /// Turns empty small runs into free blocks for large requests. Returns `true` if some small run
+    /// was empty.
     pub(crate) fn merge_empty_small_runs(&mut self, order: &Order) -> bool {
         let mut any = false;
         for key in std::mem::take(&mut self.empty_runs) {
@@ -500,7 +500,7 @@ impl Primary {
         empty_runs
     }
 
-    /// Makes all free blocks of small requests free blocks for large requests.
+    /// Turns all free blocks of small requests into free blocks for large requests.
     pub(crate) fn merge_all_small(&mut self, order: &Order) {
         self.empty_runs.clear();
         let apart: Vec<u32> = self.free_blocks(true).collect();
@@ -528,15 +528,16 @@ impl Primary {
         self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
-    /// Returns the first blocks of free runs of several blocks that different streams freed. Each
-    /// pair of free neighbours is noted as a boundary, so the first block of each run is noted too.
+    /// Returns the first block of each run of free blocks that different streams freed. Each pair
+    /// of free neighbours is noted as a boundary, so the first block of each run is noted too.
     pub(crate) fn run_starts_with_boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
         self.boundaries.iter().copied().filter(begins)
     }
 
-    /// Makes the first `bytes` of an unbacked block a free block. These addresses have memory now.
+    /// Turns the first `bytes` of an unbacked block into a free block, because these bytes
+    /// have memory now.
     pub(crate) fn back(&mut self, unbacked: u32, bytes: u64, order: &Order) {
         let mut key = unbacked;
         if self.blocks[unbacked].bytes > bytes {
@@ -562,7 +563,7 @@ impl Primary {
         }
     }
 
-    /// Makes an all-free range unbacked. Its memory was given back.
+    /// Marks an entirely free range as unbacked, because its memory was given back.
     pub(crate) fn unback(&mut self, first: u32, address: u64, bytes: u64) {
         let mut key = self.take(first, address, bytes, State::Unbacked);
         let (before, after) = (self.blocks[key].before, self.blocks[key].after);

@@ -61,7 +61,7 @@ impl Range {
         self.mapped_at + self.head
     }
 
-    /// Returns `true` if one of the range's uses cannot be completed by a wait now.
+    /// Returns `true` if no wait can complete one of the range's uses now.
     pub(crate) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
