@@ -1,10 +1,9 @@
-//! Gives the library the name of the real NVML, and keeps it in memory once it is loaded.
+//! Sets the soname of the real NVML, and makes `dlclose` leave the library loaded.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // With this name, a later `dlopen("libnvidia-ml.so.1")` finds the loaded library.
+    // With this soname, `dlopen("libnvidia-ml.so.1")` finds this library if it is already loaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
-    // Texts of errors are in this library's memory. If `dlclose` unmapped the library, programs
-    // that read such a text would crash.
+    // `nvmlErrorString` returns pointers into this library. They must stay valid after `dlclose`.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

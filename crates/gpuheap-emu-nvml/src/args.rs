@@ -1,4 +1,4 @@
-//! Types of the arguments of NVML's functions, and helpers to write results.
+//! Argument types of NVML's functions, and helpers that write results.
 
 use std::ffi::{c_char, c_uint};
 
@@ -26,20 +26,20 @@ impl Handle {
         Handle((device + 1) << 16 | instance.map_or(0, |instance| instance + 1))
     }
 
-    /// Returns the indices of the device and the instance. For an invalid handle, the first index
-    /// belongs to no device.
+    /// Returns the indices of the device and the instance. For an invalid handle, the device index
+    /// is out of range.
     pub(crate) fn indices(self) -> (usize, Option<usize>) {
         ((self.0 >> 16).wrapping_sub(1), (self.0 & 0xffff).checked_sub(1))
     }
 }
 
-/// Writes a figure; returns `NOT_SUPPORTED` if the device lacks the figure.
+/// Writes `value`; returns `NOT_SUPPORTED` if the value is `None`.
 pub(crate) fn write_if_known<T>(place: Out<T>, value: Option<T>) -> Outcome {
     place.write(value.ok_or(Code::NOT_SUPPORTED)?)
 }
 
-/// Writes `values` into an array, and the number of values into `count`. Before the call, `count`
-/// is the length of the array.
+/// Writes `values` into an array, and the number of values into `count`. On entry, `count` is the
+/// length of the array.
 pub(crate) fn write_list<T: Copy>(place: Out<T>, count: Out<c_uint>, values: &[T]) -> Outcome {
     let length = count.get()?;
     count.write(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;

@@ -1,4 +1,4 @@
-//! Description, in JSON, of a machine's devices. All sizes are bytes.
+//! JSON description of a machine's devices. All sizes are in bytes.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use crate::code::Code;
 
-/// Codes that functions return instead of a result, keyed by the function's name.
+/// Codes with which functions fail, keyed by function name.
 pub(crate) type Failures = BTreeMap<String, Code>;
 
-/// Description of a machine. If a field is missing, the field has its default, or the device does
-/// not support the figure.
+/// Description of a machine. A missing field has its default value, or marks a figure as
+/// unsupported.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Description {
@@ -27,8 +27,8 @@ pub(crate) struct Description {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Device {
-    /// Emulated device, such as `h200` or `16GiB`. It provides name, memory, capability and clocks
-    /// if they are missing here.
+    /// Emulated device, such as `h200` or `16GiB`. Supplies the name, memory, capability and clocks
+    /// if the description lacks them.
     pub(crate) profile: Option<String>,
     pub(crate) name: Option<String>,
     /// UUID, `GPU-…`.
@@ -43,7 +43,7 @@ pub(crate) struct Device {
     pub(crate) memory: Memory,
     pub(crate) bar1: Option<Bar1>,
     pub(crate) processes: Vec<Process>,
-    /// Instances; empty if MIG is off, `None` for a device without MIG.
+    /// MIG instances; empty if MIG is off, `None` if the device has no MIG.
     pub(crate) mig: Option<Vec<Instance>>,
     pub(crate) utilization: Utilization,
     /// Temperature, degrees Celsius.
@@ -78,13 +78,13 @@ pub(crate) struct Device {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
-    /// Memory that driver and firmware keep for themselves.
+    /// Memory reserved by the driver and the firmware.
     pub(crate) reserved: u64,
     /// Memory in use by no listed process.
     pub(crate) unaccounted: u64,
 }
 
-/// Window (BAR1) through which PCIe accesses the device's memory.
+/// BAR1, the window through which PCIe accesses device memory.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Bar1 {
@@ -97,7 +97,7 @@ pub(crate) struct Bar1 {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Memory that the process uses, bytes; `None` if the driver gives no figure, as under WSL2.
+    /// Memory that the process uses, bytes; `None` if the driver reports none, as under WSL2.
     pub(crate) bytes: Option<u64>,
     #[serde(default)]
     pub(crate) list: List,
@@ -119,7 +119,7 @@ pub(crate) enum List {
     Mps,
 }
 
-/// An instance of a device that MIG divides.
+/// MIG instance of a device.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Instance {
@@ -132,13 +132,13 @@ pub(crate) struct Instance {
     #[serde(default)]
     pub(crate) compute_instance: u32,
     pub(crate) memory: Memory,
-    /// Figures of the instance's window (BAR1); `None` to use the device's figures.
+    /// BAR1 figures of the instance; `None` to use the device's figures.
     #[serde(default)]
     pub(crate) bar1: Option<Bar1>,
 }
 
-/// Utilisation of each part of the device: percent of the last sample's time in which the part was
-/// busy.
+/// Utilisation of each unit of the device: percent of the last sampling period in which the unit
+/// was busy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Utilization {
@@ -166,7 +166,7 @@ pub(crate) struct Clocks {
     pub(crate) video: Option<u32>,
 }
 
-/// Compute mode: which processes may use the device. Numbered as in `nvmlComputeMode_t`.
+/// Processes that may use the device, numbered as in `nvmlComputeMode_t`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {
@@ -176,7 +176,7 @@ pub(crate) enum ComputeMode {
     ExclusiveProcess = 3,
 }
 
-/// Numbers of memory errors since the driver was loaded.
+/// Counts of memory errors since the driver was loaded.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EccErrors {

@@ -28,7 +28,7 @@ pub(crate) fn device(ordinal: usize) -> Option<EmulatedDevice> {
             found = Some(unsafe { device.assume_init() });
         }
     }
-    // SAFETY: the library was opened above. The program keeps it loaded.
+    // SAFETY: closes only the handle opened above, so the library stays loaded.
     unsafe { libc::dlclose(library) };
     found
 }

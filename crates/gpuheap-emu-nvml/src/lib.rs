@@ -2,11 +2,12 @@
 //!
 //! A description lists devices and processes. If it lists no devices, the devices of the emulated
 //! driver in this process are used. Without such a driver, environment variables select the
-//! devices. Processes that use emulated devices are added: all processes of a shared account, or
-//! else this process. The README lists the environment variables and the description's fields.
+//! devices. Processes that use emulated devices are added: all processes of the shared account, or
+//! only this process if no account is set. The README lists the environment variables and the
+//! description's fields.
 //!
-//! The module `functions` has one table of functions for each subject. NVML's functions that these
-//! tables lack are not exported. To a program that looks up such a symbol, the driver seems older.
+//! The module `functions` has one table of functions for each subject. Other NVML functions are not
+//! exported. A program that looks up such a symbol concludes that the driver is older.
 //!
 //! The library runs no code when it is loaded or unloaded. No panic reaches the program.
 #![cfg(unix)]

@@ -1,4 +1,4 @@
-//! State of the library, and the common start of every call.
+//! Emulated machine, or the error in the environment variables. Set by the first initialisation.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,8 +33,8 @@ pub(crate) struct Target<'m> {
     pub(crate) instance: Option<(usize, &'m Instance)>,
 }
 
-/// Counts one more initialisation. The first initialisation creates the machine with `make`. Only
-/// this function reports errors in the environment variables.
+/// Counts an initialisation. The first initialisation creates the machine with `make`. Only this
+/// function reports errors in the environment variables.
 pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Outcome {
     let machine = MACHINE.get_or_init(|| {
         MESSAGES.say_panics();
@@ -60,8 +60,8 @@ pub(crate) fn shut_down(symbol: &'static str) -> Outcome {
     })
 }
 
-/// Calls a function of the library. Fails if the library is not initialised, or if the description
-/// makes the function fail.
+/// Runs the body of an NVML function. Fails if the library is not initialised, or if the
+/// description makes the function fail.
 pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) -> Outcome {
     let machine = MACHINE.get().and_then(|machine| machine.as_ref().ok());
     let machine = machine.filter(|_| USERS.load(Ordering::Relaxed) > 0);
@@ -73,7 +73,7 @@ pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) ->
 }
 
 impl Nvml {
-    /// Returns the device or instance that a handle names.
+    /// Returns the device or instance of a handle.
     pub(crate) fn target(&self, handle: Handle) -> Outcome<Target<'static>> {
         let (index, instance) = handle.indices();
         let device = self.machine.devices.get(index).ok_or(Code::INVALID_ARGUMENT)?;
@@ -97,8 +97,7 @@ impl Nvml {
 }
 
 impl Target<'_> {
-    /// Returns the processes on the device. For an instance, returns only the processes on that
-    /// instance.
+    /// Returns the processes on the device, or only those on the instance if there is one.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = self.machine.rows(self.index);
         if let Some((at, _)) = self.instance {

@@ -7,10 +7,10 @@ use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
 use crate::driver;
 use crate::settings::Settings;
 
-/// Default version of the driver: the version on the H200 that the emulator was compared with.
+/// Default driver version: the version on the H200 with which the emulator was compared.
 const DRIVER: &str = "580.95.05";
 
-/// Default version of CUDA, 1000 × major + 10 × minor: equal to the emulated driver's default.
+/// Default CUDA version, 1000 × major + 10 × minor: equal to the emulated driver's default.
 const CUDA: i32 = 13_000;
 
 /// The emulated machine.
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
 /// A process on a device.
 pub(crate) struct Row {
     pub(crate) pid: u32,
-    /// Memory that the process uses, bytes; `None` if the driver gives no figure.
+    /// Memory that the process uses, bytes; `None` if the driver reports none.
     pub(crate) bytes: Option<u64>,
     pub(crate) list: List,
     /// Index of the MIG instance that the process uses; `None` if it uses no instance.
@@ -79,7 +79,7 @@ impl Machine {
     /// Returns the ids of the processes that use an emulated device, each with its bytes.
     fn using(&self, index: usize) -> Vec<(u32, u64)> {
         match &self.settings.account {
-            // If the file is missing, no process has opened the account.
+            // If the file is missing, no process uses the account yet.
             Some(path) => Account::read(path)
                 .unwrap_or_default()
                 .into_iter()
@@ -173,7 +173,7 @@ fn complete(index: usize, mut device: Device) -> Result<Device, String> {
     device.persistence.get_or_insert(false);
     device.compute_mode.get_or_insert(ComputeMode::Default);
     device.display.get_or_insert(false);
-    // The BAR1 window is larger than the memory, as on an H200: 256 GiB for 140.4 GiB of memory.
+    // Rounds BAR1 up to a power of two, as on an H200: 256 GiB for 140.4 GiB of memory.
     let total = device.memory.total.checked_next_power_of_two().unwrap_or(u64::MAX);
     device.bar1.get_or_insert(Bar1 { total, used: 0 });
     Ok(device)
@@ -184,8 +184,7 @@ fn uuid_text(bytes: [u8; 16]) -> String {
     CUuuid { bytes }.to_string()
 }
 
-/// Parses an address on the PCI bus to domain, bus and device. The function at the end of the text
-/// is optional.
+/// Parses a PCI address into domain, bus and device. The function number at the end is optional.
 pub(crate) fn address(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.split(':');
     let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);

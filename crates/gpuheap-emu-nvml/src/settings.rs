@@ -15,17 +15,17 @@ const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
 /// Settings of the emulated NVML.
 pub(crate) struct Settings {
     pub(crate) description: Description,
-    /// Devices that the environment variable selects. They are used if neither the description nor
-    /// an emulated driver has devices.
+    /// Devices that the environment variable selects, used if neither the description nor an
+    /// emulated driver lists devices.
     pub(crate) profiles: Vec<Profile>,
-    /// Version of CUDA, as 1000 × major + 10 × minor; `None` if it is not set.
+    /// CUDA version, 1000 × major + 10 × minor; `None` if it is not set.
     pub(crate) cuda: Option<i32>,
     /// Account file that emulated drivers share.
     pub(crate) account: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Reads the variables. `variable` returns the value for a name; `None` if it is not set.
+    /// Reads the variables. `variable` returns the value of a variable; `None` if it is not set.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let description = variable(NVML).map_or_else(|| Ok(Description::default()), describe)?;
         let profiles = match variable(DEVICE) {
@@ -70,7 +70,7 @@ fn describe(value: String) -> Result<Description, String> {
         })?;
         (format!("{NVML}={value:?}"), text)
     };
-    // The name of an unknown field may have a line break.
+    // The error quotes unknown field names, and these may contain line breaks.
     serde_json::from_str(&text)
         .map_err(|error| format!("{place}: {}", error.to_string().replace('\n', "\\n")))
 }

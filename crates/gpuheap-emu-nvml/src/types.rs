@@ -1,8 +1,8 @@
-//! Structures of NVML, with the layout of NVML's header.
+//! Structures of NVML, laid out as in NVML's header.
 
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Returns the number that callers write into a structure's version field: size and version.
+/// Returns the value of a structure's version field, made of the structure's size and `number`.
 const fn version<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }
@@ -48,8 +48,8 @@ pub(crate) struct ProcessInfo {
     pub(crate) bytes: u64,
 }
 
-/// `nvmlProcessInfo_v2_t`. In current drivers, it is also `nvmlProcessInfo_t`, which functions with
-/// the suffix `_v3` take.
+/// `nvmlProcessInfo_v2_t`. Current drivers call the same structure `nvmlProcessInfo_t`, and
+/// functions with the suffix `_v3` take it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ProcessInfoV2 {

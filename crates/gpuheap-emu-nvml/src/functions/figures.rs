@@ -1,4 +1,4 @@
-//! Functions for figures of a device's work and state. They return `NOT_SUPPORTED` for figures that
+//! Functions that report a device's load and state. They return `NOT_SUPPORTED` for figures that
 //! the description lacks.
 
 use std::ffi::c_uint;
@@ -111,7 +111,7 @@ functions! {
         }
     }
 
-    // No field is supported. Each field's own code says so.
+    // Sets the result code of each field to `NOT_SUPPORTED`.
     fn nvmlDeviceGetFieldValues(nvml, device: Handle, count: i32, values: Out<FieldValue>) {
         nvml.device(device)?;
         let length = usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)?;
@@ -136,7 +136,7 @@ fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) ->
     period_us.write(1_000_000)
 }
 
-/// Returns the clock with the number `kind` of `nvmlClockType_t`.
+/// Returns the clock of type `kind`, numbered as in `nvmlClockType_t`.
 fn select_clock(clocks: &Clocks, kind: c_uint) -> Outcome<Option<u32>> {
     match kind {
         0 => Ok(clocks.graphics),

@@ -8,8 +8,7 @@ use crate::machine;
 use crate::types::PciInfo;
 
 functions! {
-    // PyTorch looks for NVLink connections. An emulated machine has no such connections. Only
-    // Windows has driver models.
+    // Emulated machines have no NVLink. Driver models exist only on Windows.
     unsupported {
         nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2
         nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
@@ -55,7 +54,7 @@ functions! {
             domain,
             bus,
             device,
-            // NVIDIA's vendor number, with a device number that no NVIDIA device has.
+            // NVIDIA's vendor ID, and device ID 0: no NVIDIA device has this ID.
             device_id: 0x10de,
             subsystem_id: 0,
             bus_id: c_text(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
@@ -72,7 +71,7 @@ functions! {
     }
 }
 
-/// Returns a text as a C string, cut to `LENGTH` bytes.
+/// Returns `text` as a C string, truncated to `LENGTH` bytes including the null.
 fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut place = [0; LENGTH];
     for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {

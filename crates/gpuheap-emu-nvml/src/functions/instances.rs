@@ -1,4 +1,4 @@
-//! Functions for MIG: devices that are divided into instances.
+//! Functions for MIG instances.
 
 use std::ffi::c_uint;
 

@@ -9,10 +9,10 @@ use crate::library::{Nvml, Target};
 use crate::machine::Row;
 use crate::types::{Bar1Memory, MemoryV1, MemoryV2, ProcessInfo, ProcessInfoV2};
 
-/// Value that stands for an unknown number of bytes.
+/// Byte count that means "unknown".
 const UNKNOWN_BYTES: u64 = u64::MAX;
 
-/// Instance number to return for a process that uses no instance.
+/// Instance number of a process that uses no instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// Exports the functions of each list of processes.
@@ -61,8 +61,7 @@ lists! {
         info.write(Bar1Memory { total: found.total, free: found.total - used, used })
     }
 
-    // Returns no samples: an emulated device records none, like a device that ran nothing since
-    // `_since`.
+    // Returns no samples, as for a device that has run nothing since `_since`.
     fn nvmlDeviceGetProcessUtilization(
         nvml, device: Handle, _samples: Out<u8>, count: Out<c_uint>, _since: u64
     ) {
@@ -89,7 +88,7 @@ fn memory(target: &Target<'_>) -> MemoryV2 {
     }
 }
 
-/// Conversion of a process to the structure that one version of the functions writes.
+/// Layout of a process's entry in one version of the functions.
 trait Layout: Copy {
     fn from_row(row: &Row, instance: (c_uint, c_uint)) -> Self;
 }

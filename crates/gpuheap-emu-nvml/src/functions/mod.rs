@@ -1,12 +1,12 @@
 //! Exported functions, one table for each subject.
 
-/// Exports functions. Each row has the symbols, then a name for the call's state and the arguments,
-/// then the body. The body returns an [`Outcome`](crate::code::Outcome).
+/// Exports functions. A row has the symbols, a name for the call's state, the arguments and the
+/// body. The body returns an [`Outcome`](crate::code::Outcome).
 ///
-/// Rows of `figures` are for functions that write one figure of a device. Each row has the symbols,
-/// then a function that returns the figure; `None` if the device lacks the figure. Functions of
-/// `unsupported` return `NOT_SUPPORTED` for every device. They declare only the argument for the
-/// device: in every C ABI of Unix, the caller removes the other arguments.
+/// A row of `figures` exports a function that writes one figure of a device. The row has the
+/// symbols, and a closure that returns the figure, or `None` if the device lacks it. Functions of
+/// `unsupported` return `NOT_SUPPORTED` for every device. They declare only the device argument: in
+/// every C ABI of Unix, the caller removes the other arguments.
 macro_rules! functions {
     (unsupported { $($symbol:ident)* } $($rest:tt)*) => {
         functions! {

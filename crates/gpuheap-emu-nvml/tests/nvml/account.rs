@@ -1,5 +1,5 @@
-//! Tests with processes that share an account. Each process is listed while the process or a forked
-//! child of it runs.
+//! Tests with processes that share an account. A process stays listed until the process and its
+//! forked children have ended.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::{driver, library};
 
-/// Starts a process that allocates 1 GiB on device 1, forks and ends. Runs `body` while the child
-/// still runs, then ends the child. `body` gets the pids of parent and child, and the account.
+/// Starts a process that allocates 1 GiB on device 1, forks and exits. Calls `body` while the child
+/// runs, then ends the child.
 fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let account = folder.path().join("account");
@@ -25,15 +25,14 @@ fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
         .spawn()
         .unwrap();
     let sleep = parent.stdin.take();
-    // Reads the parent's output to the end: the parent also writes lines other than the child's
-    // pid.
+    // Reads all output of the parent: it contains other lines than the child's pid.
     let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
     let child = lines.filter_map(|line| line.strip_prefix("child ")?.parse().ok()).last();
     assert!(parent.wait().unwrap().success());
     body(&folder, parent.id(), child.unwrap(), &account);
     drop(sleep);
 
-    // Waits until the child's memory is free: the child's lock is released when the child ends.
+    // The child's memory is freed when the child's exit releases its lock.
     let start = Instant::now();
     while !listed(&folder, &account).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(60), "the memory does not come back");
@@ -48,7 +47,7 @@ fn variables(account: &Path) -> [(&'static str, &str); 2] {
     ]
 }
 
-/// Returns the processes on device 1 that another process lists, one line for each process.
+/// Returns the processes that another process sees on device 1, one a line.
 fn listed(folder: &TempDir, account: &Path) -> String {
     let text = library::run_ignored_test("account::lists", folder, &variables(account));
     let lines = text.lines().filter_map(|line| line.strip_prefix("listed "));
@@ -78,17 +77,15 @@ fn doctor_finds_dead_parent() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn takes_and_forks() {
-    // SAFETY: the library is a driver: the emulated one that is tested.
+    // SAFETY: the library is the emulated driver under test.
     let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
     driver::take(&driver, 1 << 30);
-    // SAFETY: the child calls only functions that are allowed in a forked child of a process with
-    // threads.
+    // SAFETY: the child calls only functions that are async-signal-safe.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0_u8;
-        // SAFETY: the byte is valid for a write. The child closes its copy of the output, so that
-        // the reader of the output sees its end. The read blocks until the test closes the other
-        // end of the pipe.
+        // SAFETY: the byte is valid for a write. Closing the child's stdout lets the test's read
+        // end. The child's read blocks until the test closes the pipe.
         unsafe {
             libc::close(1);
             libc::read(0, (&raw mut byte).cast(), 1);
@@ -126,7 +123,7 @@ fn is_diagnosed() {
     assert_eq!(found.bytes, 1 << 30);
 }
 
-/// Source of this machine's figures, with the account file in place of the device file of GPU 1.
+/// Source that reads the account file in place of GPU 1's device file.
 struct AccountAsDevice(String);
 
 impl Source for AccountAsDevice {

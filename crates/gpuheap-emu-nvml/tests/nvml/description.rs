@@ -1,4 +1,4 @@
-//! Tests of descriptions, and of the results that a client gets for them.
+//! Tests of descriptions, and of the figures that clients read from them.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{

@@ -1,4 +1,4 @@
-//! Tests with NVML and the emulated driver in one process: both must have the same devices.
+//! Tests that NVML and the emulated driver in one process report the same devices.
 
 use gpuheap_driver::{CUcontext, CUuuid, Driver, LibCuda};
 use nvml_wrapper::Nvml;
@@ -29,7 +29,7 @@ pub(crate) fn take(driver: &LibCuda, bytes: usize) {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn sees_its_own_memory() {
-    // SAFETY: the library is a driver: the emulated one that is tested.
+    // SAFETY: the library is the emulated driver under test.
     let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
     let nvml = Nvml::init().unwrap();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Tests of the library from a program's view: its symbols, its settings, and clients that are
-//! written for the real NVML.
+//! Tests of the library from outside: its symbols, its settings, and clients written for the real
+//! NVML.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![cfg(target_os = "linux")]
 

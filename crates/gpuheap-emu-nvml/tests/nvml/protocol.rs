@@ -1,4 +1,4 @@
-//! Tests of wrong calls, and of the sizes of lists.
+//! Tests of invalid calls, and of list sizes.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr;
@@ -29,11 +29,11 @@ fn load() -> Library {
     unsafe { Library::new("libnvidia-ml.so.1") }.unwrap()
 }
 
-/// Returns the library's function with this name.
+/// Returns the library's function `name`.
 ///
 /// # Safety
 ///
-/// `T` is the type that the function has in NVML's header.
+/// `T` is the function's type in NVML's header.
 unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
     // SAFETY: the caller guarantees the type.
     unsafe { library.get(name) }.unwrap()
@@ -43,16 +43,15 @@ unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
 #[ignore = "runs in a process of its own"]
 fn asks_for_sizes() {
     let library = load();
-    // SAFETY: the function types equal NVML's header, and all arrays are as long as their
-    // counts.
+    // SAFETY: the function types match NVML's header. All arrays are as long as their counts.
     unsafe {
         assert_eq!(function::<unsafe extern "C" fn() -> u32>(&library, "nvmlInit_v2")(), 0);
         let mut device = ptr::null_mut();
         let get = function::<GetHandle>(&library, "nvmlDeviceGetHandleByIndex_v2");
         assert_eq!(get(0, &mut device), 0);
         for list in ["Compute", "Graphics", "MPSCompute"] {
-            // Number of 64-bit words in an entry. An entry has the pid and the memory, and in later
-            // versions the instance.
+            // `words` is the size of an entry in 64-bit words: the pid, the memory and, from `_v2`
+            // on, the instance.
             for (version, words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
                 let name = format!("nvmlDeviceGet{list}RunningProcesses{version}");
                 let ask = function::<List>(&library, &name);
@@ -68,7 +67,7 @@ fn asks_for_sizes() {
                 assert!(infos[words..].iter().all(|word| *word == u64::MAX - 1), "{name}");
             }
         }
-        // The second device has no processes, so any length of the array is enough.
+        // The second device has no processes, so an array of length 0 suffices.
         assert_eq!(get(1, &mut device), 0);
         let ask = function::<List>(&library, "nvmlDeviceGetComputeRunningProcesses_v3");
         let mut count = 0;
@@ -84,8 +83,8 @@ fn passes_wrong_arguments() {
     type Memory = unsafe extern "C" fn(Handle, *mut u64) -> u32;
 
     let library = load();
-    // SAFETY: the function types equal NVML's header. Null pointers and wrong handles are
-    // deliberate: the library must refuse them.
+    // SAFETY: the function types match NVML's header. The library must reject the null pointers and
+    // wrong handles that this test passes.
     unsafe {
         let (init, shutdown) = (
             function::<Start>(&library, "nvmlInit_v2"),
