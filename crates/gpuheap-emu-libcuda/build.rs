@@ -1,11 +1,10 @@
-//! Gives the library the name of the real driver, and keeps it in memory once it is loaded.
+//! Sets the soname of the real driver, and makes `dlclose` leave the library loaded.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // With this name, a program that links the library needs `libcuda.so.1`, and a later
-    // `dlopen("libcuda.so.1")` finds the loaded library.
+    // With this soname, programs that link the library need `libcuda.so.1`, and a later
+    // `dlopen("libcuda.so.1")` finds this library.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // The emulated device's threads run this library's code. If `dlclose` unmapped the library,
-    // these threads would crash.
+    // The emulated device's threads run code of this library, so `dlclose` must not unmap it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

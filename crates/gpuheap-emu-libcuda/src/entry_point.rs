@@ -1,9 +1,9 @@
 //! `cuGetProcAddress`: looks up a function by base name and version.
 //!
-//! CUDA's reference does not define the results of a failed search. So each outcome equals the
-//! outcome of libcuda 13.0 on an H200. `cuGetProcAddress` returns `CUDA_ERROR_NOT_FOUND` and does
-//! not write the address. `cuGetProcAddress_v2` succeeds, writes a null address, and writes the
-//! reason as the status.
+//! CUDA's reference does not define the results of a failed lookup. The results here match libcuda
+//! 13.0 on an H200. `cuGetProcAddress` returns `CUDA_ERROR_NOT_FOUND` and does not write the
+//! address. `cuGetProcAddress_v2` succeeds, writes a null address, and writes the reason as the
+//! status.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -13,21 +13,20 @@ use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lo
 
 use crate::process;
 
-/// Outcomes of the search, numbered as in `CUdriverProcAddressQueryResult`.
+/// Outcomes of a lookup, numbered as in `CUdriverProcAddressQueryResult`.
 const FOUND: c_int = 0;
 const SYMBOL_NOT_FOUND: c_int = 1;
 const VERSION_NOT_SUFFICIENT: c_int = 2;
 
-/// Mask of all valid flags. If the bit for per-thread default streams is clear, the search is for
-/// functions with the legacy default stream. If all flags are 0, CUDA's headers make that choice
-/// when a real program is compiled.
+/// Mask of all valid flags. Without the per-thread bit, a lookup returns functions for the legacy
+/// default stream. `cuda.h` sets the bit in programs that are compiled for per-thread default
+/// streams.
 const KNOWN_FLAGS: u64 = 3;
 
-/// Function that returns the address of an exported symbol or per-thread twin; `None` if the symbol
-/// is not exported.
+/// Returns the address of an exported symbol or per-thread twin; `None` if it is not exported.
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
-/// Looks up an entry point, with the results of `cuGetProcAddress`.
+/// Looks up an entry point like `cuGetProcAddress`.
 pub(crate) fn find(
     address_of: AddressOf,
     symbol: Text<CUresult>,
@@ -47,7 +46,7 @@ pub(crate) fn find(
     }
 }
 
-/// Looks up an entry point, with the results of `cuGetProcAddress_v2`.
+/// Looks up an entry point like `cuGetProcAddress_v2`.
 pub(crate) fn find_with_status(
     address_of: AddressOf,
     symbol: Text<CUresult>,

@@ -21,8 +21,8 @@ macro_rules! exports {
             exports!(@twin [$($twin)?] $symbol ($($arg: $type),*));
         )*
 
-        /// Returns the address of an exported symbol or per-thread twin; `None` if the symbol is
-        /// not exported.
+        /// Returns the address of an exported symbol or per-thread twin; `None` if it is not
+        /// exported.
         pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
             match symbol {
                 $(
@@ -43,8 +43,8 @@ macro_rules! exports {
             }
         }
     };
-    // The functions in these first rows concern the process as a whole. All other functions are
-    // methods of the emulated device.
+    // The functions of the first rows need more than the emulated device. All other functions are
+    // methods of the device.
     (@call cuInit ($flags:ident)) => { process::initialise($flags) };
     (@call cuGetProcAddress ($($arg:ident),*)) => {
         // SAFETY: the program's arguments satisfy the contract of `cuGetProcAddress`.
@@ -70,8 +70,8 @@ macro_rules! exports {
 
 cuda_functions!(exports);
 
-// The functions declare no arguments, although callers pass some. That works because in every C ABI
-// of Unix, the caller removes the arguments.
+// The functions declare no arguments, although callers pass some. In every C ABI of Unix, the
+// caller removes its arguments after the call.
 macro_rules! refusals {
     ($($name:ident),*) => {
         export! {$(

@@ -1,5 +1,5 @@
-//! Exports that are not part of the driver API. Heaps and allocators of the program report their
-//! memory through these exports. The emulated NVML finds the devices through them.
+//! Exports outside the driver API. Through them, the program's heaps and allocators report their
+//! memory, and the emulated NVML finds the devices.
 
 use std::ffi::{c_char, c_int};
 
@@ -13,13 +13,13 @@ use gpuheap_emu::{Profile, Request, Usage, put_request};
 use crate::process;
 use crate::requests::{self, HEAP_REQUEST};
 
-/// Checks at compile time that the export has the type with which heaps call it.
+/// Checks at compile time that the export has the type that heaps expect.
 const _: EmulatedBlock = gpuheap_emulated_block;
 
 export! {
-    /// Writes the description of the device `ordinal` and returns 1. Returns 0 if the device does
-    /// not exist; in a child of `fork`, no device exists. Ignores `CUDA_VISIBLE_DEVICES`, because
-    /// NVML ignores it. May be called before `cuInit`.
+    /// Writes the description of the device `ordinal` and returns 1. Returns 0 if there is no such
+    /// device; a forked child has no devices. Ignores `CUDA_VISIBLE_DEVICES`, like NVML. May be
+    /// called before `cuInit`.
     fn gpuheap_emulated_device(
         ordinal: c_int, description: Out<EmulatedDevice, CUresult>,
     ) -> c_int {
@@ -47,7 +47,7 @@ export! {
     }
 
     /// Reports an event of a heap's block to the checks. Returns 1 if the checks are on, else 0.
-    /// `event` is a `BlockEvent` of crate `gpuheap-driver`, as an integer. Ignores other integers.
+    /// `event` is the number of a `gpuheap_driver::BlockEvent`. Other numbers are ignored.
     fn gpuheap_emulated_block(
         event: c_int, context: CUcontext, address: CUdeviceptr, bytes: u64, room: u64,
         stream: CUstream,
@@ -70,14 +70,13 @@ export! {
         process::report(|device| device.handed_out(address, bytes));
     }
 
-    /// Marks a range of device memory as never written, unless one copy or fill wrote all of the
-    /// range after the last launch.
+    /// Marks a range of device memory as never written, unless one copy or fill has written the
+    /// whole range since the last launch.
     fn gpuheap_emulated_changed(address: CUdeviceptr, bytes: u64) -> () {
         process::report(|device| device.changed(address, bytes));
     }
 
-    /// Fills a range of device memory with copies of the first `width` bytes of `value`. `width` is
-    /// at most 8.
+    /// Fills a range of device memory with copies of the first `width` bytes of `value`: 8 at most.
     fn gpuheap_emulated_filled(address: CUdeviceptr, bytes: u64, value: u64, width: c_int) -> () {
         let value = value.to_le_bytes();
         let width = usize::try_from(width).unwrap_or(0).clamp(1, value.len());
@@ -87,9 +86,9 @@ export! {
         });
     }
 
-    /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`. They
-    /// are the bytes, the address that identifies the request's place, the program's line, and 1 if
-    /// the request was granted, else 0. For a caller in C, the line is null.
+    /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`.
+    /// `place` is an address that identifies the place of the request. `line` is the program's
+    /// line; null if the caller is C. `is_granted` is 1 if the request was granted, else 0.
     fn gpuheap_emulated_request(
         bytes: u64, place: u64, line: Text<CUresult>, is_granted: c_int,
     ) -> () {
@@ -106,13 +105,13 @@ export! {
         });
     }
 
-    /// Records that the program completed another step after the requests that a heap refused.
+    /// Records that the program completed another step although a heap had refused requests.
     fn gpuheap_emulated_step_done() -> () {
         process::report(|_| requests::note_step());
     }
 }
 
-/// Returns a text as a C string, cut to the length of the array.
+/// Returns `text` as a C string, truncated to the length of the array.
 fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut place = [0; LENGTH];
     for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {

@@ -14,21 +14,21 @@ use crate::{copies, report, requests};
 
 const MESSAGES: Messages = Messages("libcuda");
 
-/// The process's driver. The first call creates it. It is never destroyed, because other libraries
-/// may still call it while the process ends.
+/// The process's driver, created by the first call. It is never destroyed, because other libraries
+/// may call it until the process ends.
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
-/// Driver for a child of `fork`. It is never initialised.
+/// Driver for a forked child. It is never initialised.
 static CHILD: OnceLock<Emulator> = OnceLock::new();
 
-/// Id of the process that initialised the driver; 0 before that.
+/// Id of the process that initialised the driver; 0 until then.
 static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Number of findings that were written to stderr.
+/// Number of findings written to stderr.
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Maximum number of findings that are written to stderr. More findings would show nothing new, and
-/// each driver call would spend time on reading them.
+/// Maximum number of findings written to stderr. Further findings rarely show anything new, and
+/// reading them would slow down each driver call.
 const REPORTED_AT_MOST: usize = 100;
 
 struct Process {
@@ -36,9 +36,9 @@ struct Process {
     driver_version: i32,
     checks: bool,
     log: bool,
-    /// Folder for the report; `None` for no report.
+    /// Folder for the report; `None` to write no report.
     report: Option<PathBuf>,
-    /// Error in the environment variables. With an error, `cuInit` fails, so the device is never
+    /// Error in the environment variables. With an error, `cuInit` fails, so the device is not
     /// used.
     refused: Option<SettingsError>,
 }
@@ -61,7 +61,7 @@ fn process() -> &'static Process {
     })
 }
 
-/// Does the work of `cuInit`. Only this function reports an error in the environment variables.
+/// Implements `cuInit`. Errors in the environment variables are reported only here.
 pub(crate) fn initialise(flags: c_uint) -> CUresult {
     guarded(|| {
         if forked() {
@@ -85,7 +85,7 @@ pub(crate) fn initialise(flags: c_uint) -> CUresult {
 }
 
 extern "C" fn write_report() {
-    // Ignores failures: at exit, no code is left to handle one.
+    // Ignores failures: the process is exiting.
     let _ = guarded(|| {
         if let (Some(folder), false) = (&process().report, forked()) {
             report::write(folder, &process().device);
@@ -94,7 +94,7 @@ extern "C" fn write_report() {
     });
 }
 
-/// Calls the process's driver. In a forked child, calls a driver that was never initialised.
+/// Calls the process's driver. In a forked child, calls one that was never initialised.
 pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     guarded(|| {
         let process = process();
@@ -116,36 +116,35 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     })
 }
 
-/// Calls the process's driver with a report that has no result.
+/// Passes a report to the process's driver. A report returns no result.
 pub(crate) fn report(body: impl FnOnce(&Emulator)) {
-    // Ignores the code of a panic: the panic hook reports it.
+    // Ignores the code after a panic: the panic hook has reported it.
     let _ = call(|device| {
         body(device);
         CUresult::SUCCESS
     });
 }
 
-/// Returns the code of `body`, or `ERROR_UNKNOWN` if it panics: no panic reaches the program.
+/// Returns the code of `body`, or `ERROR_UNKNOWN` if `body` panics.
 pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
-    // A panic may leave the emulator's state wrong. The library can only continue; its panic hook
-    // reports the panic.
+    // After a panic, the emulator's state may be wrong. The library continues all the same: a panic
+    // must not unwind into the program, and the panic hook has reported it.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Returns whether this process is a forked child of the process that initialised the driver. Such
-/// a child has no device, as with the real driver: threads of the parent may hold locks that are
-/// never released in the child.
+/// Returns `true` in a forked child of the process that initialised the driver. As with the real
+/// driver, such a child has no device: threads that exist only in the parent may hold locks.
 fn forked() -> bool {
     let owner = INITIALISED_BY.load(Ordering::Relaxed);
     owner != 0 && owner != std::process::id()
 }
 
-/// Returns the version that the emulated driver reports, as 1000 × major + 10 × minor.
+/// Returns the emulated driver's version, 1000 × major + 10 × minor.
 pub(crate) fn driver_version() -> i32 {
     process().driver_version
 }
 
-/// Writes a line to stderr if the environment turns the log on.
+/// Writes a line to stderr if the log is on.
 pub(crate) fn log(line: impl FnOnce() -> String) {
     if process().log {
         MESSAGES.say(&line());
@@ -158,7 +157,7 @@ fn report_findings(device: &Emulator) {
         return;
     }
     let Ok(findings) = device.findings() else { return };
-    // The thread that raises the count reports the findings, so no finding is reported twice.
+    // Only the thread that raises the count reports the findings, so each is reported once.
     let upto = findings.len().min(REPORTED_AT_MOST);
     if upto > reported
         && REPORTED.compare_exchange(reported, upto, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -176,9 +175,9 @@ fn report_findings(device: &Emulator) {
     }
 }
 
-/// Writes the number of findings, including those that were not shown.
+/// Writes the number of findings, including those that were not written to stderr.
 extern "C" fn report_count() {
-    // Ignores failures: at exit, no code is left to handle one.
+    // Ignores failures: the process is exiting.
     let _ = guarded(|| {
         if !forked()
             && let Ok(findings) = process().device.findings()

@@ -1,8 +1,8 @@
-//! Names of the exported functions that refuse every call.
+//! Names of the exported functions that always fail.
 
-/// Expands `$callback!` with the names of functions that programs link, but that the emulator does
-/// not model and the table lacks. They are for arrays, textures, sharing between processes, linking
-/// of kernels, and launches in the style before CUDA 4. PyCUDA 2026.1 links them.
+/// Expands `$callback!` with the names of functions that PyCUDA 2026.1 links and the emulator does
+/// not model. They are for arrays, textures, sharing between processes, kernel linking, and
+/// launches in the style from before CUDA 4.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback! {

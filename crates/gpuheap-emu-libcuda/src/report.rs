@@ -1,8 +1,7 @@
-//! Report of the process, written to a folder.
+//! Report of the process, written to a folder for `gpuheap dry-run`.
 //!
-//! `gpuheap dry-run` reads the report. It is written when the process ends. It is also written when
-//! a peak grows or a request is refused. So a process that ends by a signal or by `_exit` leaves a
-//! report too.
+//! The report is written when the process exits, when a peak grows, and when a request is refused.
+//! So a process that ends by a signal or by `_exit` also leaves a report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +15,7 @@ use gpuheap_emu::Emulator;
 
 use crate::requests::{self, escaped};
 
-/// Numbers of calls of the functions that the library refuses, keyed by the function's name.
+/// Number of calls of each function that the library refuses.
 static REFUSED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
 /// Counts a call of a refused function.
@@ -24,12 +23,12 @@ pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
 }
 
-/// Libraries that requested the driver's private tables: their CUDA runtime is linked statically.
+/// Libraries with a statically linked CUDA runtime: they requested the driver's private tables.
 static EXPORT_TABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// NVIDIA's compilers. They request the tables, and take no memory of a device.
+/// NVIDIA's compilers. They request the private tables, but allocate no device memory.
 const COMPILERS: [&str; 3] = ["libnvrtc", "libnvJitLink", "libnvptxcompiler"];
 
-/// Notes the library that requested one of the driver's private tables.
+/// Records the library that requested a private table of the driver.
 pub(crate) fn note_export_table() {
     let library = requests::calling_library();
     if !COMPILERS.iter().any(|compiler| library.starts_with(compiler)) {
@@ -37,17 +36,18 @@ pub(crate) fn note_export_table() {
     }
 }
 
-/// Peak mark of the emulator at the last report.
+/// Value of [`Emulator::peak_mark`] at the last report.
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
-/// Time of the last report. The lock lets only one thread write a report at a time.
+/// Time of the last report. Locked while a driver call writes a report.
 static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
-/// If the peak has grown by a `GROWTH`th of its size, a report is written at once. A program that
-/// takes all of a device's memory in small pieces then writes 500 reports, of 0.1 ms each.
+/// If the peak has grown by more than 1/`GROWTH` since the last report, a report is written at
+/// once. A program that takes all of a device's memory in small pieces then writes 500 reports, of
+/// 0.1 ms each.
 const GROWTH: u64 = 64;
-/// Time since the last report after which a smaller growth of the peak is written.
+/// Interval after which a smaller growth of the peak is written too.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Writes the report after a driver call, if the peak grew enough or the call refused a request.
+/// Writes the report after a driver call if the peak grew enough or the call refused a request.
 pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     let (peak, written) = (device.peak_mark(), WRITTEN_PEAK.load(Ordering::Relaxed));
     if peak == written && !is_refused {
@@ -62,7 +62,7 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     }
 }
 
-/// Replaces `driver.PID.json` in the folder atomically: a reader finds either the old or the new
+/// Replaces `driver.PID.json` in the folder atomically: readers see either the old or the new
 /// content. Ignores failures.
 pub(crate) fn write(folder: &Path, device: &Emulator) {
     static FIRST: Once = Once::new();
@@ -75,8 +75,8 @@ pub(crate) fn write(folder: &Path, device: &Emulator) {
 }
 
 /// Renames the reports that this process wrote before an `exec` to `KIND.PID-N.ENDING`. The driver
-/// writes before the other libraries and the Python hook write, so none of the renamed reports is
-/// from the current program.
+/// writes its first report before other libraries and the Python hook write theirs, so all reports
+/// found here are old.
 fn keep_earlier(folder: &Path) {
     let pid = std::process::id();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -94,8 +94,8 @@ fn keep_earlier(folder: &Path) {
     }
 }
 
-/// Returns `true` if PyTorch's library for CUDA is loaded into this process. The library stays
-/// loaded, so the search ends once it was found.
+/// Returns `true` if PyTorch's CUDA library is loaded. PyTorch never unloads it, so a positive
+/// result is kept.
 fn has_pytorch() -> bool {
     static IS_FOUND: AtomicBool = AtomicBool::new(false);
     let is_mapped =

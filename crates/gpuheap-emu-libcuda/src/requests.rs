@@ -1,7 +1,7 @@
 //! Refused requests for device memory, their callers, and the requests that followed.
 //!
-//! Some programs ignore a refusal, and others then request another size. To distinguish them, the
-//! stack of a refused request is kept and compared with the stacks of later requests.
+//! After a refusal, some programs continue, and others request another size. To distinguish them,
+//! the stack of a refused request is compared with the stacks of later requests.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,43 +14,42 @@ use std::thread::{self, ThreadId};
 
 use gpuheap_emu::{Request, take_request};
 
-/// Maximum number of refused requests that are kept, each of a different place in the program. A
-/// program with more refusals repeats itself.
+/// Maximum number of refused requests to keep, each from a different place in the program. Further
+/// refusals are mostly repetitions.
 const KEPT: usize = 64;
-/// Maximum number of frames to keep of a stack. An unoptimised heap alone has more than 40.
+/// Maximum number of frames to keep of a stack. An unoptimised heap alone takes more than 40.
 const DEPTH: usize = 96;
-/// Maximum number of lines of the program that are reported for one request.
+/// Maximum number of program lines to report for one request.
 const LINES: usize = 3;
-/// A smaller request counts as a replacement if its size is at least the refused size divided by
-/// this number. Programs that try smaller sizes halve the size, or reduce it by a tenth.
+/// A smaller request replaces a refused one if it has at least 1/`PART` of the refused size.
+/// Programs that try smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
-/// Libraries of gpuheap, other than this library, that replace the vendor's libraries.
+/// gpuheap's replacements of vendor libraries, besides this library.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
-/// Libraries of gpuheap that contain a heap for programs: the C interface and the drop-in.
+/// Libraries of gpuheap that contain a heap: the C interface and the drop-in.
 const HEAPS: [&str; 2] = ["libgpuheap_capi.so", DROP_IN];
 const DROP_IN: &str = "libgpuheap_malloc.so";
 
-/// Size, in bytes, of a request that always fails. After the drop-in's heap has refused a request
-/// of the program, the drop-in makes this request to the CUDA runtime. The runtime then stores the
-/// failure as the thread's last error.
+/// Size, in bytes, of a request that always fails. If the drop-in's heap refuses a request, the
+/// drop-in makes this request to the CUDA runtime. The runtime then stores the failure as the
+/// thread's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
-/// Function name for requests that a heap reports with the program's line.
+/// Function name to report for a request to a heap, if the heap passed the program's line.
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
-/// Library name for requests that a heap makes to the driver to serve a request of its program.
+/// Library name to report for a heap's own requests to the driver.
 const HEAP: &str = "gpuheap";
-/// Maximum number of frames of a heap that are searched for a function on both stacks: the stack of
-/// the heap's report, and the stack of its request to the driver.
+/// Number of a heap's innermost frames in which [`Stack::is_within`] looks for a common function.
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
-/// `true` once a request was refused. From then on, requests are compared with refused requests.
+/// `true` once a request was refused. Only then are later requests compared.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Line of the program for the next request that a heap reports on this thread.
+    /// Program line for the next request that a heap reports on this thread.
     static LINE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
@@ -58,16 +57,16 @@ struct Refused {
     request: Request,
     thread: ThreadId,
     stack: Stack,
-    /// Number of refused requests of the same place and size.
+    /// Number of refusals with the same place and size.
     times: u64,
     then: Then,
-    /// `true` once the thread has made another request.
+    /// `true` if the thread has made another request since the refusal.
     is_past: bool,
-    /// `true` once the thread has given the device other work: the program continued without the
-    /// memory.
+    /// `true` if the thread has given the device other work since the refusal: the program
+    /// continued without the memory.
     is_over: bool,
-    /// `true` if a heap made this request to serve a request of the program. The heap reported the
-    /// result of the program's request.
+    /// `true` if a heap made this request to serve a request of the program. The heap has reported
+    /// the program's request separately.
     is_inner: bool,
     caller: OnceLock<Caller>,
 }
@@ -76,33 +75,33 @@ struct Refused {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Nothing,
-    /// The program repeated the request, and the request was granted.
+    /// The program repeated the request, and it was granted.
     Repeated,
-    /// The program tried smaller sizes at once, and this size, in bytes, was granted.
+    /// The program at once tried smaller sizes, and this size, in bytes, was granted.
     Less(u64),
     /// The program completed another optimiser step.
     Step,
 }
 
-/// Code of the program that called a function of CUDA, and that function.
+/// CUDA function that the program called, and the caller.
 struct Caller {
-    /// Name of the CUDA function that the program called.
+    /// Name of the CUDA function.
     function: String,
-    /// File name of the library or program that called the function.
+    /// File name of the calling library or program.
     library: String,
-    /// Lines of the program on the stack, innermost first.
+    /// Program lines on the stack, innermost first.
     lines: Vec<String>,
 }
 
-/// Stack of a request, innermost frame first: the frames' return addresses, and the start addresses
-/// of their functions.
+/// Stack of a request, innermost frame first: return addresses, and the start addresses of the
+/// functions.
 struct Stack {
     addresses: Vec<usize>,
     functions: Vec<usize>,
-    /// Number of innermost frames that are not the program's. They are not compared, because they
-    /// depend on the way in which a heap serves a request.
+    /// Number of innermost frames outside the program. They are not compared, because they depend
+    /// on how a heap serves a request.
     inner: usize,
-    /// Line of the program, if a heap reported it. Then only lines are compared.
+    /// Program line, if a heap reported it. Stacks with a line are compared by line only.
     line: Option<String>,
 }
 
@@ -135,7 +134,7 @@ impl Stack {
         Stack { addresses, functions, inner, line }
     }
 
-    /// Returns `true` if both stacks have the same functions, or the same reported line.
+    /// Returns `true` if both stacks have the same functions, or the same program line.
     fn has_functions_of(&self, other: &Stack) -> bool {
         match (&self.line, &other.line) {
             (None, None) => self.functions[self.inner..] == other.functions[other.inner..],
@@ -143,9 +142,8 @@ impl Stack {
         }
     }
 
-    /// Returns `true` if this stack's request to the driver was part of the heap's call that is
-    /// reported with the stack `heap`. Then both stacks contain one of the heap's functions, with
-    /// the same callers.
+    /// Returns `true` if this stack's request to the driver was part of the heap call with the
+    /// stack `heap`. Then both stacks contain a function of the heap, with the same callers.
     fn is_within(&self, heap: &Stack) -> bool {
         let first = heap.inner;
         (first..heap.functions.len().min(first + FRAMES_OF_HEAP)).any(|at| {
@@ -160,13 +158,12 @@ impl Stack {
     }
 }
 
-/// Sets the program's line for the next request that a heap reports on the calling thread.
+/// Sets the program line for the next request that a heap reports on this thread.
 pub(crate) fn put_line(line: Option<String>) {
     LINE.set(line);
 }
 
-/// Records a completed optimiser step. It shows that a program whose request a heap refused has
-/// continued.
+/// Records that the program completed an optimiser step after requests that a heap refused.
 pub(crate) fn note_step() {
     if ANY.load(Ordering::Relaxed) {
         let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,10 +173,10 @@ pub(crate) fn note_step() {
     }
 }
 
-/// Processes the request of the calling thread's last driver call, if that call made one. Returns
-/// `true` if the request was refused.
+/// Handles the request that this thread's last driver call made, if any. Returns `true` if the
+/// request was refused.
 pub(crate) fn take() -> bool {
-    // Requests that a process makes while it exits have no line.
+    // While the process exits, the thread-local variable may be gone.
     let line = LINE.try_with(Cell::take).unwrap_or_default();
     let request = take_request();
     let Some(request) = request else { return false };
@@ -188,8 +185,7 @@ pub(crate) fn take() -> bool {
     }
     let stack = Stack::here(&request, line);
     let thread = thread::current().id();
-    // Skips the drop-in's request of this size: the heap has already reported the program's
-    // request.
+    // Skips the drop-in's repeated failure: the heap has already reported the program's request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
     }
@@ -231,8 +227,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         return;
     }
     if refused.len() == KEPT {
-        // Prefers to remove a refusal that a later request made up for: such a refusal is the least
-        // useful.
+        // Preferably drops a refusal that a later request made up for: it is the least useful.
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }
@@ -249,7 +244,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
     });
 }
 
-/// Compares a granted request with the refused requests before it.
+/// Compares a granted request with earlier refused requests.
 fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, thread: ThreadId) {
     let own = |known: &&mut Refused| {
         known.thread == thread
@@ -275,7 +270,7 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
         (known.then, next) = (Then::Less(request.bytes), bytes);
     }
     let of_thread = |known: &&mut Refused| {
-        // A heap makes its own requests while it serves a request of the program, so the two kinds
+        // A heap makes its own requests while it serves the program's requests, so the two kinds
         // are not compared.
         known.thread == thread && is_of_heap(&known.request) == is_of_heap(request)
     };
@@ -284,13 +279,12 @@ fn granted(refused: &mut VecDeque<Refused>, request: &Request, stack: &Stack, th
     }
 }
 
-/// Returns `true` if a heap of gpuheap, and not the driver, granted or refused the request.
+/// Returns `true` if a heap of gpuheap, not the driver, granted or refused the request.
 fn is_of_heap(request: &Request) -> bool {
     request.function.starts_with("gpuheap")
 }
 
-/// Returns the text with special characters replaced by blanks, so that it can be put into a JSON
-/// string.
+/// Returns `text` with a blank for each character that a JSON string must not contain.
 pub(crate) fn escaped(text: &str) -> String {
     let special = |c: char| c.is_control() || c == '"' || c == '\\';
     text.chars().map(|c| if special(c) { ' ' } else { c }).collect()
@@ -324,7 +318,8 @@ pub(crate) fn json() -> String {
     refused.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds the caller on a stack: the innermost frame outside this library and the other stand-ins.
+/// Returns the caller on a stack: the innermost frame outside gpuheap's stand-ins for vendor
+/// libraries.
 fn caller(stack: &Stack, request: &Request) -> Caller {
     let mut called = request.function.to_owned();
     if let Some(line) = &stack.line {
@@ -353,12 +348,12 @@ fn caller(stack: &Stack, request: &Request) -> Caller {
     Caller { function: called, library, lines }
 }
 
-/// Returns `true` if a frame belongs to a stand-in, or to the heap that served the request.
+/// Returns `true` if a frame belongs to a stand-in or to the heap that served the request.
 fn is_ours(place: &Place, request: &Request) -> bool {
     is_stand_in(place) || (is_of_heap(request) && HEAPS.contains(&file_name(&place.file).as_str()))
 }
 
-/// Returns `true` if a frame belongs to this library or to another stand-in.
+/// Returns `true` if a frame belongs to this library or another stand-in for a vendor library.
 fn is_stand_in(place: &Place) -> bool {
     let own = place_of(is_stand_in as *const () as usize).map(|place| place.base);
     Some(place.base) == own || STAND_INS.contains(&file_name(&place.file).as_str())
@@ -374,7 +369,7 @@ pub(crate) fn calling_library() -> String {
     found.map(|place| file_name(&place.file)).unwrap_or_default()
 }
 
-/// Returns the line of a call: `take.c:28 in main` with debug information, else
+/// Returns the line of a call: `take.c:28 in main` if there is debug information, else
 /// `main+0x4f in take` or `take+0x11d4`.
 fn line_of(address: usize) -> String {
     let mut found: Option<String> = None;
@@ -409,7 +404,7 @@ fn line_of(address: usize) -> String {
     })
 }
 
-/// Returns the name of a C++ or Rust function without the arguments.
+/// Removes the arguments from the name of a C++ or Rust function.
 fn without_arguments(name: &str) -> &str {
     const ANONYMOUS: &str = "(anonymous namespace)";
     let mut brackets = name.match_indices('(').map(|(at, _)| at);
@@ -417,8 +412,8 @@ fn without_arguments(name: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Place of an address: the loaded file that contains the address, and the exported symbol that
-/// covers the address, if any.
+/// Location of an address: the loaded file that contains it, and the exported symbol around it, if
+/// any.
 struct Place {
     file: String,
     base: usize,
@@ -429,12 +424,11 @@ fn place_of(address: usize) -> Option<Place> {
     // SAFETY: zeros are a valid value of this C structure.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let address = std::ptr::without_provenance(address);
-    // SAFETY: the function dereferences only the pointer to the result, and that pointer is valid
-    // for a write.
+    // SAFETY: the function dereferences only the result pointer, which is valid for a write.
     if unsafe { libc::dladdr(address, &raw mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the names are C strings of a loaded object. No object is unloaded during the call.
+    // SAFETY: the names are C strings of a loaded object. It stays loaded during the call.
     let text = |name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
     Some(Place {
         file: text(found.dli_fname),
@@ -453,8 +447,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Makes requests one after another, each given as bytes, place, stack, and whether it is
-    /// granted. Returns what followed each refused request.
+    /// Makes requests in order, each given by its bytes, its place, its stack, and whether it is
+    /// granted. Returns the `then` of each refused request.
     fn after(requests: &[(u64, u64, &[usize], bool)]) -> Vec<Then> {
         let thread = thread::current().id();
         let mut refused = VecDeque::new();
@@ -496,7 +490,7 @@ mod tests {
     fn refusal_alone_stays_open() {
         let (main, other) = ([110, 900], [120, 900]);
         assert!(after(&[(60 * GIB, 1, &main, false)]) == [Then::Nothing]);
-        // The next request of the same function is for another variable.
+        // The next request of the same function fills another variable.
         let next = (GIB, 2, &other[..], true);
         assert!(after(&[(60 * GIB, 1, &main, false), next]) == [Then::Nothing]);
         let large = (61 * GIB, 2, &other[..], true);
@@ -518,8 +512,8 @@ mod tests {
         Stack { addresses: vec![1], functions: vec![1], inner: 0, line: Some(line.to_owned()) }
     }
 
-    /// Makes requests one after another that a heap reports with a line. Each is given as bytes,
-    /// line, and whether it is granted.
+    /// Makes requests to a heap in order, each given by its bytes, its line, and whether it is
+    /// granted.
     fn after_lines(requests: &[(u64, &str, bool)]) -> Vec<Then> {
         let (thread, mut refused) = (thread::current().id(), VecDeque::new());
         for &(bytes, line, is_granted) in requests {
@@ -575,7 +569,7 @@ mod tests {
         let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
         let less = Then::Less(2 * GIB);
         assert!(after(&[asked(8, false), asked(4, false), asked(2, true)]) == [less, less]);
-        // Another request was made in between, or the smaller size is too small.
+        // Another request came in between, or the size is too small.
         let other = (GIB, 2, &[120, 900][..], true);
         assert!(after(&[asked(8, false), other, asked(4, true)]) == [Then::Nothing]);
         assert!(after(&[asked(60, false), asked(2, true)]) == [Then::Nothing]);

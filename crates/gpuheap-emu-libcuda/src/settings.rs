@@ -16,7 +16,7 @@ const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
 const LOG: &str = "GPUHEAP_EMULATED_LOG";
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
-/// Environment variable of the real driver. If it is set to an empty text, it hides all devices.
+/// Environment variable of the real driver. An empty value hides all devices.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 const SCHEDULES: &str =
@@ -31,23 +31,24 @@ const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// `true` to write functions that `cuGetProcAddress` does not find to stderr.
+    /// `true` to write to stderr the functions that `cuGetProcAddress` does not find, and calls of
+    /// refused functions.
     pub(crate) log: bool,
-    /// Folder for the report; `None` for no report.
+    /// Folder for the report; `None` to write no report.
     pub(crate) report: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Reads the environment variables. If a variable is missing or empty, uses the default. The
-    /// defaults are one `h200`, work done at once, no checks, only gpuheap's kernels, CUDA 13.0, no
-    /// log, no report, and an account for this process only.
+    /// Reads the environment variables. A variable that is missing or empty has its default. The
+    /// defaults: one `h200`, work done at once, no checks, only gpuheap's kernels, CUDA 13.0, no
+    /// log, no report, and no shared account.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
             schedule,
             checks: variable(CHECKS, SWITCH, switch)?.unwrap_or(false),
-            // Queued work needs a thread that makes progress: the program may wait for a callback
-            // without calling the driver.
+            // Queued work needs a worker thread: the program may wait for a callback without
+            // calling the driver.
             worker: schedule != Schedule::Immediate,
             ..Options::default()
         };
@@ -63,8 +64,7 @@ impl Settings {
         if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
             options.driver_version = version;
         }
-        // An account has entries for a limited number of devices, and could not count the memory of
-        // more.
+        // An account has room for a limited number of devices.
         let fits = options.devices.len() <= Account::MOST_DEVICES;
         let account = |path: &str| fits.then(|| Account::open(Path::new(path)).ok())?;
         options.account = variable(ACCOUNT, ACCOUNTS, account)?.map(Arc::new);
@@ -140,8 +140,8 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses `12.4` as 12040. Returns `None` for versions after the newest driver with which the table
-/// of functions was compared: in a later driver, a known name may have another signature.
+/// Parses `12.4` as 12040. Returns `None` for a version after the last driver with which the
+/// function table was compared: later drivers may change a signature.
 fn driver_version(text: &str) -> Option<i32> {
     let (major, minor) = text.split_once('.')?;
     let (major, minor) = (whole(major)?, whole(minor)?);
@@ -149,7 +149,7 @@ fn driver_version(text: &str) -> Option<i32> {
     known.then_some(major as i32 * 1000 + minor as i32 * 10)
 }
 
-/// Parses a number that has only digits: no sign, no blank, no fraction.
+/// Parses digits only: no sign, no blank, no fraction.
 fn whole(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -1,5 +1,4 @@
-//! Tests with C programs that use `libcuda.so.1`. Some programs are linked with it, and other
-//! programs load it with `dlopen`.
+//! Tests with C programs that link `libcuda.so.1` or load it with `dlopen`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +14,7 @@ fn a_linked_program_runs() {
     assert_runs(&folder, "client", &link, "the end of the C program\n");
 }
 
-/// At a thread's end, C and C++ run destructors. They may call the driver after the library's own
+/// Destructors of C and C++ that run at a thread's end may call the driver after the library's own
 /// thread-local variables are destroyed.
 #[test]
 fn calls_at_thread_end_succeed() {
@@ -41,7 +40,7 @@ fn report_has_peak_and_host_copies() {
     ];
     let output = library::command(&program, &folder, &variables).output().unwrap();
     assert_eq!(library::quiet_success(output), "129 bytes in 3\n");
-    // The forked child has no device, and writes no report.
+    // The forked child writes no report.
     let files: Vec<_> = std::fs::read_dir(reports.path()).unwrap().map(Result::unwrap).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     let expected = "{\"devices\": [{\"name\": \"emulated Tesla T4\", \"number\": 0, \"total\": 15833497600, \
@@ -54,8 +53,8 @@ fn report_has_peak_and_host_copies() {
     assert_eq!(std::fs::read_to_string(files[0].path()).unwrap(), expected);
 }
 
-/// Compiles the program `NAME.c` and runs it with the checks on. Asserts that the program prints
-/// `expected`, and that the checks have no findings.
+/// Compiles the program `NAME.c` and runs it with the checks on. Asserts that it prints `expected`
+/// and causes no findings.
 fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
     let program = compile(folder, name, link);
     for schedule in ["immediate", "seeded:5"] {

@@ -1,4 +1,4 @@
-/* A C program that is linked with libcuda.so.1. It uses neither dlopen nor CUDA's headers. */
+/* C program linked with libcuda.so.1. It uses neither dlopen nor CUDA's headers. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ int main(void) {
   OK(cuCtxSetCurrent(context));
   OK(cuMemGetInfo_v2(&before, &total));
 
-  /* Copies plain memory to the device and back. */
+  /* Copies pageable memory to the device and back. */
   char text[] = "one GPU, emulated", back[sizeof text] = "";
   address plain;
   OK(cuMemAlloc_v2(&plain, sizeof text));
@@ -91,7 +91,7 @@ int main(void) {
   OK(cuStreamSynchronize(reader));
   for (int i = 0; i < 1000; i++) HOLDS(words[i] == 0xFEEDBEEF);
 
-  /* Uses the per-thread default stream, like a program that is compiled for it. */
+  /* Uses the per-thread default stream, like a program compiled for it. */
   int (*alloc_async)(address *, size_t, stream), (*synchronize)(stream), status;
   OK(cuGetProcAddress_v2("cuMemAllocAsync", (void **)&alloc_async, 11020, PER_THREAD, &status));
   HOLDS(status == 0 && alloc_async != cuMemAllocAsync);
@@ -100,10 +100,9 @@ int main(void) {
   OK(synchronize(NULL));
   OK(cuMemFree_v2(block));
 
-  /* A request for too much memory returns an error code. */
   IS(cuMemAlloc_v2(&block, total + 1), OUT_OF_MEMORY);
 
-  /* A child of fork has no device, and its calls do not hang. */
+  /* A forked child has no device, and its calls do not hang. */
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {

@@ -1,6 +1,6 @@
-//! Tests that run the unmodified crate cudarc on the emulated `libcuda.so.1`.
+//! Tests of the unmodified crate cudarc on the emulated `libcuda.so.1`.
 //!
-//! cudarc loads the driver by name. So each test program runs in a separate process, in which the
+//! cudarc loads the driver by name. Each test therefore runs in a separate process, in which the
 //! loader finds the emulated library first.
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn the_program() {
     out_of_memory(&context);
     two_devices(&context);
 
-    // A synchronisation also returns the pool's cached memory.
+    // Synchronising also returns the pool's cached memory.
     context.synchronize().unwrap();
     // SAFETY: the device exists, and its default pool lives as long as the device.
     let pool = unsafe {
@@ -76,8 +76,8 @@ fn default_stream(context: &Arc<CudaContext>) {
     assert!(stream.clone_dtoh(&up).unwrap().iter().all(|&number| number == 0));
 }
 
-/// Writes on one stream, and reads on another stream after an event. cudarc adds the waits that the
-/// free needs.
+/// Writes on one stream, and reads on another stream after an event. cudarc adds the waits before
+/// the free.
 fn two_streams(context: &Arc<CudaContext>) {
     let writer = context.new_stream().unwrap();
     let reader = context.new_stream().unwrap();
@@ -140,7 +140,7 @@ fn plain_memory(context: &Arc<CudaContext>) {
 
 fn a_pool_of_its_own(context: &Arc<CudaContext>) {
     let stream = context.new_stream().unwrap();
-    // SAFETY: zeros are valid values of this structure, which has only integers and pointers.
+    // SAFETY: the structure has only integers and pointers, so zeros are valid.
     let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
     properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -174,13 +174,13 @@ fn out_of_memory(context: &Arc<CudaContext>) {
         assert_eq!(result::malloc_sync(free + 1).unwrap_err(), expected);
     }
     assert_eq!(expected.error_name().unwrap(), c"CUDA_ERROR_OUT_OF_MEMORY");
-    // The failure has no lasting effect: the next request succeeds.
+    // The next request succeeds: the failure had no lasting effect.
     small_round_trip(&stream);
 }
 
-/// Copies between devices on created streams. With null streams, cudarc 0.19 copies between devices
-/// and frees on the default stream of the current context. That stream is the wrong one, and the
-/// checks report it.
+/// Copies between devices on created streams. With null streams, cudarc 0.19 copies and frees on
+/// the default stream of the current context. That context is the wrong one, and the checks would
+/// report it.
 fn two_devices(first: &Arc<CudaContext>) {
     let second = CudaContext::new(1).unwrap();
     let numbers: Vec<u16> = (0..3000).collect();

@@ -1,5 +1,4 @@
-//! Tests that every function of the table is exported, and that `cuGetProcAddress` returns its
-//! address.
+//! Tests that every function of the table is exported, and that `cuGetProcAddress` finds it.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::process::Command;
@@ -34,7 +33,7 @@ const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
 const BOTH: u64 = 3;
 
-/// Value of the result pointer before a call, to detect that the call did not write it.
+/// Initial value of the result pointer, to detect whether a call wrote it.
 const UNTOUCHED: *mut c_void = ptr::dangling_mut();
 
 struct Loaded {
@@ -87,9 +86,9 @@ fn symbols_are_found_at_their_version() {
 
 const ANSWERS: &str = include_str!("entry_points.txt");
 
-/// Compares the results with a real driver's results, at each version that changes a result and at
-/// the version before it. The table lacks the driver's first generation of functions, with 32-bit
-/// sizes. For these functions, the lookup returns that the version is not sufficient.
+/// Compares the results with a real driver's, at each version that changes a result and at the
+/// version before it. The table lacks the driver's first functions, with 32-bit sizes. For them,
+/// the status is that the version is not sufficient.
 #[test]
 fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();
@@ -130,7 +129,7 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the function types equal `cuda.h`'s. The function must accept null.
+    // SAFETY: the function types match `cuda.h`. The function must accept null.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();
@@ -175,7 +174,7 @@ fn asks_for_default_streams() {
     assert!(code.is_success());
     let ask = |symbol: &str| {
         let mut id = 0;
-        // SAFETY: the function type equals `cuda.h`'s, and `id` is valid for the write.
+        // SAFETY: the function type matches `cuda.h`. `id` is valid for the write.
         unsafe {
             assert!(driver.cuCtxSetCurrent(context).is_success());
             let function = library.get::<Id>(symbol).unwrap();
@@ -193,7 +192,7 @@ fn asks_for_default_streams() {
     });
     assert!(own != legacy && another != legacy && own != another);
 
-    // The device's thread keeps running after the handles to the library are dropped.
+    // The device's thread runs on after the library handles are dropped.
     drop((driver, library));
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
@@ -218,7 +217,7 @@ fn exports_are_known_names() {
     }
 }
 
-/// PyCUDA is linked with the refused functions, so it does not start if they are missing.
+/// PyCUDA links the refused functions, and does not start without them.
 #[test]
 fn unmodelled_functions_refuse() {
     type Refused = unsafe extern "C" fn() -> CUresult;
@@ -257,7 +256,7 @@ fn gpuheap_loads_library_as_driver() {
     assert!(driver.version() >= 12_000);
 }
 
-/// A program that uses the emulator in its process must be able to load the real driver too.
+/// A program with the emulator in its process must still be able to load the real driver.
 #[test]
 fn emulator_in_process_exports_nothing() {
     let emulator = gpuheap_emu::Emulator::new(gpuheap_emu::Options::default());

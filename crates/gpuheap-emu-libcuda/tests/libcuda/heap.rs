@@ -1,5 +1,5 @@
-//! Tests of heaps that use the emulated library as their driver. The checks find the same misuse of
-//! blocks as on a device that gpuheap emulates in the process.
+//! Tests of heaps on the emulated library. The checks find the same misuse of blocks as on a device
+//! emulated in the process.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -10,10 +10,10 @@ use gpuheap_capi::{gpuheap_last_error, gpuheap_open, gpuheap_status};
 use crate::library;
 use crate::planted::{self, Bug, By};
 
-/// Size of a block that a thread's cache serves, bytes.
+/// Size of a block small enough for a thread cache, bytes.
 const BYTES: u64 = 1000;
 
-/// Returns parts of the texts of a bug's findings. Each finding contains one of these parts.
+/// Returns texts of which each finding of the bug contains one.
 fn texts_of(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::UseAfterFree => &[" bytes into a block of 1000 bytes at ", " and freed on stream "],
@@ -47,7 +47,7 @@ fn planted_block_bugs_are_found() {
                 let (title, found) = sections.next().unwrap().split_once('\n').unwrap();
                 assert_eq!(title, format!("{bug:?} {by:?}"), "{what}");
                 // If a kernel accesses memory out of bounds, its context becomes unusable. The
-                // context's memory can then not be freed, so it is reported as leaked.
+                // context's memory cannot be freed, and is reported as leaked.
                 let is_left =
                     |line: &&str| line.contains(" was live when cuDevicePrimaryCtxRelease");
                 let found = found.lines().filter(|line| by == By::Calls || !is_left(line));
@@ -60,7 +60,7 @@ fn planted_block_bugs_are_found() {
             }
         }
     }
-    // If the checks are off, the run writes no findings.
+    // With the checks off, the run writes no findings.
     let stderr = library::stderr_of("heap::runs_the_bugs", &folder, &[]);
     assert!(stderr.lines().all(|line| line.starts_with("-- ")), "{stderr}");
 }
@@ -110,7 +110,7 @@ fn runs_clean() {
     heap.reclaim_all().unwrap();
 }
 
-/// If the driver lacks the requested device, Rust's error and C's status agree.
+/// If the driver lacks the requested device, the Rust error and the C status agree.
 #[test]
 fn missing_device_is_refused() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -123,8 +123,8 @@ fn asks_for_the_sixth() {
     let error = Device::open("cuda:5").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoDevice, "{error}");
     let mut heap = ptr::null_mut();
-    // SAFETY: the arguments are a C string, null for the default options, and a pointer that is
-    // valid for a write.
+    // SAFETY: the name is a C string, null selects the default options, and `heap` is valid for a
+    // write.
     let status = unsafe { gpuheap_open(c"cuda:5".as_ptr(), ptr::null(), &mut heap) };
     assert_eq!(status, gpuheap_status::Unavailable);
     // SAFETY: the returned text is never null, and is valid until this thread's next failed call.

@@ -1,5 +1,5 @@
-//! Tests of the library from a program's view: its symbols, its settings, and clients that are
-//! written for the real driver.
+//! Tests of the library from outside: its symbols, its settings, and clients written for the real
+//! driver.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod c_client;
@@ -18,6 +18,6 @@ use gpuheap_driver::{LibCuda, OpenError};
 
 /// Opens the library at a path, or by a name that the loader resolves.
 fn open_driver(path: &Path) -> Result<LibCuda, OpenError> {
-    // SAFETY: the library is a driver: the emulated one that is tested.
+    // SAFETY: all callers pass the emulated driver under test.
     unsafe { LibCuda::open_at(path) }
 }

@@ -1,5 +1,5 @@
-/* Registers a function for copies to the host, copies, and unregisters the function. A forked child
- * exits too. It has no device. */
+/* Sets a function for copies to the host, copies, and removes the function. Then exits, as does a
+ * forked child, which has no device. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ int main(void) {
   CALL(cuMemcpyDtoH_v2, host, memory + 32, (size_t)33);
   if (host[0] != 9 || host[1] != 1) return 4;
   CALL(gpuheap_emulated_on_copy_to_host, (void *)0);
-  /* The program's allocator hands out the first part again. */
+  /* The program's allocator hands out the first 32 bytes again. */
   CALL(gpuheap_emulated_handed_out, memory, 32ULL);
   CALL(cuMemcpyDtoH_v2, host, memory, (size_t)64);
   if (host[31] || !host[32]) return 5;

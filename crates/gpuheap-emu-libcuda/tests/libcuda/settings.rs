@@ -1,4 +1,4 @@
-//! Tests of settings in environment variables, and of the errors for invalid values.
+//! Tests of the environment variables, and of the errors for invalid values.
 
 use gpuheap_driver::{BlockEvent, BlockNote, CUcontext, CUresult, CUstream, Driver, OpenError};
 
@@ -115,7 +115,7 @@ fn hidden_findings_are_counted_at_exit() {
     assert_eq!(lines[101], "gpuheap: libcuda: 1234 findings, the first 100 of them shown above");
 }
 
-/// Runs a process that allocates most of the device's memory and then starts a second process.
+/// Starts a process that allocates most of the device's memory and then starts a second process.
 #[test]
 fn processes_share_account_memory() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -126,7 +126,7 @@ fn processes_share_account_memory() {
     ];
     let stdout = library::run_ignored_test("settings::takes_48_mib_twice", &folder, &variables);
     assert!(stdout.contains("the second is refused"), "{stdout}");
-    // The first process has ended, so its memory is free again.
+    // The first process has ended, and its memory is free again.
     let stdout = library::run_ignored_test("settings::takes_48_mib", &folder, &variables);
     assert!(stdout.contains("code 0"), "{stdout}");
 }
@@ -156,7 +156,7 @@ fn takes_48_mib_twice() {
     println!("the second is refused");
 }
 
-/// A heap reports its blocks to the library through an export that is not part of the driver API.
+/// A heap reports its blocks through an export outside the driver API.
 #[test]
 fn block_misuse_is_reported_with_checks() {
     let folder = library::folder(&[&library::LIBCUDA]);
@@ -198,7 +198,7 @@ fn leaves_its_block() {
     fill(50);
     note(BlockEvent::FreedZeroed, &block);
     fill(0);
-    // SAFETY: the address belongs to the allocation, freed once.
+    // SAFETY: the allocation is freed once, at its address.
     assert!(unsafe { driver.cuMemFree_v2(address) }.is_success());
 }
 
@@ -253,7 +253,7 @@ fn cannot_open() {
 fn opens() {
     let driver = open_driver("libcuda.so.1".as_ref()).unwrap();
     let (mut count, mut bytes, mut name) = (0, 0, [0_u8; 64]);
-    // SAFETY: the pointers are valid for writes, and the length equals the array's.
+    // SAFETY: the pointers are valid for writes, and 64 is the length of the array.
     unsafe {
         assert!(driver.cuDeviceGetCount(&mut count).is_success());
         assert!(driver.cuDeviceGetName(name.as_mut_ptr().cast(), 64, 0).is_success());

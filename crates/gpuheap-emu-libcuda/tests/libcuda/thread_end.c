@@ -1,7 +1,7 @@
-/* A C program that loads libcuda.so.1 by dlopen and calls it at the end of its threads, in the two
-   ways of C and C++: destructors of thread_local objects (__cxa_thread_atexit_impl), and later
-   destructors of thread-specific data. Each destructor was registered before the first call of
-   the library. So it runs after the library's own destructors for the thread. */
+/* C program that loads libcuda.so.1 by dlopen and calls it when its threads end, in the two ways
+ * of C and C++. Destructors of thread_local objects (__cxa_thread_atexit_impl) run first, and
+ * destructors of thread-specific data run later. Each is registered before its thread first calls
+ * the library, so it runs after the library's own destructors for the thread. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static int (*memory)(size_t *, size_t *);
 static void *context;
 static pthread_key_t at_end;
 
-/* Data of the calls that a thread makes at its end. */
+/* Data for the calls that a thread makes when it ends. */
 struct left {
   address block;
   void *stream;
@@ -47,7 +47,7 @@ static void let_go(void *object) {
   struct left *left = object;
   void *popped;
   if (left->is_pushed) OK(push(context));
-  /* If no context was pushed, calls in the context that the thread made current. */
+  /* Without a pushed context, the thread's current context is used. */
   OK(release(left->block));
   OK(stream_destroy(left->stream));
   if (left->is_pushed) OK(pop(&popped));
