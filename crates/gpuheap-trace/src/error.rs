@@ -1,9 +1,9 @@
-//! Errors of files: the problem, its place, and what to do.
+//! Errors of reading and writing files: the problem, its place and the remedy.
 
 use std::fmt;
 use std::io;
 
-/// Advice for a file that is no recording.
+/// Advice for a file that is not a recording.
 pub(crate) const RECORDING: &str = "record any program with gpuheap run -- PROGRAM, PyTorch with \
     torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
     RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";

@@ -1,4 +1,4 @@
-//! Entry of the readers: finds the format of a path or of bytes, and calls its reader.
+//! Entry points: find the format of a file or of bytes, and call the reader of that format.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,7 +25,7 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Vec<Trace>,
     read_from(&path.display().to_string(), open(path)?, options)
 }
 
-/// Opens the file of a trace for [`read_from`], without reading it.
+/// Opens a trace file for [`read_from`].
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or if it is a folder.
@@ -42,7 +42,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<File, Error> {
     opened.map_err(|error| error.in_file(&path.display().to_string()))
 }
 
-/// Reads a trace from bytes in memory, like [`read`]. Messages contain `name`.
+/// Reads a trace from bytes in memory, like [`read`]. Error messages contain `name`.
 ///
 /// # Errors
 /// Returns the errors of [`read`].
@@ -50,7 +50,7 @@ pub fn read_bytes(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<Vec
     read_from(name, bytes, options)
 }
 
-/// Reads a trace from any reader, like [`read`]. Messages contain `name`. The reader may be
+/// Reads a trace from any reader, like [`read`]. Error messages contain `name`. The reader may be
 /// unbuffered.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! GPU allocation traces: one event model, with readers and writers for the file formats of other
-//! programs. This crate has no code of CUDA and needs no GPU.
+//! programs. This crate does not use CUDA and needs no GPU.
 //!
 //! | format | read | written | from |
 //! |---|---|---|---|
@@ -7,7 +7,7 @@
 //! | RMM's CSV log | yes | [`write_rmm_csv`] | `rmm` with logging on, or any tool that writes its columns |
 //! | PyTorch memory snapshot | yes | [`write_pytorch_snapshot`] | `torch.cuda.memory._dump_snapshot` |
 //!
-//! The content of a file decides its format, not its name. A file may be gzipped. The reader finds
+//! The content of a file, not its name, decides the format. A file may be gzipped. The reader finds
 //! the allocation of each free. So a consumer walks [`Event`]s with dense allocation numbers, and
 //! needs no map of pointers:
 //!

@@ -30,16 +30,16 @@ impl ReadOptions {
         self
     }
 
-    /// Sets the limit of the unpacked file, in bytes. The values of a pickle have a separate limit
-    /// of equal size. So a small hostile file cannot fill the memory. A pickle whose values take
-    /// far more than its own bytes is always refused. Default: 4 GiB.
+    /// Limits the bytes of the unpacked file, so that a small hostile file cannot fill the memory.
+    /// The values of a pickle have a separate limit of the same size. A pickle whose values take
+    /// far more memory than the pickle has bytes is always refused. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self
     }
 
-    /// Adds a trace without a device for the pinned and registered host memory of a capture.
-    /// Default: `false`.
+    /// Adds a trace for the pinned and registered host memory of a capture. This trace has no
+    /// device. Default: `false`.
     pub fn host_memory(mut self, host_memory: bool) -> Self {
         self.host_memory = host_memory;
         self
@@ -52,9 +52,9 @@ impl ReadOptions {
         self
     }
 
-    /// Reads the blocks of frameworks' pools that a capture has. If `true`, the driver's memory in
-    /// a pool is a segment, and its bytes count only if a block holds them. If `false`, that memory
-    /// is itself a block, and the pool's blocks are left out. Default: `true`.
+    /// Reads the blocks of frameworks' pools from a capture. If `true`, the driver's memory in a
+    /// pool is a segment, and only the bytes of the pool's blocks count. If `false`, that memory is
+    /// itself a block, and the pool's blocks are left out. Default: `true`.
     pub fn pools(mut self, pools: bool) -> Self {
         self.pools = pools;
         self

@@ -1,4 +1,4 @@
-//! Tests the texts of all errors. Each text is one line with a place and an advice.
+//! Tests the texts of all errors. Each text is one line with a place and a remedy.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Captures are read as they were written. A damaged file is an error, or is read up to the damage.
+//! Tests the reader of captures. A damaged file is an error, or is read up to the damage.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::borrow::Cow;
@@ -230,7 +230,7 @@ fn other_files_are_clear_errors() {
     }
 }
 
-/// Asserts the size of an event that docs/recording.md states for repeated stacks and usual sizes.
+/// Asserts the event size that docs/recording.md states for repeated stacks and usual sizes.
 #[test]
 fn usual_event_is_small() {
     const PAIRS: u64 = 1000;

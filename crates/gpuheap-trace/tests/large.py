@@ -69,7 +69,7 @@ class Pickle:
         return self.memoise()
 
     def text(self, text):
-        """Writes a string that all its uses share, like a string that Python interned."""
+        """Writes a string at its first use, and a reference later, as for an interned string."""
         if text in self.texts:
             self.raw(recall(self.texts[text]))
         else:
@@ -171,7 +171,7 @@ class Frames:
 
 
 class Entries:
-    """Writer of the trace's entries, in the batches in which CPython writes a list."""
+    """Writer of the trace's entries, in batches, as CPython writes a list."""
 
     def __init__(self, out, empty_list, bare):
         self.out = out
@@ -182,7 +182,7 @@ class Entries:
         self.frames = Frames(out)
 
     def write(self, action, address, size, functions=None, shared=None):
-        """Writes an entry. Returns the memo index of its frames' list: `shared`, or a new one."""
+        """Writes an entry. Returns the memo index of its list of frames: `shared`, or a new one."""
         out = self.out
         if self.count % BATCH == 0:
             out.raw(b"(" if self.count == 0 else b"e(")

@@ -63,8 +63,8 @@ impl Row {
         format!("{thread},10:00:00.{index:06},{action},{pointer:#x},{size},{stream}\n")
     }
 
-    /// Returns `true` if a later request of the thread on the stream gets as many bytes, with no
-    /// other request in between, except for further refusals.
+    /// Returns `true` if a later request of the thread on the stream gets as many bytes, with only
+    /// refusals in between.
     fn is_met_later(&self, later: &[Row]) -> bool {
         let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
         let same_stream =
@@ -290,7 +290,7 @@ proptest! {
         match read_bytes("cut", &text.as_bytes()[..at], &ReadOptions::default()) {
             Ok(traces) => {
                 assert_keeps_its_word(&traces[0]);
-                // The row after the complete rows may lack only its newline.
+                // The row after the complete rows may be complete except for its newline.
                 let used = traces[0].summary().events as usize;
                 prop_assert!(used == whole || used == whole + 1);
                 let at_newline = text[..at].ends_with('\n');
@@ -377,7 +377,7 @@ proptest! {
 
     #[test]
     fn plain_data_is_read(data in plain_data(), protocol in 2_u8..=5) {
-        // The pickle is read. Then an error says that it is not a snapshot.
+        // The pickle is readable, but is not a snapshot.
         let error = read_bytes("plain", &encode(&data, protocol), &ReadOptions::default());
         let error = error.expect_err("is no snapshot").to_string();
         let expected = match data {

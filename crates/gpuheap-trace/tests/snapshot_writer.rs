@@ -17,7 +17,7 @@ fn again(traces: &[Trace]) -> Vec<Trace> {
     read_bytes("again", &bytes, &ReadOptions::default()).unwrap()
 }
 
-/// Returns the figures that the form of a snapshot can hold.
+/// Returns the figures that a snapshot can represent.
 fn figures(summary: Summary) -> [u64; 8] {
     let Summary { allocations, frees, failures, retries, .. } = summary;
     let Summary { left_live_bytes, peak_live_bytes, live_before_bytes, .. } = summary;

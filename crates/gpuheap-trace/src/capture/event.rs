@@ -2,7 +2,7 @@
 
 use crate::model::MemoryKind;
 
-/// Event of the file. Its numbers were checked.
+/// Validated event of a capture.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     Allocate {
@@ -33,7 +33,7 @@ pub(super) enum Action {
         address: u64,
         bytes: u64,
     },
-    /// Pairs that the recorder folded into a count.
+    /// Allocations with their frees. The recorder only counted them.
     Folded {
         kind: MemoryKind,
         device: u32,
@@ -42,7 +42,7 @@ pub(super) enum Action {
         bytes: u64,
         largest: u64,
     },
-    /// Free that failed, so it is no event.
+    /// A failed free. The trace has no event for it.
     Nothing,
 }
 

@@ -1,4 +1,4 @@
-//! Finds the blocks of frameworks' pools, and the driver's memory that contains them.
+//! Finds the blocks of frameworks' pools, and the driver allocations that contain those blocks.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::event::{Action, Timed};
 pub(super) enum Part {
     /// An event of a block.
     Block,
-    /// An allocation whose memory contains blocks of a pool, at this address.
+    /// A driver allocation that contains blocks of a pool, with its start address.
     Segment(u64),
     /// An event of a block that lies within a block of another pool.
     Nested,
 }
 
-/// Returns the role of each event. Empty if no event belongs to a pool: all are events of blocks.
+/// Returns the role of each event. Empty if no event belongs to a pool.
 pub(super) fn split(events: &[Timed]) -> Vec<Part> {
     let is_pooled =
         |event: &Timed| matches!(event.action, Action::Allocate { kind, .. } if kind.is_pooled());
@@ -31,7 +31,7 @@ pub(super) fn split(events: &[Timed]) -> Vec<Part> {
     memory.parts
 }
 
-/// Ranges of addresses by their start: the end, and the index of the event that allocated them.
+/// Address ranges, keyed by start. Each value is the end, and the index of the allocating event.
 type Ranges = BTreeMap<u64, (u64, usize)>;
 
 /// Memory that is live.
@@ -59,7 +59,7 @@ impl Memory {
                 }
                 self.blocks.insert(address, (end, index));
                 for (start, allocated) in overlapping(&self.ranges, address, end) {
-                    // If physical memory is mapped several times, its first range counts.
+                    // If the memory is mapped several times, the first range with a block counts.
                     if self.parts[allocated] == Part::Block {
                         self.parts[allocated] = Part::Segment(start);
                     }
@@ -101,7 +101,7 @@ impl Memory {
     }
 }
 
-/// Returns the start and the allocation of each range that has an address in `start..end`.
+/// Returns the start and the allocating event of each range that overlaps `start..end`.
 fn overlapping(ranges: &Ranges, start: u64, end: u64) -> impl Iterator<Item = (u64, usize)> {
     let first = ranges.range(..=start).next_back().map_or(start, |(first, _)| *first);
     let found = ranges.range(first..end.max(first));

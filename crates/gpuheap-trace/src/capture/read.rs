@@ -28,17 +28,18 @@ const AGAIN: &str = "record again with gpuheap run";
 /// trace, so without a bound a hostile file could request a trace for each of its events.
 const DEVICES: u32 = 256;
 
-/// Maximum number of calls of a stack, or of an interpreter's frames. Recorders write 64 and 48.
+/// Maximum number of native calls, and of interpreter frames, of a stack. Recorders write 64 and
+/// 48.
 const DEPTH: usize = 256;
 
-/// Maximum number of ranges of all devices in a small capture. Every two bytes of a file allow one
-/// more. Each device has all ranges: without a bound, a hostile file of 1 MB could have 28 million.
+/// Maximum number of ranges in a small capture, over all devices. Every two bytes allow one more.
+/// Each device has all ranges, so without a bound a hostile file of 1 MB could have 28 million.
 const RANGES: usize = 1 << 18;
 
 /// Maximum number of arguments that are kept.
 const ARGUMENTS: usize = 1000;
 
-/// Maximum number of frames in all stacks of a small capture, with inlined functions.
+/// Maximum number of frames in all stacks of a small capture, inlined functions included.
 const FRAMES: usize = 1 << 20;
 /// Number of further frames that each byte of a capture allows. A call of a stack takes three bytes
 /// or more, and seldom has more than ten inlined functions.
@@ -61,21 +62,21 @@ impl Window {
     fn advance(&mut self, used: usize, source: &mut Source<'_>) -> Result<(), Error> {
         self.bytes.drain(..used);
         self.offset += used;
-        // A record longer than the window doubles the window, so that it is decoded few times.
+        // The window doubles if a record exceeds it, so that few attempts decode the record.
         let more = self.bytes.len().max(CHUNK);
         let read = source.by_ref().take(more as u64).read_to_end(&mut self.bytes);
         self.is_last = read.map_err(read_error)? < more;
         Ok(())
     }
 
-    /// Returns the number of bytes up to the window's end.
+    /// Returns the offset of the window's end in the file.
     fn end(&self) -> usize {
         self.offset + self.bytes.len()
     }
 }
 
 /// Reads a capture: one trace for each device with events, and one for host memory if the options
-/// request it. Holds a part of the file in memory.
+/// request it. Holds only a part of the file in memory.
 pub(crate) fn read(
     name: &str,
     mut source: Source<'_>,
@@ -181,7 +182,7 @@ struct Capture {
     open_ranges: usize,
     lost_ranges: Odd,
     most_ranges: usize,
-    /// Last record of the copies of each kind and stack.
+    /// Latest record for each kind of copy and stack.
     copies: BTreeMap<(CopyDirection, CopyMemory, bool, u32), Copies>,
     /// Index of the last free of each address.
     frees: FxHashMap<(u32, u64), usize>,
@@ -222,8 +223,8 @@ impl Capture {
         self.symbols.allow(bytes);
     }
 
-    /// Adds a record. Returns `false` if it names a text, thread, frame or stack that no record
-    /// before it defines, or a number that no recorder writes.
+    /// Adds a record. Returns `false` if the record is invalid: it refers to an undefined text,
+    /// thread, frame or stack, or has an impossible number.
     fn add(&mut self, record: Record<'_>, offset: u64) -> Result<bool, Error> {
         let mut event = None;
         match record {
@@ -446,7 +447,7 @@ impl Capture {
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Counts freed memory. Returns its device and bytes, if it was live.
+    /// Removes live memory. Returns its device and bytes; `None` if no such memory was live.
     fn release(&mut self, key: (u32, u64)) -> Option<(u32, u64)> {
         let (device, bytes) = self.live.remove(&key)?;
         let sum = self.live_bytes.entry(device).or_default();
@@ -553,7 +554,7 @@ impl Capture {
         traces.collect()
     }
 
-    /// Looks up names and lines. Returns the new number of each stack of the file.
+    /// Looks up names and lines. Returns the interner's number of each stack in the file.
     fn resolve(&mut self) -> Result<Vec<u32>, Error> {
         let symbols = std::mem::replace(&mut self.symbols, Symbols::new(false));
         let of_calls = symbols.resolve(&mut self.interner)?;
@@ -585,12 +586,12 @@ impl Capture {
     }
 }
 
-/// Returns a name of the file without control characters.
+/// Returns a name without its control characters.
 fn name_of(text: &str) -> Arc<str> {
     printable(text).into()
 }
 
-/// Returns an item by its number, which counts from 1. Number 0 is `zeroth`.
+/// Returns the item with this number, counted from 1. For number 0, returns `zeroth`.
 fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
     match number.checked_sub(1) {
         None => Some(zeroth),
@@ -601,8 +602,8 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device, while it is built.
 struct Device {
     builder: TraceBuilder,
-    /// Index of each event of the file, and index of its first event in the trace. Empty without
-    /// ranges.
+    /// For each event of the file: its index there, and the index of its first event in the trace.
+    /// Empty if the file has no ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
@@ -627,13 +628,13 @@ impl Device {
         }
     }
 
-    /// Returns the index of the first event of the trace at or after an event of the file.
+    /// Returns the index in the trace of the first event at or after `event` of the file.
     fn first_from(&self, event: usize) -> usize {
         let at = self.starts.partition_point(|(index, _)| *index < event);
         self.starts.get(at).map_or(self.builder.event_count(), |(_, first)| *first)
     }
 
-    /// Adds memory of the driver that contains blocks of a pool.
+    /// Adds a segment: driver memory that contains blocks of a pool.
     fn take_segment(
         &mut self,
         at: At,
@@ -657,7 +658,7 @@ impl Device {
         match event.action {
             Action::Allocate { kind, address, bytes, .. } => {
                 self.builder.set_kind(kind);
-                // The process that exported the memory counts its bytes.
+                // Imported memory counts in the process that exported it.
                 let bytes = if kind == MemoryKind::Imported { 0 } else { bytes };
                 if !self.builder.allocate(at, key(kind.space(), address), bytes)? {
                     self.lost_frees.count(place);
@@ -684,9 +685,9 @@ impl Device {
     }
 }
 
-/// Returns the address of a block in a trace. The highest bits keep handles apart from pointers: no
-/// pointer of CUDA uses these bits.
+/// Returns the address that a block has in the trace. The highest four bits hold the space, so that
+/// no handle equals a pointer. CUDA pointers do not use these bits.
 fn key(space: u32, address: u64) -> u64 {
-    // Blocks of pools are at pointers of the driver.
+    // A pool's block lies at a driver pointer, so its space counts as 0.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }

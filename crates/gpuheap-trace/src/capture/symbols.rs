@@ -15,15 +15,15 @@ use crate::model::{StackInterner, is_runtime, next_number};
 /// Maximum number of distinct calls in a small capture. The stacks of a program's allocations have
 /// some thousand distinct calls.
 const CALLS: usize = 1 << 16;
-/// Number of bytes of a capture that allow one more call. A recorder writes three bytes or more for
-/// a new call, but mostly events. A call takes 300 bytes of the reader's memory: without this
-/// bound, a hostile file of 4 MB took 1.24 GB.
+/// Number of bytes of a capture for each further call. A recorder writes three bytes or more for a
+/// new call, but most bytes are events. A call takes 300 bytes of memory: without this bound, a
+/// hostile file of 4 MB took 1.24 GB.
 const BYTES_PER_CALL: usize = 16;
 
 /// File number of calls outside of all loaded files.
 const NO_FILE: u32 = u32::MAX;
 
-/// File with code. Several loaded modules may be of one file.
+/// File with code. Several modules may be loaded from one file.
 struct CodeFile {
     path: Box<str>,
     build_id: Box<str>,
@@ -31,8 +31,8 @@ struct CodeFile {
 }
 
 impl CodeFile {
-    /// Returns the file's symbols. `None` if the file is gone, is no regular file, or differs from
-    /// the recorded build.
+    /// Returns the file's symbols. `None` if the file is missing, is not a regular file, or differs
+    /// from the recorded build.
     fn loader(&mut self) -> Option<&Loader> {
         if self.loader.is_none() {
             let is_same = self.is_same_build();
@@ -68,22 +68,22 @@ struct Module {
     file: u32,
 }
 
-/// Call in a file: the file's number and an address in the file. Outside of all files, an address
-/// of the process.
+/// A call: the number of its file, and its address in that file. Outside of all files, [`NO_FILE`]
+/// and an address of the process.
 type Call = (u32, u64);
 
 pub(super) struct ResolvedCall {
     pub(super) frames: Box<[u32]>,
-    /// Name of the call's file. `None` for files between the program and the driver.
+    /// Name of the call's file. `None` outside of all files, and for runtime libraries.
     pub(super) module: Option<Arc<str>>,
 }
 
-/// Finder of names and lines. Each call is looked up once.
+/// Finder of the names and lines of calls. It looks up each call once.
 pub(super) struct Symbols {
     is_on: bool,
     files: Vec<CodeFile>,
     file_numbers: FxHashMap<(Box<str>, Box<str>), u32>,
-    /// Modules that are loaded at this place of the capture, by first address. No two overlap.
+    /// Modules loaded at the current place in the capture, keyed by first address. No two overlap.
     loaded: BTreeMap<u64, Module>,
     calls: Vec<Call>,
     call_numbers: FxHashMap<Call, u32>,
@@ -108,7 +108,7 @@ impl Symbols {
         self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }
 
-    /// Adds a loaded module. Modules that it overlaps were unloaded before.
+    /// Adds a loaded module. Removes modules that overlap it: they must have been unloaded.
     pub(super) fn load(
         &mut self,
         path: &str,
@@ -137,7 +137,7 @@ impl Symbols {
         Ok(())
     }
 
-    /// Returns the number of the call before a return address, in the modules that are loaded now.
+    /// Returns the number of the call that returns to this address, in the modules loaded now.
     pub(super) fn call(&mut self, return_address: u64) -> Result<u32, Error> {
         let address = return_address.saturating_sub(1);
         let below = self.loaded.range(..=address).next_back();
@@ -210,8 +210,8 @@ fn add_frames(
     Ok(())
 }
 
-/// Finds the name and line of an address, and the functions inlined there. If the file lies between
-/// the program and the driver, `runtime` is its path, and only the symbol is looked up.
+/// Finds the name and line of an address, and the functions inlined there. For a runtime library,
+/// `runtime` is the library's path, and only the symbol is looked up.
 fn look_up(
     loader: &Loader,
     address: u64,
@@ -220,7 +220,7 @@ fn look_up(
     found: &mut Vec<u32>,
 ) -> Result<(), Error> {
     let symbol = loader.find_symbol(address).unwrap_or_default();
-    // A damaged file has no lines. Only its symbol is used.
+    // If the debug information is damaged, only the symbol is used.
     if runtime.is_none()
         && let Ok(mut inlined) = loader.find_frames(address)
     {
@@ -244,8 +244,8 @@ fn look_up(
     Ok(())
 }
 
-/// Returns the name of a function as its language writes it. Names of C functions are kept: the C++
-/// demangler would read `f` as the type `float`.
+/// Demangles the name of a function. Does not change names of C functions: the C++ demangler would
+/// read `f` as the type `float`.
 fn demangle(name: &str) -> String {
     match name.starts_with("_Z") || name.starts_with("_R") {
         true => addr2line::demangle_auto(name.into(), None).into_owned(),

@@ -1,4 +1,4 @@
-//! Facts that a snapshot contains about the allocator: settings, segments, and keys.
+//! Settings and segments of the recorded allocator, and the keys of its snapshot.
 
 /// Settings of PyTorch's allocator in a snapshot. No snapshot contains the memory fraction or the
 /// device's size.
@@ -9,12 +9,12 @@ pub struct AllocatorSettings {
     pub text: String,
     /// Largest block that may be split, bytes; `None` for no limit.
     pub max_split_size: Option<u64>,
-    /// Part of the allowed memory above which unused segments are given back; 0 for never.
+    /// Fraction of the allowed memory above which unused segments are given back; 0 for never.
     pub garbage_collection_threshold: f64,
     /// `true` if segments grow in place.
     pub expandable_segments: bool,
-    /// Rounding of requests to parts of powers of two. Each pair contains the size in MiB from
-    /// which the pair applies, and the number of parts. Ordered by size.
+    /// Rounding of requests to fractions of powers of two. Each pair has the smallest size to which
+    /// it applies, in MiB, and the number of divisions. Sorted by size.
     pub roundup_power2_divisions: Vec<(u64, u64)>,
 }
 
@@ -32,7 +32,7 @@ pub struct Segment {
     pub is_small: bool,
     /// `true` if the segment grows in place.
     pub is_expandable: bool,
-    /// Private pool of the segment; `(0, 0)` is the common memory.
+    /// Private pool of the segment; `(0, 0)` is PyTorch's default pool.
     pub pool: (u64, u64),
 }
 
@@ -41,10 +41,10 @@ pub struct Segment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotKeys {
-    /// Keys of PyTorch 2.11 that the snapshot lacks. An older PyTorch or another program wrote the
-    /// snapshot.
+    /// Keys of PyTorch 2.11 that the snapshot lacks, because an older PyTorch or another program
+    /// wrote it.
     pub missing: Vec<String>,
-    /// Keys of the snapshot that PyTorch 2.11 does not write. A newer PyTorch wrote the snapshot.
+    /// Keys of the snapshot that PyTorch 2.11 does not write, because a newer PyTorch wrote it.
     pub unknown: Vec<String>,
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::Error;
 
 /// Builder of a [`Trace`]. All readers use this builder, so that frees are matched to allocations
-/// by equal rules in all formats:
+/// by the same rules in all formats:
 ///
 /// * A free ends the block that was last allocated at its address.
 /// * Allocations of zero bytes may share an address with each other and with one larger block. A
@@ -22,8 +22,8 @@ use crate::Error;
 /// * An allocation at an address that is still live means that the file lacks a free. Then the
 ///   builder adds a free of the old block, on the stream of that block ([`Trace::inferred_frees`]).
 /// * A free of an address that is not live is not an event ([`Trace::unknown_frees`]).
-/// * After a failed request, the thread may get as many bytes on the same stream, with no other
-///   request in between. Then the failed request is an [`Op::Retry`] and not an [`Op::Fail`].
+/// * A failed request is an [`Op::Retry`], not an [`Op::Fail`], if the thread repeats the request
+///   on the stream until it succeeds, with no other request in between.
 ///
 /// ```
 /// use gpuheap_trace::{At, Format, TraceBuilder};
@@ -41,8 +41,8 @@ pub struct TraceBuilder {
     trace: Trace,
     streams: Ids,
     threads: Ids,
-    /// Indices of failures, keyed by thread and stream. A later request of that thread on that
-    /// stream turns them into retries.
+    /// Indices of failures, keyed by thread and stream. If a later request there succeeds, the
+    /// failures become retries.
     refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
@@ -50,7 +50,7 @@ pub struct TraceBuilder {
     /// Threads of the recorded process, of all devices.
     known_threads: Arc<[ThreadInfo]>,
     time_ns: u64,
-    /// Number of the last event that the file counts.
+    /// Number of the latest event, for [`Event::number`].
     number: u32,
 }
 
@@ -136,7 +136,7 @@ impl TraceBuilder {
         self.trace.segments = segments;
     }
 
-    /// Begins the recording: all events so far happened before it, at time zero.
+    /// Begins the recording. All events so far happened before the recording, and get time zero.
     pub fn begin_recording(&mut self) {
         for event in &mut self.trace.events {
             event.time_ns = 0;
@@ -150,8 +150,8 @@ impl TraceBuilder {
         self.trace.inferred_frees = 0;
     }
 
-    /// Adds an allocation of `bytes` at `address`. Returns `false` if the address was still live,
-    /// so that a free is missing.
+    /// Adds an allocation of `bytes` at `address`. Returns `false` if the address was still live:
+    /// the file lacks a free.
     ///
     /// # Errors
     /// Returns an error if events, allocations, streams or threads exceed 32 bits.
@@ -208,8 +208,8 @@ impl TraceBuilder {
         Ok(true)
     }
 
-    /// Ends the pending state of the block at `address`. A block whose free is missing is freed
-    /// now. Returns `false` if no such block exists.
+    /// Ends the pending state of the block at `address`. If the block is still live, frees it
+    /// first. Returns `false` if no live or pending block has this address.
     ///
     /// # Errors
     /// Returns an error if streams or threads exceed 32 bits.
@@ -229,8 +229,8 @@ impl TraceBuilder {
         Ok(true)
     }
 
-    /// Adds a failed request for `bytes`. It becomes an [`Op::Retry`] if the thread's next request
-    /// on the stream is for as many bytes and succeeds.
+    /// Adds a failed request for `bytes`. The failure becomes an [`Op::Retry`] if the thread's next
+    /// request on the stream is for as many bytes and succeeds.
     ///
     /// # Errors
     /// Returns an error if events, streams or threads exceed 32 bits.
@@ -254,7 +254,7 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Sets the free bytes of the device at the last event.
+    /// Sets the free bytes of the device at the latest event.
     pub(crate) fn set_device_free(&mut self, bytes: u64) {
         if let Some(index) = self.trace.events.len().checked_sub(1) {
             self.trace.device_free.push((index, bytes));
@@ -285,8 +285,8 @@ impl TraceBuilder {
         self.trace.kinds.push(kind);
     }
 
-    /// Sets the recorded process and its threads. An event's thread is a number of `threads`,
-    /// counted from 1.
+    /// Sets the recorded process and its threads. Thread numbers of events count from 1 in
+    /// `threads`.
     pub(crate) fn set_recording(&mut self, recording: Arc<Recording>, threads: Arc<[ThreadInfo]>) {
         self.trace.recording = Some(recording);
         self.known_threads = threads;
@@ -307,7 +307,8 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Adds pairs that the recorder folded, at this place among the events.
+    /// Adds allocations and frees that the recorder only counted, at the current place among the
+    /// events.
     pub(crate) fn fold(
         &mut self,
         at: At,

@@ -17,8 +17,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Sums up live blocks by name, most bytes first. A block is given as a key and its bytes.
-    /// `name` names the key.
+    /// Sums up live blocks by name, most bytes first. A block is a key and a number of bytes.
+    /// `name` returns the name of a key.
     pub fn sums<K: Eq + Hash>(
         blocks: impl Iterator<Item = (K, u64)>,
         name: impl Fn(K) -> String,

@@ -9,7 +9,7 @@ use crate::Error;
 pub(super) struct Ids {
     numbers: FxHashMap<u64, u32>,
     keys: Vec<u64>,
-    // Consecutive events mostly have one stream or thread, so most lookups end here.
+    // Consecutive events mostly have the same stream or thread, so most lookups end here.
     last: Option<(u64, u32)>,
 }
 

@@ -61,8 +61,8 @@ pub struct Trace {
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
-    /// Private pools. Each item contains an allocation, and the pool of all allocations from that
-    /// one to the next item. Sorted by allocation.
+    /// Private pools. Each item has the first allocation of a run, and the pool of all allocations
+    /// in the run. Sorted by allocation.
     pools: Vec<(u32, Option<(u64, u64)>)>,
     /// Free bytes of the device. Each item contains the index of an event, and the bytes. Sorted by
     /// index.
@@ -84,9 +84,8 @@ pub struct Event {
     /// Index for [`Trace::stack`]; zero if no stack was recorded.
     pub stack: u32,
     /// Number of the event in the file, counted from one as in [`Summary::events`]. In a log, the
-    /// number counts rows after the header. An event that the file does not count has the number of
-    /// the counted event from which it was inferred, or of the counted event before it. An event
-    /// before the recording has 0.
+    /// number counts rows after the header. An event that does not count has the number of the
+    /// counted event that implies or precedes it. Events before the recording have 0.
     pub number: u32,
     /// Kind of event.
     pub op: Op,
@@ -163,7 +162,7 @@ pub enum Format {
 }
 
 impl Trace {
-    /// Returns the name of the file, as the reader was given it.
+    /// Returns the name of the file, as the caller gave it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -213,7 +212,7 @@ impl Trace {
         self.threads.as_deref()
     }
 
-    /// Returns facts of a thread, by its index; `None` if the format does not record them.
+    /// Returns facts about the thread with this index; `None` if the format does not record them.
     pub fn thread_info(&self, thread: u32) -> Option<&ThreadInfo> {
         self.thread_infos.get(thread as usize)
     }
@@ -229,14 +228,13 @@ impl Trace {
         &self.ranges
     }
 
-    /// Returns the allocations that the recorder counted instead of recording them, in the order of
-    /// the file. They are in the sums of [`summary`](Self::summary), and not in
-    /// [`events`](Self::events).
+    /// Returns the allocations that the recorder only counted, in the order of the file.
+    /// [`summary`](Self::summary) includes these allocations, [`events`](Self::events) does not.
     pub fn folded(&self) -> &[FoldedPairs] {
         &self.folded
     }
 
-    /// Returns facts of the recorded process; `None` if the file is not a capture.
+    /// Returns facts about the recorded process; `None` if the file is not a capture.
     pub fn recording(&self) -> Option<&Recording> {
         self.recording.as_deref()
     }
@@ -247,9 +245,8 @@ impl Trace {
         self.stacks.frames(stack)
     }
 
-    /// Returns the name of the file with a stack's innermost native code, outside of CUDA's runtime
-    /// and driver: the program, or a library such as `libtorch_cuda.so`. `None` if the format does
-    /// not record it.
+    /// Returns the file name of a stack's innermost native code outside of CUDA, such as
+    /// `libtorch_cuda.so`. `None` if the format does not record it.
     pub fn module(&self, stack: u32) -> Option<&str> {
         self.stacks.module(stack)
     }
@@ -266,14 +263,15 @@ impl Trace {
     }
 
     /// Returns the segments that the recorded allocator held at the end, ordered by address. Empty
-    /// if the format does not record segments, and with
-    /// [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
+    /// if the format does not record segments, or if
+    /// [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only) is set.
     pub fn segments_at_end(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Returns the private pool of an allocation; `(0, 0)` is the common memory. `None` if the file
-    /// does not name the pool. PyTorch 2.11 does not record pools of requests; newer releases may.
+    /// Returns the private pool of an allocation; `(0, 0)` is PyTorch's default pool. `None` if the
+    /// file does not name the pool. PyTorch 2.11 does not record pools of requests; newer releases
+    /// may.
     pub fn pool(&self, allocation: u32) -> Option<(u64, u64)> {
         let after = self.pools.partition_point(|&(first, _)| first <= allocation);
         self.pools.get(after.checked_sub(1)?)?.1
@@ -291,8 +289,8 @@ impl Trace {
         self.unknown_frees
     }
 
-    /// Returns the number of frees that the file lacks although they must have happened. Their
-    /// addresses were allocated again, or the end of their pending state was recorded.
+    /// Returns the number of frees that must have happened although the file lacks them. The
+    /// address was allocated again, or the end of the block's pending state was recorded.
     pub fn inferred_frees(&self) -> u64 {
         self.inferred_frees
     }

@@ -1,4 +1,4 @@
-//! Facts of a recorded process: its threads, its devices and its end.
+//! Facts about a recorded process: its threads, its devices and its end.
 
 use std::ops;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Range {
     /// Index in [`Trace::threads`](crate::Trace::threads) of the thread whose calls are in the
     /// range; `None` for the calls of all threads.
     pub thread: Option<u32>,
-    /// Indices of the events between start and end, of all threads.
+    /// Indices of all threads' events between start and end.
     pub events: ops::Range<usize>,
 }
 
@@ -85,14 +85,14 @@ pub struct Copies {
     pub bytes: u64,
     /// Time in the calls, nanoseconds.
     pub call_ns: u64,
-    /// Number of uploads of data that the stack's calls uploaded before.
+    /// Number of uploads whose data the same stack had uploaded before.
     pub repeated: u64,
     /// Bytes of these uploads.
     pub repeated_bytes: u64,
 }
 
-/// Allocations of one stack and thread that were freed at once, counted by the recorder instead of
-/// recorded. None of them was live at the peak of the device, or of a range of the program.
+/// Allocations of one stack and thread that were freed at once. The recorder only counted them.
+/// None of them was live at the peak of the device, or of a range of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoldedPairs {
@@ -139,7 +139,7 @@ pub struct RecordedDevice {
     /// Used bytes of the device before the process's first allocation, as the driver reported
     /// them: contexts, modules and other processes.
     pub used_before: Option<u64>,
-    /// Bytes at the last time that the recorder read the driver's figure; `None` if it read none.
+    /// Latest comparison with the driver's used bytes; `None` if the recorder never read them.
     pub coverage: Option<Coverage>,
 }
 

@@ -10,8 +10,8 @@ const SHOWN: usize = 48;
 
 impl Trace {
     /// Returns the innermost line of a stack in the program's own code, as `train.py:115 in step`.
-    /// If all frames are of libraries, returns the innermost frame of a known line, or else the
-    /// innermost frame.
+    /// If all frames are of libraries, returns the first frame of [`own_frames`](Self::own_frames),
+    /// or else the innermost frame.
     pub fn site(&self, stack: u32) -> String {
         let own = self.own_frames(stack);
         let innermost = own.first().copied().or_else(|| self.stack(stack).next());
@@ -20,8 +20,8 @@ impl Trace {
     }
 
     /// Returns the frames of a stack in the program's own code, innermost first. If all frames are
-    /// of libraries, returns the frames of known lines, or else the nodes of PyTorch's backward
-    /// pass, or else the frames outside of CUDA.
+    /// of libraries, returns the first kind that the stack has: frames with known lines, nodes of
+    /// PyTorch's backward pass, frames outside of CUDA and gpuheap.
     pub fn own_frames(&self, stack: u32) -> Vec<&Frame> {
         let kinds: [fn(&Frame) -> bool; 4] = [
             |frame| !frame.is_library(),
@@ -38,8 +38,8 @@ impl Trace {
     }
 }
 
-/// Frameworks with pools. The second text is in the path of the library that takes memory for the
-/// pool. The third is in the name of a function of this library, if the library has symbols.
+/// Frameworks with pools: the name, a part of the path of the library that takes the pool's memory,
+/// and a part of that library's function names.
 const POOLS: [(&str, &str, &str); 4] = [
     ("PyTorch", "libc10_cuda.so", "c10::cuda::CUDACachingAllocator"),
     ("CuPy", "cupy/cuda/memory.", "cupy_4cuda_6memory"),
@@ -47,7 +47,7 @@ const POOLS: [(&str, &str, &str); 4] = [
     ("JAX", "xla_cuda_plugin", "xla::"),
 ];
 
-/// Starts of the file names of NVIDIA's libraries that keep device memory for their handles.
+/// Prefixes of the file names of NVIDIA's libraries that keep device memory for their handles.
 const LIBRARIES: [&str; 11] = [
     "libcublas",
     "libcudnn",
@@ -63,9 +63,9 @@ const LIBRARIES: [&str; 11] = [
 ];
 
 impl Trace {
-    /// Returns the file name of NVIDIA's library that allocated with a stack, such as
-    /// `libcublas.so.12`: memory for a handle or a plan. `None` if other code allocated, or if the
-    /// format does not record it.
+    /// Returns the file name of NVIDIA's library that allocated with this stack, such as
+    /// `libcublas.so.12`. The memory belongs to a handle or a plan. `None` if other code allocated,
+    /// or if the format does not record files.
     pub fn library(&self, stack: u32) -> Option<&str> {
         let is_library = |name: &&str| LIBRARIES.iter().any(|start| name.starts_with(start));
         self.module(stack).filter(is_library)
@@ -110,8 +110,8 @@ pub fn hint(framework: &str) -> Option<&'static str> {
 }
 
 impl Frame {
-    /// Returns `true` if the frame is native code, or code of an installed package. In a stack with
-    /// frames of Python, such frames are not the program's own.
+    /// Returns `true` if the frame is native code, or code of an installed package. If a stack has
+    /// Python frames, such frames are not the program's own.
     pub fn is_library(&self) -> bool {
         let file = &*self.file;
         let is_native = [".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so"]
@@ -138,9 +138,9 @@ impl Frame {
     }
 }
 
-/// Writes the frame as `train.py:115 in step`, without control characters and the types of a C++
-/// function's arguments. Of each part, the last 48 characters are written. A frame without a line
-/// is written as `step in libtrain.so`.
+/// Writes the frame as `train.py:115 in step`, without control characters and without the argument
+/// types of C++ functions. Each part is cut to its last 48 characters. A frame without a line
+/// appears as `step in libtrain.so`.
 impl std::fmt::Display for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Frame { function, file, line } = self;
@@ -176,8 +176,8 @@ fn is_of_system(file: &str) -> bool {
     parts.iter().any(|part| file.contains(part))
 }
 
-/// Returns `true` if the frame is of CUDA's runtime or driver, real or emulated. A runtime that is
-/// linked into the program has no file, so its functions are known by their names.
+/// Returns `true` if the frame is of CUDA's runtime or driver, real or emulated. A statically
+/// linked runtime has no file, so its functions are recognised by their names.
 fn is_of_cuda(frame: &Frame) -> bool {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     let function = frame.function.strip_prefix("cuda").or(frame.function.strip_prefix("cu"));
@@ -186,8 +186,8 @@ fn is_of_cuda(frame: &Frame) -> bool {
     is_call || is_runtime(file)
 }
 
-/// Returns `true` if the frame is of gpuheap: a recorded heap's stacks begin there. With only line
-/// tables, names of inlined functions lack their crates, so files are compared too.
+/// Returns `true` if the frame is of gpuheap, where stacks of a recorded heap begin. Compares files
+/// too: with line tables alone, names of inlined functions lack their crates.
 fn is_of_gpuheap(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches(['<', '&', '(']);
     let file = frame.file.split_once("crates/gpuheap").map(|(_, rest)| rest);

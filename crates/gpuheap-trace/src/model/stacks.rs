@@ -19,9 +19,9 @@ pub struct Frame {
     pub line: u32,
 }
 
-/// Maximum number of characters of a text. Longer names, as of templates, are cut. Each use of a
-/// frame searches its texts, so a hostile file with a name of half a megabyte in all frames took
-/// hours.
+/// Maximum number of characters of a text. Longer texts, such as names of C++ templates, are cut.
+/// Each use of a frame searches its texts, so a hostile file with a name of half a megabyte in all
+/// frames took hours.
 const LONGEST: usize = 1000;
 
 /// Distinct stacks of a file. Number 0 is the empty stack.
@@ -29,7 +29,8 @@ const LONGEST: usize = 1000;
 pub(crate) struct Stacks {
     frames: Vec<Frame>,
     stacks: Vec<Box<[u32]>>,
-    /// Files with the native code of stacks; empty if the format does not record them.
+    /// File name of each stack's innermost native code, keyed by stack. Empty if the format does
+    /// not record files.
     modules: FxHashMap<u32, Arc<str>>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct StackInterner {
 }
 
 impl StackInterner {
-    /// Returns the number of a text, without its control characters.
+    /// Removes the control characters from a text, and returns its number.
     pub(crate) fn text(&mut self, text: &str) -> Result<u32, Error> {
         let end = if text.len() > LONGEST { text.char_indices().nth(LONGEST) } else { None };
         let text = printable(end.map_or(text, |(end, _)| &text[..end]));
@@ -106,7 +107,7 @@ impl StackInterner {
         self.texts.get(number as usize).cloned()
     }
 
-    /// Sets the file with the innermost code of a stack, if it is not set.
+    /// Sets the file of a stack's innermost code, unless it is already set.
     pub(crate) fn set_module(&mut self, stack: u32, name: &Arc<str>) {
         self.stacks.modules.entry(stack).or_insert_with(|| Arc::clone(name));
     }

@@ -35,12 +35,12 @@ pub struct Summary {
     pub left_pending_bytes: u64,
     /// Number of streams.
     pub streams: usize,
-    /// Number of threads; `None` if the format has none.
+    /// Number of threads; `None` if the format does not record threads.
     pub threads: Option<usize>,
     /// Peak of live bytes since the recording began, including blocks from before the recording.
     pub peak_live_bytes: u64,
-    /// First event at the peak, as an index into [`Trace::events`]. `None` if no recorded event
-    /// exceeds the bytes that were live before.
+    /// First event at the peak, as an index into [`Trace::events`]. `None` if live bytes never
+    /// exceeded the bytes that were live when the recording began.
     pub peak_event: Option<usize>,
     /// Blocks that were live when the recording began.
     pub live_before: u64,

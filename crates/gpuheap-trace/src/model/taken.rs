@@ -44,8 +44,8 @@ impl Taken {
         self.0.insert(start, (start.saturating_add(bytes), stream));
     }
 
-    /// Removes a range of addresses. The range may be a part of a taken range, or extend over
-    /// several. Returns the start of each taken range that lost addresses, with its end and stream.
+    /// Removes a range of addresses. The range may be a part of a taken range, or span several.
+    /// Returns the start, end and stream of each taken range that lost addresses.
     pub fn remove(&mut self, start: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
         let end = start.saturating_add(bytes);
         let first = self.0.range(..=start).next_back().map_or(start, |(&first, _)| first);

@@ -26,27 +26,26 @@ pub enum WarningKind {
     /// The compressed data ends early or is damaged. All data before that place was used. The text
     /// is the decoder's message.
     BrokenOff(String),
-    /// The last line ends without a newline, is incomplete, and was left out.
+    /// The last line has no newline and is incomplete. The reader left it out.
     LastLineCut,
-    /// The last line ends without a newline, and was used, because it may be complete. If the file
-    /// broke off, the stream's handle may be cut.
+    /// The last line has no newline, but may be complete, so the reader used it. If the file broke
+    /// off, the stream's handle may be cut.
     LastLineUnterminated,
     /// Frees of pointers that were never allocated, or already freed ([`Trace::unknown_frees`]).
     ///
     /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
     UnknownFree,
-    /// Allocations of pointers that were still live, so a free is missing. The old block was freed
-    /// at that moment, on its own stream ([`Trace::inferred_frees`]).
+    /// Allocations of pointers that were still live, so a free is missing. The reader freed the old
+    /// block at that moment, on the block's stream ([`Trace::inferred_frees`]).
     ///
     /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
     LostFree,
     /// Entries of unknown kinds were left out. The text is the first such kind.
     UnknownAction(String),
     /// Ranges of the program were left out: too many were open at once, or the file has too many in
-    /// total. The reports have all events of memory.
+    /// total. Reports still have all memory events.
     LostRange,
-    /// Allocations that were freed at once were counted by the recorder, not recorded
-    /// ([`Trace::folded`]).
+    /// The recorder only counted some allocations that were freed at once ([`Trace::folded`]).
     ///
     /// [`Trace::folded`]: crate::Trace::folded
     Folded,

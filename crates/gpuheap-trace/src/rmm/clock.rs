@@ -1,9 +1,9 @@
 //! Converts times of day, without a date, to a time that only increases.
 
 const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
-/// If the time of day goes back by at least this much, midnight has passed. A smaller step is a
-/// clock that was set back (an hour in autumn), or rows of several threads out of order. With two
-/// hours, midnight is recognised if no row was logged for up to 22 hours across it.
+/// If the time of day goes back by at least this much, midnight has passed. A smaller step comes
+/// from a clock set back (an hour in autumn), or from rows out of order. With two hours, midnight
+/// is recognised even after 22 hours without a row.
 const MIDNIGHT_US: u64 = 2 * 60 * 60 * 1_000_000;
 
 /// Clock that converts times of day to nanoseconds since the first time, across midnights.

@@ -184,9 +184,8 @@ impl Log {
         }
     }
 
-    /// Returns `true` if a last row without a newline is incomplete. If the data broke off, the row
-    /// is incomplete. Otherwise only the newline may be missing. Then the row is complete if it
-    /// parses and its stream is known, because a handle that was cut also parses, as a new stream.
+    /// Returns `true` if a last row without a newline is incomplete: the data broke off, the row
+    /// does not parse, or its stream is new. A handle that was cut parses as a new stream.
     fn is_cut(&self, row: &Result<Row, Error>, source: &Source<'_>) -> bool {
         match row {
             _ if source.damage().is_some() => true,
@@ -233,7 +232,7 @@ impl Log {
             count: 1,
             first: Place::Line(self.last_whole_line),
         });
-        // If the data broke off, the warning about that includes the cut line.
+        // If the data broke off, the warning `broken` covers the cut line too.
         let last_line = self.last_line.filter(|_| broken.is_none());
         let unknown = self.unknown_frees.warning(WarningKind::UnknownFree);
         let lost = self.lost_frees.warning(WarningKind::LostFree);

@@ -61,8 +61,8 @@ impl<'a> Rows<'a> {
         &self.current
     }
 
-    /// Returns the line on which the current row begins, counted from one. The line is counted back
-    /// from the row's end. The reader's own figure is the first of the blank lines before the row.
+    /// Returns the line on which the current row begins, counted from one. Counts back from the
+    /// row's end, because the CSV reader returns the first of the blank lines before the row.
     pub(super) fn line(&self) -> u64 {
         let within = self.current.as_slice().iter().filter(|&&byte| byte == b'\n').count() as u64;
         let after = u64::from(self.has_next || self.csv.get_ref().last_byte == b'\n');

@@ -20,7 +20,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) stream: u64,
     pub(super) stack: u32,
-    /// `true` if the program freed the block, and a stream still used it.
+    /// `true` if the program freed the block while a stream still used it.
     pub(super) pending: bool,
 }
 

@@ -5,8 +5,8 @@ use rustc_hash::FxHashSet;
 use super::at_end::Block;
 use super::entry::{Action, Entry};
 
-/// Returns the blocks in use before the first entry: pending blocks first, and each kind by
-/// address.
+/// Returns the blocks in use before the first entry: pending blocks, then live blocks, each sorted
+/// by address.
 ///
 /// The first entry of an address shows its state before the recording. A `free_requested` shows a
 /// live block, a `free_completed` shows a pending block, and an allocation shows that no block was

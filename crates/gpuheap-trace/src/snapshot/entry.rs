@@ -70,7 +70,7 @@ impl Entries {
         self.pools.get(index).copied()
     }
 
-    /// Returns the entry with these values; `None` if no known entry has such values.
+    /// Returns the entry with these values; `None` if the values do not form a known entry.
     pub(super) fn read(&mut self, heap: &Heap, values: &Values) -> Option<Entry> {
         let number = |index: usize| heap.whole(values[index]?);
         // These keys may be missing. If a key exists, its value must be a number.
@@ -114,7 +114,7 @@ impl Entries {
         if let Some(&known) = self.pool_numbers.get(&(first, second)) {
             return known;
         }
-        // A pool whose number exceeds 16 bits counts as not named by the recording.
+        // If a pool's number exceeds 16 bits, the pool counts as unnamed.
         let Ok(number) = u16::try_from(pools.len() + 1) else { return 0 };
         pools.push((first, second));
         self.pool_numbers.insert((first, second), number);
@@ -123,7 +123,7 @@ impl Entries {
 }
 
 impl Entry {
-    /// Address of a failed request for which the snapshot has no free bytes.
+    /// Value of `address` for a failed request if the device's free bytes are unknown.
     pub(super) const UNKNOWN_FREE: u64 = u64::MAX;
     /// Value of `frames` for an entry without frames.
     pub(super) const NO_FRAMES: u32 = u32::MAX;

@@ -6,8 +6,7 @@ use super::shapes::{ACTION, ADDR, DEVICE_FREE, FRAMES, KEYS, SIZE, STREAM, TIME}
 use super::value::Value;
 use crate::Error;
 
-/// Reads an entry from its dict. If the entry's kind is not known, adds a mark and returns the
-/// kind.
+/// Reads an entry from its dict. If the entry's kind is unknown, adds a mark and returns the kind.
 pub(super) fn read_dict<'h>(
     plain: &Plain<'h>,
     entries: &mut Entries,

@@ -51,9 +51,9 @@ impl Items {
     const ENTRY: u32 = u32::MAX - 1;
 }
 
-/// Bytes that an allocator adds for a growing container.
+/// Allocator overhead of each growing container, bytes.
 const ALLOCATION: usize = 32;
-/// Bytes for an entry of a hash table, including its share of the empty places.
+/// Bytes of a hash table for each entry, with the entry's share of empty slots.
 const INTERNED: usize = 32;
 
 impl Heap {
@@ -192,7 +192,7 @@ impl Heap {
     }
 
     /// Sets one key, like [`set_items`](Self::set_items). A dict that is filled key by key stays a
-    /// dict, because its end is not known.
+    /// dict, because its last key cannot be recognised.
     pub(super) fn set_item(
         &mut self,
         dict: u32,
@@ -248,8 +248,8 @@ impl Heap {
             return Ok(known);
         }
         let new = self.add_items(items)?;
-        // If several lists have one hash, only the last list is found again. At worst, the other
-        // lists are stored twice.
+        // If several lists have the same hash, only the last list is found again. The others may be
+        // stored twice.
         self.interned.insert(hash, new);
         Ok(new)
     }

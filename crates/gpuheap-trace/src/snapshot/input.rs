@@ -1,4 +1,4 @@
-//! Bytes of a pickle, held a piece at a time.
+//! Buffered input of a pickle's bytes.
 
 use std::io::Read;
 
@@ -16,7 +16,7 @@ pub(super) struct Input<R> {
     /// Number of bytes taken from the buffer, and number of bytes in the buffer.
     taken: usize,
     filled: usize,
-    /// Number of bytes taken before the buffer's first byte.
+    /// Position of the buffer's first byte in the input.
     before: u64,
     is_ended: bool,
     failure: Option<Error>,
@@ -105,8 +105,8 @@ impl<R: Read> Input<R> {
         (self.source, self.failure)
     }
 
-    /// Reads until the buffer holds the next `length` bytes. If the source ends before, takes
-    /// memory only for the bytes that it has, and returns their number as the error.
+    /// Reads until the buffer holds the next `length` bytes. If the source ends earlier, returns
+    /// the number of buffered bytes as the error, and allocates no more.
     fn buffer(&mut self, length: u64) -> Result<usize, u64> {
         loop {
             let held = self.filled - self.taken;

@@ -37,7 +37,8 @@ const SEGMENT: [&str; 12] = [
 const BLOCK: [&str; 5] = ["address", "size", "requested_size", "state", "frames"];
 const ENTRY: [&str; 7] =
     ["action", "addr", "size", "stream", "time_us", "compile_context", "user_metadata"];
-/// Keys that an entry has only if stacks were recorded, or only for a failed request.
+/// Keys that only some entries have: `frames` if stacks were recorded, `device_free` for a failed
+/// request.
 const ENTRY_AT_TIMES: [&str; 2] = ["frames", "device_free"];
 
 /// Largest number of unknown keys in a message.

@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::value::Packed;
 
-/// Values, keyed by index. CPython numbers values from 0 up, and a vector holds them. Other
-/// programs may write other indices, and a table holds values with such indices.
+/// Values, keyed by index. A vector holds indices from 0 up, as CPython writes them. A table holds
+/// other indices.
 #[derive(Default)]
 pub(super) struct Memo {
     dense: Vec<Packed>,
@@ -20,7 +20,7 @@ impl Memo {
 
     /// Returns the bytes held.
     pub(super) fn held(&self) -> usize {
-        // Bytes for a value in the table, including its share of the empty places.
+        // Bytes of the table for each value, with the value's share of empty slots.
         const SPARSE: usize = 24;
         size_of_val(&self.dense[..]) + self.sparse.len() * SPARSE
     }

@@ -1,9 +1,9 @@
-//! Reader of pickles of plain data. It cannot import, call or build anything. Opcodes that would do
-//! so are refused by name.
+//! Reader of pickles of plain data. It refuses opcodes that import, call or build anything, and
+//! names the opcode in the error.
 //!
 //! Time and memory are linear in the input. Lengths are checked against the rest of the input,
 //! shared values stay shared, and nothing recurses. A file is refused as soon as its values take
-//! more bytes than the values of a recording. The input itself is held a piece at a time.
+//! more memory than the values of a recording. The input is buffered, never held whole.
 
 use std::io::Read;
 
@@ -20,8 +20,8 @@ use crate::{Error, Place};
 const HELD_PER_BYTE: u64 = 6;
 /// Bytes of memory allowed in addition, because the start of a file may differ from the rest.
 const HELD_AT_ONCE: u64 = 4 << 20;
-/// Number of opcodes between two checks of the memory. An opcode's value takes some tens of bytes,
-/// or as many bytes as the opcode.
+/// Number of opcodes between two checks of the memory limit. An opcode's value takes some tens of
+/// bytes, or as many bytes as the opcode.
 const COUNTED_AFTER: u32 = 64;
 
 /// A pickle that was read.
@@ -36,8 +36,8 @@ pub(super) struct Pickle<R> {
     pub(super) source: R,
 }
 
-/// Reads a pickle. Ignores bytes after its end, as Python does. All values together may take
-/// `limit` bytes.
+/// Reads a pickle. Ignores bytes after its end, as Python does. All values together may take at
+/// most `limit` bytes.
 pub(super) fn read<R: Read>(source: R, limit: u64) -> Result<Pickle<R>, (R, Error)> {
     let mut machine = Machine::new(source, limit);
     let result = machine.run();
@@ -98,9 +98,9 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// Checks the memory of the values. A gzipped file of some hundred kilobytes can unpack to any
-    /// number of opcodes of one byte, each of which makes a value of tens of bytes. The budget
-    /// grows with the bytes read so far, so such a file is refused early.
+    /// Checks the memory of the values. A small gzipped file can unpack to very many one-byte
+    /// opcodes, each of which makes a value of tens of bytes. The budget grows with the bytes read
+    /// so far, so such a file is refused early.
     fn keep_to_the_budget(&self) -> Result<(), Error> {
         let (held, read) = (self.held(), self.input.position());
         if held > read.saturating_mul(HELD_PER_BYTE).saturating_add(HELD_AT_ONCE) {
@@ -446,7 +446,7 @@ mod tests {
         read(input, limit).err().map(|(_, error)| error)
     }
 
-    /// Repeats the densest opcodes. Their values take more memory for each byte than a recording's.
+    /// Repeats opcodes that take more memory per byte than any recording does.
     #[test]
     fn pickle_bomb_is_refused_early() {
         let bombs: [(&str, &[u8], &[u8]); 8] = [
@@ -465,7 +465,7 @@ mod tests {
             let error = refusal(&input, LIMIT).expect(name);
             assert!(error.what().ends_with("far more than a recording"), "{name}: {error}");
             let &Place::Byte(at) = error.place() else { panic!("{name}: {error}") };
-            // The bytes read so far exceed the budget, and no further bytes were read.
+            // The reader stopped soon after it exceeded the budget.
             assert!(at < 4 << 20, "{name}: {error}");
         }
     }

@@ -11,11 +11,11 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
-/// Visits allowed in addition to one for each byte of the pickle, for small files.
+/// Visits allowed for small files, in addition to one for each byte of the pickle.
 const VISITS_AT_ONCE: u64 = 1_000_000;
-/// Upper bound on the bytes that are kept for each value that is visited. An entry takes at least
-/// six visits: one in its list, one for its dict and four for its keys. Its event, its place and
-/// its address take about a hundred bytes.
+/// Upper bound on the bytes kept for each visited value. An entry takes at least six visits: one in
+/// its list, one for its dict and four for its keys. Its event, its place and its address take
+/// about a hundred bytes.
 const HELD_PER_VISIT: u64 = 16;
 
 /// View of the values of a pickle.
@@ -23,7 +23,7 @@ pub(super) struct Plain<'h> {
     heap: &'h Heap,
     /// Number of items that may still be visited. Each item takes some bytes of the pickle, and
     /// shared items (frames and stacks) are visited once. So more visits than bytes mean that many
-    /// lists contain the same list. Such a small file could take hours.
+    /// lists contain the same list. Even a small file of this kind could take hours.
     visits_left: Cell<u64>,
     input_len: u64,
 }
@@ -87,7 +87,7 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// Returns the fields of a dict with these keys.
+    /// Returns the fields of a dict for these keys.
     pub(super) fn fields<'p, const N: usize>(
         &'p self,
         value: Value,
@@ -103,7 +103,7 @@ impl<'h> Plain<'h> {
         }))
     }
 
-    /// Returns the values that a dict has for some keys.
+    /// Returns the values of a dict for these keys.
     pub(super) fn values<const N: usize>(
         &self,
         value: Value,
@@ -240,7 +240,7 @@ impl<'h> Plain<'h> {
 }
 
 impl<'p, 'h> Field<'p, 'h> {
-    /// Returns the field of a dict with this value.
+    /// Makes a field of `dict` with this value.
     pub(super) fn new(
         plain: &'p Plain<'h>,
         dict: &'p Path<'p>,
@@ -257,7 +257,7 @@ impl<'p, 'h> Field<'p, 'h> {
         })
     }
 
-    /// Returns the value read by `read`; `None` if the key is missing.
+    /// Returns the result of `read`; `None` if the key is missing.
     pub(super) fn optional<T>(
         &self,
         read: impl FnOnce(&Plain<'h>, Value, &Path<'_>) -> Result<T, Error>,

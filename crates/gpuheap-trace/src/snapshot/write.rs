@@ -294,7 +294,7 @@ fn frames<W: Write>(trace: &Trace, stack: u32, pickle: &mut Pickle<W>) -> io::Re
 /// Writer of opcodes.
 struct Pickle<W: Write> {
     writer: BufWriter<W>,
-    /// Number of values in the pickle's memo. Such a value can be written again by its number.
+    /// Number of values in the pickle's memo. A later use of such a value writes only its number.
     memo: u32,
     texts: FxHashMap<String, u32>,
     /// Numbers of the current trace's stacks.
@@ -325,7 +325,7 @@ impl<W: Write> Pickle<W> {
         self.number(number)
     }
 
-    /// Writes a text. A text that was written before is written by its number.
+    /// Writes a text, or only its number if it was written before.
     fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(&number) = self.texts.get(text) {
             return self.get(number);
@@ -350,7 +350,7 @@ impl<W: Write> Pickle<W> {
         }
     }
 
-    /// Stores the last value in the memo, to be written again by its number. Returns the number.
+    /// Stores the last value in the memo. Returns its number.
     fn put(&mut self) -> io::Result<u32> {
         let number = self.memo;
         self.memo += 1;
