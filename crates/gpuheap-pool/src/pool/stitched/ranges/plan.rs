@@ -65,7 +65,8 @@ pub(crate) struct Plan {
 }
 
 /// Plans a range of `bytes` from `runs`, already sorted by their whole chunks' bytes. The plan has
-/// one run as its head, then the runs with the most whole chunks, then the shortest sufficient tail.
+/// one run as its head, then the runs with the most whole chunks, then the shortest sufficient
+/// tail.
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
