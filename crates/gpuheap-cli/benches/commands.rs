@@ -1,5 +1,5 @@
-//! Times of whole commands: `cargo bench -p gpuheap-cli`. Times of the page of a report alone:
-//! `cargo bench -p gpuheap-cli -- page`.
+//! Times whole commands: `cargo bench -p gpuheap-cli`. With `-- page`, times only the HTML page of
+//! a report.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,7 +23,7 @@ const ALL_LOGS: [&str; 7] = [
 ];
 
 fn main() -> io::Result<()> {
-    // `cargo test --all-targets` also runs this program, without the flag.
+    // `cargo test --all-targets` also runs this program, but without `--bench`.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
@@ -76,7 +76,7 @@ fn time_page() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a capture of 5 million events: 16 threads, 200 lines of code, some thousand live blocks.
+/// Writes a capture of 5 million events, by 16 threads at 200 lines of code.
 fn write_large(path: &Path) -> io::Result<()> {
     const EVENTS: u64 = 5_000_000;
     const HELD: usize = 10_000;
@@ -102,7 +102,7 @@ fn write_large(path: &Path) -> io::Result<()> {
         let number = (random >> 40) as u32;
         let (thread, stream) = (number % THREADS + 1, 0);
         if held.len() > HELD || !held.is_empty() && number.is_multiple_of(2) {
-            // Most blocks are short-lived, and some live long.
+            // Mostly frees the newest block, so that a few blocks live long.
             let last = if number.is_multiple_of(31) { held.pop_front() } else { held.pop_back() };
             let freed = last.unwrap_or_default();
             free.push(freed);
@@ -130,7 +130,7 @@ fn write_large(path: &Path) -> io::Result<()> {
     writer.flush()
 }
 
-/// Prints the median next to the project's goal.
+/// Runs a command several times, and prints the median time next to the project's goal.
 fn time(name: &str, goal_seconds: u64, arguments: &[&str]) -> io::Result<()> {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let mut times = Vec::new();

@@ -1,5 +1,5 @@
-//! Writes the man pages of the `gpuheap` command and the completions of bash, zsh and fish into a
-//! folder, at the paths that they have below `share/`:
+//! Writes the man pages of the `gpuheap` command, and its completions for bash, zsh and fish, into
+//! a folder with the layout of `/usr/share`:
 //!
 //!     cargo run -p gpuheap-cli --example manual -- FOLDER
 

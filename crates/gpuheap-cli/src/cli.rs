@@ -1,4 +1,4 @@
-//! The command line, and the errors for a wrong one.
+//! Parsing of the command line, and errors for invalid arguments.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -517,7 +517,7 @@ fn cuda(text: &str) -> Result<u16, String> {
     })
 }
 
-/// Parses a delay of at most an hour, because no stream lags its host by more.
+/// Parses a delay. An hour is the maximum: no stream lags its host by more.
 fn delay(text: &str) -> Result<Duration, String> {
     time(text, "ns", Duration::from_secs(3600), "2ms, 100us")
 }

@@ -66,7 +66,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
         })?;
     }
     let report = diagnose(&machine);
-    // Without findings, a machine without a readable GPU is not healthy: nothing was examined.
+    // If no GPU can be read, nothing was examined, so a lack of findings does not mean a healthy
+    // machine.
     let readable = match report.is_healthy() {
         true => machine::devices(&machine, None).map(|_| Verdict::Fine),
         false => Ok(Verdict::Findings),

@@ -27,7 +27,7 @@ pub(crate) struct EmulateArguments {
     #[arg(long)]
     checks: bool,
 
-    /// A file by which several programs share the memory of their devices, as on one machine
+    /// A file that several programs name to share the memory of the emulated devices
     #[arg(long, value_name = "FILE")]
     account: Option<PathBuf>,
 

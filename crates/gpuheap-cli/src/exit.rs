@@ -1,17 +1,16 @@
-//! Ends of commands, each with its exit code.
+//! Results and failures of commands, with their exit codes.
 
-/// Result of a command that ran to its end.
+/// Result of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// No findings: exit code 0.
     Fine,
     /// Findings of the kind that the command looks for: exit code 1.
     Findings,
-    /// No findings as far as is known: exit code 4. The command's text names facts that are not
-    /// known. A [`Failure`] has codes 2 and 3.
+    /// No findings, but some facts are unknown: exit code 4. The command's output names them. A
+    /// [`Failure`] has code 2 or 3.
     AsFarAsKnown,
-    /// A program that the command ran ended with this exit code. The command ends with the same
-    /// code.
+    /// Exit code of the program that the command ran. The command ends with the same code.
     Status(u8),
 }
 
@@ -46,7 +45,7 @@ impl Failure {
         Failure { code: 3, lines: vec![one_line(&line.to_string())] }
     }
 
-    /// Joins this failure with another failure. The higher exit code counts.
+    /// Adds another failure's lines to this failure. The higher exit code counts.
     pub(crate) fn and(mut self, other: Failure) -> Failure {
         self.code = self.code.max(other.code);
         self.lines.extend(other.lines);
@@ -62,8 +61,8 @@ impl Failure {
     }
 }
 
-/// Joins the lines of a text. An argument or a driver's text may hold line breaks and control
-/// characters.
+/// Replaces line breaks and other control characters by blanks. An argument or a driver's text may
+/// contain them.
 fn one_line(text: &str) -> String {
     text.split(|c: char| c.is_control())
         .filter(|part| !part.is_empty())

@@ -35,7 +35,7 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-/// Maximum number of bytes that are read from an error's text.
+/// Maximum length of an error's text, bytes. The rest of standard input is ignored.
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.
@@ -83,8 +83,8 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     output::print(&text).map(|()| Verdict::Fine)
 }
 
-/// Returns `Some(true)` for an error of a program under WSL2, and `Some(false)` for an error on
-/// Linux. `None` if the text decides.
+/// Returns `Some(true)` for an error under WSL2, and `Some(false)` for an error on Linux. Returns
+/// `None` if only the error's text can decide.
 fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
     if let Some(profile) = &arguments.profile {
         return Ok(Some(profile.wsl2));
@@ -93,6 +93,6 @@ fn on_wsl2(arguments: &ExplainArguments) -> Result<Option<bool>, Failure> {
         Some(_) => Some(machine::read_devices(arguments.machine.as_ref())?.host),
         None => Host::here().ok(),
     };
-    // The error may come from a machine other than this one.
+    // If this machine is not WSL2, the text decides: the error may be from another machine.
     Ok(host.is_some_and(|host| host.is_wsl).then_some(true))
 }

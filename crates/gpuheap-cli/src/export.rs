@@ -52,7 +52,8 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
         }
         return output::print(exposition.text(Format::Prometheus)).map(|()| Verdict::Fine);
     }
-    // The address is tried first, because a reading takes up to a minute.
+    // Binds the address before the first reading, which takes up to a minute, so that a bad address
+    // is reported at once.
     let refused = |error: std::io::Error| {
         Failure::wrong_use(format!(
             "--listen {}: {error}; give another address, or stop the program that has this one",
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Reads a machine with `read`, and makes its metrics.
+/// Reads a machine with `read`, and returns it with its metrics.
 fn read(
     read: impl FnOnce() -> Result<Machine, Failure>,
     top_lines: usize,

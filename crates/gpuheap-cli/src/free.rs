@@ -33,8 +33,8 @@ pub(crate) struct FreeArguments {
 }
 
 /// Prints the holders of memory, and steps that would free the memory. With `--yes`, flushes the
-/// programs that allow a flush, ends proven orphans, and prints the memory that became free. If no
-/// memory became free, that is a finding.
+/// programs that allow a flush, ends proven orphans, and prints the memory that became free.
+/// Returns [`Verdict::Findings`] if no memory became free.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref(), Detail::Heaps)?;
     let devices = machine::devices(&machine, None);
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     print_returned(before.devices(), wanted)
 }
 
-/// Makes programs give back cached memory. Prints the result of each, and returns the sum of bytes.
+/// Flushes the caches of programs, and prints each result. Returns the sum of returned bytes.
 fn flush(caches: &[Cache]) -> Result<u64, Failure> {
     let mut sum: u64 = 0;
     for cache in caches {
@@ -85,7 +85,7 @@ fn flush(caches: &[Cache]) -> Result<u64, Failure> {
     Ok(sum)
 }
 
-/// Prints the memory that became free. If no memory became free, that is a finding.
+/// Prints the memory that became free. Returns [`Verdict::Findings`] if no memory became free.
 fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
     let text = wait_for_memory(before, wanted);
     let verdict = if text == NOTHING { Verdict::Findings } else { Verdict::Fine };
@@ -95,8 +95,8 @@ fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
 /// Text if no memory became free.
 const NOTHING: &str = "nothing came back\n";
 
-/// Time between the first plan and the second. A process that was starting at the first plan is
-/// listed in the second plan.
+/// Time between the two plans. A process that is starting during the first plan is listed in the
+/// second.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the

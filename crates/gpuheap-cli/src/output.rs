@@ -13,7 +13,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
-/// Writes a command's whole output, like [`print`], if the output is not text.
+/// Writes a command's whole output as bytes, like [`print`].
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -29,13 +29,13 @@ pub(crate) fn note(text: &str) {
     line("note", text);
 }
 
-/// Writes a command's report to stderr, because a program that the command ran writes to stdout.
+/// Writes a command's report to stderr: stdout belongs to the program that the command ran.
 pub(crate) fn report(text: &str) {
     // A closed stderr cannot be reported.
     let _ = stderr().lock().write_all(text.as_bytes());
 }
 
-/// Writes the reason for missing output to stderr.
+/// Writes a failure's lines to stderr.
 pub(crate) fn print_errors(failure: &Failure) {
     for text in failure.lines() {
         line("error", text);

@@ -18,7 +18,7 @@ pub(crate) struct PauseArguments {
     #[arg(value_name = "PID")]
     pid: u32,
 
-    /// Do it; without --yes, only the plan is printed
+    /// Carry out the plan; without --yes, it is only printed
     #[arg(long)]
     yes: bool,
 }
@@ -35,8 +35,8 @@ pub(crate) fn pause(arguments: &PauseArguments) -> Result<Verdict, Failure> {
         return output::print(&text).map(|()| Verdict::Fine);
     }
     let driver = driver()?;
-    // The record is written before the pause, because a resume needs the bytes in the record. If
-    // the pause fails, the record does no harm, because a resume checks the process's state.
+    // Writes the record first, because a resume needs the record's byte counts. If the pause fails,
+    // the record does no harm: a resume checks the process's state.
     let path = state_file(pid)?;
     let text = serde_json::to_string_pretty(&pause).map_err(Failure::environment_error)?;
     write(&path, &(text + "\n"))?;
@@ -89,8 +89,8 @@ fn state_file(pid: u32) -> Result<PathBuf, Failure> {
     Ok(state.join(format!("gpuheap/paused-{pid}.json")))
 }
 
-/// Writes a file and the folders above it. A reader finds either the old text or the new text, even
-/// if this process is ended during the write.
+/// Writes a file and the folders above it. A reader finds either the old or the new text, even if
+/// this process is killed during the write.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: Error| {
         let name = path.display();
@@ -101,8 +101,8 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    // The name contains the pid, because two processes that write at the same time must not share
-    // the new file.
+    // The name contains the pid, so that two processes that write at the same time use different
+    // files.
     let new = path.with_extension(format!("{}.part", std::process::id()));
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
         let _ = std::fs::remove_file(&new);

@@ -24,8 +24,8 @@ pub(crate) fn command() -> Result<Vec<String>, Failure> {
 }
 
 /// Returns the command with which `program` probes. `started_as` is the name with which `program`
-/// was started. A virtual environment's Python is a link, and finds its environment only by that
-/// name.
+/// was started. A virtual environment's Python is a link, and finds its environment only if it is
+/// started by the link's name.
 fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = |part: &OsStr| part.to_string_lossy().into_owned();
@@ -36,8 +36,7 @@ fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
     vec![text(program.as_os_str()), NAME.to_owned()]
 }
 
-/// Probes every device that CUDA shows. Writes a line when a probe begins, and a line when the
-/// probe is done.
+/// Probes every device that CUDA shows. Writes a line before each probe and a line after it.
 pub(crate) fn run() -> Result<Verdict, Failure> {
     print_start(None, "driver")?;
     let driver = match LibCuda::open() {
@@ -108,8 +107,7 @@ fn probe_device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
 const PINNED: &str = "pinned memory";
 
 /// Returns the size of the context: the bytes that NVML reports for this process. If NVML does not
-/// list the process, and no other process uses the device, the size is the bytes in use on the
-/// device.
+/// list this process and no other process uses the device, returns the bytes in use on the device.
 fn context_size(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
     let own = std::process::id();
     let nvml = Here.nvml().ok();
@@ -131,7 +129,8 @@ fn context_size(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
 /// Maximum number of bytes that are pinned.
 const MOST_PINNED: u64 = 2 << 30;
 
-/// Pins a part of the host's memory: other programs need the rest.
+/// Pins at most a quarter of the memory that is available on the host, because other programs need
+/// the rest.
 fn pin_memory(probe: &Probe<'_>) -> CudaProbe {
     let left = Machine::read(Here).host.available.min(left_by_groups());
     let most = MOST_PINNED.min(left / 4);
@@ -151,9 +150,8 @@ fn pin_memory(probe: &Probe<'_>) -> CudaProbe {
     }
 }
 
-/// Returns the memory that this process may still use under the limits of its control groups,
-/// bytes; `u64::MAX` without a limit. If more were pinned, the kernel would end a process of the
-/// group.
+/// Returns the bytes that this process may still use under the limits of its control groups;
+/// `u64::MAX` without a limit. Pinning more would make the kernel kill a process of the group.
 fn left_by_groups() -> u64 {
     let number = |path: String| Here.read_text(&path).trim().parse::<u64>().ok();
     let groups = Here.read_text("/proc/self/cgroup");
@@ -168,7 +166,8 @@ fn left_by_groups() -> u64 {
             }
             _ => continue,
         };
-        // In a container, the path may be valid only outside. Then the root of the groups counts.
+        // In a container, the path may exist only on the host. The search then ends at the root of
+        // the groups.
         for group in Path::new(path).ancestors() {
             let folder = format!("{root}{}", group.display().to_string().trim_end_matches('/'));
             let limit = number(format!("{folder}/{limit}"));

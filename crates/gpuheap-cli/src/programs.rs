@@ -18,8 +18,7 @@ pub(crate) struct RecordArguments {
     stop: bool,
 }
 
-/// Prints the heaps of a program, its heaviest lines, libraries, open scopes, and the names that
-/// hold memory.
+/// Prints a program's heaps, heaviest lines, libraries, open scopes, and names that hold memory.
 pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
     let sockets = sockets(pid, "--pid: ", "1")?;
     let ended = || Failure::wrong_use(format!("--pid: process {pid} has ended"));
@@ -61,7 +60,8 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
     output::print(&text).map(|()| Verdict::Fine)
 }
 
-/// Returns the sockets of a process. `publish` is the setting that the caller needs.
+/// Returns the sockets of a process. The error for a process without sockets advises
+/// `GPUHEAP_PUBLISH={publish}`.
 fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failure> {
     let sockets = gpuheap_publish::of_process(gpuheap_publish::sockets(), pid);
     match sockets.is_empty() {
@@ -73,7 +73,7 @@ fn sockets(pid: u32, argument: &str, publish: &str) -> Result<Vec<Socket>, Failu
     }
 }
 
-/// Asks all copies of the library in process `pid`. Returns their answers.
+/// Sends a question to each copy of the library in process `pid`, and returns the answers.
 fn ask(pid: u32, sockets: &[Socket], question: &Question) -> Result<Vec<Answer>, Failure> {
     let (mut answers, mut failure, mut refusal) = (Vec::new(), None, None);
     for socket in sockets {

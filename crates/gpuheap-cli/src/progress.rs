@@ -10,8 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Time until the bar is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Counter of steps, shared between threads. It shows a bar after a second. If stderr is not a
-/// terminal, no bar is ever shown.
+/// Counter of steps, shared between threads. Shows a bar after a second, if stderr is a terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
     start: Instant,
@@ -19,7 +18,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Returns a counter that expects no step yet.
+    /// Returns a counter of 0 expected steps.
     pub(crate) fn new() -> Progress {
         Progress::with("{msg} [{bar:30}] {pos}/{len} {elapsed}", 0)
     }

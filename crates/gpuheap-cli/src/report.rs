@@ -15,7 +15,7 @@ use crate::{output, traces};
 /// Name for standard output in place of a file.
 const STANDARD_OUTPUT: &str = "-";
 
-/// End of the text: ways to see more.
+/// Last lines of a text report: other forms and options.
 const MORE: &str = "\nMore: --format html for a page with a timeline and flame graphs, --at EVENT for\n  \
                     another moment, --compare FILE for the difference to another recording.\n";
 
@@ -227,7 +227,8 @@ fn write(arguments: &ReportArguments, form: Form, written: &[u8]) -> Result<(), 
     }
 }
 
-/// Returns the name of a file without its folder and the endings of recordings.
+/// Returns the name of the report on `path`, without a folder and extension: `run-report` for
+/// `a/run.csv.gz`.
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let endings = [".gz", ".pickle", ".csv", ".gph", ".snapshot"];

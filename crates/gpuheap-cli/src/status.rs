@@ -31,7 +31,8 @@ pub(crate) struct StatusArguments {
     json: bool,
 }
 
-/// Prints the account of each device's memory, or with `--pid` of one program.
+/// Prints an account of each device's memory. With `--pid`, prints the memory of one program
+/// instead.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     if let Some(pid) = arguments.pid {
         return programs::print_status(pid, arguments.json);
@@ -86,7 +87,8 @@ fn print(
     Ok(Verdict::Fine)
 }
 
-/// Drops the heaps, lines, scopes and libraries of other devices. Returns `true` if a heap is left.
+/// Drops the heaps, lines, scopes and libraries of devices that `accounts` leaves out. Returns
+/// `true` if a heap is left.
 fn keep_devices(program: &mut Published, accounts: &[Account]) -> bool {
     let Some(status) = &mut program.status else { return false };
     status.heaps.retain(|heap| accounts.iter().any(|one| one.uuid == heap.uuid));

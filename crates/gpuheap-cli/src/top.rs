@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Verdict, Failure> {
     };
     match gpuheap_top::run(&machine, options) {
         Ok(End::Key) => Ok(Verdict::Fine),
-        // A shell uses this exit code for a program that a signal ended.
+        // Shells use this exit code for a program that a signal ended.
         Ok(End::Signal(signal)) => Ok(Verdict::Status(128 + signal)),
         Err(error) => Err(Failure::environment_error(format!(
             "the terminal cannot be used: {error}; gpuheap top --once prints one frame"
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Verdict, Failure> {
     }
 }
 
-/// Returns `true` if stdout is a terminal that moves its cursor.
+/// Returns `true` if stdout is a terminal that can move its cursor.
 fn is_terminal() -> bool {
     stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

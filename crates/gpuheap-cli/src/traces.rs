@@ -13,8 +13,8 @@ use crate::progress::{Counted, Progress};
 /// Name for standard input in place of a trace.
 const STANDARD_INPUT: &str = "-";
 
-/// Reads all files before the first is used, so that a bad file is reported at once. Notes the
-/// oddities of each file on stderr.
+/// Reads all files, so that a bad file is reported before any work. Prints each file's warnings to
+/// stderr.
 pub(crate) fn read(paths: &[PathBuf], options: &ReadOptions) -> Result<Vec<Trace>, Failure> {
     let mut traces = Vec::new();
     let mut failures: Option<Failure> = None;

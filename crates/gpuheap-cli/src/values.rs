@@ -15,8 +15,7 @@ pub(crate) struct TypedSize {
     pub(crate) typed: String,
 }
 
-/// Parses a size in bytes. A share is refused, because the size sets the memory that shares refer
-/// to.
+/// Parses a size in bytes. Refuses a share such as 80%.
 pub(crate) fn bytes(text: &str) -> Result<TypedSize, String> {
     refuse_option(text)?;
     let reason = match Size::parse(text) {
@@ -64,12 +63,12 @@ pub(crate) fn devices(text: &str) -> Result<String, String> {
     })
 }
 
-/// Units of a time, each with its nanoseconds.
+/// Units of time, each with its length in nanoseconds.
 const UNITS: [(&str, f64); 6] =
     [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];
 
-/// Parses a time of at most `most`: a number and one of the units from `shortest` on. `examples`
-/// are for the error.
+/// Parses a time of at most `most`: a number and a unit, at least `shortest`. The error shows
+/// `examples`.
 pub(crate) fn time(
     text: &str,
     shortest: &str,

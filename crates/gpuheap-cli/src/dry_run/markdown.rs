@@ -1,11 +1,11 @@
-//! Markdown of a verdict, for a comment of a pull request.
+//! Renders a verdict as Markdown, for a comment on a pull request.
 
 use gpuheap_dry_run::{CardResult, DeviceResult, Outcome, Peak, Reason, Verdict};
 use gpuheap_text::{Amount, line};
 
 use super::text::{benchmark_words, kind_words, sentence, short, trial_figures, users};
 
-/// Number of rows of a table of modules or lines.
+/// Maximum number of rows in a table of modules or lines.
 const ROWS: usize = 10;
 
 /// Renders the verdict: the outcome, then tables of cards, kinds, modules, lines and remedies.
@@ -144,7 +144,7 @@ fn row(text: &mut String, cells: &[String]) {
     line(text, format_args!("| {} |", cells.join(" | ")));
 }
 
-/// Escapes a text, so that it does not end a table's cell or row.
+/// Escapes a text so that it stays within one cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace(['\n', '\r'], " ")
 }

@@ -113,21 +113,21 @@ enum When {
     Never,
 }
 
-/// Share of a card's memory that a search leaves free by default: the largest error of a dry run's
-/// requested bytes against an H200 in docs/dry-run.md.
+/// Share of a card's memory that a search leaves free by default. It is the largest error of a dry
+/// run's requested bytes, compared with an H200 (docs/dry-run.md).
 const MARGIN: f64 = 0.03;
 
-/// A card, with a note if its name fits several cards.
+/// A card, with a note if several cards match the given name.
 struct ChosenCard {
     card: &'static Card,
     note: Option<String>,
 }
 
-/// Returns the card with the least memory among the cards that a name fits.
+/// Returns the card with the least memory among the cards that match `name`.
 fn smallest(name: &str, error: &UnknownCard) -> ChosenCard {
     let candidates = error.candidates();
     let fitting = cards::all().iter().filter(|card| candidates.contains(&card.name));
-    // At least one card fits the name, so the default is never used.
+    // At least one card matches the name, so the default is never used.
     let card = fitting.min_by_key(|card| card.total_bytes).unwrap_or(&cards::all()[0]);
     let name = name.trim();
     let note = format!("{name}: taken as {}, the smallest of {}", card.name, candidates.join(", "));
@@ -148,7 +148,8 @@ impl DryRunArguments {
         self.cards().map(drop)
     }
 
-    /// Returns the cards. If a name fits several cards, returns the card with the least memory.
+    /// Returns a card for each name. If several cards match a name, returns the card with the least
+    /// memory.
     fn cards(&self) -> Result<Vec<ChosenCard>, Failure> {
         let mut found: Vec<ChosenCard> = Vec::new();
         for name in self.card.as_deref().unwrap_or(CARD).split(',') {
@@ -207,7 +208,7 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     let options = arguments.options()?;
     let files = [("--json", &arguments.json), ("--markdown", &arguments.markdown)];
     for (option, file) in files {
-        // An early write reports a bad path before the program runs.
+        // Writes an empty file first, so that a bad path is reported before the program runs.
         file.as_ref().map(|file| write(option, file, "")).transpose()?;
     }
     let mut verdict = dry_run(&options, &Notes).map_err(failed)?;
@@ -227,7 +228,7 @@ pub(crate) fn run(arguments: &DryRunArguments) -> Result<Verdict, Failure> {
     }
 }
 
-/// Returns the verdict as `docs/dry-run.schema.json` describes it.
+/// Returns the verdict as JSON with the schema `docs/dry-run.schema.json`.
 fn json(verdict: &gpuheap_dry_run::Verdict) -> serde_json::Result<String> {
     let mut value = serde_json::to_value(verdict)?;
     value["schema"] = SCHEMA.into();

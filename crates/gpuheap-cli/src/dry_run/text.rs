@@ -1,4 +1,4 @@
-//! Text of a verdict, for a terminal of 80 columns.
+//! Renders a verdict as text for a terminal of 80 columns.
 
 use gpuheap_dry_run::{
     Batch, Benchmark, BenchmarkRun, CardResult, Counts, DeviceResult, DeviceVerdict, Ended, Found,
@@ -8,20 +8,20 @@ use gpuheap_dry_run::{
 use gpuheap_replay::text::{hanging, paragraph};
 use gpuheap_text::{Amount, count, grouped, line};
 
-/// Number of holders that fit on a screen.
+/// Maximum number of holders shown.
 const HOLDERS: usize = 3;
-/// Number of modules that fit on a screen.
+/// Maximum number of modules shown.
 const MODULES: usize = 5;
-/// Number of processes of one card that fit on a screen.
+/// Maximum number of processes shown for one card.
 const ROWS: usize = 8;
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Number of shown requests that the driver refused at first and that succeeded later.
+/// Maximum number of shown refusals after which the program went on.
 const REFUSALS: usize = 3;
-/// Number of lines about libraries that fit on a screen.
+/// Maximum number of lines shown about libraries.
 const LIBRARIES: usize = 4;
 
-/// Number of shown reads whose results decide sizes.
+/// Maximum number of shown reads that decide sizes.
 const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome first, then figures, remedies and unknown figures.
@@ -51,7 +51,7 @@ pub(super) fn render(verdict: &Verdict) -> String {
     text
 }
 
-/// Returns the outcome on all cards in words.
+/// Returns sentences that describe the outcome on all cards.
 pub(super) fn sentence(verdict: &Verdict) -> String {
     let mut parts: Vec<String> = verdict.batch.iter().map(batch_sentence).collect();
     let mut outcomes: Vec<Outcome> = verdict.cards.iter().map(|card| card.outcome).collect();
@@ -61,7 +61,7 @@ pub(super) fn sentence(verdict: &Verdict) -> String {
         let of = verdict.cards.iter().filter(|card| card.outcome == outcome);
         let names: Vec<String> = of.map(|card| on_all(verdict.devices, &card.card)).collect();
         let names = names.join(", ");
-        // The sentence about a search names the values that fit.
+        // If there was a search, its sentence already names the values that fit.
         let is_said = verdict.batch.is_some();
         match outcome {
             Outcome::NoVerdict(reason) => parts.push(no_verdict(reason, &names)),
@@ -99,8 +99,8 @@ pub(super) fn sentence(verdict: &Verdict) -> String {
     parts.join(" ")
 }
 
-/// Returns a sentence that names the devices of a card on which memory ran out; an empty text if
-/// the program has one device.
+/// Returns a sentence that names the devices that ran out of memory; an empty text if the program
+/// has one device.
 fn out_of_memory(verdict: &Verdict, card: &CardResult) -> String {
     let full = card.devices.iter().filter(|device| device.outcome == Outcome::DoesNotFit);
     let named = |device: &DeviceVerdict| {
@@ -118,7 +118,7 @@ fn out_of_memory(verdict: &Verdict, card: &CardResult) -> String {
     }
 }
 
-/// Returns the processes of a device in words.
+/// Returns a list of a device's processes, by rank or pid.
 pub(super) fn users(users: &[User]) -> String {
     let one = |user: &User| match &user.rank {
         Some(rank) => format!("rank {rank}"),
@@ -134,7 +134,7 @@ fn on_all(devices: u32, card: &str) -> String {
     }
 }
 
-/// Returns words to add to figures if a program was ended at the time limit.
+/// Returns " so far" if the time limit ended a program; otherwise an empty text.
 fn so_far(verdict: &Verdict) -> &'static str {
     match verdict.cards.iter().any(|card| card.ended == Some(Ended::TimeLimit)) {
         true => " so far",
@@ -193,7 +193,7 @@ fn read_at(reads: &[Read]) -> String {
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the peaks with the largest and the smallest counts in words.
+/// Describes the peaks with the largest and with the smallest counts.
 fn range(range: &ResultRange) -> String {
     let ResultRange { largest, smallest, lines, lines_left } = range;
     let peaks = |end: &RangeEnd| {
@@ -218,7 +218,7 @@ fn range(range: &ResultRange) -> String {
     words
 }
 
-/// Returns the change of the peak in words if one line alone has the smallest counts.
+/// Describes how the peak changes if only one line has the smallest counts.
 fn line_range(LineRange { line, end }: &LineRange, largest: &RangeEnd) -> String {
     let most = match end.counts {
         Counts::Largest => "the largest".to_owned(),
@@ -313,7 +313,7 @@ fn table(text: &mut String, verdict: &Verdict) {
     text.push('\n');
 }
 
-/// Adds the highest peak of managed memory on each card with such memory.
+/// Adds a line for each card with managed memory: its highest peak.
 fn managed(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let devices = card.processes.iter().flat_map(|process| &process.devices);
@@ -346,7 +346,7 @@ fn fits(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns a row for each device of a card. If there is one device, returns a row for each process.
+/// Returns the rows of a card: a row for each device, or for each process if there is one device.
 fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     let fits = fits(card.outcome);
     let mark = if card.is_estimated { "~" } else { "" };
@@ -389,8 +389,8 @@ fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     }
 }
 
-/// Returns the rows of one of several devices: a row for the device, and rows for its processes if
-/// there are several.
+/// Returns the rows of one device of a card with several. If the device has several processes, each
+/// process gets a row too.
 fn device_rows(
     device: &DeviceVerdict,
     used: &[(&ProcessResult, &DeviceResult)],
@@ -429,7 +429,7 @@ fn row_name(process: &ProcessResult, device: &DeviceResult) -> String {
     }
 }
 
-/// Adds the first request that failed on each card, and the end of a program that failed.
+/// Adds the first failed request on each card, and how a failed program ended.
 fn failed(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let process = card.processes.iter().find(|process| process.failed > 0);
@@ -492,8 +492,8 @@ fn failed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Adds the requests that the driver refused on a card, first the requests that made memory run
-/// out.
+/// Adds the requests that the driver refused on a card. Requests that made memory run out come
+/// first.
 fn refused(text: &mut String, card: &CardResult) {
     let all = || card.processes.iter().flat_map(|process| &process.refused);
     let mut decisive = all().filter(|refusal| refusal.is_decisive);
@@ -515,8 +515,8 @@ fn refused(text: &mut String, card: &CardResult) {
         hanging(text, &format!("Out of memory on {}: ", card.card), "  ", words);
     }
     let mut shown: Vec<&Refusal> = Vec::new();
-    // PyTorch's refused requests are left out: its allocator empties the cache and repeats a
-    // request. Requests that then failed are shown elsewhere.
+    // PyTorch's refused requests are left out, because its allocator empties the cache and repeats
+    // a request. If the repeated request fails, it is shown elsewhere.
     let is_of_program = |refusal: &&Refusal| refusal.library != PYTORCH && !refusal.is_decisive;
     for refusal in all().filter(is_of_program).take(REFUSALS) {
         // If a loop tried several sizes, the first refusal is enough.
@@ -535,13 +535,13 @@ fn refused(text: &mut String, card: &CardResult) {
     }
 }
 
-/// Returns `true` if managed memory and device memory together were more than a device has.
+/// Returns `true` if managed memory and device memory together exceeded a device's memory.
 fn has_too_much_managed(card: &CardResult) -> bool {
     let mut devices = card.processes.iter().flat_map(|process| &process.devices);
     devices.any(|device| device.managed > Some(0) && device.demand > Some(card.total))
 }
 
-/// Returns a refused request in words, without a full stop.
+/// Describes a refused request, without a full stop.
 fn request(refusal: &Refusal) -> String {
     let lines: Vec<&str> = refusal.lines.iter().map(|line| short(line)).collect();
     let at = match lines.is_empty() {
@@ -718,7 +718,7 @@ fn trials(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Returns the memory that benchmark mode adds, and the smallest card with it, in words.
+/// Describes the memory that benchmark mode adds, and the smallest card that fits with it.
 pub(super) fn benchmark_words(benchmark: &Benchmark) -> String {
     let raised = match (benchmark.with, benchmark.without) {
         (Some(with), Some(without)) => format!(
@@ -746,8 +746,8 @@ pub(super) fn benchmark_words(benchmark: &Benchmark) -> String {
     format!("{raised} PyTorch gives way when memory is short.{smallest}{fails}")
 }
 
-/// Returns the allocated memory and the memory in use with a remedy, and whether the program fits,
-/// in words.
+/// Returns the figures of a remedy as texts: allocated memory, memory in use, and whether the
+/// program fits.
 pub(super) fn trial_figures(trial: &Trial) -> ([String; 2], &'static str) {
     let mark = if trial.is_estimate { "~" } else { "" };
     let figures = [trial.allocated, trial.in_use].map(|bytes| match bytes {
@@ -768,7 +768,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at(&unknown.lines)),
     };
-    // If there are no reads and no launches, nothing is unknown, or the program wrote no report.
+    // Without reads and launches, either nothing is unknown or the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
             "results, which are chosen: the program read {}{lines}",

@@ -28,10 +28,10 @@ use summary::{Hints, Summary};
 /// File name of the recorder, in cargo's folder and in the Python package.
 const LIBRARY: &str = "libgpuheap_preload.so";
 
-/// Variable by which a program's heaps record themselves.
+/// Variable that makes a program's heaps record themselves.
 const RECORD: &str = "GPUHEAP_RECORD";
 
-/// Variable with the library that NVTX loads.
+/// Variable that names the library that NVTX loads.
 const NVTX: &str = "NVTX_INJECTION64_PATH";
 
 /// Ending of captures.
@@ -97,7 +97,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     nvtx: bool,
 
-    /// End the recording of a process at this size of its capture
+    /// End the recording of a process when its capture reaches this size
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     max_size: Option<TypedSize>,
 
@@ -187,11 +187,12 @@ fn start(
     })
 }
 
-/// Bytes of the file by which the processes of a run share a limit. The recorder uses a part.
+/// Size in bytes of the file through which a run's processes share a limit. The recorder uses only
+/// a part of it.
 const LEDGER_BYTES: u64 = 512 << 10;
 
-/// Makes a file for the processes of a run. Only processes of root can change their user, so only
-/// root's file is open to other users. The file is removed at the end of the run.
+/// Makes a temporary file that the processes of a run share. Processes of root can change their
+/// user, so root's file is open to all users.
 fn shared_file(folder: &Path, bytes: u64) -> Result<NamedTempFile, Failure> {
     let mode = if getuid().is_root() { 0o666 } else { 0o600 };
     let made = tempfile::Builder::new().prefix(".gpuheap-run-").tempfile_in(folder);
@@ -240,7 +241,7 @@ fn variables(
         ("GPUHEAP_RUN_OUTPUT", output),
         ("GPUHEAP_RUN_LIST", list),
     ];
-    // If the variable already names a profiler's library, that library gets the ranges.
+    // If a profiler has set the variable, its library gets the ranges.
     let nvtx = env::var_os(NVTX).is_none().then(|| (NVTX, library.into()));
     all.into_iter().chain(nvtx).chain(given).collect()
 }
@@ -274,7 +275,7 @@ struct Captures {
     folder: PathBuf,
     /// File name without its ending.
     stem: OsString,
-    /// File to which each process appends the path of its capture and a zero.
+    /// File to which each process appends the path of its capture and a zero byte.
     list: NamedTempFile,
 }
 
@@ -295,16 +296,16 @@ impl Captures {
         }
         let stem = OsStr::from_bytes(stem).to_owned();
         let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
-        // Absolute, because the program may change its working directory.
+        // The path is absolute, because the program may change its working directory.
         let folder = parent.unwrap_or(Path::new("."));
         let folder = folder.canonicalize().map_err(|error| cannot(error.to_string()))?;
         tempfile::tempfile_in(&folder).map_err(|error| cannot(error.to_string()))?;
-        // A process that can write its capture can also append to a list in the same folder.
+        // The list is in the captures' folder, because each process can write there.
         let list = shared_file(&folder, 0)?;
         Ok(Captures { folder, stem, list })
     }
 
-    /// Returns the path in which the last `%p` stands for the process id.
+    /// Returns the path of a capture. Its last `%p` stands for the process id.
     fn template(&self) -> PathBuf {
         let mut name = self.stem.clone();
         name.push(format!(".%p{ENDING}"));
@@ -320,8 +321,8 @@ impl Captures {
         paths
     }
 
-    /// Returns `true` if the path fits the template and its file exists. A process that allocated
-    /// nothing has removed its file.
+    /// Returns `true` if the path matches the template and the file exists. A process that
+    /// allocated nothing removes its file.
     fn has(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let number = name.strip_prefix(self.stem.as_bytes());
@@ -342,7 +343,7 @@ fn library(folder: Option<&Path>) -> Result<PathBuf, Failure> {
              --release), or name its folder: export {FOLDER}=$PWD/target/release"
         ))
     })?;
-    // The loader splits its list at these characters.
+    // The loader splits `LD_PRELOAD` at these characters.
     if found.to_string_lossy().contains([':', ' ']) {
         return Err(Failure::environment_error(format!(
             "{}: the loader takes no path with a space or colon; move gpuheap elsewhere",

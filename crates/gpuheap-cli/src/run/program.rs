@@ -46,8 +46,8 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns `true` if the program gets rights that this process does not have. The loader then
-/// ignores libraries of the user.
+/// Returns `true` if the program gains privileges over this process. The loader then ignores the
+/// user's `LD_PRELOAD`.
 fn is_secure(path: &Path, facts: &fs::Metadata) -> bool {
     /// Bits of a set-gid program: set-gid and execute. Set-gid alone means mandatory locking.
     const SET_GID: u32 = 0o2010;
@@ -83,8 +83,8 @@ fn start_of(path: &Path, bytes: u64) -> Option<Vec<u8>> {
     Some(start)
 }
 
-/// Returns a phrase that says why the loader cannot load the recorder into a program or the
-/// interpreter of a script.
+/// Returns the reason why the loader cannot load the recorder into a program, or into a script's
+/// interpreter.
 fn obstacle(path: &Path) -> Option<&'static str> {
     /// Bytes at the start of a program that hold its headers and the name of its loader.
     const HEADERS: u64 = 64 << 10;
@@ -93,14 +93,15 @@ fn obstacle(path: &Path) -> Option<&'static str> {
     if let Some(line) = start.strip_prefix(b"#!") {
         let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
         let interpreter = Path::new(OsStr::from_bytes(word));
-        // An interpreter that is a script is not checked, so that the recursion ends.
+        // An interpreter that is itself a script is not checked: the recursion might not end.
         let is_script = start_of(interpreter, 2)?.starts_with(b"#!");
         return if is_script { None } else { obstacle(interpreter) };
     }
     if start.starts_with(b"\x7fELF\x01") {
         return Some("a 32-bit program");
     }
-    // Checks only little-endian 64-bit programs. The loader itself names no loader.
+    // Only little-endian 64-bit programs are checked. The loader is skipped, because it looks
+    // statically linked.
     let name = path.file_name()?.as_bytes();
     if !start.starts_with(b"\x7fELF\x02\x01") || name.starts_with(b"ld") {
         return None;

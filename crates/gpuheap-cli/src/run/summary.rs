@@ -33,7 +33,7 @@ pub(super) struct Summary {
     pools: BTreeSet<&'static str>,
 }
 
-/// Options that were not given. The text names them where they help.
+/// Options that were not given and that the text may recommend.
 #[derive(Clone, Copy)]
 pub(super) struct Hints {
     pub(super) emulate: bool,
@@ -51,7 +51,7 @@ struct DeviceSummary {
     live_count: u64,
     allocations: u64,
     frees: u64,
-    /// Number of failed requests, even if the program then repeated them with success.
+    /// Number of failed requests, including those that succeeded when the program repeated them.
     failures: u64,
     /// Limit by `--limit`; `None` without the option.
     limit: Option<u64>,
@@ -59,8 +59,8 @@ struct DeviceSummary {
     left: Vec<Holder>,
     /// Sites at the peak, largest first.
     sites: Vec<Holder>,
-    /// Rise of the driver's figure since before the first allocation, bytes, and the recorded bytes
-    /// at the same time.
+    /// Growth of the driver's figure since before the first allocation, and the recorded bytes at
+    /// the same time. Both are bytes.
     driver: Option<(u64, u64)>,
 }
 
@@ -96,8 +96,8 @@ impl Summary {
         self.devices.iter().map(|device| device.live).sum()
     }
 
-    /// Returns the line that gates cannot be checked with a part of a capture; `None` if the
-    /// capture is whole.
+    /// Returns an error line if the capture is incomplete, so that the gates cannot be checked;
+    /// `None` if the capture is complete.
     pub(super) fn incomplete(&self) -> Option<String> {
         let end = self.process.as_ref().map(|process| &process.end);
         let reason = match (&self.problem, end) {
@@ -287,7 +287,7 @@ impl DeviceSummary {
     }
 }
 
-/// Returns the copies of the process in each direction, as phrases.
+/// Returns a phrase about the process's copies for each direction that has copies.
 fn copies(trace: &Trace) -> Vec<String> {
     let recorded = trace.recording().map(|recording| &*recording.copies).unwrap_or_default();
     let phrase = |direction: CopyDirection| {
@@ -309,7 +309,7 @@ fn copies(trace: &Trace) -> Vec<String> {
     CopyDirection::ALL.iter().copied().filter_map(phrase).collect()
 }
 
-/// Returns the name of a thread that ended.
+/// Returns the name of a thread without the note that it ended.
 fn thread(holder: &Holder) -> &str {
     holder.name.trim_end_matches(", ended")
 }

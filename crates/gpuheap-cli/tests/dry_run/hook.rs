@@ -1,11 +1,11 @@
-//! The Python hook, on a module that stands for PyTorch.
+//! Tests of the Python hook, with a stand-in for PyTorch.
 
 use serde_json::{Value, json};
 
 use crate::{Bench, Ran};
 
-/// Module with the functions of PyTorch that the hook calls. The program sets the peak that they
-/// return.
+/// Stand-in for PyTorch, with the functions that the hook calls. They return the peak that the
+/// program sets.
 const TORCH: &str = r#"
 import sys, types
 __version__ = "2.11.0+cu130"
@@ -310,7 +310,7 @@ fn signal_during_callback_reaches_program() {
         ("OSError(5, 'late')", 0, "OSError(5, 'late')\n"),
         ("SystemExit(7)", 3, "SystemExit(7)\n"),
     ] {
-        // A signal's handler may run at any point of the callback.
+        // The signal handler may run at any point of the callback.
         let program = format!(
             "
 import time
@@ -353,7 +353,7 @@ operators['_ZN2at4_ops{name}4callERKNS_6TensorE']()
     for (name, operator) in [
         ("7nonzero", Some("nonzero")),
         ("24repeat_interleave_Tensor", Some("repeat_interleave_Tensor")),
-        // Python has the value, or every result has the same size.
+        // These operators decide no size: Python gets the value itself.
         ("4item", None),
         ("5equal", None),
     ] {
@@ -534,7 +534,7 @@ print(torch.hook.state.remedies.found)
     assert_eq!(json["trials"], json!([]));
 }
 
-/// Reads results of tensors whose types and sizes the program gives.
+/// Reads results of tensors. The program chooses their types and sizes.
 const READS: &str = r#"
 import ctypes
 from gpuheap_dry_run_hook import hang, reads
@@ -677,7 +677,7 @@ torch.step()
     assert!(ran.stderr.contains("less allocated; 0 at"), "{}", ran.stderr);
 }
 
-/// Snapshot of PyTorch with one event for each of `sizes`, all by the function `pick`.
+/// PyTorch snapshot with one event for each of `sizes`. The function `pick` makes all requests.
 const SNAPSHOT: &str = r#"
 def snapshot(*sizes):
     frames = [{"filename": "pick.py", "line": 7, "name": "pick"}]
@@ -711,14 +711,15 @@ reads.state.sizes[((code, {line}), 'nonzero')] = read
     let text =
         "192 MiB was requested at pick.py:7 in pick, and all other blocks together take 64 MiB";
     assert!(notes.contains(text), "{notes}");
-    // A request that is small, or less than three times all other blocks, has a verdict.
+    // A request has a verdict if it is small, or less than three times all other blocks.
     for sizes in ["1 << 25, 1 << 25, 5 << 25", "1 << 20, 1 << 20, 6 << 20"] {
         let (reason, _, ran) = of(sizes, 3);
         assert_eq!((ran.code, &reason), (4, &Value::Null), "{}", ran.stderr);
     }
 }
 
-/// Parts of PyTorch with which a model is sharded. A sharded tensor holds its part of the bytes.
+/// Stand-ins for the parts of PyTorch that shard a model. A sharded tensor has only its part of the
+/// bytes.
 const SHARDING: &str = r#"
 class Model(Module):
     def named_parameters(self):

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::command::{Ran, ran};
 
-/// Shell lines that write the report of a program that took memory of the GPU.
+/// Shell line that writes a report: the program used GPU memory.
 const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
                           >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
 
@@ -45,7 +45,8 @@ impl Bench {
         Bench { libraries: library::folder(&all), files: tempfile::tempdir().unwrap() }
     }
 
-    /// Returns `gpuheap dry-run` in the folder of files, without variables of the emulator.
+    /// Returns a `gpuheap dry-run` command that runs in the folder of files, without the emulator's
+    /// variables.
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
         for (name, _) in std::env::vars_os() {

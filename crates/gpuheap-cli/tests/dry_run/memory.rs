@@ -1,4 +1,4 @@
-//! Verdicts on compiled programs of the CUDA runtime, by the memory that they request.
+//! Verdicts on compiled programs that request memory through the CUDA runtime.
 
 use crate::{Bench, Ran, library};
 use serde_json::{Value, json};
@@ -199,7 +199,8 @@ fn example_process_end_has_verdict() {
     let (ran, json) = example("process_end", "2GiB");
     assert_eq!((ran.code, &json["outcome"]), (0, &"fits".into()), "{}", ran.stderr);
     assert!(!ran.stdout.contains("memory: no"), "{}", ran.stdout);
-    // Killed processes recorded peaks. A recorded peak may be up to 1/64 below the last value.
+    // The program kills some processes, so their last recorded peaks count. These may be up to 1/64
+    // too low.
     let all = json["cards"][0]["processes"].as_array().unwrap();
     let peaks: Vec<u64> =
         all.iter().map(|one| one["devices"][0]["in_use"].as_u64().unwrap()).collect();

@@ -1,5 +1,5 @@
 /* Functions with the names of PyTorch's operators. Each function reads four bytes from the device
- * through the driver, itself or by a call of another operator. */
+ * through the driver, directly or through another operator. */
 #include <dlfcn.h>
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
-/* A program with its own pool. The pool hands a block out again that still contains an upload of an
- * earlier user. A kernel writes a size into the block. The program prints the size, and allocates
- * as many bytes. */
+/* A program with its own pool. The pool reuses a block that still contains an earlier user's
+ * upload. A kernel writes a size into the block. The program prints the size, and allocates that
+ * many bytes. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -109,7 +109,7 @@ fn python_loads_hook_and_own_sitecustomize() {
     let ran = crate::ran(&mut command);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, "own\ntorch\n[]\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
-    // Without its own sitecustomize and without PyTorch, the interpreter prints nothing either.
+    // Without PyTorch and a sitecustomize of the program, the hook prints nothing.
     std::fs::remove_file(bench.files.path().join("sitecustomize.py")).unwrap();
     let script = "import sys; print('sitecustomize' in sys.modules)";
     let ran = bench.dry_run(&["--", "python3", "-c", script]);

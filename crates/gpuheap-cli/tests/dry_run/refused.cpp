@@ -1,5 +1,5 @@
-// Takes memory through the CUDA runtime. The first argument chooses how. `checked` alone looks at
-// the results of its calls.
+// Takes memory through the CUDA runtime, in the way that the first argument names. Only `checked`
+// checks the results of its calls.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -47,7 +47,7 @@ static void halve() {
   }
 }
 
-// The second array of each turn gets no memory. The third array has the size of the second.
+// The second array gets no memory. The third array has the size of the second.
 static void three_arrays() {
   void *first, *second, *third;
   cudaMalloc(&first, 16 * GIB);
@@ -56,7 +56,7 @@ static void three_arrays() {
   cudaMalloc(&third, 16 * GIB);
 }
 
-// The program tries one size after another. The first sizes get no memory.
+// Halves the size each time. The first sizes get no memory.
 static void sweep() {
   for (std::size_t bytes = 64 * GIB; bytes >= GIB; bytes /= 2) {
     void *workspace = nullptr;
@@ -66,7 +66,7 @@ static void sweep() {
   }
 }
 
-// The second turn gets no memory for its workspace. The third turn gets memory.
+// In the second turn, the workspace gets no memory. In the third turn, it gets memory.
 static void take_turns() {
   void *model, *workspace;
   cudaMalloc(&model, 16 * GIB);

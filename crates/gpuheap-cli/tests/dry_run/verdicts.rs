@@ -1,4 +1,4 @@
-//! Texts of verdicts, on reports that a script writes.
+//! Texts of verdicts for reports that a script writes.
 
 use crate::Bench;
 
@@ -150,7 +150,7 @@ fn size_from_result_has_own_code() {
     assert_eq!((ran.code, &json["outcome"]), (4, &"fits_as_far_as_known".into()));
     assert_eq!(json["unknown"]["sizes"][0]["times"], 9);
     assert!(ran.stderr.contains("train.py:31 in mask by nonzero (9 times)"), "{}", ran.stderr);
-    // No fitting card is known, and no needed memory. So the verdict names neither.
+    // Neither a fitting card nor the needed memory is known, so the verdict names neither.
     assert_eq!((&json["is_lower_bound"], &json["next"]), (&true.into(), &None::<()>.into()));
     assert_eq!(json["needs"]["cards"], serde_json::json!([]));
     assert!(ran.stderr.contains("needs at least"), "{}", ran.stderr);
@@ -208,7 +208,7 @@ fn quick_replays_cards_of_same_capability() {
     let replayed: Vec<_> =
         cards.iter().map(|card| card["is_replayed"].as_bool().unwrap()).collect();
     assert_eq!(replayed, [false, true, true, false]);
-    // A program that chose its sizes by free memory is run on each card.
+    // A program that queries free memory may choose its sizes by it, so it is run on each card.
     let asks = DRIVER.replacen('{', r#"{"asked_for_free_memory": 1,"#, 1);
     let script = self::script(&bench, &asks, torch, trace, 0);
     let arguments = ["--quick", "--card", "RTX 4090,RTX 4060", "--", "sh", &script];

@@ -63,8 +63,8 @@ fn missing_cuda_is_a_skipped_probe() {
     );
 }
 
-/// Returns a description with this test, a pid that cannot exist, and 1 GiB that belongs to no
-/// listed process.
+/// Describes a device whose listed processes are this test and a pid that cannot exist. Another 1
+/// GiB in use belongs to no listed process.
 fn description() -> String {
     let own = std::process::id();
     format!(
@@ -147,7 +147,7 @@ fn free_names_live_holders() {
     let line = format!("1024 MiB  pid {own} machine-");
     assert!(ran.stdout.contains(&line), "{}", ran.stdout);
     assert!(ran.stdout.contains(&format!("$ kill {own}\n")), "{}", ran.stdout);
-    // The program is alive, so nothing is ended, and no memory becomes free.
+    // The program is not an orphan, so it is not ended, and no memory becomes free.
     let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["free", "--yes"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(ran.stdout.starts_with("nothing was ended: no process is a proven"), "{}", ran.stdout);
@@ -179,7 +179,7 @@ fn pause_without_yes_changes_nothing() {
     assert!(!state.path().join("gpuheap").exists());
     let (code, text) = run(&["resume", &pid]);
     assert!(code == 3 && text.contains("no record of a pause"), "{text}");
-    // The emulated driver has no checkpoints of other processes.
+    // The emulated driver cannot checkpoint other processes.
     let (code, text) = run(&["pause", &pid, "--yes"]);
     assert!(code == 3 && text.contains("cuCheckpointProcessGetState failed"), "{text}");
     let (code, text) = run(&["resume", &pid]);

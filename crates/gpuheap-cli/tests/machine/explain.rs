@@ -39,7 +39,7 @@ fn explain(arguments: &[&str], text: &str) -> (i32, String) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A command that refuses its arguments does not read the text.
+    // The write fails if the command refuses its arguments and ends.
     let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
     let output = child.wait_with_output().unwrap();
     (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())

@@ -65,7 +65,7 @@ fn status_of_pid_shows_scopes() {
     let ran = gpuheap(folder.path(), &["status", "--pid", &pid]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let text = ran.stdout.replace(&pid, "PID");
-    // Leaves out the program's name and the numbers of lines.
+    // Drops the program's name and the line numbers.
     let shown: Vec<&str> = text
         .lines()
         .filter_map(|line| line.split("  machine-").next()?.split(".rs:").next())
@@ -184,7 +184,7 @@ fn programs_on_one_account_add_up() {
             assert!(listed.iter().any(|process| process["pid"] == program["pid"]), "{json:#}");
             assert_eq!(program["status"]["heaps"][0]["live"], 4 * MIB, "{json:#}");
         }
-        // A killed process returns its memory, and its socket is swept.
+        // The memory of a killed process becomes free, and its socket is removed.
         programs[0].0.kill().unwrap();
         programs[0].0.wait().unwrap();
     }

@@ -17,7 +17,8 @@ impl Program {
         Program::spawned(command, test, folder).unwrap()
     }
 
-    /// Starts the test by a command that takes the arguments of a test; `None` if it ends early.
+    /// Starts a test like [`Program::start`], with `command` before the test's arguments; `None` if
+    /// the command ends before it prints `ready`.
     pub(crate) fn spawned(mut command: Command, test: &str, folder: &Path) -> Option<Program> {
         command.args(["--exact", test, "--ignored", "--nocapture"]);
         command

@@ -1,8 +1,8 @@
-//! Lines to type. Their figures are compared with the figures of the table.
+//! Advice: the lines to type, and the order of the remedies.
 
 use crate::support::{SHORT, log, recordings, replay, replay_in};
 
-/// Returns a text with one blank between words.
+/// Returns a text with one space between words.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -44,7 +44,7 @@ fn recorded_and_replayed_outcomes_are_labelled() {
         assert_eq!(shown.matches("As replayed: ").count(), 1, "{shown}");
         assert_eq!(shown.matches("As recorded: ").count(), 1, "{shown}");
     }
-    // A run that did not fail has one outcome.
+    // The outcome of a successful run has no label.
     let shown = replay(&["two_streams.snapshot.pickle.gz"]).stdout;
     assert!(!shown.contains("As re"), "{shown}");
 }

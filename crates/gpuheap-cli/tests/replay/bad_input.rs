@@ -18,7 +18,7 @@ fn good() -> String {
     log(&[("allocate", 0x1000, 100), ("free", 0x1000, 100)])
 }
 
-/// Returns a pickle of protocol 2 with these opcodes.
+/// Returns a pickle of protocol 2 that consists of `opcodes`.
 fn pickle(opcodes: &[u8]) -> Vec<u8> {
     [b"\x80\x02", opcodes, b"."].concat()
 }

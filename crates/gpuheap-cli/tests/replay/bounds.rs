@@ -1,11 +1,11 @@
-//! Limits and devices from arguments, and verdicts for devices with barely enough memory, or barely
-//! too little.
+//! Limits and devices from arguments, and verdicts for devices with just enough memory, or just too
+//! little.
 
 use crate::support::{Ran, replay};
 
 const FAILED: &str = "varied_oom.snapshot.pickle.gz";
 
-/// Returns the text up to the table, with one blank between words.
+/// Returns the text before the table, with one space between words.
 fn words(ran: &Ran) -> String {
     let verdict = ran.stdout.split("\n\npool ").next().unwrap();
     verdict.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -20,7 +20,7 @@ fn limit_replaces_memory_of_failed_run() {
         let words = words(&ran);
         assert!(words.contains(&format!(", limited to {limit} ")), "{words}");
         assert!(!words.contains("the memory that the run had"), "{words}");
-        // The limit of the option is not the limit that stopped the recorded run.
+        // `--limit` is not the limit that stopped the recorded run.
         assert!(!words.contains("your own limit"), "{words}");
         assert_eq!(words.contains("a higher limit: 4.94 GiB"), code == 1, "{words}");
     }
@@ -63,7 +63,7 @@ fn range_beyond_device_may_fail() {
     assert!(shown.contains("1.94 GiB of usable memory is enough"), "{shown}");
 }
 
-/// The report does not advise a pool that takes as many bytes and makes as many driver calls as the
+/// The report advises no pool that takes as many bytes, and makes as many driver calls, as the
 /// program's own pool.
 #[test]
 fn advice_for_successful_run_takes_less() {

@@ -47,8 +47,8 @@ fn recorded_only_omits_earlier_blocks() {
     assert_eq!(peaks(&["--recorded-only"]), [(1_842_372_616, 0), (671_893_152, 0)]);
 }
 
-/// Pools with segments as small as a request. These pools have a separate test, so that the two
-/// tests run in parallel.
+/// Pools with segments as small as a request. A separate test runs them, in parallel with the test
+/// of the other pools.
 const SMALL_SEGMENTS: [&str; 2] = ["simple", "binned"];
 
 /// Replays on devices from far too small to more than enough.

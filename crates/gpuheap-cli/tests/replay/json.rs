@@ -153,8 +153,8 @@ fn pools_keep_requested_order_without_repeats() {
     assert_eq!(pools, ["split", "none"]);
 }
 
-/// Returns a snapshot in which each device has one allocation of this many bytes, or no allocation
-/// for 0.
+/// Returns a snapshot of devices. `devices` has the size of each device's only allocation, or 0 for
+/// no allocation.
 fn snapshot(devices: &[u8]) -> Vec<u8> {
     let text =
         |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
@@ -249,7 +249,7 @@ fn verdict_json_matches_text() {
     assert_eq!(verdict["failure"]["event"], 3405);
     assert_eq!(verdict["failure"]["cause"], "fragmentation");
     assert_eq!(json[0]["recorded"]["failed_requests"][0]["requested_bytes"], 123_432_960);
-    // Bytes that PyTorch was allowed to take, from the README of the recordings.
+    // PyTorch's limit in bytes, from the README of the recordings.
     let allowed = 5_253_845_811;
     let bound = |name: &str| json[0]["recorded"][name].as_u64().unwrap();
     let bounds = bound("memory_at_least_bytes")..bound("memory_below_bytes");

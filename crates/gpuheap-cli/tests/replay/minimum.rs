@@ -63,7 +63,7 @@ fn minimum_is_found_from_below() {
 #[test]
 fn minimum_respects_delay_and_limit() {
     let trace = "two_streams.csv.gz";
-    // A share of a smaller device is smaller too.
+    // On a smaller device, a limit of 80 % is smaller too.
     for arguments in [["--delay", "5ms"], ["--limit", "80%"]] {
         for (pool, minimum) in minima(&[&own_pools()[..], &arguments, &[trace]].concat()) {
             let enough = gets_through(trace, &pool, minimum, &arguments);

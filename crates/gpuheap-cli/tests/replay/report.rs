@@ -18,7 +18,7 @@ fn table_recommends_and_marks_models() {
 fn failed_run_has_cause_and_remedies() {
     let ran = replay(&["varied_oom.snapshot.pickle.gz"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
-    // PyTorch's own message names 4.37 GiB allocated, and 459.36 MiB reserved but unallocated.
+    // PyTorch's own message says 4.37 GiB allocated, and 459.36 MiB reserved but unallocated.
     assert!(ran.stdout.contains("459.36 MiB  free in "), "{}", ran.stdout);
     insta::assert_snapshot!(without_times(&ran.stdout));
 }
@@ -81,7 +81,7 @@ fn gaps_of_recording_are_named() {
     insta::assert_snapshot!(told);
 }
 
-/// The graphs of this program ended before the snapshot. So the model differs from the recording,
+/// The program's graphs ended before the snapshot, so the model differs from the recording,
 /// although no block waits.
 #[test]
 fn range_names_its_reason() {
@@ -137,7 +137,7 @@ fn recorded_failure_is_served_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
-    // The log does not name its device. A replay on an H200 gets through, and proves nothing for
+    // The log does not name its device. A replay on an H200 succeeds, but this proves nothing about
     // the run.
     let ran = replay_in(folder.path(), &["log.csv"]);
     assert_eq!(ran.code, 1);
@@ -176,8 +176,8 @@ fn cards_are_found_by_name() {
     assert!(ran.stderr.contains("give one of A100 40GB, A100 80GB"), "{}", ran.stderr);
 }
 
-/// A device is too small for all resources of RMM. The report names the memory that is enough, and
-/// cards with more memory fit.
+/// If a device is too small for every resource of RMM, the report names the memory that is enough.
+/// Cards with more memory fit.
 #[test]
 fn failed_log_names_memory_and_cards() {
     let folder = recordings().join("rmm-logs");
@@ -284,7 +284,7 @@ fn at_shows_heap_of_event() {
 fn profile_subtracts_its_context() {
     for (profile, free) in [("h200", 149_557_477_376_u64), ("rtx4090", 24_847_056_896)] {
         let shown = replay(&["--json", "--profile", profile, "gpt_train_short.csv.gz"]).stdout;
-        // Bytes that cuMemGetInfo reports as free after the context is made, measured on the H200.
+        // Free bytes by cuMemGetInfo after the context is made, measured on an H200.
         assert!(shown.contains(&format!("\"device_memory_bytes\": {free},")), "{shown}");
     }
 }

@@ -16,12 +16,12 @@ pub(crate) const SHORT: [&str; 5] = [
     "two_streams.snapshot.pickle.gz",
 ];
 
-/// Returns the names of all pools, as the command has them.
+/// Returns the names of all pools.
 pub(crate) fn pools() -> Vec<&'static str> {
     PoolKind::ALL.map(PoolKind::name).to_vec()
 }
 
-/// Returns options for all of gpuheap's own pools.
+/// Returns `--pool` options for all pools of gpuheap.
 pub(crate) fn own_pools() -> Vec<&'static str> {
     pools().into_iter().flat_map(|pool| ["--pool", pool]).collect()
 }

@@ -1,4 +1,4 @@
-//! Forms for other tools. The tests read them again.
+//! Forms for other tools, parsed again by the tests.
 
 use serde_json::Value;
 

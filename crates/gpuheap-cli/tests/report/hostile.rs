@@ -21,7 +21,7 @@ struct File {
 }
 
 impl File {
-    /// Builds a file from the records that `records` makes for each number.
+    /// Builds a file of about [`BYTES`]: calls `records` with 1, 2, 3 and so on, to add records.
     fn of(mut records: impl FnMut(&mut File, u32)) -> Vec<u8> {
         let mut file = File { bytes: header().to_vec(), deltas: Deltas::default() };
         file.add(&Record::ThreadStart { time: Time(0), id: 1, name: "a\u{1b}[31m" });

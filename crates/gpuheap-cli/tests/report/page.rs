@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{report, root};
 
-/// Collects errors from the start of the page on.
+/// Script for the start of the page. It collects errors.
 const COLLECT: &str = "<script>
 window.errors = [];
 console.error = (...parts) => window.errors.push(parts.join(' '));
@@ -20,7 +20,7 @@ addEventListener('error', (event) => window.errors.push(String(event.message)));
 addEventListener('unhandledrejection', (event) => window.errors.push(String(event.reason)));
 </script>";
 
-/// Clicks like a user, and writes the findings into the page.
+/// Script that clicks like a user, and writes its findings into the page.
 const CLICK: &str = "<script>{
 const inked = (id) => {
   const canvas = document.getElementById(id);
@@ -97,7 +97,7 @@ fn chromium() -> Option<PathBuf> {
         let words = "no Chromium on this machine, so the report's page was not opened";
         let is_required = std::env::var("GPUHEAP_TEST_CHROMIUM").is_ok_and(|is| is == "required");
         assert!(!is_required, "{words}; GPUHEAP_TEST_CHROMIUM is required");
-        // The test harness does not capture this output.
+        // Unlike `eprintln!`, this is not captured by the test harness.
         let mut stderr = std::io::stderr();
         writeln!(stderr, "SKIPPED: {words}").unwrap();
     }
@@ -153,7 +153,7 @@ fn tables_search_and_sort() {
     let rows = |name: &str| found[name].as_array().unwrap().clone();
     assert!(!rows("rows_found").is_empty());
     assert!(rows("rows_found").len() < rows("rows_sorted").len());
-    // A click on the heading of the sorted column turns the order around.
+    // A click on the heading of the sorted column reverses the order.
     let mut turned = rows("rows_turned");
     assert_ne!(turned, rows("rows_sorted"));
     turned.reverse();
@@ -178,7 +178,7 @@ fn comparison_opens_with_difference() {
     assert!(end.starts_with("End: ") && end.ends_with(" of gpt_train_short.csv.gz"), "{end}");
     assert!(found["heads"][1].as_str().unwrap().starts_with("Change"), "{}", found["heads"]);
     assert!(found["first_title"].as_str().unwrap().contains("difference"));
-    // The rows sum up to the changes of the report as JSON.
+    // The rows add up to the changes in the JSON report.
     let json = report(&[&arguments[..], &["--json"]].concat()).json();
     let changed = json[0]["at_moment"].as_array().unwrap().len();
     let is_changed = |row: &&Value| !row.as_str().unwrap().contains("B0 B");

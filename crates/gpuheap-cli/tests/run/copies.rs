@@ -17,7 +17,7 @@ fn copies_of_killed_program_are_recorded() {
     assert_eq!(rows, [(1, 10), (3, 3000)], "{}", run.ran.stderr);
 }
 
-/// The emulated driver refuses these functions, so the program has a small driver in C.
+/// The emulated driver does not support these functions, so the program uses a small driver in C.
 #[test]
 fn volumes_and_arrays_are_copied() {
     let run = with_other_driver(&["--copies"], &["copies"]);

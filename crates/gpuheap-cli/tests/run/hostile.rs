@@ -1,5 +1,5 @@
-//! Programs that are hard to record: the program behaves as without the recorder, and the figures
-//! are right.
+//! Programs that are hard to record. Each must behave as without the recorder, with correct
+//! figures.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -40,7 +40,7 @@ fn limit_of_file_sizes_stops_recording() {
         assert_eq!(run.ran.code, 3, "{limit}: {}", run.ran.stderr);
         let sizes = run.captures().into_iter().map(|path| std::fs::metadata(path).unwrap().len());
         let sizes: Vec<u64> = sizes.collect();
-        // A file without room for its first part is removed.
+        // If the limit leaves no room for the file's first part, the file is removed.
         assert_eq!(sizes.len(), usize::from(limit != "4000"));
         assert!(sizes.iter().all(|&size| size <= limit.parse().unwrap()), "{sizes:?}");
         assert!(run.ran.stderr.contains("limit of file sizes"), "{limit}: {}", run.ran.stderr);
@@ -127,7 +127,7 @@ fn stacks_of_fibres_are_not_compared() {
     assert_eq!(figures(&run.traces()[0]), (2, 2 * MIB, 0));
 }
 
-/// The program removes the temporary files, and adds a further path to the list.
+/// The program removes gpuheap's temporary files, and adds a file that is no capture to the list.
 #[test]
 fn list_has_captures_of_run_only() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,8 +141,8 @@ fn list_has_captures_of_run_only() {
     assert!(!ran.stderr.contains("fifo"), "{}", ran.stderr);
 }
 
-/// A child holds 4 MiB of a limit of 6 MiB. Its first thread has ended, it has another user, it
-/// runs another program, or its memory is on another device.
+/// A child holds 4 MiB of a limit of 6 MiB. In each case it is unusual: its first thread has ended,
+/// it runs as another user, it runs another program, or its memory is on another device.
 #[test]
 fn limit_of_tree_follows_processes() {
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;

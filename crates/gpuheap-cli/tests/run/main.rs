@@ -1,5 +1,5 @@
-//! `gpuheap run`: a C program reaches the emulated driver in each way, and its captures are exact
-//! to the byte. Needs a C compiler: `CC`, else `cc`.
+//! `gpuheap run`: a C program calls the emulated driver in every possible way, and its captures are
+//! exact to the byte. Needs a C compiler: `CC`, else `cc`.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -94,7 +94,7 @@ fn each_family_is_recorded() {
     }
 }
 
-/// The emulated driver refuses these functions, so the program has a small driver in C.
+/// The emulated driver does not support these functions, so the program uses a small driver in C.
 #[test]
 fn arrays_and_graphs_are_recorded() {
     let run = with_other_driver(&[], &[]);
@@ -105,7 +105,8 @@ fn arrays_and_graphs_are_recorded() {
         _ => None,
     });
     use MemoryKind::{Array, Graph, Imported};
-    // 100 × 20 × 4 floats; 8 × 4 × 2 halves; these and the next level, 4 × 2 × 1 halves.
+    // The arrays have 100 × 20 × 4 floats, and 8 × 4 × 2 halves. The third has 8 × 4 × 2 halves
+    // too, and a mipmap level of 4 × 2 × 1 halves.
     let expected = [(Array, 32_000), (Array, 128), (Array, 144), (Imported, 0), (Graph, 5000)];
     assert_eq!(all.collect::<Vec<_>>(), expected);
     assert_eq!(trace.summary().left_live_bytes, 128);
@@ -346,7 +347,7 @@ fn lines_of_python_are_recorded() {
     }
 }
 
-/// Returns the frames of the first allocation of `train.py`, and the messages.
+/// Returns the frames of the first allocation of `train.py`, and the output on stderr.
 fn lines_of_python(python: &str, options: &[&str]) -> (Vec<(String, u32)>, String) {
     let train = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/train.py");
     let folder = tempfile::tempdir().unwrap();
@@ -550,7 +551,7 @@ fn program_keeps_its_own_preload() {
     ");
 }
 
-/// A completed `gpuheap run` of the program on an emulated GPU.
+/// Result of `gpuheap run` on an emulated GPU.
 struct Run {
     folder: TempDir,
     ran: Ran,
@@ -610,7 +611,7 @@ fn libraries() -> &'static TempDir {
     FOLDER.get_or_init(|| library::folder(&[&library::LIBCUDA, &library::PRELOAD]))
 }
 
-/// Returns the program, which is linked with the driver.
+/// Returns the path of the test program, linked with the driver.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let made = PROGRAM.get_or_init(|| {
@@ -627,7 +628,7 @@ fn program() -> &'static Path {
     &made.1
 }
 
-/// Compiles a program of the recorder's tests, linked with the driver.
+/// Compiles a program of the recorder's tests, and links it with the driver.
 fn compiled(folder: &TempDir, source: &str) -> PathBuf {
     let program = folder.path().join("compiled");
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

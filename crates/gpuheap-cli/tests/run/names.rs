@@ -1,4 +1,4 @@
-//! Names of a heap's memory in a profiler: a library for NVTX prints them.
+//! Names of a heap's memory in a profiler. A stand-in for the profiler's library prints them.
 
 use crate::*;
 

@@ -1,5 +1,5 @@
-/* A profiler's library that prints the names of memory, by the definitions of NVTX's memory
- * extension (nvToolsExtMem.h, compatibility 0x0102). */
+/* Stand-in for a profiler's library. It prints the names of memory that it gets through NVTX's
+ * memory extension (nvToolsExtMem.h, compatibility 0x0102). */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

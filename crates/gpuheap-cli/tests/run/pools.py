@@ -80,7 +80,7 @@ def main():
     segment(1 << 20)
     second = segment(4 << 20)
     array(second, 2048)
-    # A thread starts with the driver's default context, and needs none for these calls.
+    # A new thread has no current context, and needs none for these calls.
     thread = threading.Thread(target=array, args=(second + 2048, 4096))
     thread.start()
     thread.join()

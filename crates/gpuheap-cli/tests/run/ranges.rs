@@ -23,8 +23,8 @@ fn ranges_have_their_memory() {
             (name, range.ranges, range.peak_bytes, range.allocations, range.allocated_bytes, left)
         })
         .collect();
-    // Of 3 blocks of 1 MiB, the last is freed. Another thread takes 7 MiB. Ranges without an event
-    // of memory are left out.
+    // The program takes 3 blocks of 1 MiB, and frees the last. Another thread takes 7 MiB. Ranges
+    // in which no memory is taken or freed are left out.
     let all = 10 * MIB;
     assert_eq!(
         rows,

@@ -1,4 +1,4 @@
-"""Stands for RMM's memory resources, as far as a recording sees them. RMM's need a GPU."""
+"""Stands for the parts of RMM's memory resources that a recording sees. RMM itself needs a GPU."""
 
 
 class CallbackMemoryResource:

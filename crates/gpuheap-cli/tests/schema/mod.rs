@@ -11,8 +11,8 @@ pub(crate) fn schema_of(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Returns the places at which a value differs from a schema. An unknown field is a difference too,
-/// because the schema must describe each field, even if readers may ignore unknown ones.
+/// Returns the places at which a value differs from a schema. An unknown field is a difference too:
+/// readers may ignore it, but the schema must describe it.
 pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(alternatives) = schema["anyOf"].as_array() {
         let each = alternatives.iter().map(|schema| differences(schema, value, at));

@@ -66,7 +66,7 @@ fn machine(folder: &Path) -> PathBuf {
     recorded::write("several_users", folder)
 }
 
-/// Starts the screen in the shell. Afterwards the shell prints `code=` and the exit code.
+/// Starts `gpuheap top` in the shell. When it ends, the shell prints `code=` and its exit code.
 fn open(tmux: &Tmux, arguments: &str) {
     let (program, folder) = (env!("CARGO_BIN_EXE_gpuheap"), tmux.folder().display());
     let ids = format!("echo $$ > {folder}/pid");
@@ -74,14 +74,14 @@ fn open(tmux: &Tmux, arguments: &str) {
     tmux.run(&format!("clear; XDG_RUNTIME_DIR={folder} sh -c '{ids}; {command}'; echo code=$?"));
 }
 
-/// Starts the screen of a recorded machine in the shell, and waits until it is shown.
+/// Starts `gpuheap top` on a recorded machine in the shell, and waits until the screen is shown.
 fn open_recorded(tmux: &Tmux) {
     let file = machine(tmux.folder());
     open(tmux, &format!("--machine {}", file.display()));
     tmux.wait_for("MEMORY▼");
 }
 
-/// Returns the pid of the screen that [`open`] started.
+/// Returns the pid of the `gpuheap top` that [`open`] started.
 fn pid_of_screen(tmux: &Tmux) -> String {
     let pid = std::fs::read_to_string(tmux.folder().join("pid")).unwrap();
     pid.trim().to_owned()
