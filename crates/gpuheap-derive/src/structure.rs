@@ -116,7 +116,7 @@ fn adapted_parameters(parameters: &[Ident], fields: &[(&Field, How)]) -> Result<
     Ok(adapted)
 }
 
-/// Returns the names of `names` that occur in a type.
+/// Returns the elements of `names` that occur in a type.
 fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
     struct Names<'a> {
         names: &'a [Ident],
@@ -140,13 +140,13 @@ fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
 
 /// Names that the adapted type depends on.
 struct Way<'a> {
-    /// Type parameters that have other types in the adapted structure.
+    /// Type parameters that adapting the structure replaces.
     adapted: Vec<Ident>,
     name: &'a Ident,
 }
 
 impl Way<'_> {
-    /// Returns the generic arguments of the type that adapting the structure gives.
+    /// Returns the generic arguments of the adapted type.
     fn output_arguments(&self, generics: &Generics) -> TokenStream {
         if generics.params.is_empty() {
             return TokenStream::new();
@@ -225,7 +225,7 @@ fn output_type(parameter: &Ident) -> Type {
     parse_quote!(<#parameter as ::gpuheap::Adapt<__To>>::Output)
 }
 
-/// Returns `true` if the type is exactly a parameter, and does not only mention one.
+/// Returns `true` if the type is a single name, such as a type parameter.
 fn is_parameter(of: &Type) -> bool {
     matches!(of, Type::Path(TypePath { qself: None, path, .. }) if path.get_ident().is_some())
 }
