@@ -64,7 +64,8 @@ impl NumberType {
         matches!(self, NumberType::I8 | NumberType::I16 | NumberType::I32 | NumberType::I64)
     }
 
-    /// Returns a number as an integer of the same order; `None` for NaN. 0 and -0 are equal.
+    /// Maps a number to an integer; `None` for NaN. The integers have the order of the numbers, and
+    /// 0 and -0 are equal.
     pub(crate) fn ordered(self, bytes: &[u8]) -> Option<u64> {
         let mut wide = [0; 8];
         wide[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
@@ -127,7 +128,8 @@ impl<'a> Column<'a> {
     ///
     /// # Errors
     ///
-    /// The bytes are no whole number of elements, or `valid` has fewer bits than rows.
+    /// The length of `bytes` is not a multiple of the element size, or `valid` has fewer bits than
+    /// rows.
     pub fn numbers(
         of: NumberType,
         bytes: &'a [u8],
@@ -174,7 +176,7 @@ impl<'a> Column<'a> {
     ///
     /// # Errors
     ///
-    /// The codes are no integers; the errors of [`numbers`](Column::numbers).
+    /// The codes are not integers; the errors of [`numbers`](Column::numbers).
     pub fn codes(
         of: NumberType,
         bytes: &'a [u8],
@@ -254,8 +256,7 @@ pub(crate) fn code(of: NumberType, bytes: &[u8], row: usize) -> Option<usize> {
     usize::try_from(code).ok()
 }
 
-/// Notes if the next row, after `rows` other rows, has a value. The list is made at the first row
-/// without a value.
+/// Records whether row `rows` has a value. Makes the list at the first row without a value.
 pub(crate) fn push_present(present: &mut Option<Vec<bool>>, rows: usize, is_present: bool) {
     match present {
         Some(present) => present.push(is_present),

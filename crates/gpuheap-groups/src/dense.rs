@@ -11,7 +11,7 @@ use crate::keys::Keys;
 pub enum Missing {
     /// The rows belong to no group.
     LeftOut,
-    /// Missing values are equal to each other, and are after all other values in order.
+    /// Missing values are equal to each other, and are ordered after all other values.
     Group,
 }
 
@@ -36,7 +36,7 @@ pub fn factorize(columns: &[Column<'_>], missing: Missing) -> Result<Dense, Erro
     Ok(Dense { codes, keys })
 }
 
-/// Returns the number of each row, and the first row of each number.
+/// Returns the number of each row's key, and the first row of each number.
 pub(crate) fn number(
     columns: &[Column<'_>],
     missing: Missing,
@@ -59,7 +59,8 @@ pub(crate) fn number(
     Ok(all)
 }
 
-/// Checks that there are columns, with equally many rows, and returns the number of rows.
+/// Returns the number of rows. Fails if there is no column, or if the columns' numbers of rows
+/// differ.
 pub(crate) fn check(columns: &[Column<'_>]) -> Result<usize, Error> {
     let Some(first) = columns.first() else {
         return Err(Error::Invalid("there is no key; name one column or several".to_owned()));

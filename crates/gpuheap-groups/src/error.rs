@@ -15,7 +15,7 @@ pub enum Error {
     Spill {
         /// Folder of the file.
         folder: PathBuf,
-        /// Bytes that the file had at the failure.
+        /// Size of the file in bytes when the call failed.
         bytes: u64,
         /// Error of the system.
         error: io::Error,

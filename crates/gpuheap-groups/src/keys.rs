@@ -10,8 +10,8 @@ const MISSING: u8 = 2;
 /// Byte after a 0 that is part of a text. A 0 with another byte after it ends the text.
 const ESCAPED: u8 = 0xff;
 
-/// Distinct keys in ascending order, each with a value of each column. A key is kept as bytes whose
-/// order is the order of keys: numbers by value, text by its bytes, missing values last.
+/// Distinct keys in ascending order. Each key has one value of each column. A key is kept as bytes
+/// whose order is the order of keys: numbers by value, text by its bytes, missing values last.
 #[derive(Clone, Default, Debug)]
 pub struct Keys {
     bytes: Vec<u8>,

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::run::{Run, RunReader, SpilledRun};
 
 /// Merges the groups of batches. Each batch is a sorted run. When a batch is added, runs of similar
-/// size are merged. Above the limit of host memory, runs are written to temporary files of a
+/// size are merged. Above the limit of host memory, runs are written to temporary files in a
 /// folder. [`Merged::groups`] merges these files.
 #[derive(Debug)]
 pub struct Merger {
@@ -24,8 +24,8 @@ pub struct Merger {
 
 impl Merger {
     /// Makes a merger that keeps at most `limit` bytes of host memory. While two runs are merged,
-    /// their result is in memory too. So the runs are written to a file once they exceed half of
-    /// the limit.
+    /// their result is in memory too. The runs are therefore written to a file once they exceed
+    /// half of the limit.
     pub fn new(plan: Plan, limit: usize, folder: PathBuf) -> Merger {
         Merger { plan, runs: Vec::new(), spilled: Vec::new(), limit, folder }
     }
@@ -45,7 +45,7 @@ impl Merger {
     /// # Errors
     ///
     /// The number of parts differs from the plan's; a part does not have 8 bytes for each key; the
-    /// host has no memory; a temporary file cannot be written. Earlier batches stay.
+    /// host has no memory; a temporary file cannot be written. Earlier batches are kept.
     pub fn add(&mut self, keys: Keys, parts: &[&[u8]]) -> Result<(), Error> {
         let width = self.plan.width();
         if parts.len() != width || parts.iter().any(|part| part.len() != keys.len() * 8) {

@@ -16,7 +16,7 @@ pub enum Aggregate {
     Min,
     /// Largest value; missing without values.
     Max,
-    /// Standard deviation of a sample; missing with fewer than two values.
+    /// Standard deviation of a sample; missing if there are fewer than two values.
     Std,
 }
 

@@ -80,14 +80,14 @@ pub struct Matches {
     pub right: Vec<u32>,
 }
 
-/// Matches each row of the left table with the rows of the right table that have an equal key, in
-/// the order of both tables. Missing keys are equal to each other, as in pandas. If `keeps_left`,
-/// left rows without a match are in the result.
+/// Matches each row of the left table with the rows of the right table that have an equal key. The
+/// pairs are in the order of the left rows, then of the right rows. Missing keys are equal to each
+/// other, as in pandas. If `keeps_left`, left rows without a match are in the result too.
 ///
 /// # Errors
 ///
 /// The errors of [`factorize`](crate::factorize); a key column has different types in the two
-/// tables; a table has `u32::MAX` rows or more, or the result has more pairs.
+/// tables; a table or the result has `u32::MAX` rows or more.
 pub fn join(left: &[Column<'_>], right: &[Column<'_>], keeps_left: bool) -> Result<Matches, Error> {
     let (left_rows, right_rows) = (check(left)?, check(right)?);
     // The right rows are sorted by key, so that rows with the same key are adjacent.

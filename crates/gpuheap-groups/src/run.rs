@@ -62,8 +62,8 @@ impl Run {
     }
 }
 
-/// A run in a temporary file without a name: the file ends when the run is dropped, or the process
-/// ends.
+/// A run in a temporary file without a name. The file is deleted when the run is dropped or the
+/// process ends.
 #[derive(Debug)]
 pub(crate) struct SpilledRun {
     file: Arc<File>,
@@ -121,7 +121,7 @@ impl RunReader {
     }
 }
 
-/// Reads a file at its own offset, so that several readers of one file do not disturb each other.
+/// A reader with its own offset, so that several readers of one file do not disturb each other.
 struct ReadAt {
     file: Arc<File>,
     at: u64,
