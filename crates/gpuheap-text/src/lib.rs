@@ -1,4 +1,4 @@
-//! gpuheap's texts for people: sizes, numbers, ages and lines of a terminal.
+//! Texts for people: sizes, numbers, durations and terminal lines.
 //!
 //! ```
 //! use gpuheap_text::{Amount, count, hanging};
@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 /// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
-/// so that a sufficient size is still sufficient after a user types the rounded text.
+/// so that a limit typed as displayed is never below the exact size.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount(pub u64);
 
@@ -85,7 +85,7 @@ pub fn age(seconds: u64) -> String {
 }
 
 /// Quotes a word for a shell, if it contains characters that a shell may interpret. A word with
-/// control characters takes bash's and zsh's form `$'...'`, so that the line stays one line.
+/// control characters is quoted as `$'...'`, for bash and zsh, so that it stays on one line.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -102,8 +102,8 @@ pub fn shell_word(word: &str) -> String {
     format!("$'{}'", word.chars().map(escaped).collect::<String>())
 }
 
-/// Replaces control characters by blanks. A name in a file could otherwise steer the terminal that
-/// shows it.
+/// Replaces control characters by blanks. Otherwise a name in a file could control the terminal
+/// that shows it.
 pub fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.replace(char::is_control, " ").into(),
