@@ -1,5 +1,5 @@
-// The documentation's examples run on the emulator, so they are tests only with that feature.
-// Without the features named below, helpers in lower layers are unused.
+// The examples in the documentation run on the emulator, so they need that feature. Without the
+// features named below, helpers in lower layers are unused.
 #![cfg_attr(
     not(all(feature = "arithmetic", feature = "emulator")),
     allow(dead_code, reason = "used by features that are off")
@@ -8,9 +8,9 @@
 
 //! GPU memory with exact statistics and defined release.
 //!
-//! Arrays on the device own their memory and free it by themselves. Caching pools serve them, in
-//! stream order, under limits, with exact statistics. Memory is returned at defined points: at a
-//! drop, at the end of a scope, or at `reclaim`. No GPU is needed: an emulated device is included.
+//! A device array frees its memory when it is dropped. Caching pools serve the arrays in stream
+//! order, under limits, with exact statistics. Memory is returned at defined points: at a drop, at
+//! the end of a scope, or at `reclaim`. No GPU is needed: an emulated device is included.
 //!
 //! The whole life of an array:
 //!
@@ -126,7 +126,7 @@
 //! Environment variables such as `GPUHEAP_POOL` and `GPUHEAP_MEMORY_LIMIT` set defaults for
 //! builders. `docs/environment.md` lists all of them, with their values.
 
-// Helpers are shared with the tests in `tests/`, so they name the library `gpuheap` here too.
+// Unit tests share helpers with `tests/`, where the library's name is `gpuheap`.
 #[cfg(all(test, feature = "emulator"))]
 extern crate self as gpuheap;
 
@@ -196,7 +196,7 @@ pub use event::Event;
 pub use gpuheap_capture::SourceLine;
 #[cfg(feature = "arrays")]
 pub use gpuheap_derive::Adapt;
-/// The driver API: the types of `raw` handles and of [`Device::driver`], and the machine's driver.
+/// The driver API, with the types of `raw` handles and of [`Device::driver`].
 pub use gpuheap_driver as driver;
 use gpuheap_driver::fork;
 #[cfg(feature = "emulator")]
@@ -223,13 +223,13 @@ pub use heap::status::{KindStatus, MemoryStatus};
 pub use heap::usage::Usage;
 pub use kind::MemoryKind;
 pub use measure::ThreadUsage;
-/// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` returns.
+/// Shapes and host arrays, in the version that [`Target`] takes and `to_ndarray` returns.
 #[cfg(feature = "arrays")]
 pub use ndarray;
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
 pub use total_limit::TotalLimit;
-/// For the C interface: it measures a section of a program by comparing snapshots.
+/// Outstanding allocations at one moment. The C interface compares two snapshots.
 #[doc(hidden)]
 pub use track::Snapshot;
 pub use track::{
@@ -239,5 +239,5 @@ pub use track::{
 #[doc(hidden)]
 pub use track::{WalkFrames, walk_frames_by};
 
-/// Line of the program that made a call, as `#[track_caller]` finds it.
+/// Source line of a call, from `#[track_caller]`.
 type Caller = &'static std::panic::Location<'static>;

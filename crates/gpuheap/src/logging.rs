@@ -1,7 +1,7 @@
 //! Messages to the program's logger, by crate `log`.
 //!
-//! They are sent off the hot path, with no lock of the library held: a logger is code of the
-//! program, and may allocate from the heap that logs.
+//! Messages are sent off the hot path, with no lock of the library held, because the program's
+//! logger may allocate from the heap that logs.
 
 use std::cell::Cell;
 use std::fmt;
@@ -30,15 +30,15 @@ pub(crate) fn debug(target: &str, text: fmt::Arguments<'_>) {
     send(Level::Debug, target, text);
 }
 
-/// Returns `true` if a logger accepts [`debug`] messages. Checked before figures are computed that
-/// are expensive.
+/// Returns `true` if a logger accepts [`debug`] messages. Call it before computing expensive
+/// figures.
 pub(crate) fn is_wanted() -> bool {
     Level::Debug <= log::max_level()
 }
 
 thread_local! {
-    /// `true` while this thread's logger runs. Without a destructor, so that it exists at the
-    /// thread's end too.
+    /// `true` while this thread's logger runs. It has no destructor, so it can still be used while
+    /// the thread ends.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,4 +1,4 @@
-//! Each thread's count of allocations and time in memory management, while a
+//! Counts of allocations and time in memory management for each thread, kept while a
 //! [`Meter`](crate::Meter) measures threads. Without such a meter, a request only reads one
 //! counter.
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// Use of memory by one thread: every kind, from any heap.
+/// Memory use of one thread, summed over all kinds of memory and all heaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadUsage {
@@ -16,11 +16,12 @@ pub struct ThreadUsage {
     pub allocations: u64,
     /// Bytes of these allocations, as requested.
     pub allocated_bytes: u64,
-    /// Time spent in allocating and freeing, with the reclaim steps and reclaimers of a request.
+    /// Time spent in allocating and freeing, including reclaim steps and reclaimers.
     pub memory_management: Duration,
 }
 
-/// Number of meters of the process. On its own cache lines, because every request reads it.
+/// Number of the process's meters that measure a thread. On its own cache lines, because every
+/// request reads it.
 static METERS: Meters = Meters(AtomicU32::new(0));
 
 #[repr(align(128))]
@@ -36,7 +37,7 @@ thread_local! {
     static IS_TIMED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes every thread count its allocations and measure its time, until this is dropped.
+/// While a `Counting` exists, every thread counts its allocations and measures its time.
 pub(crate) struct Counting;
 
 impl Counting {
@@ -52,7 +53,7 @@ impl Drop for Counting {
     }
 }
 
-/// Returns the use of memory by this thread.
+/// Returns this thread's memory use.
 pub(crate) fn thread_usage() -> ThreadUsage {
     USED.get()
 }

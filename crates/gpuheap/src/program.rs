@@ -1,8 +1,8 @@
-//! Callbacks: code of the program that the library calls, and the destructors of its captures.
+//! Calls of the program's callbacks, and of the destructors of their captures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code of the program. A panic is caught, and its text is the error.
+/// Runs code of the program. Catches a panic, and returns its text as the error.
 pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();

@@ -1,4 +1,4 @@
-//! Settings of the environment: read once, at the first use of a default.
+//! Settings from environment variables, read once, at the first use of a default.
 //!
 //! [`TABLE`] is the only list of the variables, with their values and errors. A test compares it
 //! with `docs/environment.md`. A builder's settings take precedence.
@@ -17,7 +17,7 @@ use crate::logging;
 use crate::size::Size;
 use crate::track::Tracking;
 
-/// Settings of the environment; `None` for a variable that is not set.
+/// Settings from environment variables; `None` for a variable that is not set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Settings {
     /// Device that is opened by default.
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) track: Option<Tracking>,
     /// File into which allocations are recorded.
     pub(crate) record: Option<PathBuf>,
-    /// Access of other processes; `None` for no access.
+    /// Access of other processes; `None` also if the variable is off.
     pub(crate) publish: Option<Access>,
     /// `true` if memory is named for profilers.
     pub(crate) nvtx: Option<bool>,
@@ -45,8 +45,7 @@ pub(crate) struct Settings {
     /// Memory that may be reserved beyond the peak before free pieces are mapped together, as a
     /// fraction of the peak.
     pub(crate) slack: Option<f64>,
-    /// Number of free blocks that are examined to find a block that a stream may use without
-    /// waiting.
+    /// Number of free blocks examined to find one that a stream may use without waiting.
     pub(crate) search_depth: Option<usize>,
     /// Freed memory that the pool of a `driver` heap keeps.
     pub(crate) release_threshold: Option<Size>,
@@ -298,7 +297,7 @@ const TABLE: [Setting; 14] = [
         variable: "GPUHEAP_RELEASE_THRESHOLD",
         takes: || format!("0, {}", sizes()),
         read: |settings, text| {
-            // In other settings, a size may not be zero.
+            // `size` refuses zero. This setting accepts it.
             let kept = if text == "0" { Size::Bytes(0) } else { size(text)? };
             settings.release_threshold = Some(kept);
             Ok(())

@@ -115,8 +115,8 @@ impl fmt::Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Displays bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB as `8 bytes`.
-/// `{:#}` rounds up, so that a sufficient size still suffices when it is typed as displayed.
+/// Displays bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB as `8 bytes`. `{:#}`
+/// rounds up, so that a limit typed as displayed is never below the exact size.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 

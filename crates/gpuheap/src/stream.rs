@@ -71,8 +71,8 @@ struct DriverStream {
     completed: Arc<Completed>,
     /// The capture in which the stream was first seen; `None` for other streams.
     capture: Option<Arc<CaptureStream>>,
-    /// State to wait for, set when the stream's end is announced to a heap. Each call that enqueues
-    /// work on a foreign stream holds the read lock, so that no work follows the recorded end.
+    /// Set when the stream's end is announced to a heap. Each call that enqueues work on a foreign
+    /// stream holds the read lock, so that no work follows the recorded end.
     retired: RwLock<Option<Retired>>,
     /// `true` once `retired` is set.
     is_retired: AtomicBool,
@@ -220,7 +220,7 @@ impl Device {
     /// stream that is capturing; `raw` is `CU_STREAM_PER_THREAD` and the thread is ending; a driver
     /// error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: `Stream::foreign` requires of a foreign stream the same as this function.
+        // SAFETY: `Stream::foreign` has the requirements of this function.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Foreign) }
     }
 
@@ -250,7 +250,7 @@ impl Device {
     ///
     /// The errors of [`foreign_stream`](Device::foreign_stream).
     pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: `Stream::foreign` requires of an unannounced stream the same as this function.
+        // SAFETY: `Stream::foreign` has the requirements of this function.
         unsafe { Stream::foreign(self.context().clone(), raw, StreamOrigin::Unannounced) }
     }
 }
@@ -294,7 +294,7 @@ impl Stream {
             unsafe { context.driver().cuStreamGetCtx(raw, &mut of) }
         };
         if code == CUresult::ERROR_STREAM_CAPTURE_INVALIDATED {
-            // The error of `wrap` says how to go on.
+            // `wrap` returns an error that names the remedy.
             Stream::wrap(context.clone(), raw, origin)?;
         }
         check("cuStreamGetCtx", code)?;
@@ -309,7 +309,7 @@ impl Stream {
     }
 
     fn wrap(context: Arc<Context>, raw: CUstream, origin: StreamOrigin) -> Result<Stream, Error> {
-        // Made first, so that the stream is destroyed if its id cannot be queried.
+        // Made first: if the id cannot be queried, dropping the handle destroys the stream.
         let mut handle = DriverStream::new(context, raw, origin);
         let (mut id, mut capture) = (0, None);
         {
@@ -352,8 +352,8 @@ impl Stream {
     }
 
     /// Returns `true` if the stream was first seen while it
-    /// [captured](Stream#a-stream-that-is-first-seen-in-a-capture) a graph, so that this object
-    /// identifies it by that capture.
+    /// [captured](Stream#a-stream-that-is-first-seen-in-a-capture) a graph. This object then
+    /// identifies the stream by that capture.
     #[inline]
     pub fn is_of_capture(&self) -> bool {
         self.handle().capture.is_some()
@@ -367,8 +367,8 @@ impl Stream {
         let Some(capture) = &self.handle().capture else { return Ok(self.clone()) };
         match self.handle().membership(capture)? {
             Membership::Member => Ok(self.clone()),
-            // SAFETY: `accept_work` holds off a retirement, so the stream is alive as its maker
-            // guaranteed.
+            // SAFETY: the stream's maker keeps it alive until it is retired, and `_alive` prevents
+            // that.
             Membership::Ended => unsafe {
                 Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
             },
@@ -432,8 +432,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, which the
-    /// wait would break. The stream is unannounced and was retired, so it may have ended.
+    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, and the
+    /// wait would break the capture. The stream is unannounced and was retired, so it may have
+    /// ended.
     pub fn synchronize(&self) -> Result<(), Error> {
         let alive = match self.begin_use()? {
             Ok(alive) => alive,
@@ -443,7 +444,7 @@ impl Stream {
             return Err(SourceError::Capturing.into());
         }
         if alive.is_some() || self.handle().thread.is_some() {
-            // The wait is for an event, because a foreign stream may end meanwhile. For a thread's
+            // Waits for an event, because a foreign stream may end during the wait. For a thread's
             // own default stream, only an event covers the work that the stream waits for on the
             // legacy default stream.
             let event = self.handle().record(false)?;
@@ -465,13 +466,14 @@ impl Stream {
     }
 
     /// Returns `true` if all work enqueued so far has completed. Does not wait. For a thread's own
-    /// default stream, the legacy default stream is queried: `false` is also returned while any
-    /// other stream that was not made as non-blocking has work.
+    /// default stream, queries the legacy default stream. Work of any other stream that was not
+    /// made as non-blocking then gives `false` too.
     ///
     /// # Errors
     ///
-    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, which the
-    /// query would break. The stream is unannounced and was retired, so it may have ended.
+    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, and the
+    /// query would break the capture. The stream is unannounced and was retired, so it may have
+    /// ended.
     pub fn is_done(&self) -> Result<bool, Error> {
         let alive = match self.begin_use()? {
             Ok(alive) => alive,
@@ -530,8 +532,8 @@ impl Stream {
     }
 
     /// Returns `true` if the stream is capturing a graph: enqueued work is recorded and does not
-    /// run. The legacy default stream counts as capturing while a stream that it would have to wait
-    /// for is capturing. A [retired](Stream::is_retired) stream does not count as capturing.
+    /// run. The legacy default stream counts as capturing while any stream that it waits for is
+    /// capturing. A [retired](Stream::is_retired) stream does not count as capturing.
     ///
     /// # Errors
     ///
@@ -617,13 +619,13 @@ impl Stream {
         Ok(check(function, call(self.context().driver()))?)
     }
 
-    /// Makes the stream's context current, and keeps context and stream alive until the end of the
-    /// returned value.
+    /// Makes the stream's context current. Keeps context and stream alive until the result is
+    /// dropped.
     fn begin_enqueuing(&self) -> Result<impl Sized, Error> {
         let working = self.context().gate.work()?;
         let alive = self.accept_work()?;
         let current = self.context().enter()?;
-        // Fields are dropped in the order of their declaration, variables in the opposite order.
+        // A tuple drops its fields in order, so the context is left first.
         Ok((current, alive, working))
     }
 
@@ -753,7 +755,7 @@ impl Stream {
         self.handle().is_transient()
     }
 
-    /// Returns the capture in which the stream was first seen, if there is one.
+    /// Returns the capture in which the stream was first seen; `None` for other streams.
     #[inline]
     pub(crate) fn capture(&self) -> Option<&Arc<CaptureStream>> {
         self.handle().capture.as_ref()
@@ -804,7 +806,7 @@ impl DriverStream {
         Ok(capture.membership(self.context.driver(), self.raw_here())?)
     }
 
-    /// Returns `true` if the capture in which the stream was first seen may not have ended. Does
+    /// Returns `true` if the capture in which the stream was first seen may still be active. Does
     /// not use the handle of a stream that may have ended.
     fn may_capture(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
@@ -843,8 +845,7 @@ impl DriverStream {
         self.is_retired.load(Ordering::Acquire)
     }
 
-    /// Stores the state to wait for. An event or a completed wait is never replaced by a weaker
-    /// state.
+    /// Stores how the stream was retired. Replaces only [`Retired::Unknown`].
     fn retire_as(&self, how: Retired) {
         let mut retired = self.retired.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*retired, None | Some(Retired::Unknown)) {
@@ -872,7 +873,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Refuses a capturing stream that has no number in a capture.
+/// Returns the error for a capturing stream that a heap cannot identify.
 #[cold]
 fn refuse_unnamed(raw: CUstream) -> Error {
     ErrorKind::Capturing.error(match raw {

@@ -11,9 +11,8 @@ use crate::emu::{Options, Profile, Schedule};
 use crate::source::PlainSource;
 use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
 
-/// The emulator's checker, and not only our model, detects memory that crosses streams without
-/// order. The same program passes with `split`, and is reported with a `split` that ignores
-/// streams.
+/// The emulator reports memory that another stream reuses without order. The test's program passes
+/// with `split`, and is reported with a `split` that ignores streams.
 #[test]
 fn emulator_reports_policy_that_ignores_streams() {
     for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {

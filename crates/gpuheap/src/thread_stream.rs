@@ -21,7 +21,7 @@ use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::sync::this_thread;
 
-/// Thread with its own default stream. Lives until the thread has ended and the last
+/// A thread with its own default stream. This object lives until the thread has ended and the last
 /// [`Stream`](crate::Stream) of its default stream was dropped.
 pub(crate) struct OwnerThread {
     /// Identifier of the thread. No other thread ever has it.

@@ -35,7 +35,7 @@ struct Total {
     most: u64,
     reserved: AtomicU64,
     devices: Mutex<Vec<Arc<Part>>>,
-    /// Turn to reclaim memory from the other heaps in the last reclaim step.
+    /// The turn to reclaim memory from the other heaps, in the last reclaim step.
     turn: ReclaimTurn,
 }
 
@@ -74,7 +74,7 @@ impl TotalLimit {
         self.0.reserved.load(Ordering::Relaxed)
     }
 
-    /// Returns the count of a source of `context` that has reserved nothing.
+    /// Returns the share of a source of `context` that has reserved nothing.
     pub(crate) fn share(&self, context: &Arc<Context>) -> Share {
         let mut devices = self.0.devices.lock().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|part| part.context.strong_count() > 0);
@@ -110,7 +110,7 @@ impl TotalLimit {
     }
 }
 
-/// Bytes of one source under a total limit, if it has one.
+/// Bytes that one source counts against its total limit, if it has one.
 #[derive(Default)]
 pub(crate) struct Share {
     of: Option<(TotalLimit, Arc<Part>)>,
@@ -118,13 +118,13 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Returns the count of another source of the same device.
+    /// Returns the share of another source of the same device that has reserved nothing.
     pub(crate) fn sibling(&self) -> Share {
         Share { of: self.of.clone(), reserved: 0 }
     }
 
-    /// Counts `bytes` before a driver call takes them, unless the sum would exceed the limit.
-    /// [`settle`](Share::settle) follows the call.
+    /// Counts `bytes` before a driver call takes them, unless the sum would exceed the limit. Call
+    /// [`settle`](Share::settle) after the driver call.
     pub(crate) fn claim(&mut self, bytes: u64) -> SourceResult {
         let Some((limit, part)) = &self.of else { return Ok(()) };
         let Total { most, reserved, .. } = &*limit.0;

@@ -103,7 +103,7 @@ fn forked_child_errs_parent_works() {
             {
                 6
             }
-            // In the child an emulated device can be opened anew.
+            // In the child, an emulated device can be opened again.
             () if Device::open("emulated").and_then(|own| own.synchronize()).is_err() => 7,
             () => 0,
         };
@@ -258,7 +258,7 @@ fn child_has_separate_thread_caches() {
             });
             seen.at(Location::caller());
             if device.is_emulated() {
-                // The thread's caches from the parent are closed too.
+                // `exit` also closes the thread's caches from the parent.
                 std::process::exit(0)
             }
             end_child(0)
@@ -497,14 +497,14 @@ impl Shared {
         call();
     }
 
-    /// Expects that the call succeeds or returns the clear error.
+    /// Expects that the call succeeds or returns the error of a forked child.
     #[track_caller]
     fn expect_harmless<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());
         self.expect(call().err().is_none_or(|error| is_fork_error(&error)));
     }
 
-    /// Expects that the call returns the clear error.
+    /// Expects that the call returns the error of a forked child.
     #[track_caller]
     fn expect_refused<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());

@@ -1,5 +1,5 @@
-//! Heaps that publish, read by another process. For the process that publishes, a test starts one
-//! of the ignored tests of this file.
+//! Heaps that publish their figures to another process. The publishing process is an ignored test
+//! of this file, started by another test.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -218,7 +218,7 @@ fn resources(pid: u32) -> (u64, usize) {
     (4096 * pages, descriptors.min().unwrap())
 }
 
-/// Asks as often as once a minute for a day, and compares the resources of both processes.
+/// Asks all questions once for each minute of a day, and compares the resources of both processes.
 #[test]
 #[ignore = "another test starts it"]
 fn questioner() {

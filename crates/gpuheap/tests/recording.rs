@@ -128,7 +128,7 @@ fn recording_covers_a_section() {
     drop(recording);
     assert!(heap.memory_status().unwrap().recording.is_none());
     drop(kept);
-    // The heap is as before: frees and allocations take no lock.
+    // Once the recording has ended, frees and allocations take no lock.
     drop(heap.allocate(1000, &stream).unwrap());
     assert!(heap.allocate_cached(1000, &stream).is_some());
     let summary = traces(&path)[0].summary().clone();

@@ -22,8 +22,8 @@ const LIMIT: u64 = 64 << 20;
 /// Size in bytes of the larger requests. It is larger than the segments that small and large
 /// requests share, so the heap has to give back such segments to serve a larger request.
 const LARGER: u64 = 20 << 20;
-/// Minimum number of steps of each thread, however long they take. On a loaded machine it is enough
-/// for requests to fail.
+/// Minimum number of steps of each thread, however long they take. With this number, some requests
+/// fail even on a loaded machine.
 const LEAST_STEPS: u64 = 1000;
 /// Total bytes that the threads try to keep live.
 const LEVEL: u64 = LIMIT / 100 * 95;
@@ -43,7 +43,7 @@ fn threads_at_limit_fail_for_live() {
             short: AtomicU64::new(0),
             tried_again: AtomicU64::new(0),
             everybody: RwLock::new(()),
-            // For a larger request, Binned would take 32 MiB.
+            // `binned` would take 32 MiB for a larger request.
             larger: if pool == PoolKind::Binned { 0 } else { LARGER },
             handed_over: Mutex::new(Vec::new()),
         };

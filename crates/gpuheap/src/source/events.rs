@@ -1,4 +1,4 @@
-//! Fences, made of the driver's events, and the entry into their context.
+//! Fences made of driver events, and driver calls in the events' context.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Events {
         self.inside = None;
     }
 
-    /// Runs `work` with the heap's context current. Entering and leaving are five driver calls, and
-    /// together take as long as one call that does work.
+    /// Runs `work` with the heap's context current. Entering and leaving take five driver calls,
+    /// together as long as one call that does work.
     fn inside<R>(&mut self, work: impl FnOnce(&Context) -> SourceResult<R>) -> SourceResult<R> {
         if !self.holds {
             let _current = self.context.enter_aside()?;
@@ -99,8 +99,8 @@ impl Events {
         recorded.map(|()| Fence(fence))
     }
 
-    /// Records an event. The event may be recorded already: a stream that waits for an event waits
-    /// for the last record before the wait was enqueued, and not for later records.
+    /// Records an event. The event may have been recorded before. A wait that is already enqueued
+    /// still waits for the earlier record.
     pub(super) fn record_on(&mut self, fence: u32, stream: StreamRef) -> SourceResult {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {

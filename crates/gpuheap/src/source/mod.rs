@@ -17,7 +17,7 @@ use crate::error::failure;
 use crate::kind::MemoryKind;
 use crate::thread_stream;
 
-/// Returns `Ok` for success, or else the failure of `function` as an error of a source.
+/// Converts a result code of `function` to an error of a source.
 fn check(function: &'static str, code: CUresult) -> SourceResult {
     gpuheap_driver::check(function, code).map_err(failure)
 }
@@ -28,7 +28,7 @@ impl From<HostBorrowed> for SourceError {
     }
 }
 
-/// Returns the handle under which the calling thread passes a heap's stream to the driver.
+/// Returns the driver's handle of a heap's stream for the calling thread.
 pub(crate) fn raw(stream: StreamRef) -> CUstream {
     let handle = stream.raw();
     handle.thread().map_or(CUstream(handle.0), thread_stream::handle)
@@ -42,7 +42,7 @@ fn name_pool(context: &Context, kind: MemoryKind, address: u64, bytes: u64) {
     }
 }
 
-/// Ends the name of a range that begins at an address.
+/// Removes the name of the range that begins at `address`.
 fn unname_pool(context: &Context, address: u64) {
     if let Some(names) = context.memory_names.get() {
         names.remove_pool(address);

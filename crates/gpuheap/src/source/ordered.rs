@@ -41,7 +41,7 @@ impl OrderedSource {
         let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
         let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
-        // Zero means no bound, so a limit below one step is left to the heap's own check.
+        // The driver reads zero as no bound. Only the heap enforces a limit below one step.
         properties.max_size = bound.filter(|bound| *bound <= MOST_PASSED).unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
@@ -100,8 +100,8 @@ impl Drop for OrderedSource {
 impl MemorySource for OrderedSource {
     fn take(&mut self, bytes: u64, stream: StreamRef) -> SourceResult<Segment> {
         let size = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        // The memory would belong to the graph: the graph's launches, and not the block, would
-        // decide how long the memory lives.
+        // During a capture the memory would belong to the graph. The graph's launches, and not the
+        // block, would decide how long the memory lives.
         self.events.refuse_capturing(stream)?;
         let (pool, mut address) = (self.pool, 0);
         self.events.call("cuMemAllocFromPoolAsync", |context| {
@@ -147,17 +147,16 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// Assumes that the pool can give back all unused memory. In fact, unused memory that shares a
-    /// step with memory in use stays.
+    /// Returns an upper bound: unused memory that shares a step with memory in use stays in the
+    /// pool.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// If other memory of the pool is in use, returns all bytes of
-    /// [`regained`](MemorySource::regained). The driver does not report which steps of the pool are
-    /// in use.
+    /// If other memory of the pool is in use, all bytes of [`regained`](MemorySource::regained) may
+    /// stay: the driver does not report which steps of the pool are in use.
     fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })

@@ -36,7 +36,7 @@ pub(crate) struct PlainSource {
     reserved_peak: u64,
     /// Virtual memory that [`pages`](MemorySource::pages) returns; `None` before its first use.
     vmm: Option<Vmm>,
-    /// Bytes of the plain allocations under a total limit.
+    /// Bytes of the plain allocations that count against a total limit.
     share: Share,
 }
 
@@ -71,7 +71,7 @@ impl MemorySource for PlainSource {
     fn give_back(&mut self, segment: Segment) -> SourceResult {
         let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
-        // Another heap may have and name the address as soon as it is free.
+        // Removed before the free: afterwards another heap may get the address and name it.
         unname_pool(&self.events.context, segment.address);
         let freed = self.events.call(function, |context| {
             let driver = context.driver();
@@ -222,7 +222,7 @@ impl PlainSource {
         }
     }
 
-    /// Counts the memory that the source takes under a total limit.
+    /// Counts the source's memory against a total limit.
     pub(crate) fn under(mut self, total: Option<&TotalLimit>) -> PlainSource {
         let share = total.map(|total| total.share(&self.events.context));
         self.share = share.unwrap_or_default();
@@ -300,7 +300,7 @@ impl PlainSource {
         Ok(address)
     }
 
-    /// Returns the granules of a small segment: one, unless the driver placed it across a border.
+    /// Returns the granules of a small segment: two if the segment crosses a border, else one.
     fn granule_range(segment: Segment) -> std::ops::RangeInclusive<u64> {
         segment.address / GRANULE..=(segment.address + segment.bytes - 1) / GRANULE
     }

@@ -16,8 +16,8 @@ use crate::error::driver_error;
 use crate::kind::MemoryKind;
 use crate::total_limit::Share;
 
-/// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. No work
-/// may use that memory at the drop, unless it was [left](Vmm::leave).
+/// Virtual memory of one heap on a device. Dropping this gives back all remaining memory. Unless
+/// [`leave`](Vmm::leave) was called, no work may use that memory at the drop.
 ///
 /// No call of this type is ordered on a stream.
 pub(super) struct Vmm {
@@ -33,7 +33,7 @@ pub(super) struct Vmm {
     /// Failed mappings that are still to be undone.
     strays: Vec<Stray>,
     created: u64,
-    /// Bytes of the physical memory under a total limit.
+    /// Bytes of the physical memory that count against a total limit.
     pub(super) share: Share,
     /// Bytes that the source has reserved as plain allocations.
     pub(super) beside: u64,
@@ -90,15 +90,13 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     }
 }
 
-/// Queries the properties that are needed before use.
+/// Queries the granularity of the device's virtual memory, and whether it supports RDMA.
 fn query_properties(context: &Context) -> SourceResult<VirtualMemory> {
     let (driver, device) = (context.driver(), context.ordinal());
     let (mut rdma, mut granule) = (0, 0);
     let properties = CUmemAllocationProp::device(device);
     let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    // The smallest granularity, so that little is lost to rounding. The recommended granularity, at
-    // which the driver maps best, is the same on an H200. The policy chooses the sizes of larger
-    // chunks.
+    // The minimum loses the least to rounding. On an H200 it equals the recommended granularity.
     let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let _current = context.enter_aside()?;
     // SAFETY: all pointers are valid for their calls.
@@ -169,8 +167,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives the device, and other devices that read its memory, access to a mapped range, in one
-    /// call. The time for a chunk does not depend on the chunk's size.
+    /// Gives access to a mapped range, in one call, to the device and to the devices that read its
+    /// memory. The time for a chunk does not depend on the chunk's size.
     fn allow(&mut self, address: u64, bytes: u64) -> SourceResult {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -238,7 +236,7 @@ impl Pages for Vmm {
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.clear_strays_at(address, bytes)?;
-        // Another heap may have and name the addresses as soon as they are free.
+        // Removed before the free: afterwards another heap may get the addresses and name them.
         unname_pool(&self.context, address);
         let freed = self.call("cuMemAddressFree", |driver| {
             // SAFETY: the driver frees these addresses only if this heap reserved them; otherwise
@@ -344,8 +342,8 @@ impl Vmm {
         self.reserved.clear();
     }
 
-    /// Gives back all mappings, memory and addresses when the heap or the context ends. No work
-    /// uses them then.
+    /// Gives back all mappings, memory and addresses when the heap or the context ends. No work may
+    /// use them.
     pub(super) fn give_all_back(&mut self) {
         if self.context.check_alive() == Err(Gone::Forked) {
             return;
@@ -358,7 +356,7 @@ impl Vmm {
         let strays = strays.map(|Stray { address, bytes, .. }| (address, bytes));
         let mapped: Vec<_> = mapped.chain(strays).collect();
         // These objects belong to the process and not to a context: no context has to be current,
-        // and a reset keeps them. On a failure they end with the process.
+        // and a reset keeps them. If a call fails, its object lives until the process ends.
         let driver = self.context.driver();
         // SAFETY: these maps hold only memory of this heap, and the caller waited for its last use.
         unsafe {
@@ -459,7 +457,7 @@ mod tests {
         for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
             emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
             assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
-            // Repeats the failing call with an undo that fails at first.
+            // Repeats the failing call. Its first attempt to undo the mapping fails too.
             emulator.set_faults(FaultPlan::new([
                 Fault::nth(symbol, nth, failing),
                 Fault::nth("cuMemUnmap", 1, failing),

@@ -35,7 +35,7 @@ impl<T> Lock<T> {
         Lock { word: Word::opened(), line: Mutex::new(()), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock. A thread that holds it already deadlocks, as with a mutex.
+    /// Takes the lock. Deadlocks if the thread already holds the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, T> {
         let inside = self.word.enter().unwrap_or_else(|| self.wait());
@@ -44,7 +44,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) -> Inside<'_> {
-        // A panic with the lock held would be a bug of this crate; the value is still used.
+        // Ignores poison: the mutex guards no data.
         let _first = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         self.word.wait()
     }

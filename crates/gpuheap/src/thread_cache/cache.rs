@@ -46,8 +46,8 @@ pub(crate) struct ThreadCache {
     /// `true` if the heap neither fills nor tracks blocks.
     is_plain: OwnedU64,
     /// Size up to which the cache keeps several blocks of each size. Another thread sets it while
-    /// the cache is empty and the word is closed. `caches_large` is not zero if the last larger
-    /// block is cached too.
+    /// the cache is empty and the word is closed. If `caches_large` is not zero, the cache also
+    /// keeps the last freed block above that size.
     pub(crate) small: OwnedU64,
     caches_large: OwnedU64,
     /// Maximum number of bytes in the cache. `cached` is the number of bytes in it now.
@@ -66,7 +66,7 @@ pub(crate) struct ThreadCache {
     /// number of these blocks that found no slot.
     remote_frees: RemoteFrees,
     unwanted: OwnedU64,
-    /// Index at which the next search begins for an empty place in another cache's remote frees.
+    /// Index at which the next search for an empty place in another cache's remote frees begins.
     next_place: OwnedU64,
     pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
@@ -343,8 +343,8 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Adds this cache's own counts to `stats`, and does not keep the owner out. Counts that caches
-    /// share are the own counts of one of them.
+    /// Adds this cache's own counts to `stats`, even while the owner uses the cache. Counts that
+    /// caches share are the own counts of one of those caches.
     pub(crate) fn add_own_counts(&self, stats: &mut RunningStats) {
         self.own.add_counts(stats);
     }
@@ -424,9 +424,9 @@ impl ThreadCache {
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Stops the caches in `others` from using this cache's counters: they use the counters of one
-    /// of them instead. Call it with the store's lock held, after this cache was closed and its
-    /// counts were merged.
+    /// Moves the caches in `others` that share this cache's counters to the counters of one of
+    /// these caches. Call it with the store's lock held, after this cache was closed and its counts
+    /// were merged.
     pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
@@ -486,7 +486,7 @@ impl ThreadCache {
         self.heap.lock().take()
     }
 
-    /// Marks the cache as never to be reused.
+    /// Marks the cache so that it is never reused.
     pub(crate) fn mark_spent(&self) {
         self.stop();
         self.closed.set(SPENT);

@@ -50,8 +50,8 @@ impl Counts {
         stats.add(self.moved(OwnedU64::take));
     }
 
-    /// Adds all counts to `stats` and keeps them. The owning thread may change them meanwhile: the
-    /// sums are exact while it neither allocates nor frees.
+    /// Adds all counts to `stats` and keeps them. The sums are exact only if the owning thread
+    /// neither allocates nor frees meanwhile.
     pub(crate) fn add_counts(&self, stats: &mut RunningStats) {
         stats.add(self.moved(OwnedU64::get));
     }

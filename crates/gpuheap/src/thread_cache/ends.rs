@@ -9,17 +9,16 @@ use crate::fork;
 static FREE: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
 
 impl ThreadCache {
-    /// Flushes a cache of this thread, because the thread ends or needs the place for another
-    /// cache. Blocks that came from the cache may live on.
+    /// Flushes a cache of this thread when the thread ends or needs the place for another cache.
+    /// Blocks that came from the cache may still be live.
     pub(crate) fn end(&'static self) {
         // Checked before any lock is taken: in a forked child, a thread of the parent may have held
         // that lock.
         if self.is_forked() {
             return;
         }
-        // Does not keep the heap alive. Otherwise an ending thread could drop the last reference to
-        // the heap. The driver may have destroyed its own thread-local state of that thread
-        // already.
+        // Takes no reference to the heap. An ending thread could drop the last one, after the
+        // driver destroyed its own state of the thread.
         if !self.heap.lock().as_ref().is_some_and(|heap| heap.close_cache(self)) {
             self.abandon();
             free(self);
@@ -30,16 +29,16 @@ impl ThreadCache {
 pub(crate) fn unused() -> &'static ThreadCache {
     let taken = lock_free().and_then(|mut free| {
         let cache = free.pop()?;
-        // Adopted before the lock is released: a late return of the cache must not add it to the
-        // list again.
+        // Adopted before the lock is released, so that a concurrent [`free`] cannot add the cache
+        // to the list again.
         cache.adopt();
         Some(cache)
     });
     taken.unwrap_or_else(|| Box::leak(Box::default()))
 }
 
-/// Locks the list of caches without a heap and a thread. In a forked child, another thread of the
-/// parent may have held the lock; then returns `None`.
+/// Locks the list of caches without a heap and a thread. Returns `None` in a forked child if
+/// another thread of the parent held the lock.
 pub(crate) fn lock_free() -> Option<MutexGuard<'static, Vec<&'static ThreadCache>>> {
     if fork::count() > 0 {
         return FREE.try_lock().ok();

@@ -9,7 +9,7 @@ use super::cache::ThreadCache;
 const MOST: usize = 64;
 
 thread_local! {
-    /// The cache that was found last. Without a destructor, so that the access is cheap.
+    /// The cache that was found last. It has no destructor, so access is cheap.
     static LAST: Cell<Option<CacheEntry>> = const { Cell::new(None) };
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
 }
@@ -55,14 +55,14 @@ pub(crate) fn each(mut visit: impl FnMut(&'static ThreadCache)) {
     });
 }
 
-/// Returns `true` if this thread can have caches. It cannot while its thread-local variables are
-/// destroyed, nor in a signal handler that interrupted an access.
+/// Returns `true` if this thread can have caches. Returns `false` while its thread-local variables
+/// are destroyed, and in a signal handler that interrupted an access.
 pub(crate) fn is_available() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 
-/// Removes an unused cache of this thread from the thread's list and returns it: a closed cache of
-/// `store`, or else a cache without a heap, for which `is_free` returns `true`.
+/// Removes an unused cache from this thread's list and returns it: a closed cache of `store`, or
+/// else a cache for which `is_free` returns `true`.
 pub(crate) fn unused(
     store: u64,
     is_free: impl Fn(&ThreadCache) -> bool,

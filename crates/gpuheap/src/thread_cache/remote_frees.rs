@@ -19,7 +19,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Number of places for blocks in the remote frees of one cache.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Number of places that a thread searches for an empty place.
+/// Number of places that a thread checks for an empty one.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
@@ -77,8 +77,8 @@ impl RemoteFrees {
         None
     }
 
-    /// Returns `true` if a block was put in since the last search. The next search may be the first
-    /// to see a block that is put in during a search.
+    /// Returns `true` if a block was put in since the last search. A block that is put in during a
+    /// search may be found only by the next search.
     #[inline]
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)

@@ -9,15 +9,15 @@
 
 use crate::sync::OwnedU64;
 
-/// Maximum number of blocks in one bin. Eight serve a thread with sixteen blocks in flight of
-/// twelve sizes (`threads` of `benches/peers`) without a miss, and take two cache lines.
+/// Maximum number of blocks in one bin. With eight, a thread that has sixteen blocks in flight, of
+/// twelve sizes, never misses (`threads` of `benches/peers`). Eight blocks take two cache lines.
 const DEPTH: usize = 8;
 
-/// Smallest size with its own bins, as a power of two.
+/// Base-2 logarithm of the smallest size with its own bins.
 const FIRST: u32 = 9;
-/// Largest size that is kept, as a power of two: 128 MiB.
+/// Base-2 logarithm of the largest cached size: 128 MiB.
 const LAST: u32 = 27;
-/// Bins of each doubling, as a power of two.
+/// Base-2 logarithm of the number of bins for each doubling of the size.
 const SPLIT: u32 = 2;
 
 /// Number of bins.
@@ -116,8 +116,8 @@ impl CacheSlots {
             }
         }
         if is_empty {
-            // This store may set a bit again that another thread cleared. The bit is then cleared
-            // later.
+            // This store may set a bit again that another thread cleared. A later search clears
+            // that bit.
             word.set(word.get() & !bit);
         }
         best

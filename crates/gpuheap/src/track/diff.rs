@@ -67,7 +67,7 @@ impl Snapshot {
             }
         }
         let changed = sites.into_values().filter(|(_, allocations, bytes)| {
-            // An equal number of allocations with other sizes is a change too.
+            // An equal number of allocations with another sum of bytes is a change too.
             *allocations != 0 || *bytes != 0
         });
         let show = |(site, allocations, bytes): (&Arc<Site>, i64, i64)| Change {

@@ -103,7 +103,7 @@ impl Tracker {
         })
     }
 
-    /// Returns `true` if allocations pass here: they are tracked, recorded or named.
+    /// Returns `true` if allocations are tracked, recorded or named.
     pub(crate) fn is_on(&self) -> bool {
         self.tracking != Tracking::Off
             || self.is_recording.load(Ordering::Relaxed)
@@ -138,7 +138,7 @@ impl Tracker {
         }
     }
 
-    /// Returns the recording; `None` if allocations are not recorded.
+    /// Returns the status of the recording; `None` if allocations are not recorded.
     pub(crate) fn recording(&self) -> Option<RecordingStatus> {
         Some(self.current()?.status())
     }
@@ -160,8 +160,8 @@ impl Tracker {
         self.tracking
     }
 
-    /// Records an allocation for the line `at`. A chain of `#[track_caller]` functions passed on
-    /// this line. `stream` is the driver's id of the stream; 0 for memory without a stream. Returns
+    /// Records an allocation that the line `at` requested. `#[track_caller]` functions passed that
+    /// line on. `stream` is the driver's id of the stream; 0 for memory without a stream. Returns
     /// `None` if allocations are not tracked, recorded or named.
     #[inline]
     pub(crate) fn allocated(
@@ -254,8 +254,8 @@ impl Tracker {
         all.into_iter().map(show).collect()
     }
 
-    /// Returns how much is outstanding at each site now. Takes one step for each site, however many
-    /// allocations the site has.
+    /// Returns the number and the bytes of each site's outstanding allocations. The time grows with
+    /// the number of sites, not of allocations.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let sites = match self.tracking {
             Tracking::Off => Vec::new(),
@@ -264,8 +264,8 @@ impl Tracker {
         Snapshot::new(self.tracking, sites)
     }
 
-    /// Returns the few lines that hold the most of a kind of memory, most bytes first. Resolves no
-    /// stack.
+    /// Returns the three lines that hold the most bytes of a kind of memory, most bytes first.
+    /// Resolves no stack.
     pub(crate) fn consumers(&self, kind: MemoryKind) -> Vec<Consumer> {
         const SHOWN: usize = 3;
         let mut lines: FxHashMap<Caller, Consumer> = FxHashMap::default();
@@ -326,7 +326,7 @@ impl Tracker {
         let time = Instant::now();
         let mut state = self.lock();
         let state = &mut *state;
-        // Identifiers end at four billion outstanding allocations; further ones are not tracked.
+        // There are four billion identifiers. Further outstanding allocations are not tracked.
         let index = match state.vacant.pop() {
             Some(index) => index,
             None => u32::try_from(state.records.len()).ok().filter(|index| *index < u32::MAX)?,

@@ -102,7 +102,7 @@ pub fn walk_frames_by(walk: WalkFrames) {
     let _ = WALK_FRAMES.set(walk);
 }
 
-/// Returns the line of an allocation: of the interpreter's innermost frame, else `at`.
+/// Returns the line of an allocation: the line of the interpreter's innermost frame, or else `at`.
 pub(super) fn line(at: Caller) -> String {
     let mut line = None;
     if let Some(walk) = WALK_FRAMES.get() {
@@ -223,8 +223,8 @@ impl Recorder {
         self.report_stop(state);
     }
 
-    /// Records a free. Call it before the memory is given back, because another thread may then
-    /// get the address.
+    /// Records a free. Call it before the memory is given back: afterwards another thread may get
+    /// the address.
     pub(super) fn freed(
         &self,
         kind: MemoryKind,
@@ -344,8 +344,9 @@ impl Recorder {
         state.capture.end(time, "");
     }
 
-    /// Ends the capture at the exit of the process. If the state stays locked, leaves the capture
-    /// as it is: it can be read. A signal handler may call `exit` while its thread writes a record.
+    /// Ends the capture at the exit of the process. If a signal handler called `exit` while its
+    /// thread wrote a record, the state stays locked. The capture is then left as it is, and can be
+    /// read.
     fn exit(&self) {
         if self.forks == fork::count()
             && let Some(state) = capture::lock_at_exit(&self.state)

@@ -249,7 +249,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Maximum number of a site's threads that are displayed. The field has all of them.
+/// Maximum number of a site's threads that are displayed. [`Leak::threads`] has all of them.
 const THREADS: usize = 8;
 
 impl fmt::Display for ThreadShare {
@@ -280,7 +280,7 @@ impl fmt::Display for Many {
     }
 }
 
-/// A duration in the unit that people would use.
+/// A duration, displayed in a readable unit.
 pub(super) struct Age(pub(super) Duration);
 
 impl fmt::Display for Age {

@@ -34,7 +34,7 @@ impl SiteKey {
         SiteKey { words, len: 2 + frames }
     }
 
-    /// Makes a key that differs from the keys of all stacks.
+    /// Makes a key that differs from the key of every stack.
     #[cfg(test)]
     pub(super) fn from_number(number: usize) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
@@ -58,7 +58,7 @@ pub(super) struct Sites {
     lines: FxHashMap<Location<'static>, Caller>,
     all: Vec<SiteEntry>,
     vacant: Vec<u32>,
-    /// Number of sites at which sites without outstanding allocations are removed.
+    /// At this number of sites, sites without outstanding allocations are removed.
     sweep_at: usize,
 }
 

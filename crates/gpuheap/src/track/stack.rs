@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-/// Maximum number of frames that are kept of a stack, gpuheap's own frames included.
+/// Maximum number of frames kept of a stack, including gpuheap's own frames.
 pub(super) const DEPTH: usize = 64;
 
 /// Writes the return addresses of this thread's stack, innermost first, and returns their number.
@@ -286,13 +286,13 @@ impl Resolved {
 const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 
 /// Returns the index of the frame that called gpuheap's C interface, or a CUDA function that
-/// gpuheap replaces. Returns `None` for a caller in Rust. Functions of the C++ header are gpuheap's
-/// too.
+/// gpuheap replaces. Returns `None` for a caller in Rust. Functions of gpuheap's C++ header count
+/// as the C interface.
 fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     const OF_CUDA: [&str; 5] =
         ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
-    /// Maximum number of frames between two such entries, such as a function and an exported symbol
-    /// of the same name that calls it.
+    /// Number of frames after an entry that are searched for another entry. For example, an
+    /// exported symbol calls a function of the same name.
     const BETWEEN: usize = 12;
     let is_entry = |frame: &Frame| {
         let name = frame.name.as_deref().unwrap_or("");

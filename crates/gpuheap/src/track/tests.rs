@@ -1,4 +1,4 @@
-//! The tracker with made-up addresses: no device is involved.
+//! Tests of the tracker with made-up addresses, without a device.
 
 use crate::Caller;
 use std::panic::Location;
@@ -72,7 +72,7 @@ fn leaks_group_by_line_and_kind() {
     assert!(leaks.sites[2].oldest > leaks.sites[2].youngest);
     let [only] = &leaks.sites[2].threads[..] else { panic!("{leaks}") };
     assert_eq!((only.allocations, only.bytes, only.ended), (2, 16, false));
-    // Miri gives its threads no names that the system knows.
+    // Under Miri, threads have no name in the operating system.
     if !cfg!(miri) {
         let name: String = thread::current().name().unwrap().chars().take(15).collect();
         assert_eq!(only.name, name);

@@ -235,8 +235,8 @@ impl Drop for Guard {
     }
 }
 
-/// Reports the outstanding allocations of an ended thread. Other threads may have freed all of them
-/// in between.
+/// Reports the outstanding allocations of an ended thread, unless other threads have freed all of
+/// them meanwhile.
 fn report(tracker: &Tracker, thread: &Identity, place: u32) {
     let leaks = tracker.leaks_by_thread(Some(place));
     if leaks.is_empty() {

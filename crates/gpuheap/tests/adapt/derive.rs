@@ -41,8 +41,8 @@ struct Constant<A, const N: usize> {
     of: Nothing,
 }
 
-/// A struct whose bounds also hold for the adapted type. Its lifetime, and the parameters that are
-/// not adapted, stay.
+/// A struct whose bounds also hold for the adapted type. The adapted type keeps the lifetime, and
+/// the parameters that are not adapted.
 #[derive(Adapt, Debug)]
 struct Bounded<'a, A: Debug, U, T>
 where
@@ -58,7 +58,7 @@ where
     kept: Vec<T>,
 }
 
-/// A unit type. It has no rule, and needs none.
+/// A unit of length. It has no rule for `adapt`, and needs none.
 #[derive(Debug)]
 struct Metres;
 

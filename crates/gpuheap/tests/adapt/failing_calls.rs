@@ -1,5 +1,5 @@
-//! Fails every driver call of a scenario with adapted structures in turn. Each time the result is
-//! an error value or a successful retry, the statistics are exact, and nothing is lost.
+//! Fails each driver call of a scenario with adapted structures, one call in each run. Every run
+//! ends with an error value or a successful retry. Its statistics are exact, and no memory is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
@@ -31,7 +31,7 @@ fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
 }
 
 /// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
-/// made the call that was to fail.
+/// made that call.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();

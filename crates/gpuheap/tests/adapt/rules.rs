@@ -1,4 +1,4 @@
-//! A rule for each kind of structure, tested in both directions.
+//! Tests of the rule for each kind of structure, in both directions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ use crate::support::{assert_all_returned, device, heap};
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
-/// Runs a test with targets of every kind, and asserts that all memory came back.
+/// Runs a test with a target of every kind of memory. Asserts that all memory is returned.
 fn on_every_kind(test: impl Fn(&Target) -> Result<(), Error>) {
     let device: Device = device(1 << 30, Schedule::Seeded(3));
     let heap: Heap = heap(&device, PoolKind::Split);

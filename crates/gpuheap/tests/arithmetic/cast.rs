@@ -63,8 +63,8 @@ fn a_bool_is_0_or_1() {
     bench.end();
 }
 
-/// `cu` and `narrow` convert arrays of a device on that device, with results equal to a conversion
-/// on the host.
+/// `cu` and `narrow` convert device arrays on the device. The results equal a conversion on the
+/// host.
 #[test]
 fn device_cast_matches_host() {
     fn check<T: Reference>(bench: &Bench, from: MemoryKind, to: MemoryKind)

@@ -1,5 +1,5 @@
-//! Fails every driver call of a scenario with arithmetic in turn. Each time the result is an error
-//! value or a successful retry, the statistics are exact, and nothing is lost.
+//! Fails each driver call of a scenario with arithmetic, one call in each run. Every run ends with
+//! an error value or a successful retry. Its statistics are exact, and no memory is lost.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Error, Heap, PoolKind, Stream};
@@ -33,7 +33,7 @@ fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
 }
 
 /// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
-/// made the call that was to fail.
+/// made that call.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
@@ -61,7 +61,7 @@ fn failing_call_errs_or_recovers() {
     }
 }
 
-/// A kernel that does not fit into the device's memory is loaded once memory was given back.
+/// If a kernel does not fit into the device's memory, reclaim steps make room for it.
 #[test]
 fn loading_runs_the_reclaim_steps() {
     let device = emulated(96 << 20, Schedule::Seeded(1));

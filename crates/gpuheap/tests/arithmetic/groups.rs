@@ -136,7 +136,7 @@ fn group_rows_accept_any_axes() {
     assert_eq!((counts.kind(), counts.to_vec().unwrap()), (pinned.kind(), vec![1, 3]));
     assert_eq!(flags.mean_by_key(&pinned, 2).unwrap().kind(), gpuheap::MemoryKind::Device);
     assert_eq!(pinned.sum_by_key(&keys, 2).unwrap().as_slice().unwrap()[..], [0, 3]);
-    // Tests no values, no rows, and no groups.
+    // Tests arrays without values, without rows, and without groups.
     let narrow = a.reshape((4, 6)).unwrap().copy_slice(ndarray::s![.., 0..0]).unwrap();
     assert_eq!(narrow.sum_by_key(&keys, 2).unwrap().shape(), [2, 0]);
     assert!(narrow.sum_by_key(&keys, 1).is_err());

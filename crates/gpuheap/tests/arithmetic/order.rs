@@ -186,8 +186,8 @@ fn operands_of_other_device_are_refused() {
     }
 }
 
-/// A result is right, or is an error that says that an operand was freed. While a result is being
-/// computed, no other thread gets an operand's memory.
+/// A result is either correct or an error about a freed operand. While a result is being computed,
+/// no other thread gets an operand's memory.
 #[test]
 fn threads_free_operands_meanwhile() {
     for seed in 0..8 {

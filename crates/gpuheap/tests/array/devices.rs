@@ -8,7 +8,7 @@ use crate::create::KINDS;
 use crate::support::{assert_all_returned, emulated, heap, on_real_gpu};
 
 fn two(profile: impl Fn() -> Profile, schedule: Schedule) -> [Device; 2] {
-    // Uses the first two GPUs of a machine, if the environment says that it has two.
+    // Uses the first two GPUs of the machine.
     if std::env::var_os("GPUHEAP_TEST_TWO_DEVICES").is_some() {
         return ["cuda:0", "cuda:1"].map(|name| Device::open(name).unwrap());
     }
@@ -155,7 +155,7 @@ fn peer_device_uses_reachable_array() {
 }
 
 /// Peer access is set for each mapping. Tests memory mapped before a peer's first use, memory
-/// mapped later, and a range stitched of both.
+/// mapped later, and a range stitched from both.
 #[test]
 fn peer_reaches_all_mapped_memory() {
     const BYTES: usize = 4 << 20;

@@ -1,5 +1,5 @@
-//! Fails every driver call of a scenario with arrays in turn. Each time the result is an error
-//! value or a successful retry, the statistics are exact, and nothing is lost.
+//! Fails each driver call of a scenario with arrays, one call in each run. Every run ends with an
+//! error value or a successful retry. Its statistics are exact, and no memory is lost.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
@@ -44,7 +44,7 @@ fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<()
 }
 
 /// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
-/// made the call that was to fail.
+/// made that call.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let profile = || Profile::with_memory(96 << 20).without_context();
     let devices = vec![profile(), profile()];

@@ -10,7 +10,7 @@ use gpuheap_pool::testing::Random;
 use crate::failing::{assert_errs_or_recovers, with_failing_call};
 use crate::support::{assert_all_returned, assert_no_findings, device, emulated};
 
-/// Settings with pieces so small that a test copies many, and with several threads on any machine.
+/// Settings with small pieces, so that a test copies many, and with several threads on any machine.
 const SMALL: Staging = Staging { threads: 3, piece: 64 << 10, slots: 2, threshold: 256 << 10 };
 
 fn staged(device: &Device, staging: Staging) -> Heap {
@@ -21,7 +21,7 @@ fn numbers(count: usize, seed: u64) -> Vec<u32> {
     (0..count as u64).map(|n| (n * 2_654_435_761 + seed) as u32).collect()
 }
 
-/// Returns the number of copies with this driver call that the emulator executed.
+/// Returns how often the emulator executed a driver call; `None` on a real GPU.
 fn copies(device: &Device, symbol: &str) -> Option<u64> {
     device.emulator().map(|emulator| emulator.calls_of(symbol))
 }

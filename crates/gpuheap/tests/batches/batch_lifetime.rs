@@ -262,7 +262,7 @@ fn the_callers_own_arrays_survive() {
             assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
         }
     }
-    // If the target has another kind of memory, the batch has a copy that is freed with it.
+    // If the target has another kind of memory, the batch has a copy that is freed with the batch.
     let pinned = target.kind(MemoryKind::Pinned);
     let up = pinned.batches([shared.clone()]).next().unwrap().unwrap();
     assert!(up.is_freed() && !shared.is_freed());

@@ -1,5 +1,5 @@
-//! Fails every driver call of a scenario with batches in turn. Each time the result is an error
-//! value or a successful retry, the statistics are exact, and nothing is lost.
+//! Fails each driver call of a scenario with batches, one call in each run. Every run ends with an
+//! error value or a successful retry. Its statistics are exact, and no memory is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Error, Heap, Staging, Target};

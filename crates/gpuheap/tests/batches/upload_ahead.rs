@@ -115,7 +115,7 @@ fn short_memory_reduces_batches_ahead() {
     }
 }
 
-/// If a batch is too large for the heap, its turn is an error, and later batches follow.
+/// If a batch is too large for the heap, its turn returns an error, and later batches follow.
 #[test]
 fn oversized_batch_errs_at_its_turn() {
     let device = emulated(1 << 30, Schedule::Seeded(9));
@@ -140,8 +140,8 @@ fn oversized_batch_errs_at_its_turn() {
     }
 }
 
-/// Enqueues work and does not wait for it, on the target's stream and on another, with staging,
-/// under many schedules. A thread uploads the batches of every third schedule.
+/// Enqueues work on the target's stream and on another stream, and does not wait for it. Copies are
+/// staged. Runs under many schedules, and a thread uploads the batches of every third schedule.
 #[test]
 fn order_holds_whatever_runs_when() {
     let staging = Staging { threads: 2, piece: 32 << 10, slots: 2, threshold: 64 << 10 };

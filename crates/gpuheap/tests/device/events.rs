@@ -38,7 +38,7 @@ fn event_orders_streams_without_blocking() {
         // The reader's work stays ordered after the write, even if the event is dropped.
         drop(written);
         assert!(read(&target, &device).iter().all(|byte| *byte == 7), "{schedule:?}");
-        // The write below is ordered after the read only by this wait.
+        // Only this wait orders the write below after the read.
         writer.wait(&reader.record().unwrap()).unwrap();
         fill(&source, 8, &writer);
         source.free_on(&writer).unwrap();

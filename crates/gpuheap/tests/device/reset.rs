@@ -168,8 +168,8 @@ fn reset_keeps_context_references() {
     let again = reset(fresh);
     drop(again);
     assert_eq!(emulator.usage(0).context, 0, "nobody holds it");
-    // SAFETY: the call takes no pointer, and the emulator refuses to release more often than was
-    // retained.
+    // SAFETY: the call takes no pointer, and the emulator refuses to release a reference that was
+    // not retained.
     let released = unsafe { gpuheap_driver::Driver::cuDevicePrimaryCtxRelease_v2(&*emulator, 0) };
     assert_eq!(released, CUresult::ERROR_INVALID_CONTEXT, "there is no reference left over");
 }

@@ -198,7 +198,8 @@ fn in_key_destructors() {
 static USED: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Hands a heap and the number of the next round to the key's destructor, which runs in that round.
+/// Sets the key to a heap and the number of the next round. The key's destructor runs in that
+/// round.
 fn leave_to_key(late: Box<(Heap, u32)>) {
     let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
     // SAFETY: the key is valid, and only its destructor uses the box that it points to.

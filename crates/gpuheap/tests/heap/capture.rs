@@ -400,7 +400,7 @@ fn graph_runs_on_kept_memory() {
     assert_all_returned(&device, &heap, "a graph");
 }
 
-/// A graph may use memory that was freed during its capture. A heap that ends then leaves that
+/// A graph may use memory that was freed during its capture. If the heap ends, it leaves that
 /// memory allocated.
 #[test]
 fn heap_ending_in_capture_keeps_graph() {

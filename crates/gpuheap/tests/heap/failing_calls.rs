@@ -1,5 +1,5 @@
-//! Fails every driver call of a scenario in turn. Each time the result is an error value or a
-//! successful retry, the statistics are exact, and nothing is lost.
+//! Fails each driver call of a scenario, one call in each run. Every run ends with an error value
+//! or a successful retry. Its statistics are exact, and no memory is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
@@ -31,7 +31,7 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
 }
 
 /// Runs the scenario with one call failing. Returns the number of errors, including errors in
-/// destructors, and whether the scenario made the call that was to fail.
+/// destructors, and whether the scenario made that call.
 fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool) {
     let device = emulated(96 * MIB, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
@@ -69,7 +69,7 @@ fn sweep(limited: bool) {
     }
 }
 
-// Two tests, because they take most of this suite's time, and run at the same time.
+// These are two tests so that they run at the same time: they take most of this suite's time.
 
 #[test]
 fn failing_call_errs_or_recovers() {

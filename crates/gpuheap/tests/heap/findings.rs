@@ -98,7 +98,8 @@ fn findings_name_block_and_free() {
     insta::assert_snapshot!(texts.join("\n"));
 }
 
-/// The next block of `stitched` has the same bytes at other addresses, none of which was used.
+/// The next block of `stitched` has the same bytes at other addresses. No work used those
+/// addresses.
 #[test]
 fn unordered_reuse_is_found_by_bytes() {
     for schedule in schedules() {
@@ -134,7 +135,7 @@ fn unordered_reuse_is_found_by_bytes() {
     }
 }
 
-/// Runs one read of a recycled block, on a device with a heap that fills with zeros.
+/// Reads a recycled block, on a device whose heap fills blocks with zeros.
 fn read_recycled(
     pool: PoolKind,
     schedule: Schedule,
@@ -235,10 +236,10 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
     check("cuMemcpyHtoDAsync_v2", copied.unwrap()).unwrap();
 }
 
-/// An upload copies more bytes than the array has. A shape that is too small would do that.
+/// An upload copies more bytes than the array has, as if the array's shape were too small.
 #[test]
 fn oversized_upload_is_found() {
-    // With the other pools each array is its own allocation of the driver, and the call fails.
+    // With the other pools, each array is a separate allocation of the driver, and the call fails.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();

@@ -1,4 +1,4 @@
-//! Growth of a `stitched` heap: how much more than live memory the heap reserves, and when it maps.
+//! Growth of a `stitched` heap: the memory that it reserves beyond live memory, and its map calls.
 
 use std::path::Path;
 

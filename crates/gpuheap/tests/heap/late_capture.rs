@@ -425,7 +425,8 @@ fn limit_in_capture_breaks_nothing() {
     });
 }
 
-/// The heap does not wait for the device to get memory while the stream may be capturing.
+/// While the stream may be capturing, the heap does not wait for the device, even if it lacks
+/// memory.
 #[test]
 fn device_wait_spares_unknown_capture() {
     for unannounced in [false, true] {

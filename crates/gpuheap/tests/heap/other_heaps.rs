@@ -300,7 +300,7 @@ fn failing_call_errs_or_recovers() {
             };
             assert!(!run(0).0, "{pool} beside {sibling}");
             let (failed, made_good) = fail_each_call(run);
-            // If memory runs out at a single call, other memory is found.
+            // If a single call runs out of memory, the heap finds other memory.
             assert!(made_good > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
             assert!(failed > 0 || code == CUresult::ERROR_OUT_OF_MEMORY, "{pool}: none failed");
         }

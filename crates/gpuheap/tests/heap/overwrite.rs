@@ -28,8 +28,8 @@ struct Shape {
     size: fn(&mut Random, usize) -> u64,
     /// Limit of the heap, so low that the last stream must reuse memory of the other streams.
     limit: u64,
-    /// `true` if the last stream requests all freed memory in one block. Every other block is live,
-    /// so that block is stitched from freed blocks of several streams.
+    /// `true` if the last stream requests all freed memory in one block. Every second block stays
+    /// live, so the requested block is stitched from freed blocks of several streams.
     in_one: bool,
 }
 
@@ -108,8 +108,8 @@ fn run(pool: PoolKind, shape: &Shape) {
     drop((streams, rest));
     if let Some(emulator) = device.emulator().filter(|_| !is_driver_s) {
         let waits = emulator.calls_of("cuStreamWaitEvent");
-        // `stitched` needs fewer waits, because it also finds parts of blocks that were completed
-        // meanwhile.
+        // `stitched` needs fewer waits, because it also finds parts of blocks whose work has
+        // completed meanwhile.
         assert!(waits > rounds as u64 / 4, "{pool}: {waits} waits in {rounds} rounds");
     } else if !is_driver_s {
         assert!(overtaken > rounds / 2, "{pool}: {overtaken} of {rounds} rounds were slow enough");
@@ -202,7 +202,7 @@ impl Scene<'_> {
     }
 }
 
-/// A thread that does one task at a time, while the thread that requested it waits.
+/// A thread that does one task at a time. The thread that requested the task waits meanwhile.
 struct Worker<T> {
     tasks: Sender<T>,
     done: Receiver<()>,

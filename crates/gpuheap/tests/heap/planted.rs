@@ -31,7 +31,7 @@ impl Bug {
     ];
 }
 
-/// Way in which device memory is used wrongly.
+/// Operations that use device memory wrongly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
     /// By the driver's fills and copies.

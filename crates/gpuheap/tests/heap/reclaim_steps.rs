@@ -107,8 +107,8 @@ fn reclaimers_run_once_without_lock() {
 
 #[test]
 fn driver_pool_is_trimmed_for_others() {
-    // The `driver` heap keeps its bytes in the driver's pool. The size of its next request is such
-    // that a full device can serve it only after the pool is trimmed.
+    // The `driver` heap keeps its bytes in the driver's pool. The device is full, so the next
+    // request can be served only after the pool is trimmed.
     let (device, heap, stream) =
         make_heap_and_stream(192 * MIB, Schedule::Seeded(5), PoolKind::Driver);
     let blocks: Vec<_> = (0..5).map(|_| heap.allocate(30 * MIB, &stream).unwrap()).collect();

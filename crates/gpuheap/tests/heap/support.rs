@@ -21,7 +21,8 @@ pub(crate) fn emulated(memory: u64, schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// Live bytes from which a heap waits for another stream's work instead of taking more memory.
+/// Number of live bytes above which a heap waits for another stream's work instead of taking more
+/// memory.
 pub(crate) const PAST_SPARE: u64 = 600 << 20;
 
 pub(crate) fn on_real_gpu() -> bool {

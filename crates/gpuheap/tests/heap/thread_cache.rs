@@ -191,8 +191,8 @@ fn concurrent_drop_and_reacquire_lose_nothing() {
     assert_no_findings(&device, "let go of and asked for");
 }
 
-/// Threads of a heap end while the heap ends, so both give back the threads' caches. Threads of the
-/// next heap take these caches.
+/// Threads of a heap end while the heap ends. The threads and the heap both give back the threads'
+/// caches. Threads of the next heap take these caches.
 #[test]
 fn returned_cache_serves_one_thread() {
     let device = emulated(1 << 30, Schedule::Immediate);

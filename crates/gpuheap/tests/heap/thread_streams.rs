@@ -189,7 +189,7 @@ fn wait_covers_other_threads_work() {
                 true => while !stream.is_done().unwrap() {},
                 false => stream.synchronize().unwrap(),
             }
-            // The fill is ordered after the earlier work only by the host's wait.
+            // Only the host's wait orders the fill after the earlier work.
             fill(&block, 2, &other);
             other.synchronize().unwrap();
             drop(block);

@@ -165,7 +165,7 @@ fn failing_call_keeps_total_exact() {
 
 proptest! {
     #![proptest_config(gpuheap_pool::testing::cases(48))]
-    /// A request succeeds exactly if the live bytes of all devices leave room for it.
+    /// A request succeeds if and only if the live bytes of all devices leave room for it.
     #[test]
     fn requests_follow_naive_sum(
         pool in prop::sample::select(vec![PoolKind::None, PoolKind::Stitched]),

@@ -25,7 +25,8 @@ const WAYS: [(&str, Learn); 4] = [
     }),
 ];
 
-/// Sizes of blocks. For each pool, threads cache blocks of some sizes, and not of other sizes.
+/// Sizes of blocks. For each pool, threads cache blocks of some of these sizes and not of the
+/// others.
 const SIZES: [usize; 4] = [KIB, 48 * KIB, MIB, 5 * MIB];
 
 fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {

@@ -1,6 +1,6 @@
 //! Clients without `unsafe` that implement traits wrongly, panic, and keep values beyond their
 //! lifetime. They run on the emulator with its checks on. No client may corrupt memory, neither its
-//! own nor that of others.
+//! own nor other memory.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

@@ -77,7 +77,7 @@ fn in_scopes() {
     }
 }
 
-/// An error with a given verdict and number of missing bytes.
+/// An error that reports whether memory ran out, and how many bytes are missing.
 struct Lie(bool, Option<u64>);
 
 impl RunsOut for Lie {

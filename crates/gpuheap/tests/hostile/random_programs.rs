@@ -236,7 +236,7 @@ impl<T: Model> Thing for Slot<T> {
                     self.write(part.start, &vec![value; part.len()]);
                 }
             }
-            // The host reads the array on the way to another device.
+            // A copy to another device may pass through the host, which reads the elements.
             4 if self.model().is_some() => {
                 let (target, to) = world.target(a, b, c);
                 let copied = unless_refused(self.view().copy_to(&target), freed);

@@ -8,7 +8,7 @@ use crate::support::{device, heap};
 const MIB: u64 = 1 << 20;
 
 /// The limit of pinned memory does not apply to registered memory. Errors must not suggest raising
-/// it.
+/// that limit.
 #[test]
 fn registered_memory_ignores_pinned_limit() {
     let mut profile = Profile::with_memory(256 << 20).without_context();

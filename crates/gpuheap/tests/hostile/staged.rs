@@ -177,8 +177,8 @@ fn uses_of_staged_array_err() {
     }
 }
 
-/// A staged array is ended in a way such as a drop or a move to another thread, or is forgotten.
-/// The block is freed with the last of its arrays.
+/// A staged array is dropped, freed, moved to another thread, or ended in another way. The block is
+/// freed with the last of its arrays.
 #[test]
 fn ends_of_staged_array_free_memory() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {

@@ -18,7 +18,8 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Counts the trim threads of the process. Those of other tests are counted too, but they end too.
+/// Counts the trim threads of the process. The trim threads of other tests count too, but they also
+/// end.
 #[test]
 fn idle_trim_returns_every_kind() {
     for pool in PoolKind::ALL {

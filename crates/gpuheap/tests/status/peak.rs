@@ -118,7 +118,7 @@ impl Nested<'_> {
         }
     }
 
-    /// Runs a part that is left in one of three ways: at its end, early, and by a panic.
+    /// Runs a part that is left in one of three ways: at its end, early, or by a panic.
     fn part(&mut self, depth: u32) {
         self.parts.push((self.live, self.live));
         let (way, heap) = (self.random.below(4), self.heap);

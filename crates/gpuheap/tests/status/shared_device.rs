@@ -27,7 +27,8 @@ fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     fit
 }
 
-/// A pool of the driver holds 32 MiB for a block of 2 MiB, and returns nothing while it is live.
+/// A pool of the driver holds 32 MiB for a block of 2 MiB. The pool returns nothing while the block
+/// is live.
 #[test]
 fn driver_step_memory_is_not_promised() {
     for pool in POOLS {

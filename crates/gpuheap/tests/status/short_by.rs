@@ -1,5 +1,5 @@
-//! The bytes that an error is short by suffice for the request. An error states no amount that it
-//! does not know.
+//! If the bytes that an error reports as missing are freed, the request succeeds. An error reports
+//! no amount that it does not know.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, Stream};
@@ -61,9 +61,9 @@ enum Where {
     Both,
 }
 
-/// A heap under test, and the owner of another part of its device.
+/// A heap under test, and another heap's blocks on the same device.
 struct Scene {
-    /// Streams, of which the first makes the requests.
+    /// The streams. All requests are on the first stream.
     streams: [Stream; 2],
     heap: Heap,
     hog: Vec<Block>,
@@ -122,7 +122,7 @@ impl Scene {
         left.inspect(|left| self.hog.truncate(*left)).is_some()
     }
 
-    /// Frees `bytes` at a place. Returns `false` if fewer are live.
+    /// Frees `bytes` at a place. Returns `false` if fewer bytes are live.
     fn free_at(&mut self, at: Where, bytes: u64) -> bool {
         match at {
             Where::Hog => self.free_hog(bytes),
@@ -362,8 +362,8 @@ fn limited() -> Set {
     Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
 }
 
-/// The free part of the small blocks' chunk could be the start of the range. It returns to the
-/// driver together with the small blocks.
+/// The free part of the small blocks' chunk could be the start of the range. That part returns to
+/// the driver together with the small blocks.
 #[test]
 fn short_by_holds_in_any_order() {
     for pool in PoolKind::ALL {

@@ -1,5 +1,5 @@
-//! Answers and figures while a stream captures a graph, after a driver refused once, or if a
-//! reclaimer frees memory.
+//! Answers of `would_fit`, and figures of errors, while a stream captures a graph, after the driver
+//! refused a request, or if a reclaimer frees memory.
 
 use std::sync::Mutex;
 
@@ -134,8 +134,7 @@ fn grant_clears_recorded_refusal() {
         emulator.set_faults(FaultPlan::default());
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Refused, "{pool}: {error}");
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
-        // A small request that leaves more memory free than was ever refused does not end the
-        // refusal.
+        // A small grant does not clear the recorded refusal of 800 MiB.
         let small = heap.allocate(2 * MIB, &stream).unwrap();
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
         let large = heap.allocate(800 * MIB, &stream).unwrap();

@@ -1,4 +1,4 @@
-//! The answer to whether a request would fit agrees with the request itself.
+//! Answers of `would_fit`, compared with the results of the requests.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};

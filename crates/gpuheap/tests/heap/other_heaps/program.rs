@@ -106,8 +106,7 @@ fn concurrent_heaps_share_all_memory() {
     }
 }
 
-/// If a request fails while the other threads are stopped, it also fails after everything was given
-/// back by hand.
+/// If a request fails while the other threads are stopped, it also fails after a manual flush.
 #[test]
 fn failing_request_fails_after_flush_too() {
     let end = Instant::now() + length();
@@ -159,8 +158,8 @@ fn failing_request_fails_after_flush_too() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Maximum number of programs. On a machine of any speed, requests of each kind should have failed
-/// before.
+/// Maximum number of programs. By then, requests of each kind have failed on a machine of any
+/// speed.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs request.

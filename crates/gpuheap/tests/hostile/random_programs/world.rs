@@ -268,8 +268,7 @@ impl World<'_> {
                     let count = members.len();
                     members.retain(|member| !Rc::ptr_eq(member, &memory));
                     if members.len() < count {
-                        // After it was kept, the memory belongs to the next outer scope of that
-                        // heap.
+                        // Kept memory belongs to the next outer scope of its heap.
                         let outer = self.scopes[..at].iter_mut().rev().find(|(of, _)| *of == heap);
                         if let Some((_, members)) = outer {
                             members.push(memory);
