@@ -13,8 +13,7 @@ pub(crate) fn in_context(body: impl FnOnce() -> Outcome) -> CUresult {
     guarded(|| context::enter().and_then(|()| body()))
 }
 
-/// Calls `body`. Stores a failure as the thread's last error. Converts a panic to a failure, so
-/// that no panic reaches the program.
+/// Calls `body`. Stores a failure as the thread's last error. Converts a panic to a failure.
 pub(crate) fn guarded(body: impl FnOnce() -> Outcome) -> CUresult {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUresult::SUCCESS,

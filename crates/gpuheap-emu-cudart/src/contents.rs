@@ -1,5 +1,4 @@
-//! Facts about the content of PyTorch's device memory. Kernels would have written that content, but
-//! they are not run.
+//! Facts about the content of PyTorch's device memory, as if its kernels had run.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +6,7 @@ use std::sync::Mutex;
 /// Fact about the content of device memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Content {
-    /// In each group of this many elements, one element is not 0.
+    /// Each group of this many consecutive elements has exactly one element that is not 0.
     OneOf(i64),
     /// No element is larger than this number.
     AtMost(i64),
@@ -15,10 +14,10 @@ pub(crate) enum Content {
     SumOf(i64),
 }
 
-/// Facts about ranges of device memory, keyed by start address, with the end of the range.
+/// Known facts, keyed by the start of a range of device memory. The first field is the range's end.
 static CONTENTS: Mutex<BTreeMap<u64, (u64, Content)>> = Mutex::new(BTreeMap::new());
 
-/// Removes the facts about a block that PyTorch's allocator hands out again.
+/// Removes the facts about memory that PyTorch hands out again or changes.
 pub(crate) fn forget(block: u64, bytes: u64) {
     let Ok(mut contents) = CONTENTS.lock() else { return };
     let end = block.saturating_add(bytes);
@@ -36,7 +35,7 @@ pub(crate) fn insert(address: u64, bytes: u64, content: Content) {
     }
 }
 
-/// Returns the fact about the range that an address is in; `None` if nothing is known.
+/// Returns the fact about the range that contains `address`; `None` if none is known.
 pub(crate) fn at(address: u64) -> Option<Content> {
     let contents = CONTENTS.lock().ok()?;
     let (_, &(end, content)) = contents.range(..=address).next_back()?;

@@ -9,11 +9,11 @@ use gpuheap_driver::CUcontext;
 
 use crate::error::{Outcome, call};
 
-/// Primary contexts that the runtime retains, keyed by device ordinal.
+/// Primary contexts that this library retains, keyed by device ordinal.
 static PRIMARY: Mutex<Option<HashMap<c_int, CUcontext>>> = Mutex::new(None);
 
 thread_local! {
-    /// Ordinal of the device that the thread chose. Calls use it if the thread has no current
+    /// Ordinal of the device that the thread selected. It is used while the thread has no current
     /// context.
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
 }
@@ -23,8 +23,8 @@ pub(crate) fn enter() -> Outcome {
     if current()?.is_null() { make_current(DEVICE.get()) } else { Ok(()) }
 }
 
-/// Returns the thread's device: the device of the current context. Without a current context,
-/// returns the device that the thread chose.
+/// Returns the device of the current context. Without a current context, returns the device that
+/// the thread selected.
 pub(crate) fn device() -> Outcome<c_int> {
     let mut device = DEVICE.get();
     if !current()?.is_null() {
@@ -33,15 +33,15 @@ pub(crate) fn device() -> Outcome<c_int> {
     Ok(device)
 }
 
-/// Sets the thread's device and makes its primary context current.
+/// Sets the thread's device, and makes the device's primary context current.
 pub(crate) fn set_device(device: c_int) -> Outcome {
     make_current(device)?;
     DEVICE.set(device);
     Ok(())
 }
 
-/// Returns the primary context of a device. At the first call for a device, retains the context,
-/// and creates it if necessary.
+/// Returns the primary context of a device. The first call for a device retains the context, and
+/// creates it if necessary.
 pub(crate) fn primary(device: c_int) -> Outcome<CUcontext> {
     let mut held = lock();
     let held = held.get_or_insert_default();

@@ -1,5 +1,5 @@
-//! Codes of the runtime, the process's driver, and calls to the driver that return an [`Outcome`].
-//! Each code of the driver is also a code of the runtime, with the same number.
+//! Codes of the runtime, and calls to the process's driver. Each code of the driver is also a code
+//! of the runtime, with the same number.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -76,9 +76,8 @@ macro_rules! call {
     ($function:ident($($arg:expr),* $(,)?)) => {
         match $crate::error::driver() {
             Ok(driver) => {
-                // SAFETY: each argument is from the program's call, or points to a local of the
-                // right type. The program called a function with the same contract as the driver's
-                // function.
+                // SAFETY: each argument comes from the program's call, or points to a local of the
+                // right type. The program called a function with the same contract.
                 let code = unsafe {
                     ::gpuheap_driver::Driver::$function(driver, $(::gpuheap_driver::abi::Raw::raw($arg)),*)
                 };
@@ -96,8 +95,8 @@ pub(crate) fn name(code: CUresult) -> *const c_char {
     found.map_or("unrecognized error code\0", |(_, name)| *name).as_ptr().cast()
 }
 
-/// Returns the text of a code as a static C string. Uses the driver's text, if the driver has the
-/// code and [`TEXTS_OF_RUNTIME`] does not.
+/// Returns the text of a code as a static C string. [`TEXTS_OF_RUNTIME`] has precedence over the
+/// driver's texts.
 pub(crate) fn text(code: CUresult) -> *const c_char {
     static TEXTS: OnceLock<HashMap<i32, CString>> = OnceLock::new();
     let texts = TEXTS.get_or_init(|| {
@@ -111,7 +110,7 @@ pub(crate) fn text(code: CUresult) -> *const c_char {
     texts.get(&code.0).map_or_else(|| name(code), |text| text.as_ptr())
 }
 
-/// Numbers and texts of codes that the driver lacks, or for which the runtime has another text.
+/// Texts of codes that the driver lacks or describes differently, by number.
 const TEXTS_OF_RUNTIME: &[(i32, &str)] = &[
     (0, "no error"),
     (INVALID_CONFIGURATION.0, "invalid configuration argument"),

@@ -1,4 +1,4 @@
-//! Kernels and variables that the program's fat binaries register, each loaded at its first use.
+//! Kernels and variables of the program's fat binaries, each loaded at its first use.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::types::Dim3;
 static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
 
 thread_local! {
-    /// Stack of the configurations of launches that the thread has begun.
+    /// Configurations of launches that the thread has begun, outermost first.
     static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -24,13 +24,13 @@ thread_local! {
 #[derive(Default)]
 struct Registered {
     images: Vec<Image>,
-    /// Kernels, keyed by the address of the host function that stands for the kernel.
+    /// Kernels, keyed by the address of the host function that represents the kernel.
     kernels: HashMap<u64, Kernel>,
-    /// Variables, keyed by the address of the host variable that stands for the device variable.
+    /// Variables, keyed by the address of the host variable that represents the device variable.
     variables: HashMap<u64, Variable>,
 }
 
-/// A fat binary. Addresses are integers, because pointers cannot be shared between threads.
+/// A fat binary. Addresses are integers, because raw pointers are not `Send`.
 struct Image {
     data: usize,
     library: Option<CUlibrary>,
@@ -45,8 +45,8 @@ struct Kernel {
 
 struct Variable {
     bytes: usize,
-    /// Addresses of the variable, keyed by the ordinal of the device. Has no entry until the first
-    /// use on a device.
+    /// Addresses of the variable, keyed by device ordinal. A device's entry is added by the first
+    /// use there.
     at: HashMap<c_int, CUdeviceptr>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn register_variable(host: In<c_void>, bytes: usize) {
     lock().get_or_insert_default().variables.insert(host.address(), variable);
 }
 
-/// Returns the kernel that is registered for a host function. Loads the kernel if necessary.
+/// Returns the kernel registered for a host function. Loads the kernel if necessary.
 pub(crate) fn kernel(host: In<c_void>) -> Outcome<CUkernel> {
     let mut registered = lock();
     let Registered { images, kernels, .. } = registered.get_or_insert_default();
@@ -95,13 +95,13 @@ pub(crate) fn kernel(host: In<c_void>) -> Outcome<CUkernel> {
     Ok(*found.loaded.insert(kernel))
 }
 
-/// Returns the driver's handle to launch the kernel that is registered for a host function.
+/// Returns a function handle for the kernel registered for a host function.
 pub(crate) fn function(host: In<c_void>) -> Outcome<CUfunction> {
     // Driver functions that take a function handle also take a kernel handle.
     kernel(host).map(|kernel| CUfunction(kernel.0))
 }
 
-/// Returns the name of the kernel that is registered for a host function.
+/// Returns the name of the kernel registered for a host function.
 pub(crate) fn name(host: In<c_void>) -> Outcome<*const c_char> {
     let mut registered = lock();
     let found = registered.get_or_insert_default().kernels.get(&host.address());
@@ -109,8 +109,8 @@ pub(crate) fn name(host: In<c_void>) -> Outcome<*const c_char> {
     Ok(ptr::with_exposed_provenance(found.name))
 }
 
-/// Returns the address and the size of a variable on `device`, the current context's device. The
-/// first use allocates the variable's memory, filled with zeros.
+/// Returns the address and size of a variable on `device`, the current context's device. The first
+/// use allocates the variable's memory, filled with zeros.
 pub(crate) fn variable(device: c_int, host: In<c_void>) -> Outcome<(CUdeviceptr, usize)> {
     let mut registered = lock();
     let variables = &mut registered.get_or_insert_default().variables;
@@ -132,19 +132,19 @@ pub(crate) fn variable_bytes(host: In<c_void>) -> Outcome<usize> {
     found.map(|found| found.bytes).ok_or(INVALID_SYMBOL)
 }
 
-/// Drops the addresses of variables on a device that was reset.
+/// Drops the variables' addresses on a device that was reset.
 pub(crate) fn forget_variables(device: c_int) {
     for variable in lock().get_or_insert_default().variables.values_mut() {
         variable.at.remove(&device);
     }
 }
 
-/// Pushes the configuration of a launch that the calling thread begins.
+/// Pushes the configuration of the calling thread's next launch.
 pub(crate) fn push_configuration(configuration: Configuration) {
     CONFIGURATIONS.with_borrow_mut(|stack| stack.push(configuration));
 }
 
-/// Pops the configuration of the launch that the calling thread began last.
+/// Pops the configuration that the calling thread pushed last.
 pub(crate) fn pop_configuration() -> Outcome<Configuration> {
     CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(MISSING_CONFIGURATION)
 }

@@ -1,10 +1,10 @@
-//! The CUDA runtime as a library for unmodified programs. It calls the driver that the loader finds
-//! as `libcuda.so.1`.
+//! CUDA runtime as a library for unmodified programs. It calls the driver that the loader finds as
+//! `libcuda.so.1`.
 //!
-//! It is made for the emulated driver, and for programs that load the runtime as a shared library.
-//! Every function of the table, and every per-thread twin, is exported under its C name. Functions
-//! that are not modelled are exported too. They write their name to stderr once, and return an
-//! error.
+//! The library is made for the emulated driver, and for programs that load the runtime as a shared
+//! library. It exports every function of the table, and every per-thread twin, under its C name.
+//! Functions that are not modelled are exported too. They write their name to stderr once, and
+//! return an error.
 //!
 //! The library runs no code when it is loaded or unloaded. No panic reaches the program.
 #![cfg(unix)]

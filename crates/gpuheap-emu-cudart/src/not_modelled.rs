@@ -11,15 +11,14 @@ use gpuheap_driver::{CUresult, export};
 
 use crate::call::guarded;
 
-/// Environment variable that names the folder of the report. The report is written when the process
-/// exits.
+/// Environment variable with the folder for the report, written when the process exits.
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 
-/// Numbers of calls of functions that are not modelled, keyed by the function's name.
+/// Number of calls of each function that is not modelled.
 static CALLS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
-// The functions declare no arguments, although callers pass some. That works because in every C ABI
-// of Unix, the caller removes the arguments.
+// The functions declare no arguments, although callers pass some. In every C ABI of Unix, the
+// caller removes its arguments after the call.
 macro_rules! refusals {
     ($($name:ident),* $(,)?) => {
         export! {$(
@@ -35,11 +34,10 @@ functions_not_modelled!(refusals);
 
 macro_rules! refusals_of_driver {
     ($($name:ident)*) => {
-        /// Returns the address of the refusing function named `name`; `None` if no such function
-        /// exists.
+        /// Returns a function that replaces the driver's `name` and always fails; `None` for other
+        /// names.
         ///
-        /// PyTorch looks up the driver's functions for green contexts, and calls them without
-        /// checking that the lookup succeeded.
+        /// PyTorch calls the driver's functions for green contexts even if their lookup failed.
         pub(crate) fn refusing(name: &str) -> Option<*mut c_void> {
             $(
                 #[allow(non_snake_case, reason = "named as in C")]
@@ -60,7 +58,7 @@ refusals_of_driver!(
     cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate
 );
 
-/// Refuses a call. Writes the first call of each function to stderr.
+/// Counts a call and fails it. Reports the first call of each function on stderr.
 fn refuse(function: &'static str) -> CUresult {
     guarded(|| {
         let Ok(mut calls) = CALLS.lock() else { return Err(CUresult::ERROR_NOT_SUPPORTED) };
@@ -79,8 +77,7 @@ fn refuse(function: &'static str) -> CUresult {
     })
 }
 
-/// Writes the numbers of refused calls to `cudart.PID.json`, in the folder that the environment
-/// variable [`REPORT`] names.
+/// Writes the number of calls to `cudart.PID.json`, in the folder that [`REPORT`] names.
 extern "C" fn write_report() {
     let _ = guarded(|| {
         let (Some(folder), Ok(calls)) = (std::env::var_os(REPORT), CALLS.lock()) else {
@@ -98,8 +95,7 @@ extern "C" fn write_report() {
     });
 }
 
-/// Writes a line to stderr. Ignores errors: without stderr, the program could not show the line
-/// anyway.
+/// Writes a line to stderr. Ignores errors, which could not be reported anyway.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "gpuheap: cudart: {line}");
 }

@@ -1,8 +1,8 @@
-//! Operators of PyTorch that read results from the device, or write a value that is known.
+//! PyTorch's operators that read results from the device, or write a known value.
 //!
-//! If kernels are not run, the hook of a dry run chooses the results that a program reads. It
-//! calls [`gpuheap_emulated_operands`] for the type and the sizes of the tensor that is read. The
-//! emulated driver gets the values of fills, so that they can be read back.
+//! In a dry run without kernels, a hook chooses the results that a program reads. The hook calls
+//! [`gpuheap_emulated_operands`] for the type and sizes of the tensor. The values of fills are
+//! passed to the emulated driver, so that reads return them.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use crate::contents::{self, Content};
 use crate::torch::{TORCH, Tensor, Torch, driver, find};
 
-/// Maximum number of dimensions of a tensor that an [`Operand`] describes.
+/// Maximum number of dimensions in an [`Operand`].
 const DIMENSIONS: usize = 8;
 
 /// Tensor that an operator reads.
@@ -24,26 +24,26 @@ struct Operand {
     /// Number of dimensions, at most 8.
     dimensions: c_int,
     sizes: [i64; DIMENSIONS],
-    /// Number of elements in each group in which one element is not 0; 1 if nothing is known.
+    /// Size of the groups of elements in which exactly one element is not 0; 1 if unknown.
     one_of: i64,
-    /// Largest value of an element; 0 if nothing is known.
+    /// Largest value of an element; 0 if unknown.
     most: i64,
-    /// Sum of all elements; 0 if nothing is known.
+    /// Sum of all elements; 0 if unknown.
     sum: i64,
 }
 
-/// An argument of a C++ function in a register: an address, an integer or a flag.
+/// Argument of a C++ function in a register: an address, an integer or a flag.
 type Argument = *mut c_void;
 
-/// Defines functions that replace PyTorch's functions. A result of a class type is written to the
-/// address in `a`. Each function calls PyTorch's function through `$through`, with the index of the
-/// argument that is the tensor. Arguments after `and` are on the stack.
+/// Defines functions that replace PyTorch's, and that call PyTorch's function through `$through`.
+/// `$tensor` is the index of the tensor argument. If the result is of a class type, `a` is its
+/// address. The arguments after `and` are on the stack.
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal) $(and $($more:ident: $type:ty),+)?;)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
-        // SAFETY: only PyTorch has a function of this name, with the types of its arguments: six
-        // in registers of this architecture, and the row's on the stack. This library is loaded
-        // before PyTorch's libraries, so this function replaces PyTorch's.
+        // SAFETY: only PyTorch has a function of this name, and its libraries are loaded after this
+        // one. So this function replaces PyTorch's. On x86-64, the first six arguments are in
+        // registers, and the row's arguments are on the stack.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(export_name = $symbol)]
         unsafe extern "C-unwind" fn $name(
@@ -100,7 +100,7 @@ operators! {
         "_ZN2at4_ops8bincount4callERKNS_6TensorERKSt8optionalIS2_EN3c106SymIntE" by note_content(1);
 }
 
-/// Returns PyTorch's function. Ends the process if PyTorch lacks the function: a caller needs it.
+/// Returns PyTorch's function. Aborts if PyTorch lacks it, because PyTorch is calling it.
 fn pytorchs(symbol: &'static str, ours: *const ()) -> Argument {
     let name = CStr::from_bytes_with_nul(symbol.as_bytes()).unwrap_or_default();
     // SAFETY: the pointer is not called here.
@@ -115,11 +115,11 @@ fn pytorchs(symbol: &'static str, ours: *const ()) -> Argument {
     }
 }
 
-/// Calls an operator. During the call, the hook can look at the tensor that the operator reads.
+/// Calls an operator. During the call, the hook can inspect the tensor that the operator reads.
 ///
 /// # Safety
 ///
-/// `tensor` is one of PyTorch's during the call.
+/// `tensor` points to a tensor of PyTorch that lives during the call.
 unsafe fn read(
     operator: &'static str,
     tensor: *const Tensor,
@@ -134,7 +134,8 @@ unsafe fn read(
 ///
 /// # Safety
 ///
-/// `tensor` is one of PyTorch's, and the second argument a number, during the call.
+/// `tensor` points to a tensor of PyTorch, and the second argument to a [`Scalar`]. Both live
+/// during the call.
 unsafe fn fill(
     _: &'static str,
     tensor: *const Tensor,
@@ -161,14 +162,17 @@ unsafe fn fill(
     result
 }
 
-/// Calls an operator, and notes a fact about its result. In the result of `one_hot`, one element of
-/// each row is not 0. Results of `sum` of booleans and of `count_nonzero` are at most the number of
-/// elements that are counted. The counts of `bincount` sum to the number of elements. Results of
-/// `max` and `index` have the bound of their tensor.
+/// Calls an operator, and records a fact about its result:
+///
+/// * `one_hot`: one element of each row is not 0;
+/// * `count_nonzero`, and `sum` of booleans: at most the number of elements counted;
+/// * `bincount`: the counts sum to the number of elements;
+/// * `max` and `index`: bounded like the tensor. `index` also keeps the rows of `one_hot`.
 ///
 /// # Safety
 ///
-/// `tensor` is one of PyTorch's during the call. The first argument is the address of the result.
+/// `tensor` points to a tensor of PyTorch that lives during the call. The first argument is the
+/// address of the result.
 unsafe fn note_content(
     operator: &'static str,
     tensor: *const Tensor,
@@ -177,7 +181,7 @@ unsafe fn note_content(
 ) -> Argument {
     let returned = call();
     let note = |torch: &Torch| {
-        // SAFETY: PyTorch wrote the result to the address in the first argument. By the caller's
+        // SAFETY: PyTorch wrote the result to the first argument's address. By the caller's
         // contract, the tensor lives during the call.
         let (result, tensor) = unsafe { (&*result.cast::<Tensor>(), &*tensor) };
         // SAFETY: PyTorch created both.
@@ -205,7 +209,7 @@ unsafe fn note_content(
     returned
 }
 
-/// PyTorch's number for the element type of booleans.
+/// PyTorch's number of the boolean type.
 const BOOLEAN: c_int = 11;
 
 /// `c10::Scalar`: a number of one of several types.
@@ -223,13 +227,13 @@ impl Scalar {
     /// `Tag::HAS_i`, for an integer.
     const INTEGER: c_int = 1;
 
-    /// Returns the bits of the number as an element of a tensor; `None` for a type or a number that
-    /// is not handled. `element_type` is PyTorch's number for the type.
+    /// Converts the number to an element of the type `element_type`, PyTorch's number. Returns the
+    /// bits; `None` if the type or the number is not handled.
     fn as_element(&self, element_type: c_int) -> Option<u64> {
         let number = match self.kind {
             Scalar::DOUBLE => f64::from_bits(self.bits),
             Scalar::INTEGER => self.bits as i64 as f64,
-            // A flag, whose tag depends on PyTorch's version. Other types have no such values.
+            // A flag: its tag depends on PyTorch's version, so its value identifies it.
             _ if self.bits <= 1 => self.bits as f64,
             _ => return None,
         };
@@ -253,7 +257,7 @@ impl Scalar {
 /// An operator that a thread executes.
 #[derive(Clone, Copy)]
 struct Running {
-    /// Name of the operator, with a zero byte.
+    /// Name of the operator, null-terminated.
     operator: &'static str,
     /// Tensor that the operator reads. Valid until the operator returns.
     tensor: *const Tensor,
@@ -264,8 +268,7 @@ thread_local! {
     static RUNNING: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An operator that the thread executes until this value is dropped. An exception of PyTorch also
-/// drops this value.
+/// Guard of an operator that the thread executes. A C++ exception also drops the guard.
 struct Entered;
 
 impl Entered {
@@ -281,8 +284,8 @@ impl Drop for Entered {
     }
 }
 
-/// Writes the tensors that the calling thread's operators read, innermost first, and returns their
-/// number: at most `most`.
+/// Writes the tensors that the calling thread's operators are reading, innermost first. Returns the
+/// number of tensors, at most `most`.
 ///
 /// # Safety
 ///
@@ -295,7 +298,7 @@ unsafe extern "C" fn gpuheap_emulated_operands(operands: *mut Operand, most: usi
         RUNNING.with_borrow(|running| running.iter().rev().copied().collect());
     let mut count = 0;
     for Running { operator, tensor } in running.into_iter().take(most) {
-        // SAFETY: the operators of the list have not returned, so the tensor lives.
+        // SAFETY: the operators in the list have not returned, so their tensors live.
         let Some(operand) = (unsafe { operand(torch, operator, &*tensor) }) else { continue };
         // SAFETY: by the caller's contract, there is room for `most` values.
         unsafe { operands.add(count).write(operand) };

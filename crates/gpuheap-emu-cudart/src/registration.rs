@@ -1,5 +1,5 @@
-//! Functions to which the compiler adds calls: they register kernels and variables, and configure
-//! launches. Also functions whose result is not a code of success or failure.
+//! Functions that compiled programs call to register kernels and variables and to configure
+//! launches. Also functions that return no code.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,16 +12,15 @@ use crate::kernels::{self, Configuration};
 use crate::types::{Dim3, FatBinary};
 
 export! {
-    /// Registers a fat binary and returns its handle. Binary and handle stay valid until the
-    /// process ends.
+    /// Registers a fat binary and returns its handle. Both stay valid until the process ends.
     fn __cudaRegisterFatBinary(binary: In<FatBinary>) -> *mut usize {
         let data = binary.get().map_or(std::ptr::null(), |binary| binary.data);
         Box::leak(Box::new(kernels::register_image(data)))
     }
 
-    /// Does nothing. Compiled programs call these functions after the registration of a fat binary,
-    /// and at the process's end. The fat binary stays registered, because other libraries of the
-    /// process may still launch kernels.
+    /// Does nothing. Compiled programs call these functions after they register a fat binary, and
+    /// when they exit. The fat binary stays registered, because other libraries may still launch
+    /// kernels.
     fn __cudaRegisterFatBinaryEnd | __cudaUnregisterFatBinary(_image: In<usize>) -> () {}
 
     /// Returns 1: the fat binary is ready.
@@ -48,7 +47,7 @@ export! {
         kernels::register_variable(host, bytes);
     }
 
-    /// Stores the configuration of the launch that the calling thread begins.
+    /// Pushes the configuration of the calling thread's next launch.
     fn __cudaPushCallConfiguration(
         grid: Dim3, block: Dim3, shared_bytes: usize, stream: CUstream,
     ) -> CUresult {

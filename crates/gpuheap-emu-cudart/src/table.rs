@@ -3,19 +3,19 @@
 /// Expands `$callback!` with every modelled function of the runtime that returns a code.
 ///
 /// A row has the function's name, the per-thread twin if one exists, the implementation, and the
-/// arguments. NVIDIA's reference describes the functions; a comment states a difference:
+/// arguments. NVIDIA's reference describes the functions. Comments state differences:
 ///
 /// ```text
 /// name | twin [implementation] (arguments);
 /// ```
 ///
-/// The implementation is one of these. It runs in the thread's context, unless it follows the word
-/// `no_context`:
+/// The implementation is one of the following. Unless `no_context` precedes it, it runs in the
+/// thread's context.
 ///
 /// * `function`: the driver's function with the same arguments;
 /// * `function(expressions)`: the driver's function with those arguments;
 /// * `= expression`: an expression of the arguments, an `Outcome`;
-/// * nothing: the function of that name in module `functions`.
+/// * empty: the function with the row's name in module `functions`.
 macro_rules! runtime_functions {
     ($callback:ident) => {
         $callback! {
@@ -28,20 +28,20 @@ macro_rules! runtime_functions {
         cudaProfilerStop [cuProfilerStop] ();
         cudaGetDriverEntryPoint | cudaGetDriverEntryPoint_ptsz [no_context] (symbol: Text, function: Out<*mut c_void>, flags: u64, status: Out<c_int>);
         cudaGetDriverEntryPointByVersion | cudaGetDriverEntryPointByVersion_ptsz [no_context] (symbol: Text, function: Out<*mut c_void>, version: c_uint, flags: u64, status: Out<c_int>);
-        /// Returns one of the driver's private tables of functions.
+        /// Returns one of the driver's private function tables.
         cudaGetExportTable [cuGetExportTable] (table: Out<*const c_void>, id: In<CUuuid>);
 
         // ---- devices ----
 
         cudaGetDeviceCount [no_context cuDeviceGetCount] (count: Out<c_int>);
         cudaGetDevice [no_context = device.write(context::device()?)] (device: Out<c_int>);
-        /// Sets the thread's device and makes its primary context current.
+        /// Sets the thread's device, and makes the device's primary context current.
         cudaSetDevice [no_context = context::set_device(device)] (device: c_int);
         /// Creates the primary context of a device, but does not make it current.
         cudaInitDevice [no_context = context::primary(device).map(drop)] (device: c_int, _device_flags: c_uint, _flags: c_uint);
         /// Returns the first device.
         cudaChooseDevice [no_context = driver().and_then(|_| device.write(0))] (device: Out<c_int>, _properties: In<c_void>);
-        /// Accepts a list of devices, and changes nothing.
+        /// Checks for a list of devices, and ignores it.
         cudaSetValidDevices [no_context = driver().and_then(|_| devices.require())] (devices: Out<c_int>, _count: c_int);
         cudaGetDeviceFlags [no_context cuDevicePrimaryCtxGetState(context::device()?, flags, &mut 0)] (flags: Out<c_uint>);
         cudaSetDeviceFlags [no_context cuDevicePrimaryCtxSetFlags_v2(context::device()?, flags)] (flags: c_uint);
@@ -56,9 +56,9 @@ macro_rules! runtime_functions {
         cudaDeviceReset [no_context = context::reset().map(forget_objects)] ();
         cudaDeviceGetLimit [cuCtxGetLimit] (value: Out<usize>, limit: c_int);
         cudaDeviceSetLimit [cuCtxSetLimit] (limit: c_int, value: usize);
-        /// Returns that no preference between cache and shared memory is set.
+        /// Returns that no cache preference is set.
         cudaDeviceGetCacheConfig [= preference.write(0)] (preference: Out<c_int>);
-        /// Accepts a preference between cache and shared memory, and changes nothing.
+        /// Ignores the preference between cache and shared memory.
         cudaDeviceSetCacheConfig [= Ok(())] (_preference: c_int);
         cudaDeviceGetStreamPriorityRange [cuCtxGetStreamPriorityRange] (least: Out<c_int>, greatest: Out<c_int>);
         cudaDeviceCanAccessPeer [no_context cuDeviceCanAccessPeer] (can: Out<c_int>, device: c_int, peer: c_int);
@@ -85,8 +85,8 @@ macro_rules! runtime_functions {
         cudaHostGetDevicePointer [cuMemHostGetDevicePointer_v2] (device_pointer: Out<CUdeviceptr>, pointer: Out<c_void>, flags: c_uint);
         cudaHostGetFlags [cuMemHostGetFlags] (flags: Out<c_uint>, pointer: Out<c_void>);
         cudaPointerGetAttributes [] (attributes: Out<PointerAttributes>, pointer: CUdeviceptr);
-        /// Advises the driver how managed memory will be used. `place` is a device in CUDA 12, and
-        /// a location in CUDA 13.
+        /// Advises the driver on the use of managed memory. `place` is a device in CUDA 12, and a
+        /// location in CUDA 13.
         cudaMemAdvise [cuMemAdvise_v2(pointer, bytes, advice, location(place))] (pointer: CUdeviceptr, bytes: usize, advice: c_int, place: u64);
         cudaMemAdvise_v2 [cuMemAdvise_v2] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
         /// Prefetches managed memory. In CUDA 12, `place` is a device, and the next argument is the
@@ -114,7 +114,7 @@ macro_rules! runtime_functions {
         cudaMemsetAsync | cudaMemsetAsync_ptsz [cuMemsetD8Async(pointer, value as u8, bytes, stream)] (pointer: CUdeviceptr, value: c_int, bytes: usize, stream: CUstream);
         cudaMemset2D | cudaMemset2D_ptds [cuMemsetD2D8_v2(pointer, pitch, value as u8, width, height)] (pointer: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize);
         cudaMemset2DAsync | cudaMemset2DAsync_ptsz [cuMemsetD2D8Async(pointer, pitch, value as u8, width, height, stream)] (pointer: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize, stream: CUstream);
-        /// Returns the address that a device variable has on the thread's device.
+        /// Returns the address of a device variable on the thread's device.
         cudaGetSymbolAddress [= pointer.write(within(symbol, 0, 0)?)] (pointer: Out<CUdeviceptr>, symbol: In<c_void>);
         cudaGetSymbolSize [no_context = driver().and_then(|_| bytes.write(kernels::variable_bytes(symbol)?))] (bytes: Out<usize>, symbol: In<c_void>);
 
@@ -157,15 +157,15 @@ macro_rules! runtime_functions {
         cudaStreamBeginCapture | cudaStreamBeginCapture_ptsz [cuStreamBeginCapture_v2] (stream: CUstream, mode: CUstreamCaptureMode);
         cudaStreamEndCapture | cudaStreamEndCapture_ptsz [cuStreamEndCapture] (stream: CUstream, graph: Out<CUgraph>);
         cudaStreamIsCapturing | cudaStreamIsCapturing_ptsz [cuStreamIsCapturing] (stream: CUstream, status: Out<CUstreamCaptureStatus>);
-        /// Returns the state of a stream's capture. Has CUDA 13's arguments.
+        /// Returns the state of a stream's capture. Takes CUDA 13's arguments.
         cudaStreamGetCaptureInfo | cudaStreamGetCaptureInfo_ptsz [cuStreamGetCaptureInfo_v3] (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<CUgraph>, dependencies: Out<*const CUgraphNode>, edges: Out<*const c_void>, count: Out<usize>);
-        /// Returns the state of a stream's capture. Has CUDA 13's arguments.
+        /// Returns the state of a stream's capture. Takes CUDA 13's arguments.
         cudaStreamGetCaptureInfo_v3 | cudaStreamGetCaptureInfo_v3_ptsz [cuStreamGetCaptureInfo_v3] (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<CUgraph>, dependencies: Out<*const CUgraphNode>, edges: Out<*const c_void>, count: Out<usize>);
-        /// Returns the state of a stream's capture. Has CUDA 12's arguments.
+        /// Returns the state of a stream's capture. Takes CUDA 12's arguments.
         cudaStreamGetCaptureInfo_v2 | cudaStreamGetCaptureInfo_v2_ptsz [cuStreamGetCaptureInfo_v2] (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<CUgraph>, dependencies: Out<*const CUgraphNode>, count: Out<usize>);
         cudaThreadExchangeStreamCaptureMode [cuThreadExchangeStreamCaptureMode] (mode: Out<CUstreamCaptureMode>);
         cudaGraphGetNodes [cuGraphGetNodes] (graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>);
-        /// Writes an empty graph in Graphviz format, because a graph's nodes are not recorded.
+        /// Writes an empty graph in Graphviz format, because nodes are not recorded.
         cudaGraphDebugDotPrint [no_context] (graph: CUgraph, path: Text, flags: c_uint);
         cudaGraphInstantiate [cuGraphInstantiateWithFlags] (executable: Out<CUgraphExec>, graph: CUgraph, flags: u64);
         cudaGraphInstantiateWithFlags [cuGraphInstantiateWithFlags] (executable: Out<CUgraphExec>, graph: CUgraph, flags: u64);
@@ -197,14 +197,13 @@ macro_rules! runtime_functions {
         cudaLaunchKernelExC | cudaLaunchKernelExC_ptsz [] (config: In<LaunchConfig>, function: In<c_void>, arguments: Out<*mut c_void>);
         /// Launches the kernel that a handle names.
         __cudaLaunchKernel | __cudaLaunchKernel_ptsz [= launch(CUfunction(kernel.0), grid, block, arguments, shared_bytes, stream)] (kernel: CUkernel, grid: Dim3, block: Dim3, arguments: Out<*mut c_void>, shared_bytes: usize, stream: CUstream);
-        /// Returns the handle of the kernel that is registered for a host function.
+        /// Returns the kernel handle for a registered host function.
         __cudaGetKernel [= kernel.write(kernels::kernel(function)?)] (kernel: Out<CUkernel>, function: In<c_void>);
-        /// Returns the handle of the kernel that is registered for a host function.
+        /// Returns the kernel handle for a registered host function.
         cudaGetKernel [= kernel.write(kernels::kernel(function)?)] (kernel: Out<CUkernel>, function: In<c_void>);
-        /// Returns the driver's function handle of the kernel that is registered for a host
-        /// function.
+        /// Returns the driver's function handle for a registered host function.
         cudaGetFuncBySymbol [= function.write(kernels::function(symbol)?)] (function: Out<CUfunction>, symbol: In<c_void>);
-        /// Returns the configuration of the launch that the calling thread began last.
+        /// Pops the configuration that the calling thread pushed last.
         __cudaPopCallConfiguration [no_context] (grid: Out<Dim3>, block: Out<Dim3>, shared_bytes: Out<usize>, stream: Out<CUstream>);
         cudaFuncGetAttributes [] (attributes: Out<FunctionAttributes>, function: In<c_void>);
         cudaFuncSetAttribute [cuFuncSetAttribute(kernels::function(function)?, attribute, value)] (function: In<c_void>, attribute: CUfunction_attribute, value: c_int);

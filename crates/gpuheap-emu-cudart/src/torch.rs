@@ -1,6 +1,6 @@
-//! Passes PyTorch's reports of its memory to the emulated driver. The driver cannot see that
-//! memory's use itself: PyTorch's allocator reuses blocks without the driver, and the parameters of
-//! PyTorch's compressed kernels are unknown.
+//! Reports PyTorch's use of device memory to the emulated driver. The driver cannot see that use:
+//! PyTorch's allocator reuses blocks without driver calls, and the parameters of its compressed
+//! kernels are unknown.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -10,33 +10,33 @@ use gpuheap_driver::torch::{C10, CUDA, Device, REPORT, Report};
 
 use crate::contents;
 
-/// Function that PyTorch calls after each operator that changed a tensor in place:
+/// Function that PyTorch calls after each operator that changes a tensor in place:
 /// `torch::autograd::impl::bump_version(const at::Tensor&)`.
 const BUMP_VERSION: &CStr = c"_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE";
 /// `at::functionalization::impl::isFunctionalTensor(const at::Tensor&)`.
 const IS_FUNCTIONAL: &CStr = c"_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE";
-/// Library of PyTorch that has the functions above.
+/// PyTorch's library with the functions above.
 pub(crate) const TORCH: &CStr = c"libtorch_cpu.so";
 /// Library of the emulated driver.
 const DRIVER: &CStr = c"libcuda.so.1";
 
 type BumpVersion = unsafe extern "C-unwind" fn(&Tensor);
-/// Function of the emulated driver that takes the address and the bytes of a range.
+/// Function of the emulated driver that takes the address and size of a range.
 type ReportRange = unsafe extern "C" fn(u64, u64);
 
 /// `at::Tensor`: a counted pointer to the implementation.
 #[repr(C)]
 pub(crate) struct Tensor(*const c_void);
 
-/// Highest number of bytes that PyTorch's allocator had allocated on a device.
+/// Largest number of bytes allocated by PyTorch's allocator on one device.
 static PEAK: AtomicU64 = AtomicU64::new(0);
-/// Number of blocks that PyTorch's allocator handed out on devices.
+/// Number of device blocks that PyTorch's allocator has handed out.
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
-/// Bytes that PyTorch's allocator had allocated on a device after its last allocation.
+/// Bytes allocated by PyTorch's allocator on one device, as of its last allocation.
 static LIVE: AtomicU64 = AtomicU64::new(0);
 
-/// Writes the peak of bytes that PyTorch's allocator had allocated on one device, the number of
-/// blocks that the allocator handed out, and the bytes that are allocated now.
+/// Writes the figures of PyTorch's allocator: the largest number of bytes allocated on one device,
+/// the number of blocks handed out, and the bytes allocated as of the last allocation.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64, live: &mut u64) {
@@ -45,13 +45,12 @@ extern "C" fn gpuheap_emulated_allocated(peak: &mut u64, blocks: &mut u64, live:
     *live = LIVE.load(Ordering::Relaxed);
 }
 
-/// Functions that describe a tensor: three C++ functions of PyTorch, and C functions that PyTorch
-/// has for compiled models.
+/// PyTorch's functions that describe a tensor: three in C++, and C functions for compiled models.
 pub(crate) struct Torch {
-    /// Returns `true` for an instance of a tensor subclass in Python. The instance's memory belongs
-    /// to another tensor.
+    /// Returns `true` for an instance of a Python tensor subclass. Its memory belongs to another
+    /// tensor.
     has_dispatch: unsafe extern "C-unwind" fn(&Tensor) -> bool,
-    /// Returns `true` for the wrapper of a tensor that is being traced.
+    /// Returns `true` for a wrapper that PyTorch uses while it traces a tensor.
     is_functional: unsafe extern "C-unwind" fn(&Tensor) -> bool,
     has_storage: unsafe extern "C-unwind" fn(*const c_void) -> bool,
     device_type: Get<c_int>,
@@ -67,7 +66,7 @@ pub(crate) struct Torch {
     sizes: Get<u64>,
 }
 
-/// Function that writes a property of a tensor. It returns 0 for success.
+/// Function that writes a property of a tensor, and returns 0 for success.
 type Get<T> = unsafe extern "C-unwind" fn(&Tensor, &mut T) -> c_int;
 
 /// Reports each block to PyTorch's profiler, and blocks of device memory to the emulated driver.
@@ -107,8 +106,8 @@ unsafe extern "C-unwind" fn report(
     }
 }
 
-/// Calls PyTorch's `bump_version`, which counts a change of the tensor. If the tensor is on a
-/// device, reports the tensor's memory to the emulated driver.
+/// Calls PyTorch's `bump_version`, which counts changes of a tensor. If the tensor is on a device,
+/// reports its memory to the emulated driver.
 // SAFETY: only PyTorch has a function of this name. This library is loaded before PyTorch's
 // libraries, so this function replaces PyTorch's. It calls PyTorch's function first, with the same
 // argument.
@@ -166,15 +165,14 @@ impl Torch {
         }
     }
 
-    /// Returns the device memory of a tensor, as address and bytes. If the tensor has gaps, the
-    /// range ends at the end of the storage.
+    /// Returns the address and size of a tensor's device memory. If the tensor has gaps, the range
+    /// ends at the end of the storage.
     ///
     /// # Safety
     ///
     /// `tensor` was created by PyTorch.
     pub(crate) unsafe fn memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
-        // SAFETY: by the caller's contract, PyTorch created the tensor. The calls follow a check
-        // that its implementation is not null.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. The null check comes first.
         let is_plain = unsafe {
             !tensor.0.is_null()
                 && !(self.has_dispatch)(tensor)
@@ -199,17 +197,18 @@ impl Torch {
         }
     }
 
-    /// Returns the device memory of a tensor without gaps, as address and bytes.
+    /// Returns the address and size of the device memory of a tensor without gaps.
     ///
     /// # Safety
     ///
     /// `tensor` was created by PyTorch.
     pub(crate) unsafe fn dense_memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
-        // SAFETY: PyTorch created the tensor, which is plain if it has memory.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. A tensor with memory is
+        // plain.
         unsafe { self.memory(tensor).filter(|_| get(self.is_contiguous, tensor) == Some(true)) }
     }
 
-    /// Returns PyTorch's number for the element type, and the bytes of an element.
+    /// Returns PyTorch's number of the element type, and the size of an element.
     ///
     /// # Safety
     ///
@@ -228,8 +227,8 @@ impl Torch {
     ///
     /// `tensor` was created by PyTorch, and has memory.
     pub(crate) unsafe fn sizes<'t>(&self, tensor: &'t Tensor) -> Option<&'t [i64]> {
-        // SAFETY: PyTorch keeps as many sizes at the address as there are dimensions, and changes
-        // them only with the tensor, which is borrowed.
+        // SAFETY: the address holds one size per dimension. PyTorch changes the sizes only with the
+        // tensor, and the tensor is borrowed.
         unsafe {
             let count = usize::try_from(get(self.dimensions, tensor)?).ok()?;
             let address = get(self.sizes, tensor)? as *const i64;
@@ -252,23 +251,22 @@ pub(crate) unsafe fn driver<F: Copy>(name: &CStr) -> Option<F> {
 ///
 /// # Safety
 ///
-/// `tensor` was created by PyTorch, and is plain: it has memory of its own.
+/// `tensor` was created by PyTorch, and is plain: it owns its memory.
 unsafe fn get<T: Default>(property: Get<T>, tensor: &Tensor) -> Option<T> {
     let mut value = T::default();
-    // SAFETY: by the caller's contract, PyTorch created the tensor. The function is PyTorch's too.
+    // SAFETY: by the caller's contract, PyTorch created the tensor. The function is PyTorch's.
     let code = unsafe { property(tensor, &mut value) };
     (code == 0).then_some(value)
 }
 
-/// Returns a function of a library that the process has loaded.
+/// Returns a function of a library that is already loaded.
 ///
 /// # Safety
 ///
 /// `F` is the type of a pointer to that function.
 pub(crate) unsafe fn find<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: both names are C strings. `dlopen` finds only loaded libraries, and keeps the library
-    // loaded.
+    // SAFETY: both names are C strings. The call loads no library. A found library stays loaded.
     let found = unsafe {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if library.is_null() {
@@ -277,6 +275,6 @@ pub(crate) unsafe fn find<F: Copy>(library: &CStr, name: &CStr) -> Option<F> {
         libc::dlsym(library, name.as_ptr())
     };
     // SAFETY: the address is not null. By the caller's contract, `F` is the type of a pointer to
-    // the function at that address.
+    // the function there.
     (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
 }

@@ -1,6 +1,6 @@
-//! Types of the runtime that the driver lacks, with the layout of `driver_types.h`.
+//! Types of the runtime that the driver lacks, laid out as in `driver_types.h`.
 //!
-//! The runtime's handles, flags and numbered constants equal the driver's, so the code uses the
+//! The runtime's handles, flags and numbered constants equal the driver's, so this library uses the
 //! driver's types for them.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -41,7 +41,7 @@ pub(crate) struct LaunchConfig {
     pub(crate) count: c_uint,
 }
 
-/// Kind and addresses of the memory that a pointer points to. In CUDA 13, 64 bytes of zeros follow.
+/// Kind and addresses of the memory at a pointer. In CUDA 13, 64 zero bytes follow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PointerAttributes {
@@ -58,7 +58,7 @@ pub(crate) struct FunctionAttributes {
     pub(crate) shared_bytes: usize,
     pub(crate) constant_bytes: usize,
     pub(crate) local_bytes: usize,
-    /// Values of the driver's attributes 0 and 4 to 13, of `CUfunction_attribute`.
+    /// Values of `CUfunction_attribute` 0 and 4 to 13.
     pub(crate) numbers: [c_int; 11],
     pub(crate) cluster_scheduling: c_int,
     pub(crate) non_portable_cluster: c_int,

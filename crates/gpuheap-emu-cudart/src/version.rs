@@ -1,14 +1,13 @@
-//! Major version of the runtime that the program was built for. A few functions have the same name
+//! Major version of the runtime for which the program was built. A few functions have the same name
 //! in CUDA 12 and 13, but different arguments.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
-/// Versions of the runtime that this library reports to programs of CUDA 12 and of CUDA 13, as 1000
-/// × major + 10 × minor.
+/// Runtime versions reported to programs of CUDA 12 and of CUDA 13, 1000 × major + 10 × minor.
 const VERSIONS: [c_int; 2] = [12_090, 13_000];
 
-/// Returns the version of the runtime that the program was built for.
+/// Returns the version of the runtime for which the program was built.
 pub(crate) fn runtime() -> c_int {
     VERSIONS[usize::from(major() == 13)]
 }
@@ -18,7 +17,7 @@ const END: i64 = 0;
 const NEEDED: i64 = 1;
 const STRINGS: i64 = 5;
 
-/// Returns the major version of the runtime that the process's objects need: 12 if some need 12 and
+/// Returns the major version of the runtime that the loaded objects need: 12 if some need 12 and
 /// none needs 13, else 13.
 pub(crate) fn major() -> c_int {
     static MAJOR: OnceLock<c_int> = OnceLock::new();
@@ -57,8 +56,8 @@ unsafe extern "C" fn find_needed(
     // zero entry, and refers to a table of C strings.
     unsafe {
         let (info, found) = (&*info, &mut *data.cast::<Needed>());
-        // Skips the Linux kernel's own object: the addresses in its dynamic section are not
-        // relocated. It needs no library.
+        // Skips the vDSO. It needs no library, and the addresses in its dynamic section are not
+        // relocated.
         let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
         if name.to_bytes().starts_with(b"linux-vdso") {
             return 0;
@@ -71,7 +70,7 @@ unsafe extern "C" fn find_needed(
             std::ptr::with_exposed_provenance((info.dlpi_addr + dynamic.p_vaddr) as usize);
         let entries = || (0..).map(|index| &*first.add(index)).take_while(|entry| entry.tag != END);
         let Some(strings) = entries().find(|entry| entry.tag == STRINGS) else { return 0 };
-        // On some systems, the loader leaves the string table's address relative to the object.
+        // On some systems, the loader does not relocate the string table's address.
         let strings = match strings.value {
             relative if relative < info.dlpi_addr => info.dlpi_addr + relative,
             absolute => absolute,

@@ -1,5 +1,5 @@
-/* Compiled for CUDA 12 or 13: the arguments of cudaMemAdvise differ. Prints the version of the
- * runtime, and the location to which the advice assigns the memory. */
+/* Program for CUDA 12 or 13, whose functions for managed memory take different arguments. Prints
+ * the version of the runtime, and the devices of the advice and the prefetch. */
 #include <stdio.h>
 #include <stdlib.h>
 

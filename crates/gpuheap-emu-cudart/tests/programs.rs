@@ -1,4 +1,5 @@
-//! Programs of the runtime in C, on the emulated driver. Needs a C compiler: `CC`, else `cc`.
+//! Tests that run C programs of the runtime on the emulated driver. Needs a C compiler: `CC`, else
+//! `cc`.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use tempfile::TempDir;
 #[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 
-/// Output that the program must print. Memory figures follow `docs/emulator.md`, and all else
-/// follows the runtime's documentation.
+/// Expected output. Its memory figures follow `docs/emulator.md`, and the rest follows the
+/// runtime's documentation.
 const PRINTED: &str = "\
 plain: 12 MiB
 of no bytes: 1
@@ -73,8 +74,8 @@ fn a_program_of_each_family_runs() {
     assert_eq!(report, "{\"not_modelled\":[{\"function\":\"cudaIpcGetMemHandle\",\"times\":1}]}\n");
 }
 
-/// The name of the runtime library that a program needs shows the program's version of CUDA. The
-/// test makes an empty library with that name and version.
+/// The library finds a program's CUDA version in the name of the runtime that the program needs.
+/// The test links an empty library with that name.
 #[test]
 fn argument_layout_follows_programs_runtime() {
     for major in ["12", "13"] {
@@ -139,8 +140,8 @@ fn folder() -> TempDir {
     library::folder(&[&library::CUDART, &library::LIBCUDA])
 }
 
-/// Compiles the C file `source` to `program`. If the program's name is a number, that number is the
-/// program's major version of CUDA.
+/// Compiles the C file `source` to `program`. A program named by a number is compiled for that
+/// major version of CUDA.
 fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> PathBuf {
     let program_path = folder.path().join(program);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{source}.c"));
@@ -151,7 +152,7 @@ fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> Pat
     program_path
 }
 
-/// Creates an empty library with the name of the runtime of CUDA `major`.
+/// Creates an empty library with the soname of CUDA `major`'s runtime.
 fn shell(folder: &TempDir, major: &str) -> PathBuf {
     let path = folder.path().join(format!("libcudart.so.{major}"));
     let name = format!("-Wl,-soname,libcudart.so.{major}");

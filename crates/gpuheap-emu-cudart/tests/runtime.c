@@ -1,4 +1,4 @@
-/* A typical program of the runtime. It declares the functions that it uses. Prints figures. */
+/* Typical program of the runtime. It declares the functions that it uses, and prints figures. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

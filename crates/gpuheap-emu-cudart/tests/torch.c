@@ -1,5 +1,6 @@
-/* Stands for PyTorch: the allocator reports each block to a profiler in another library, and the
- * operators count changes of tensors in that library. With LIBRARY defined, builds that library. */
+/* Stand-in for PyTorch: an allocator that reports each block to a profiler, and operators that
+ * count changes of tensors. With LIBRARY defined, builds the library with the profiler and the
+ * counter. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@ struct device {
   signed char kind, index;
 };
 
-/* The implementation of a tensor, with only the fields that the functions below read. */
+/* Implementation of a tensor, with only the fields that the functions below read. */
 struct tensor {
   void *memory;
   int64_t elements, storage_bytes, storage_offset;
@@ -97,7 +98,7 @@ static int changes(char *memory) {
   other.storage_offset = 128;
   other.memory = memory + 512;
   if (after_change(memory, other)) return 3;
-  /* Tensors that have no device memory of their own. */
+  /* Tensors without device memory of their own. */
   other = plain;
   other.device_kind = 0;
   if (after_change(memory, other)) return 4;

@@ -9,8 +9,8 @@ use crate::error::{INVALID_PITCH, In, Outcome, call};
 use crate::functions::args;
 use crate::{context, kernels};
 
-/// Highest valid kind of copy, `cudaMemcpyDefault`. A valid kind is otherwise ignored: the
-/// addresses determine the direction.
+/// Highest valid kind of copy, `cudaMemcpyDefault`. A kind is only checked: the addresses determine
+/// the direction.
 const LAST_KIND: c_int = 4;
 /// Code `cudaErrorInvalidMemcpyDirection`: the kind of copy is unknown.
 const INVALID_DIRECTION: CUresult = CUresult(21);
@@ -33,8 +33,8 @@ pub(crate) fn cudaMemcpyAsync(
     call!(cuMemcpyAsync(target, source, bytes, stream))
 }
 
-/// Returns the device address of the byte at `offset` in a variable. Checks that `bytes` from that
-/// address are within the variable.
+/// Returns the device address at `offset` in a variable. Fails if the `bytes` from there exceed the
+/// variable.
 pub(crate) fn within(symbol: In<c_void>, offset: usize, bytes: usize) -> Outcome<CUdeviceptr> {
     let (address, size) = kernels::variable(context::device()?, symbol)?;
     let fits = offset.checked_add(bytes).is_some_and(|end| end <= size);
@@ -45,7 +45,7 @@ fn check_kind(kind: c_int) -> Outcome {
     if (0..=LAST_KIND).contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
 }
 
-/// Returns the driver's description of a copy of a rectangle.
+/// Returns the driver's description of a two-dimensional copy.
 pub(crate) fn rectangle(
     kind: c_int,
     (target, target_pitch): (CUdeviceptr, usize),

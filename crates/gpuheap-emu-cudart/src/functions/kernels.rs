@@ -1,4 +1,4 @@
-//! Functions that launch kernels, and functions for properties of kernels.
+//! Functions that launch kernels, and functions for kernel properties.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -75,8 +75,8 @@ pub(crate) fn cudaFuncGetAttributes(
     })
 }
 
-/// Converts the driver's outcome of a launch to the runtime's outcome. For invalid sizes, the
-/// runtime has a different code.
+/// Converts the outcome of a launch. For invalid sizes, the runtime's code differs from the
+/// driver's.
 fn launched(outcome: Outcome) -> Outcome {
     outcome.map_err(|code| match code {
         CUresult::ERROR_INVALID_VALUE => INVALID_CONFIGURATION,

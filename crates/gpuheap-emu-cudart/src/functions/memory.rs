@@ -12,15 +12,15 @@ use crate::functions::args;
 use crate::types::PointerAttributes;
 use crate::version;
 
-/// Element size to request for pitched memory, bytes. It is the largest size that the driver
-/// accepts, so the pitch is aligned for all element sizes.
+/// Element size for pitched memory, bytes: the largest that the driver accepts. The pitch is then
+/// aligned for all element sizes.
 const ELEMENT: c_uint = 16;
-/// Device ordinal to return for a pointer that belongs to no device.
+/// Device ordinal of a pointer that belongs to no device.
 const NO_DEVICE: c_int = -2;
-/// Kinds of memory that a pointer can point to.
+/// Values of `cudaMemoryType`.
 const UNREGISTERED: c_int = 0;
 const MANAGED: c_int = 3;
-/// Bytes of zeros that follow the attributes of a pointer in CUDA 13.
+/// Number of zero bytes after the attributes of a pointer in CUDA 13.
 const RESERVED_IN_13: usize = 64;
 
 pub(crate) fn cudaMalloc((pointer, bytes): args::cudaMalloc) -> Outcome {
@@ -77,8 +77,7 @@ pub(crate) fn cudaPointerGetAttributes(
             get((&raw mut managed).cast(), A::IS_MANAGED)?;
             get((&raw mut found.device).cast(), A::DEVICE_ORDINAL)?;
             found.kind = if managed != 0 { MANAGED } else { kind };
-            // If only the host or only the device sees the memory, the other side's address is
-            // missing.
+            // The address is null for a side that cannot access the memory.
             let address = |attribute| {
                 let mut address: *mut c_void = ptr::null_mut();
                 get((&raw mut address).cast(), attribute).map_or(ptr::null_mut(), |()| address)
@@ -110,8 +109,8 @@ pub(crate) fn cudaMemPrefetchAsync(
     call!(cuMemPrefetchAsync_v2(pointer, bytes, location(place), flags, stream))
 }
 
-/// Converts an argument to a location. In CUDA 12, the argument is a device's ordinal, or -1 for
-/// the host. In CUDA 13, it is a location.
+/// Converts an argument to a location. In CUDA 12, `place` is a device ordinal, or -1 for the host.
+/// In CUDA 13, `place` is the location.
 pub(crate) fn location(place: u64) -> CUmemLocation {
     let (low, high) = (place as u32, (place >> 32) as u32);
     match (version::major(), low.cast_signed()) {

@@ -7,12 +7,12 @@ use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
 use crate::error::{Out, Outcome, call};
 
-/// Sizes of the structure in CUDA 12 and in CUDA 13, bytes.
+/// Sizes of the structure in CUDA 12 and CUDA 13, bytes.
 pub(crate) const BYTES_IN_12: usize = 1032;
 pub(crate) const BYTES_IN_13: usize = 1008;
 
 /// Sizes, in bytes, of the first fields of the structure: the name, the UUID, and the LUID with its
-/// mask. The LUID is zero here.
+/// mask. The LUID and its mask stay 0.
 const NAME: usize = 256;
 const UUID: usize = 16;
 const LUID: usize = 12;
@@ -26,10 +26,9 @@ enum Field {
     Int(c_int),
     /// Value of the device attribute with this number, as a `size_t`.
     Size(c_int),
-    /// Value of the device attribute with this number, as a C `int`. Only in the structure of CUDA
-    /// 12.
+    /// Value of the device attribute with this number, as a C `int` that only CUDA 12 has.
     IntIn12(c_int),
-    /// This many C `int`s of 0, for fields that no device attribute provides.
+    /// This many C `int`s of 0, for fields without a device attribute.
     Zeros(usize),
 }
 
@@ -40,9 +39,9 @@ const FIELDS: &[Field] = &[
     Memory,
     // Shared memory, registers, warp, pitch, threads, block, grid.
     Size(8), Int(12), Int(10), Size(11), Int(1), Int(2), Int(3), Int(4), Int(5), Int(6), Int(7),
-    // Clock, constant memory, compute capability, alignment of textures.
+    // Clock, constant memory, compute capability, texture alignment.
     IntIn12(13), Size(9), Int(75), Int(76), Size(14), Size(51),
-    // Overlap, multiprocessors, time limit, integrated, mapped host memory, mode.
+    // Overlap, multiprocessors, time limit, integrated, mapped host memory, compute mode.
     IntIn12(15), Int(16), IntIn12(17), Int(18), Int(19), IntIn12(20),
     // Textures of one and two dimensions.
     Int(21), Int(77), IntIn12(69), Int(22), Int(23), Int(73), Int(74), Int(70), Int(71), Int(72),
@@ -53,15 +52,15 @@ const FIELDS: &[Field] = &[
     // Surfaces.
     Int(55), Int(56), Int(57), Int(58), Int(59), Int(60), Int(61), Int(62), Int(63), Int(64),
     Int(65), Int(66), Int(67), Int(68), Size(30),
-    // Concurrent kernels, ECC, place on the PCI bus, driver model, copy engines, addressing.
+    // Concurrent kernels, ECC, PCI address, driver model, copy engines, unified addressing.
     Int(31), Int(32), Int(33), Int(34), Int(50), Int(35), Int(40), Int(41),
-    // Clock and width of the memory, caches, threads, priorities.
+    // Memory clock and bus width, caches, threads, priorities.
     IntIn12(36), Int(37), Int(38), Int(108), Int(39), Int(78), Int(79), Int(80),
     // Shared memory and registers of a multiprocessor, managed memory, board, atomics.
     Size(81), Int(82), Int(83), Int(84), Int(85), Int(86), IntIn12(87),
     // Pageable and managed access, preemption, cooperative launches.
     Int(88), Int(89), Int(90), Int(91), Int(95), IntIn12(96), Size(97), Int(100), Int(101),
-    // Blocks of a multiprocessor, window of the cache, reserved shared memory.
+    // Blocks per multiprocessor, access policy window, reserved shared memory.
     Int(106), Int(109), Size(111),
     // Registered memory, sparse arrays, semaphores, pools, RDMA.
     Int(99), Int(112), Int(113), Int(114), Int(115), Int(116), Int(117), Int(118), Int(119),
@@ -84,7 +83,8 @@ pub(crate) fn write_properties<const BYTES: usize>(
     properties.require()?;
     let found: [u8; BYTES] =
         layout(device, is_12)?.try_into().map_err(|_| CUresult::ERROR_UNKNOWN)?;
-    // SAFETY: the caller passes a pointer to the structure of this version. It has `BYTES` bytes.
+    // SAFETY: the program passes the structure of this version, and the structure has `BYTES`
+    // bytes.
     unsafe { properties.cast() }.write(found)
 }
 
@@ -97,7 +97,7 @@ fn layout(device: c_int, is_12: bool) -> Outcome<Vec<u8>> {
     let get = |number: c_int| {
         let mut value = 0;
         match call!(cuDeviceGetAttribute(&mut value, CUdevice_attribute(number), device)) {
-            // If the driver does not know an attribute, uses 0 as the attribute's value.
+            // An attribute that the driver lacks has the value 0.
             Err(CUresult::ERROR_INVALID_VALUE) => Ok(0),
             outcome => outcome.map(|()| value),
         }

@@ -15,14 +15,14 @@ const GRANULE: usize = 2 << 20;
 #[derive(Default)]
 struct Streams {
     live: usize,
-    /// Granules that the driver took. The driver keeps them for later streams.
+    /// Granules allocated so far. They are kept for later streams.
     granules: usize,
 }
 
-/// Streams, keyed by the ordinal of their device.
+/// Streams, keyed by device ordinal.
 static STREAMS: Mutex<BTreeMap<c_int, Streams>> = Mutex::new(BTreeMap::new());
 
-/// Creates a stream, and allocates the memory that the driver takes for it.
+/// Creates a stream, and allocates the memory that a real driver would allocate for it.
 pub(crate) fn create_stream(stream: Out<CUstream>, flags: c_uint, priority: c_int) -> Outcome {
     call!(cuStreamCreateWithPriority(stream, flags, priority))?;
     let device = context::device()?;
@@ -55,9 +55,9 @@ pub(crate) fn forget_objects(device: c_int) {
     lock().remove(&device);
 }
 
-/// Returns the number of granules that an H200's driver takes for `streams` streams of a device
-/// (580.159, 2026-11-28). It takes one more granule at the 2nd, the 6th and the 10th stream, and 35
-/// for the 128 streams that PyTorch creates with its first stream.
+/// Returns the number of granules that a driver allocates for `streams` streams of a device.
+/// Measured on an H200 (580.159, 2026-11-28): one more at the 2nd, the 6th and the 10th stream, and
+/// 35 for the 128 streams that PyTorch creates at once.
 fn granules(streams: usize) -> usize {
     (3 * streams + 5) / 11
 }

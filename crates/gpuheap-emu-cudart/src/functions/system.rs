@@ -1,4 +1,4 @@
-//! Functions for access to the driver's functions, and for the text of a graph.
+//! Functions that look up the driver's functions, and print graphs.
 
 use std::ffi::c_int;
 
