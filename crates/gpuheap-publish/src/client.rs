@@ -21,19 +21,20 @@ use crate::protocol::{
 use crate::text::Texts;
 use crate::wire::{read_line, write_line};
 
-/// Time that a client waits for an answer beyond [`Question::limit`].
+/// Time that a client waits for an answer in addition to [`Question::limit`].
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Maximum number of threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Maximum number of a user's heaps and lines in a survey. Each entry takes at most 3 KB of memory.
+/// Maximum number of heaps and lines per user in a survey. Each takes at most 3 KB of memory.
 const MOST_OF_USER: usize = 10_000;
 
-/// Time in which a survey starts questions. The last answers arrive at most two seconds later.
+/// Time after which a survey sends no more questions. The last answers arrive up to two seconds
+/// later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Depth of a survey. Python programs take the interpreter's lock for each of their lists.
+/// Depth of a survey. To answer with a list, a Python program takes the interpreter's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Heaps alone.
@@ -67,9 +68,9 @@ pub struct Published {
     pub failure: Option<String>,
 }
 
-/// Returns the processes of these sockets, by pid. Removes the sockets of ended processes. Leaves
-/// out this process. Takes some five seconds at most. If sockets of a user are skipped, one result
-/// stands for them, and its failure has their number.
+/// Returns the processes of these sockets, sorted by pid, without this process. Removes the sockets
+/// of ended processes. Takes about five seconds at most. For each user with skipped sockets, one
+/// result has their number in its `failure`.
 pub fn survey(sockets: &[Socket], detail: Detail) -> Vec<Published> {
     let is_other = |socket: &&Socket| socket.pid != std::process::id() || !is_running(socket);
     let sockets = in_turns(sockets.iter().filter(is_other));
@@ -87,7 +88,7 @@ pub fn survey(sockets: &[Socket], detail: Detail) -> Vec<Published> {
     };
     thread::scope(|scope| {
         for _ in 1..sockets.len().min(MOST_THREADS) {
-            // If a thread does not start, the other threads do its part.
+            // If a thread does not start, the other threads do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -111,12 +112,12 @@ struct Surveyed<'a> {
     found: Vec<(&'a PathBuf, Published)>,
     /// Number of heaps and lines in `found`, by user.
     entries: BTreeMap<u32, usize>,
-    /// Pids of the sockets that got no question, by user.
+    /// Pids of the sockets that were not asked, by user.
     skipped: BTreeMap<u32, Vec<u32>>,
 }
 
 impl<'a> Surveyed<'a> {
-    /// Returns `true` if a further socket of the user gets a question.
+    /// Returns `true` if the user has fewer than [`MOST_OF_USER`] entries.
     fn has_room(&self, uid: u32) -> bool {
         self.entries.get(&uid).is_none_or(|entries| *entries < MOST_OF_USER)
     }
@@ -132,8 +133,8 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(|error| error.into_inner())
 }
 
-/// Returns the first socket of each user, then the second socket of each user, and so on. A user
-/// with many silent sockets then does not delay the other users' answers.
+/// Returns the first socket of each user, then the second socket of each user, and so on. This way,
+/// a user with many silent sockets does not delay other users' answers.
 fn in_turns<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<&'a Socket> {
     let mut counts: HashMap<u32, usize> = HashMap::new();
     let turn = |socket: &'a Socket| {
@@ -146,8 +147,8 @@ fn in_turns<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<&'a Socket> {
     turns.into_iter().map(|(_, socket)| socket).collect()
 }
 
-/// Asks a process one question. Returns the answer, and the pid of the process as this process sees
-/// it; `None` if the process is in another PID namespace.
+/// Sends a question to a process. Returns its answer, and its pid in this process's PID namespace;
+/// `None` if it has no pid there.
 ///
 /// # Errors
 ///
@@ -177,10 +178,9 @@ fn exchange(stream: &UnixStream, question: &Question) -> io::Result<Answer> {
     })
 }
 
-/// Returns the sockets that belong to the process `pid`, as this process numbers it. A container's
-/// process has another pid in its socket's name. A process of a PID namespace that cannot be seen
-/// from here has no pid, so its sockets are left out. If a process takes no clients, the name
-/// decides: a process with that pid and start must run here.
+/// Returns the sockets of process `pid`, a pid in this process's PID namespace. The pid in a
+/// socket's name may differ, because the process may run in a container. If the process accepts no
+/// connection, the socket's name decides.
 pub fn of_process(mut sockets: Vec<Socket>, pid: u32) -> Vec<Socket> {
     sockets.retain(|socket| match connect(socket) {
         Ok((_, found)) => found == Some(pid),
@@ -189,11 +189,11 @@ pub fn of_process(mut sockets: Vec<Socket>, pid: u32) -> Vec<Socket> {
     sockets
 }
 
-/// Connects to the process of a socket, and checks the process.
+/// Connects to a socket. Checks that its process belongs to the expected user and has not ended.
 fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let end = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Does not block: if the queue of a stopped process is full, the call fails.
+    // A blocking call would wait for a stopped process whose queue is full.
     rustix::net::connect(&end, &SocketAddrUnix::new(&socket.path)?).map_err(
         |error| match error {
             rustix::io::Errno::AGAIN => io::Error::new(
@@ -211,13 +211,13 @@ fn connect(socket: &Socket) -> io::Result<(UnixStream, Option<u32>)> {
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
     if pid == Some(socket.pid) && !is_running(socket) {
-        // The process has ended. A forked child holds the socket, and does not answer.
+        // The process has ended, but its forked child keeps the socket open and does not answer.
         return Err(io::Error::new(ErrorKind::ConnectionRefused, "it has ended"));
     }
     Ok((stream, pid))
 }
 
-/// Returns a process with its heaps, and with the lists that are known by `end`; `None` if it has
+/// Returns a process's heaps, and the lists that it sends before `end`; `None` if the process has
 /// ended.
 fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published> {
     let pid = is_running(socket).then_some(socket.pid);
@@ -234,7 +234,7 @@ fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published>
         Ok(Answer::Refused(refusal)) => found.failure = Some(refusal.text),
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
-            // A live process refuses clients too, in the moment between bind and listen.
+            // A live process also refuses clients between its calls of bind and listen.
             if !is_running(socket) || is_zombie(socket.pid) {
                 socket.remove();
             }
@@ -245,7 +245,7 @@ fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published>
     Some(found)
 }
 
-/// Returns `true` while the process that the socket is named after lives.
+/// Returns `true` if the process in the socket's name is running.
 fn is_running(socket: &Socket) -> bool {
     start_ticks(&socket.pid.to_string()) == Some(socket.start_ticks)
 }
@@ -254,7 +254,7 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
 }
 
-/// Joins the answers of a process that has several sockets.
+/// Merges the answers of each process that has several sockets.
 fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
     let mut by_pid: BTreeMap<u32, Published> = BTreeMap::new();
     let mut elsewhere = Vec::new();
@@ -271,8 +271,8 @@ fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
 }
 
 impl Published {
-    /// Requests the lists of `detail` until `end`, or until an answer is missing: the next answer
-    /// would be missing too.
+    /// Requests the lists that `detail` includes. Stops at `end`, or at the first list that the
+    /// process does not send, because it would not send the next one either.
     fn ask_lists(&mut self, socket: &Socket, detail: Detail, end: Instant) {
         let lists = [Question::Leaks, Question::Libraries, Question::Scopes];
         let count = match detail {

@@ -1,7 +1,8 @@
 //! The folder of the sockets: `$XDG_RUNTIME_DIR/gpuheap`, else `/tmp/gpuheap-UID`.
 //!
-//! A socket is named `PID-START.sock`, with the process's start in ticks of 10 ms after boot. A
-//! process with several copies of the library has `PID-START-2.sock` and so on.
+//! A socket is named `PID-START.sock`. `START` is the time at which the process started, in ticks
+//! of 10 ms since boot. Further copies of the library in a process use `PID-START-2.sock` and so
+//! on.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Error, ErrorKind};
@@ -9,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of files read in a folder. A machine has at most some 1,000 GPU processes.
+/// Maximum number of files read in a folder. A machine has at most about 1,000 GPU processes.
 const MOST_SOCKETS: usize = 10_000;
 
 /// Maximum number of copies of the library in a process. Known copies: the program's, Python's, the
@@ -21,16 +22,17 @@ const MOST_COPIES: u32 = 9;
 pub struct Socket {
     /// Path of the socket.
     pub path: PathBuf,
-    /// Pid in the socket's name. In another PID namespace, the process has another pid.
+    /// Pid in the socket's name. This process may see another pid, if it is in another PID
+    /// namespace.
     pub pid: u32,
-    /// Start of the process after boot, in ticks of 10 ms.
+    /// Time at which the process started, in ticks of 10 ms since boot.
     pub start_ticks: u64,
     /// Owner of the folder.
     pub uid: u32,
 }
 
 impl Socket {
-    /// Removes the socket, if its folder belongs to this user.
+    /// Removes the socket if its folder belongs to this user.
     pub(crate) fn remove(&self) {
         // Root removes nothing in a user's folder: the user could replace the folder by a link.
         if self.uid == own_uid() {
@@ -74,8 +76,7 @@ pub fn sockets_in(folder: &Path, uid: u32) -> io::Result<Vec<Socket>> {
     Ok(parsed.collect())
 }
 
-/// Binds this process's socket, in the first folder that can be used. Only this user can enter the
-/// folder.
+/// Binds this process's socket in the first usable folder. Only this user can enter the folder.
 pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
     let start = start_ticks("self").ok_or_else(|| Error::other("/proc/self/stat: no start"))?;
     let mut reasons = Vec::new();
@@ -88,17 +89,19 @@ pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
     Err(Error::other(reasons.join("; ")))
 }
 
-/// Returns paths for a recording of this process, the preferred one first: in its working folder,
-/// else in a folder of sockets. Clients choose no path, so no client can name a file of the user.
+/// Returns paths for a recording of this process, the preferred path first: in the working
+/// directory, then in the folders of sockets. Clients cannot choose a path, so they cannot
+/// overwrite a file of the user.
 pub(crate) fn recordings() -> Vec<PathBuf> {
     let private = candidates().into_iter().filter(|folder| check(folder, own_uid()).is_ok());
     let folders = std::env::current_dir().into_iter().chain(private);
     folders.map(|folder| folder.join(format!("gpuheap-{}.gph", std::process::id()))).collect()
 }
 
-/// Returns the start of a process after boot, in ticks of 10 ms; `None` if it has ended.
+/// Returns the time at which a process started, in ticks of 10 ms since boot; `None` if it has
+/// ended.
 pub(crate) fn start_ticks(pid: &str) -> Option<u64> {
-    // The start is field 22 of the file. The text begins with field 3.
+    // The start time is field 22 of the file, and `status` returns the fields from 3 on.
     status(pid)?.split_whitespace().nth(19)?.parse().ok()
 }
 
@@ -107,7 +110,7 @@ pub(crate) fn is_zombie(pid: u32) -> bool {
     status(&pid.to_string()).is_some_and(|status| status.starts_with('Z'))
 }
 
-/// Returns the fields of `/proc/PID/stat` after the name, the state first.
+/// Returns the fields of `/proc/PID/stat` after the name. The first is the state.
 fn status(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may contain blanks and parentheses.
@@ -118,10 +121,11 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Returns the folders that this user's processes may use, the preferred one first.
+/// Returns the folders that this user's processes may use, the preferred folder first.
 fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // For root under `sudo -E`, this is a user's folder. The user could swap a folder in it.
+    // Under `sudo -E`, root's variable names a user's folder, in which the user could replace
+    // folders.
     let is_own = |path: &PathBuf| {
         fs::symlink_metadata(path).is_ok_and(|found| {
             found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0
@@ -156,7 +160,7 @@ fn prepare(folder: &Path) -> io::Result<()> {
     check(folder, own_uid())
 }
 
-/// Checks that a folder is no link, and that only `uid` can enter it.
+/// Checks that `folder` is not a link, and that only `uid` can enter it.
 fn check(folder: &Path, uid: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
     let refuse = |reason: String| Err(Error::new(ErrorKind::PermissionDenied, reason));

@@ -1,4 +1,4 @@
-//! Calls of the kernel that rustix does not cover.
+//! System calls that rustix does not cover.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,8 +14,8 @@ pub(crate) struct Peer {
     pub(crate) uid: u32,
 }
 
-/// Returns the process that connected or bound the other end of `stream`. The kernel writes pid 0
-/// for a process of another PID namespace, and rustix's type cannot hold 0.
+/// Returns the process at the other end of `stream`. Does not use rustix: for a process in another
+/// PID namespace, the kernel writes pid 0, which rustix's type cannot hold.
 #[allow(unsafe_code)]
 pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -30,8 +30,8 @@ pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
     Ok(Peer { pid, uid: found.uid })
 }
 
-/// Calls `spawn` with all signals blocked, so that threads that it starts receive none of the
-/// program's signals. The signals of a thread's own errors, such as SIGSEGV, stay unblocked.
+/// Calls `spawn` with signals blocked. Threads that it starts then do not receive the program's
+/// signals, except for signals of their own faults such as SIGSEGV.
 #[allow(unsafe_code)]
 pub(crate) fn with_signals_blocked<T>(spawn: impl FnOnce() -> T) -> T {
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();

@@ -1,14 +1,15 @@
 //! Programs that publish their GPU memory.
 //!
-//! A process [joins](join) with its heaps, and gets a Unix socket in the user's runtime folder. A
-//! thread answers questions there: a line of JSON for each question, and a line for its answer.
+//! A heap [joins](join), and its process gets a Unix socket in the user's runtime folder. A thread
+//! answers questions there. A question and its answer are one line of JSON each.
 //!
 //! * [`Question`] and [`Answer`]: the protocol.
 //! * [`join`] and [`Member`]: the answering side.
 //! * [`survey`] and [`ask`]: the side that sends questions.
 //! * `folder`: the folder of the sockets, its checks, and the removal of stale sockets.
 //!
-//! Works on Linux only: other systems identify the process at the end of a socket differently.
+//! Works on Linux only: other systems identify the process at the other end of a socket
+//! differently.
 #![deny(unsafe_code)]
 
 #[cfg(target_os = "linux")]
@@ -39,7 +40,7 @@ pub use protocol::{
 #[cfg(target_os = "linux")]
 pub use publisher::{Membership, join};
 
-/// Membership of a heap. No value exists on this system.
+/// Membership of a heap. On this system, no value of this type exists.
 #[cfg(not(target_os = "linux"))]
 pub enum Membership {}
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::protocol::{Access, HeapStatus, Held, Leaks, LibraryMemory, OpenScope, Recorded};
 
-/// A part of this process that publishes its memory: a heap or a recorder. One thread, the worker,
-/// calls all methods. A method may wait for locks of the program.
+/// A heap or a recorder that publishes its memory. One worker thread calls all methods. A method
+/// may wait for the program's locks.
 pub trait Member: Send + Sync {
     /// Returns the member's heaps.
     fn heaps(&self) -> Vec<HeapStatus> {
@@ -29,8 +29,8 @@ pub trait Member: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the memory of libraries. Members that know the same library report the same figures
-    /// of its own allocator.
+    /// Returns the memory of libraries. If two members report a library's own allocator, their
+    /// figures are equal.
     fn libraries(&self) -> Vec<LibraryMemory> {
         Vec::new()
     }
@@ -39,34 +39,34 @@ pub trait Member: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The reason for which memory was not returned.
+    /// Returns the reason if no memory could be given back.
     fn flush(&self) -> Result<u64, String> {
         Ok(0)
     }
 
-    /// Sets the hard limit of a device's heaps. Returns the bytes that the driver got back; `None`
+    /// Sets the hard limit of a device's heaps. Returns the bytes given back to the driver; `None`
     /// if the member has no heap on the device.
     ///
     /// # Errors
     ///
-    /// The reason for which the limit was not set.
+    /// Returns the reason if the limit could not be set.
     fn set_limit(&self, device: &str, bytes: Option<u64>) -> Result<Option<u64>, String> {
         let _ = (device, bytes);
         Ok(None)
     }
 
-    /// Records the member's allocations into `file`. If the file exists, chooses another name in
-    /// the same folder. Returns `None` if the member has no allocations to record.
+    /// Starts to record the member's allocations into `file`. If the file exists, chooses another
+    /// name in the same folder. Returns `None` if the member has no allocations to record.
     ///
     /// # Errors
     ///
-    /// The reason for which the recording did not start.
+    /// Returns the reason if the recording could not start.
     fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
         let _ = file;
         Ok(None)
     }
 
-    /// Ends the recording that `start_recording` started; returns `None` if it did not start one.
+    /// Ends the recording that `start_recording` started; `None` if no such recording is running.
     fn stop_recording(&self) -> Option<Recorded> {
         None
     }
@@ -86,7 +86,7 @@ struct Entry {
 }
 
 impl Members {
-    /// Returns the access of the program: the highest access that a member allows.
+    /// Returns the highest access that a member allows.
     pub(crate) fn access(&self) -> Access {
         self.lock().iter().map(|entry| entry.access).max().unwrap_or_default()
     }
@@ -97,7 +97,7 @@ impl Members {
         self.lock().iter().filter(allowed).filter_map(|entry| entry.member.upgrade()).collect()
     }
 
-    /// Returns the heaps of all members, with the access that each member allows.
+    /// Returns the heaps of all members, each with the access that its member allows.
     pub(crate) fn heaps(&self) -> Vec<HeapStatus> {
         let entry = |entry: &Entry| Some((entry.access, entry.member.upgrade()?));
         // The lock is released before a member is called.

@@ -1,4 +1,4 @@
-//! Questions and answers, and their lines of JSON.
+//! Questions and answers, and their form as lines of JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 pub(crate) const MOST_QUESTION: usize = 4096;
 
 /// Maximum length of an answer's line, bytes. [`MOST_ENTRIES`] entries with texts of [`MOST_TEXT`]
-/// characters need at most half of it.
+/// characters need at most half of the bytes.
 pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
 /// Maximum number of entries of a list in an answer.
@@ -27,7 +27,8 @@ pub(crate) const MOST_TEXT: usize = 200;
 /// Maximum number of characters of a recording's path. Linux allows paths of 4,096 bytes.
 const MOST_PATH: usize = 4096;
 
-/// Name of the pool of memory that a recorder counts. A heap may count the same memory too.
+/// Value of [`HeapStatus::pool`] for memory that a recorder counts. A heap may count the same
+/// memory too.
 pub const RECORDED: &str = "recorded";
 
 /// A question about a process.
@@ -54,7 +55,7 @@ pub enum Question {
         #[serde(deserialize_with = "Option::deserialize")]
         bytes: Option<u64>,
     },
-    /// Records the allocations of all heaps into files. The program chooses their paths.
+    /// Records the allocations of all heaps into files. The program chooses the paths.
     StartRecording,
     /// Ends the recordings that [`Question::StartRecording`] started.
     StopRecording,
@@ -67,8 +68,8 @@ impl Question {
         !matches!(self, Status | Leaks | Held | Scopes | Libraries)
     }
 
-    /// Returns the maximum time that the program takes for the answer. A flush waits for frees in
-    /// flight. The search for holders waits for Python's garbage collector.
+    /// Returns the maximum time that the program may take to answer. A flush waits for pending
+    /// frees. A search for holders waits for Python's garbage collector.
     pub(crate) fn limit(&self) -> Duration {
         let is_slow = self.is_change() || *self == Question::Held;
         Duration::from_secs(if is_slow { 10 } else { 1 })
@@ -95,7 +96,7 @@ pub enum Answer {
     Libraries(Vec<LibraryMemory>),
     /// Answer to [`Question::StartRecording`] and [`Question::StopRecording`].
     Recordings(Vec<Recorded>),
-    /// Answer to [`Question::Flush`] and [`Question::Limit`]: bytes that the driver got back.
+    /// Answer to [`Question::Flush`] and [`Question::Limit`]: bytes given back to the driver.
     GivenBack(u64),
     /// The question was not answered.
     Refused(Refusal),
@@ -107,7 +108,7 @@ impl Answer {
         to_line(&self.clone().bounded())
     }
 
-    /// Cuts lists. [`Texts`] cuts texts, when they are written and when they are read.
+    /// Cuts lists that are too long. [`Texts`] cuts texts when an answer is written or read.
     fn bounded(mut self) -> Answer {
         match &mut self {
             Answer::Status(status) => truncate(&mut status.heaps, &mut status.left_out),
@@ -125,7 +126,7 @@ impl Answer {
 /// The heaps of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Command line of the program, without the folder of its file.
+    /// Command line of the program, without its executable's folder.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub program: String,
     /// Questions that the program answers.
@@ -164,7 +165,7 @@ pub struct HeapStatus {
     pub soft_limit: Option<u64>,
     /// Hard limit.
     pub hard_limit: Option<u64>,
-    /// Questions that the heap's member answers. The answering thread fills this in.
+    /// Questions that the heap's member answers. The thread that answers sets this field.
     #[serde(default)]
     pub access: Access,
 }
@@ -228,7 +229,7 @@ pub struct OpenScope {
     /// Name of the device in the program.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub device: String,
-    /// Live bytes that the scope's end frees or reports.
+    /// Live bytes that the end of the scope frees or reports.
     pub live: u64,
     /// Limit of the live bytes.
     pub limit: Option<u64>,
@@ -256,10 +257,10 @@ pub struct LibraryMemory {
     pub live: u64,
     /// Free bytes that the library's own allocator keeps.
     pub cached: u64,
-    /// `true` if the library's own allocator counts the bytes. Otherwise they are a part of the
-    /// live bytes of a heap of gpuheap.
+    /// `true` if the library's own allocator counts the bytes; `false` if they are part of the live
+    /// bytes of a gpuheap heap.
     pub is_own: bool,
-    /// Reason for which no heap serves the library.
+    /// Reason why no heap serves the library.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub failure: Option<String>,
 }
@@ -282,7 +283,7 @@ pub struct Recorded {
     /// Path of the file.
     #[serde(with = "Texts::<MOST_PATH>")]
     pub path: String,
-    /// Reason for which the recording ended early, for example a full disk.
+    /// Reason why the recording ended early, for example a full disk.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub stopped: Option<String>,
 }
@@ -308,7 +309,7 @@ pub struct Refusal {
     pub text: String,
 }
 
-/// Kind of reason why a question was not answered.
+/// Kind of a [`Refusal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
@@ -338,7 +339,7 @@ impl fmt::Display for Refusal {
 ///
 /// # Errors
 ///
-/// The line is no question of this version.
+/// The line is not a question of this version.
 pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
     parse(line).map_err(|reason| {
         let text = format!("not a question of version {VERSION}: {reason}");
@@ -346,15 +347,15 @@ pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
     })
 }
 
-/// Parses the line of an answer. Its texts are safe for a terminal: control characters of the other
-/// process are replaced by blanks.
+/// Parses the line of an answer. Replaces control characters in its texts by blanks, so that they
+/// are safe for a terminal.
 ///
 /// # Errors
 ///
-/// The line is no answer of this version. The text is the reason.
+/// Returns the reason if the line is not an answer of this version.
 pub fn parse_answer(line: &[u8]) -> Result<Answer, String> {
     let answer: Answer = parse(line)?;
-    // The other program may have ignored the bounds.
+    // The program that sent the answer may have ignored the bounds.
     Ok(answer.bounded())
 }
 
@@ -376,9 +377,9 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
     struct Head {
         version: u32,
     }
-    // The text of an error may quote the line.
+    // The error may quote the line, so its text is cut.
     let reason = |error: serde_json::Error| error.to_string().bounded(MOST_TEXT);
-    // The version is read first, because another version may have other fields.
+    // Reads the version first, because another version may have other fields.
     let head: Head = serde_json::from_slice(line).map_err(reason)?;
     if head.version != VERSION {
         return Err(format!("its version is {}", head.version));
@@ -387,7 +388,7 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Result<T, String> {
     Ok(read.body)
 }
 
-/// Cuts a list to [`MOST_ENTRIES`]. Adds the number of entries that were cut off to `left_out`.
+/// Cuts a list to [`MOST_ENTRIES`], and adds the number of removed entries to `left_out`.
 pub(crate) fn truncate<T>(list: &mut Vec<T>, left_out: &mut u64) {
     let over = list.len().saturating_sub(MOST_ENTRIES);
     list.truncate(MOST_ENTRIES);

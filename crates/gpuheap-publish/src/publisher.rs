@@ -1,4 +1,4 @@
-//! The socket of the process. All its members use it.
+//! The process's socket, shared by all members.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,14 @@ use crate::member::{Member, Members};
 use crate::protocol::Access;
 use crate::server::{self, Stop};
 
-/// Makes a member's memory readable through the process's socket; with [`Access::Control`] also
-/// changeable. The first member binds the socket and starts the thread that answers.
+/// Publishes a member's memory on the process's socket. With [`Access::Control`], clients may also
+/// change it. The first member binds the socket and starts the thread that answers.
 ///
-/// A forked child does not answer for its parent. A member that joins in the child gives the child
-/// a socket.
+/// A forked child does not answer for its parent. It gets its own socket when a member joins in it.
 ///
 /// # Errors
 ///
-/// No folder can be used for the socket; the thread cannot be started.
+/// No folder can be used for the socket, or the thread cannot be started.
 pub fn join(member: Arc<dyn Member>, access: Access) -> io::Result<Membership> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +55,8 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // In a forked child, a lock may be held for ever: a thread of the parent held it.
+        // In a forked child, a lock may stay locked forever: a thread of the parent held it during
+        // the fork.
         if self.pid != std::process::id() {
             return;
         }
@@ -97,8 +97,8 @@ impl Publisher {
     }
 }
 
-/// Locks the publisher. Gives up after a second: in a forked child, the lock may be held for ever,
-/// if a thread of the parent held it.
+/// Locks the publisher. Gives up after a second: if a thread of the parent held the lock during a
+/// fork, it stays locked in the child.
 fn lock_publisher() -> io::Result<MutexGuard<'static, Option<Publisher>>> {
     let start = Instant::now();
     loop {

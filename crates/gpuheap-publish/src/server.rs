@@ -1,7 +1,7 @@
 //! The threads that answer: one reads questions, and one calls the members.
 //!
-//! A member may wait for a lock of the program. The first thread waits for the second with a limit,
-//! so a question is answered in time even if a member hangs.
+//! A member may wait for a lock of the program. The first thread waits for the second only for a
+//! limited time, so that a client gets an answer even if a member hangs.
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -27,14 +27,14 @@ use crate::wire::{read_line, write_line};
 /// Time for a client to send its question, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Interval at which waiting clients are answered while the worker prepares an answer. A waiting
-/// client has this time to send its question. A silent client delays the answer by this time.
+/// Interval at which waiting clients are refused while the worker prepares an answer. Such a client
+/// has the same time to send its question, so a silent client delays the answer by as much.
 const BUSY_STEP: Duration = Duration::from_millis(50);
 
-/// Wait after a failed accept. An accept fails while the process has too many open files.
+/// Pause after a failed accept. It fails while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Stack of a thread, bytes. The thread resolves the names of stack frames.
+/// Stack size of a thread, bytes. A thread resolves the names of stack frames.
 const STACK: usize = 1 << 20;
 
 /// Ends the thread that waits for clients.
@@ -53,11 +53,11 @@ pub(crate) fn start(members: Arc<Members>) -> io::Result<(PathBuf, Stop)> {
     let stop = Stop(listener.try_clone()?);
     let name = "gpuheap-publish".to_owned();
     let serve = move || {
-        // A panic would be a bug of this crate. It ends the answers, and not the program.
+        // A panic would be a bug of this crate. It ends only this thread, not the program.
         let _ = catch_unwind(AssertUnwindSafe(|| serve(&listener, &members)));
     };
     let thread = thread::Builder::new().name(name).stack_size(STACK);
-    // The worker is started by this thread, and so has the same signals blocked.
+    // The new thread starts the worker, so the worker has the same signals blocked.
     match kernel::with_signals_blocked(|| thread.spawn(serve)) {
         Ok(_) => Ok((path, stop)),
         Err(error) => {
@@ -84,12 +84,12 @@ fn serve(listener: &UnixListener, members: &Arc<Members>) {
             Asked::Refused(refusal) => Answer::Refused(refusal),
             Asked::Nothing => continue,
         };
-        // A client that does not read gets no answer.
+        // A client that does not read its answer does not get it.
         let _ = write_line(&client, &answer.to_line(), Instant::now() + CLIENT_LIMIT);
     }
 }
 
-/// If a client waits, answers that the program is busy with another question.
+/// If a client waits, refuses its question: the program is busy with another one.
 fn refuse_waiting(listener: &UnixListener) {
     if listener.set_nonblocking(true).is_err() {
         return;
@@ -114,7 +114,7 @@ fn refuse_waiting(listener: &UnixListener) {
 enum Asked {
     Question(Question),
     Refused(Refusal),
-    /// The client sent no question in time, or ended.
+    /// The client sent no question in time, or closed its connection.
     Nothing,
 }
 
@@ -143,7 +143,7 @@ fn question(client: &UnixStream, end: Instant) -> Asked {
     }
 }
 
-/// Returns the answer of the worker. The first question starts the worker.
+/// Returns the worker's answer. Starts the worker at the first question.
 fn answer(
     worker: &mut Option<Worker>,
     members: &Arc<Members>,
@@ -160,11 +160,12 @@ fn answer(
     worker.ask(question, listener)
 }
 
-/// The thread that calls the members. It ends once this value is dropped and its call returns.
+/// The thread that calls the members. After this value is dropped, the thread ends as soon as its
+/// call returns.
 struct Worker {
     questions: Sender<Question>,
     answers: Receiver<Answer>,
-    /// `true` while the thread works on a question whose answer came too late.
+    /// `true` if the thread still works on a question whose time limit has passed.
     is_late: bool,
 }
 
@@ -186,7 +187,7 @@ impl Worker {
         Ok(Worker { questions, answers, is_late: false })
     }
 
-    /// Waits for the answer, within the question's time limit.
+    /// Sends a question to the thread, and waits for the answer within the question's time limit.
     fn ask(&mut self, question: Question, listener: &UnixListener) -> Answer {
         let limit = question.limit();
         let end = Instant::now() + limit;
@@ -268,7 +269,8 @@ impl Members {
                 let libraries = readable.iter().flat_map(|member| member.libraries());
                 let mut all: Vec<LibraryMemory> = libraries.collect();
                 all.sort_by(|a, b| (b.live, &b.name, &b.device).cmp(&(a.live, &a.name, &a.device)));
-                // Each heap of Python reports the libraries' own pools.
+                // Each heap in Python reports the libraries' own pools, so these entries are
+                // repeated.
                 all.dedup_by(|a, b| a == b && (a.is_own || a.failure.is_some()));
                 Answer::Libraries(all)
             }
@@ -317,14 +319,14 @@ impl Members {
             }
             _ => match split(members.map(|member| member.flush().map(Some))) {
                 (flushed, Some(reason)) if sum(&flushed) == 0 => failed(reason),
-                // Bytes that a flush returned count, even if a member failed.
+                // If a flush returned bytes, they count even if another member failed.
                 (flushed, _) => Answer::GivenBack(sum(&flushed)),
             },
         }
     }
 }
 
-/// Returns the values, and the first reason of a failure.
+/// Returns the values, and the reason of the first failure.
 fn split<T>(results: impl Iterator<Item = Result<Option<T>, String>>) -> (Vec<T>, Option<String>) {
     let (mut values, mut reason) = (Vec::new(), None);
     for result in results {

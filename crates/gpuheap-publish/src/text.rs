@@ -1,15 +1,15 @@
 //! Texts of an answer, cut to a maximum length and without control characters.
 //!
-//! Both sides apply this: the program, so that its answer is short, and the reader, because a
+//! Both sides cut texts: the program, so that its answer is short, and the reader, because a
 //! program can send any text.
 
 use gpuheap_text::printable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Maximum number of texts in a list of an entry. A holder is a name of some 20 to 80 characters.
+/// Maximum number of texts in a list. A holder's name has about 20 to 80 characters.
 const MOST_TEXTS: usize = 8;
 
-/// Serialized form of a field that has texts of at most `MOST` characters.
+/// Serializes and deserializes a field, and cuts its texts to `MOST` characters.
 pub(crate) struct Texts<const MOST: usize>;
 
 impl<const MOST: usize> Texts<MOST> {
@@ -31,12 +31,12 @@ impl<const MOST: usize> Texts<MOST> {
 
 /// A text, or several.
 pub(crate) trait Bounded: Sized {
-    /// Returns the value with texts of at most `most` characters, without control characters.
+    /// Returns the value with its texts cut to `most` characters and without control characters.
     fn bounded(&self, most: usize) -> Self;
 }
 
 impl Bounded for String {
-    /// Keeps the end, because a path ends with the file's name.
+    /// Keeps the end of the text, because a path ends with the file's name.
     fn bounded(&self, most: usize) -> String {
         let over = self.chars().count().saturating_sub(most);
         let start = self.char_indices().nth(over).map_or(self.len(), |(at, _)| at);

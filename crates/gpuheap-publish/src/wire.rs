@@ -1,4 +1,4 @@
-//! Lines over a socket, each within a bound of bytes and time.
+//! Reads and writes lines on a socket, within limits of length and time.
 
 use std::io::{self, Error, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use rustix::net::SendFlags;
 
-/// Reads a line of at most `most` bytes, without its newline. The last line needs no newline.
+/// Reads a line of at most `most` bytes, without its newline. The end of the stream ends a line
+/// too.
 pub(crate) fn read_line(mut stream: &UnixStream, most: usize, end: Instant) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut piece = [0; 4096];
@@ -33,7 +34,7 @@ pub(crate) fn write_line(stream: &UnixStream, line: &str, end: Instant) -> io::R
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(end)?))?;
-        // Without the flag, SIGPIPE of a closed socket would end a C program.
+        // Without the flag, a closed socket would raise SIGPIPE, and end a C program.
         match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
             Err(rustix::io::Errno::INTR) => {}
             sent => rest = &rest[sent.map_err(|error| in_time(error.into()))?..],
@@ -47,7 +48,7 @@ fn left(end: Instant) -> io::Result<std::time::Duration> {
     if left.is_zero() { Err(late()) } else { Ok(left) }
 }
 
-/// Replaces the kernel's error of a socket's timeout by the error of a late line.
+/// Replaces the kernel's error for a timeout by [`late`].
 fn in_time(error: Error) -> Error {
     if error.kind() == ErrorKind::WouldBlock { late() } else { error }
 }

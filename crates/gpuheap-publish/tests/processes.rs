@@ -1,4 +1,4 @@
-//! Questions between processes. A test starts this file's test `program` as the other process.
+//! Questions between processes. The other process runs the test `program` of this file.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -28,7 +28,7 @@ impl Member for Fixed {
     }
 
     fn leaks(&self) -> Option<Leaks> {
-        // Characters of four bytes: the answer is larger than a socket's buffer.
+        // Each character takes four bytes, so that the answer is larger than a socket's buffer.
         let text = || "𝄞".repeat(200);
         let site = || Site { line: text(), function: text(), kind: text(), ..Site::default() };
         Some(Leaks { is_tracked: true, sites: (0..200).map(|_| site()).collect(), left_out: 0 })
@@ -44,7 +44,7 @@ impl Member for Fixed {
     }
 
     fn start_recording(&self, file: &Path) -> Result<Option<Recorded>, String> {
-        // Refuses the tests' working folder, as if it could not be written.
+        // Acts as if the tests' working folder could not be written.
         let path = file.display().to_string();
         match file.starts_with(std::env::current_dir().unwrap()) {
             true => Err("the folder cannot be written".to_owned()),
@@ -71,7 +71,7 @@ impl Member for Hanging {
     }
 }
 
-/// Heap whose flush ends when the folder of the sockets has a file `done`.
+/// Heap whose flush ends when a file `done` appears in the folder of the sockets.
 struct Slow;
 
 impl Member for Slow {
@@ -111,7 +111,7 @@ impl Member for Panicking {
     }
 }
 
-/// Runs as the other process. Environment variables choose its behaviour. Ends with its stdin.
+/// Runs as the other process, until its stdin ends. Environment variables choose its behaviour.
 #[test]
 #[ignore = "the other tests start it"]
 fn program() {
@@ -127,7 +127,7 @@ fn program() {
         Some(_) => Access::Control,
         None => Access::Read,
     };
-    // SAFETY: a program in C has this default, and no other thread runs yet.
+    // SAFETY: this is the default of a C program, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let membership = join(member, access).unwrap();
     let is_slow = std::env::var("PUBLISH_TEST_MEMBER").is_ok_and(|member| member == "slow");
@@ -135,11 +135,12 @@ fn program() {
     let mut ready = format!("{}\n", membership.path().display());
     let children = std::env::var("PUBLISH_TEST_FORK").map_or(0, |count| count.parse().unwrap());
     for _ in 0..children {
-        // SAFETY: another thread of the parent may hold only one lock that the child takes. That
-        // lock is taken by `join`, and `join` gives up after a second.
+        // SAFETY: of the locks that another thread of the parent may hold, the child takes only the
+        // lock of `join`, and `join` gives up after a second.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // A single child outlives its parent. Several children end with their parent.
+            // A single child outlives its parent. If there are several children, they end with
+            // their parent.
             if children > 1 {
                 // SAFETY: the call only sets the signal.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -149,7 +150,7 @@ fn program() {
             let path = own.as_ref().map(|own| own.path().display().to_string());
             println!("{}", path.unwrap_or_else(|error| error.to_string()));
             std::thread::sleep(Duration::from_secs(60));
-            // SAFETY: the call skips handlers of the parent.
+            // SAFETY: the call does not run the parent's exit handlers.
             unsafe { libc::_exit(0) };
         }
         ready = format!("child {child}\n{ready}");
@@ -160,8 +161,8 @@ fn program() {
     drop(membership);
 }
 
-/// Prints the processes of a folder's sockets, and the number of sockets that belong to the process
-/// of their name. A test starts it in a PID namespace.
+/// Prints the processes of a folder's sockets. Then prints the number of sockets whose name has
+/// their process's pid. A test starts this in a PID namespace.
 #[test]
 #[ignore = "another test starts it"]
 fn client() {
@@ -186,7 +187,7 @@ struct Program {
 }
 
 impl Program {
-    /// Starts the program by a command; `None` if it ends before it publishes.
+    /// Starts the program with `command`; `None` if the program ends before it publishes.
     fn spawned(mut command: Command, folder: &Path) -> Option<Program> {
         let mut child = command
             .args(["--exact", "program", "--ignored", "--nocapture"])
@@ -208,7 +209,7 @@ impl Program {
         Program::spawned(command, folder).unwrap()
     }
 
-    /// Returns the next line that begins with `start`; `None` if the program ends before it.
+    /// Returns the next line that begins with `start`; `None` if the program ends before that line.
     fn next_line(&mut self, start: &str) -> Option<String> {
         let mut lines = self.output.by_ref().lines().map(Result::unwrap);
         lines.find(|line| line.starts_with(start))
@@ -263,7 +264,7 @@ fn refusal(answer: Answer) -> (RefusalKind, String) {
     }
 }
 
-/// Connects to a stopped program until no further client can wait.
+/// Connects to a stopped program until its queue of clients is full.
 fn fill_queue(path: &Path) -> Vec<OwnedFd> {
     let connect = |_| {
         let (flags, kind) = (SocketFlags::NONBLOCK, SocketType::STREAM);
@@ -341,7 +342,7 @@ fn clients_during_flush_are_answered() {
     let socket = only(base.path());
     let flushed = std::thread::scope(|scope| {
         let flush = scope.spawn(|| ask(&socket, &Question::Flush).unwrap().1);
-        // The first questions may arrive before the flush.
+        // The first questions may arrive before the program starts its flush.
         let busy = (0..100).find_map(|_| match ask(&socket, &Question::Status).unwrap().1 {
             Answer::Refused(refusal) => Some(refusal),
             _ => {
@@ -423,7 +424,7 @@ fn program_in_pid_namespace_has_pid() {
     };
     let socket = only(base.path());
     let pid = ask(&socket, &Question::Status).unwrap().0.unwrap();
-    // In its own namespace, the program is the first process.
+    // In its own PID namespace, the program has pid 1.
     assert_eq!((socket.pid, pid == program.child.id()), (1, false));
     assert_eq!(of_process(sockets(base.path()), pid), [socket]);
     assert_eq!(of_process(sockets(base.path()), 1), []);
@@ -437,7 +438,8 @@ fn survey_of_silent_sockets_is_bounded() {
     let name = |number: u32| folder.join(format!("{}-1.sock", 4_194_304 + number));
     let silent: Vec<_> = (0..300).map(|number| UnixListener::bind(name(number)).unwrap()).collect();
     let found = surveyed(base.path());
-    // 64 threads have time for two sockets each. One more result counts the sockets that are left.
+    // Each of 64 threads has time for two sockets. One more result has the number of skipped
+    // sockets.
     assert!(found.len() <= 129, "{}", found.len());
     let left_over = found.iter().filter_map(|one| one.failure.as_ref());
     let left_over: Vec<_> = left_over.filter(|text| text.starts_with("not asked")).collect();
@@ -451,14 +453,14 @@ fn survey_of_thousand_programs_is_bounded() {
     let base = tempfile::tempdir().unwrap();
     let variables = [("PUBLISH_TEST_FORK", "1000"), ("PUBLISH_TEST_MEMBER", "small")];
     let mut program = Program::start(base.path(), &variables);
-    // Each of the 1,001 processes prints a line. `start` has read one.
+    // Each of the 1,001 processes prints a line. `start` has read the first.
     for _ in 0..1000 {
         program.line("/");
     }
     let found = surveyed(base.path());
     let answers = found.iter().filter(|one| one.status.is_some()).count();
     let others = found.iter().filter_map(|one| one.failure.as_ref());
-    // On a busy machine, a survey reaches fewer sockets in its time, and counts the others.
+    // On a busy machine, a survey does not reach all sockets in its time, and counts the others.
     let left_over: usize = others
         .map(|text| match text.strip_prefix("not asked: user ") {
             Some(text) => text.split(' ').nth(2).unwrap().parse().unwrap(),
@@ -468,7 +470,7 @@ fn survey_of_thousand_programs_is_bounded() {
     assert!(answers > 0);
     assert_eq!(answers + left_over, 1001, "{answers} answers");
     drop(program);
-    // The kernel ends a thousand processes one after the other.
+    // The kernel takes time to end a thousand processes.
     while !surveyed(base.path()).is_empty() {}
     surveyed(base.path());
     assert_eq!(sockets(base.path()).len(), 0);
@@ -497,7 +499,7 @@ fn stopped_program_is_reported() {
     assert!(error.to_string().contains("its queue of questions is full"), "{error}");
     drop(waiting);
     program.signal(libc::SIGCONT);
-    // The program first reads the questions of the clients that waited.
+    // The program first answers the clients that already wait.
     let answers = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
         ask(&only(base.path()), &Question::Status).is_ok()
@@ -586,7 +588,7 @@ fn forked_child_answers_for_itself() {
     assert_eq!(pids.len(), 2, "{pids:?}");
     assert!(pids.contains(&parent));
     let child = pids.iter().copied().find(|pid| *pid != parent).unwrap().unwrap();
-    // The child has a copy of the parent's socket, and does not answer there.
+    // The child has a copy of the parent's socket, but does not answer on it.
     drop(program);
     let left: Vec<_> = surveyed(base.path()).iter().map(|one| one.pid).collect();
     signal_pid(child, libc::SIGKILL);
