@@ -59,7 +59,7 @@ fn open_to_peer(heap: &Heap, near: &Stream, far: &Stream) -> bool {
     array.device_ptr(far).is_ok()
 }
 
-/// Returns the microseconds per block of 32 MiB to take, and to give back.
+/// Returns the times, in µs, to take a block of 32 MiB from the driver and to give one back.
 fn growth(heap: &Heap, stream: &Stream, blocks: usize) -> (f64, f64) {
     let mut times = [(0.0, 0.0); ROUNDS];
     for time in &mut times {
@@ -76,7 +76,7 @@ fn growth(heap: &Heap, stream: &Stream, blocks: usize) -> (f64, f64) {
     (median(times.map(|time| time.0)), median(times.map(|time| time.1)))
 }
 
-/// Returns the nanoseconds of an allocation of 1 MiB from the cache with its free.
+/// Returns the time, in ns, to allocate 1 MiB from the cache and free it.
 fn pair(heap: &Heap, stream: &Stream, pairs: usize) -> f64 {
     median([(); ROUNDS].map(|()| {
         let began = Instant::now();

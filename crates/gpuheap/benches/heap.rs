@@ -1,11 +1,11 @@
 //! Parts of the heap on an emulated device: `cargo bench -p gpuheap --bench heap`.
 //!
-//! * `pair`: an allocation that hits and its free, for each policy;
+//! * `pair`: an allocation that the cache serves, and its free, for each policy;
 //! * `miss`: an allocation that takes memory from the driver, with an empty cache;
 //! * `live`: frees the oldest block and allocates one of a random size, with 1,000 to 100,000
-//!   blocks live. Its cost should not depend on that number;
-//! * `live-random`: frees a random block instead. That includes the harness's own access to it,
-//!   which misses the cache; `harness` is that access alone.
+//!   blocks live. The cost should not depend on the number of live blocks;
+//! * `live-random`: frees a random block instead. The time includes the harness's own access to the
+//!   block, a miss of the CPU's cache; `harness` is that access alone.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
@@ -72,7 +72,8 @@ fn live(criterion: &mut Criterion) {
     }
 }
 
-/// Exchanges the live block that `next` chooses, of `count` blocks, for a block of another size.
+/// Benchmarks an exchange among `count` live blocks: frees the block that `next` chooses, and
+/// allocates a block of another size.
 fn exchanges(
     criterion: &mut Criterion,
     name: &str,
@@ -93,7 +94,7 @@ fn exchanges(
         drop(blocks[at].take());
         blocks[at] = Some(heap.allocate(bytes, &stream).unwrap());
     };
-    // Reaches the steady state by as many exchanges as there are blocks.
+    // Makes as many exchanges as there are blocks, to reach the steady state.
     (0..count).for_each(|_| exchange());
     let mut group = criterion.benchmark_group(name);
     group.bench_function(BenchmarkId::new(pool.name(), count), |bencher| {
@@ -101,7 +102,7 @@ fn exchanges(
     });
 }
 
-/// Returns a size, log-uniform from 512 bytes to 1 MiB, so that 100,000 of them fit into 141 GiB.
+/// Returns a log-uniform size from 512 bytes to 1 MiB. 100,000 such blocks fit into 141 GiB.
 fn size(random: &mut Random) -> u64 {
     1 << (9 + random.below(11)) | random.below(512)
 }

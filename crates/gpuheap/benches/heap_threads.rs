@@ -1,10 +1,10 @@
 //! The heap under several threads, on an emulated device: `cargo bench -p gpuheap --bench
 //! heap_threads`.
 //!
-//! * `threads`: 1 to 16 threads with a stream each, and sixteen live blocks of 256 B to 512 KiB in
-//!   each. An iteration frees one of them and allocates another. The time covers all threads:
-//!   with twice as many threads it stays equal if nothing is shared and there are enough cores;
-//! * `free-elsewhere`: an allocation, and its free on another thread, in turns.
+//! * `threads`: 1 to 16 threads, each with a stream and sixteen live blocks of 256 B to 512 KiB. An
+//!   iteration frees one block and allocates another on every thread. The time of an iteration does
+//!   not depend on the number of threads if they share nothing and there are enough cores;
+//! * `free-elsewhere`: one thread allocates, and another thread frees.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
@@ -85,7 +85,7 @@ fn free_elsewhere(criterion: &mut Criterion) {
 }
 
 /// Returns the time of all allocations on this thread, and the time of their frees on another
-/// thread. Work that a free defers counts in the allocations.
+/// thread. If a free leaves work to a later allocation, the work counts as allocation time.
 fn in_turns(heap: &Heap, stream: &Stream, rounds: u64) -> [Duration; 2] {
     let (give, taken) = channel::<Vec<Block>>();
     let (give_back, given_back) = channel();
@@ -119,7 +119,7 @@ fn heap(pool: PoolKind) -> (Device, Heap) {
     (device, heap)
 }
 
-/// Returns a power of two from 256 B to 512 KiB, in no simple order.
+/// Returns a power of two from 256 B to 512 KiB, chosen by a hash of `number`.
 fn size(number: u64) -> u64 {
     256 << ((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 12)
 }

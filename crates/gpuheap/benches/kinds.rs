@@ -1,11 +1,11 @@
-//! Strengths and weaknesses of the kinds of memory, on a GPU that `GPUHEAP_TEST_DEVICE` names:
-//! `cargo bench -p gpuheap --bench kinds`. On an emulated device, which is the default, the figures
-//! mean nothing: all its memory is the host's.
+//! Speed of each kind of memory, on a GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap
+//! --bench kinds`. On an emulated device, which is the default, the figures mean nothing: all its
+//! memory is the host's.
 //!
-//! Each row is of an array of 256 MiB. `made` is an allocation by the driver, `again` an allocation
-//! from the heap's cache. `host` is the host's own writing in place. `up` and `down` are copies
-//! from and to a vector. `first` and `then` are reads by the device, through a copy into device
-//! memory. `first` is the first read after the host wrote, `then` the median of later reads.
+//! A row measures an array of 256 MiB. `made` is its allocation by the driver, `again` its
+//! allocation from the heap's cache. `host` is a write by the host in place. `up` and `down` are
+//! copies from and to a vector. `first` and `then` are reads by the device, through a copy into
+//! device memory. `first` is the first read after the host wrote, `then` the median of later reads.
 //! `prefetched` is unified memory that is prefetched before each read.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
@@ -50,7 +50,6 @@ fn measure(target: &Target, kind: MemoryKind, prefetch: bool, bytes: usize) -> [
     let host = vec![1_u8; bytes];
     let make = || -> DeviceArray<u8> {
         match kind {
-            // The vector is the program's own and made before.
             MemoryKind::Registered => target.register(host.clone()).unwrap(),
             kind => target.kind(kind).zeroed(bytes).unwrap(),
         }

@@ -3,10 +3,10 @@
 //! pages`. On an emulated device, which is the default, the figures mean nothing: nothing is mapped
 //! there.
 //!
-//! A row is a number of handles of one size, mapped one after the other. It has the medians of: µs
-//! a handle to create, map and release it; µs a call to make the whole range accessible, and to
-//! unmap it. `busy` is measured while a stream fills 1 GiB over and over. `waits` names the calls
-//! that returned only after all of that work.
+//! A row is a number of handles of one size, mapped one after the other. Its figures are medians in
+//! µs. `create`, `map` and `release` are times per handle. `access` and `unmap` are times of one
+//! call for the whole range. `busy` is measured while a stream fills 1 GiB over and over. `waits`
+//! names the calls that returned only after all of that work.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]
@@ -53,7 +53,7 @@ fn main() {
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let stream = device.stream().unwrap();
     let memory = heap.allocate(if tiny { MIB } else { 1 << 30 } as u64, &stream).unwrap();
-    // The fills take half a second or more on an H200, for each round of calls.
+    // On an H200, the fills take half a second or more for each round of calls.
     let work = Work { stream, memory, fills: if tiny { 2 } else { 2000 } };
     let [least, recommended] =
         [CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED]
@@ -144,7 +144,7 @@ impl Cost {
         end: Option<&Event>,
         work: impl FnOnce(&dyn Driver) -> CUresult,
     ) {
-        // A call that returns after the work ended does not show whether it waited.
+        // If the work ended before the call returned, it is not known whether the call waited.
         let was_running = end.is_some_and(|end| !end.is_done().unwrap());
         let mut taken = 0.0;
         call(device, |driver| {

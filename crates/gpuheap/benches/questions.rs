@@ -1,6 +1,6 @@
-//! Cost of an allocation and its free while a process on another core asks ten questions a second,
-//! and without questions. Turns of 0.1 s with a question and without one alternate. The threads
-//! that answer share the core of the allocating thread, so the clock counts their time too.
+//! Cost of an allocation and its free, with and without questions from a process on another core.
+//! Turns of 0.1 s with one question alternate with turns without a question. The threads that
+//! answer share the core of the allocating thread, so the clock counts their time too.
 //!
 //! ```text
 //! cargo bench -p gpuheap --bench questions -- 0 1      # cores of this and the asking process
@@ -8,9 +8,9 @@
 //! ./questions-0123456789abcdef 0 1                     # runs on another machine, with taskset
 //! ```
 //!
-//! Prints the median nanoseconds of a pair of allocation and free, by the thread's processor time
-//! and by the clock. The ratio is the median over all turns with a question, each divided by the
-//! turn without a question next to it. The brackets contain the ratio with 95 % confidence.
+//! Prints the median nanoseconds of an allocation with its free, by the thread's processor time and
+//! by the clock. Each turn with a question is divided by the turn without a question next to it.
+//! The ratio is the median of these quotients. The brackets contain the ratio with 95 % confidence.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use gpuheap::{Access, Device, Heap, PoolKind, Stream, Tracking};
 use gpuheap_publish::{Question, ask, sockets};
 
-/// Pid of the publishing process, in the environment of the other process.
+/// Environment variable with the pid of the publishing process, for the process that asks.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
-/// Turns with a question, and as many without.
+/// Number of turns with a question, and of turns without one.
 const TURNS: usize = 300;
 const TURN: Duration = Duration::from_millis(100);
 /// Pairs between two looks at the clock.
@@ -86,8 +86,8 @@ fn compare(tracking: Tracking, core: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Allocates and frees for a turn. Returns nanoseconds of a pair by the thread's processor time and
-/// by the clock.
+/// Allocates and frees for a turn. Returns the nanoseconds of a pair by the thread's processor time
+/// and by the clock.
 fn turn(heap: &Heap, stream: &Stream) -> Result<[f64; 2], Box<dyn Error>> {
     let (began, processor, mut pairs) = (Instant::now(), processor_time(), 0);
     while began.elapsed() < TURN {
@@ -100,8 +100,8 @@ fn turn(heap: &Heap, stream: &Stream) -> Result<[f64; 2], Box<dyn Error>> {
     Ok(times.map(|time| time.as_secs_f64() * 1e9 / f64::from(pairs)))
 }
 
-/// Returns the median, between the bounds that contain it with 95 % confidence: values whose ranks
-/// are 0.98 times the square root of the count apart from the median's rank.
+/// Returns the median between two bounds that contain it with 95 % confidence. The rank of each
+/// bound differs from the median's rank by 0.98 times the square root of the count.
 fn median(values: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -116,7 +116,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Asks a question for each 1 of stdin, and none for a 0. Prints the number of answers at its end.
+/// Reads stdin, and asks a question for each `1` and none for a `0`. Then prints the number of
+/// answers.
 fn ask_on_request(pid: u32) -> Result<(), Box<dyn Error>> {
     let socket = sockets().into_iter().find(|socket| socket.pid == pid).ok_or("no socket")?;
     let mut questions = [Question::Status, Question::Leaks].iter().cycle();

@@ -1,15 +1,16 @@
 //! Speed of copies from the host to the device and back, on an emulated device or on
 //! `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench upload`.
 //!
-//! For sizes from 1 MiB to 1 GiB (16 MiB on an emulated device), GB/s as the median of several
-//! runs, each waited for:
+//! Prints the median GB/s of several runs, for sizes from 1 MiB to 1 GiB (16 MiB on an emulated
+//! device). Each run includes the wait for its copy.
 //!
 //! * `plain up`, `plain down`: `cuMemcpyHtoD` and `cuMemcpyDtoH` of pageable memory;
 //! * `ours up`, `ours down`: `write_from` into an array and `to_vec`, which makes a vector;
 //! * `pinned up`, `pinned down`: copies of pinned memory, which show the speed of the link.
 //!
-//! The staging of copies is varied by `GPUHEAP_TEST_THREADS`, `GPUHEAP_TEST_PIECE`,
-//! `GPUHEAP_TEST_SLOTS` and `GPUHEAP_TEST_THRESHOLD` (bytes), each a list with commas.
+//! The staging of copies is set by `GPUHEAP_TEST_THREADS`, `GPUHEAP_TEST_PIECE`,
+//! `GPUHEAP_TEST_SLOTS` and `GPUHEAP_TEST_THRESHOLD` (bytes). Each is a list of values, separated
+//! by commas.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "the result")]
@@ -53,7 +54,7 @@ fn main() {
     }
 }
 
-/// Returns all combinations that the environment asks for.
+/// Returns all combinations of the values that the environment lists.
 fn sweep() -> Vec<Staging> {
     let Staging { threads, piece, slots, threshold } = Staging::default();
     let mut all = Vec::new();
@@ -76,7 +77,7 @@ fn list(name: &str, default: usize) -> Vec<usize> {
     }
 }
 
-/// Returns GB/s, the median of several runs after one that is not counted.
+/// Returns the median GB/s of several runs, after a first run that is not counted.
 fn rate(bytes: usize, mut copy: impl FnMut()) -> f64 {
     copy();
     let runs = ((2 << 30) / bytes).clamp(5, 31);
@@ -117,21 +118,21 @@ fn driver_alone(device: &Device, bytes: usize) -> [f64; 4] {
         check(name, device.with_current(|driver| call(driver)).unwrap()).unwrap();
     };
     let up = |from: &[u8]| {
-        // SAFETY: both sides have these bytes, and the copy is waited for.
+        // SAFETY: both sides are `bytes` long, and stay alive until the copy has completed.
         call("cuMemcpyHtoD_v2", &|driver| unsafe {
             driver.cuMemcpyHtoD_v2(address, from.as_ptr().cast(), bytes)
         });
         device.synchronize().unwrap();
     };
     let down = |to: *mut u8| {
-        // SAFETY: both sides have these bytes, and the copy is waited for.
+        // SAFETY: both sides are `bytes` long, and stay alive until the copy has completed.
         call("cuMemcpyDtoH_v2", &|driver| unsafe {
             driver.cuMemcpyDtoH_v2(to.cast(), address, bytes)
         });
     };
     [
         rate(bytes, || up(&source)),
-        // Into memory that was not touched before, as with `to_vec`.
+        // Copies into memory that was not touched before, as `to_vec` does.
         rate(bytes, || {
             let mut fresh: Vec<u8> = Vec::with_capacity(bytes);
             down(fresh.as_mut_ptr());

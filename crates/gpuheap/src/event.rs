@@ -18,7 +18,7 @@ pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
     timed: bool,
-    /// Moment of the record, in the context's count.
+    /// Moment at which the event was recorded.
     moment: u64,
     completed: Arc<Completed>,
 }
@@ -39,7 +39,8 @@ impl Event {
         // The wrapper is made before the record, so that it destroys the event if the record fails.
         let (context, completed) = (context.clone(), completed.clone());
         let mut event = Event { context, raw, timed, moment: 0, completed };
-        // Begun before the record, so that the event never covers a free enqueued after the record.
+        // The moment begins before the record, so that the event never covers a free enqueued after
+        // the record.
         event.moment = event.context.moments.begin();
         // SAFETY: `event` owns `raw`. `stream` is alive: the caller is using it.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };
@@ -85,7 +86,7 @@ impl Event {
         self.context.moments.complete(&self.completed, self.moment);
     }
 
-    /// Returns the moment of the record, in the context's count.
+    /// Returns the moment at which the event was recorded.
     pub(crate) fn moment(&self) -> u64 {
         self.moment
     }
@@ -159,8 +160,8 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: this object owns the event and does not use it again. The driver keeps it for
-            // work that waits.
+            // SAFETY: this object owns the event and does not use it again. The driver keeps the
+            // event for work that waits for it.
             let _: CUresult = unsafe { self.context.driver().cuEventDestroy_v2(self.raw) };
         }
     }

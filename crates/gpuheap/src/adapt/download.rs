@@ -44,7 +44,7 @@ impl Host {
 
 /// A download to the host: the `To` of [`Adapt`] that [`Host::adapt`] passes to each rule.
 pub struct Download {
-    /// Blocks that hold several arrays, keyed by the address of the block's storage on the host.
+    /// Blocks that hold several arrays, keyed by the host address of the block's `Storage`.
     blocks: RefCell<FxHashMap<usize, HostBlock>>,
 }
 

@@ -101,8 +101,8 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
 /// [`Download`] as `To`.
 ///
 /// gpuheap has [rules](self#rules) for the usual types of data. The derive macro of the same name
-/// makes a rule for a struct or an enum. The type of an adapted field changes, so it has to be, or
-/// to contain, a type parameter.
+/// makes a rule for a struct or an enum. Adapting a field changes its type, so the type has to be
+/// or to contain a type parameter.
 ///
 /// ```
 /// use gpuheap::{Adapt, Device, Diagonal};

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind};
 /// Size in bytes up to which an array is uploaded together with other arrays. For smaller arrays, a
 /// driver call costs more than copying the bytes once more.
 const SMALL: usize = 16 << 10;
-/// Total size in bytes of waiting arrays at which they are uploaded as one block. The memory is
-/// given back one block at a time.
+/// Total size in bytes at which waiting arrays are uploaded as one block. The block's memory is
+/// given back once all its arrays are freed, so a block is kept small.
 const BLOCK: usize = 1 << 20;
 /// Alignment in bytes of each small array within its block.
 const ALIGN: usize = STAGED_ALIGN as usize;
@@ -29,8 +29,8 @@ const CHUNK: usize = 4 << 20;
 
 impl Target {
     /// Uploads a structure, by the [rules](crate::adapt#rules): its arrays are made on the device,
-    /// in the target's kind of memory. Element types stay. The value may be changed as soon as this
-    /// call returns.
+    /// in the target's kind of memory. Element types do not change. The value may be changed as
+    /// soon as this call returns.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -156,7 +156,7 @@ impl<R: ElementRule> Upload<R> {
     }
 
     /// Copies an array that is on a device. If the element type changes, a kernel converts the
-    /// elements if one exists, and otherwise the host does.
+    /// elements. If no kernel supports the types, the host converts them.
     pub(super) fn copy<Q: ElementRule, S: ArrayData, T: Plain, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -199,8 +199,8 @@ impl<R: ElementRule> Upload<R> {
         let storage = Arc::new(Storage::new(target, target.kind, bytes as u64, Memory::Staged, at));
         target.join(&storage)?;
         let array = DeviceArray::over(storage.clone(), shape);
-        // Elements are converted before anything is borrowed, because the conversion may be code of
-        // the program.
+        // Elements are converted before `staged` is borrowed, because the conversion may run code
+        // of the program.
         let converted: Vec<Q::Of<T>>;
         let content = if is_kept::<Q, T>() {
             bytes_of(elements)

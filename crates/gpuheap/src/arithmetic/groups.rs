@@ -18,10 +18,9 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Sums and means of groups of rows. A row is an index of the leading axis. The key of a row is an
-/// integer, the index of the row's group. The result has one row for each group, and is allocated
-/// by this array's [`target`](ArrayBase::target). Every method here waits, because it checks that
-/// each key names a group.
+/// Sums and means of groups of rows. A row is an index of the leading axis. The key of a row is the
+/// index of the row's group. The result has one row for each group, and is allocated by this
+/// array's [`target`](ArrayBase::target). Every method here waits in order to check the keys.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -79,7 +78,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
             recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
         };
         let counts: DeviceArray<f64> = recast(counts(keys, groups, at)?, at)?;
-        // Each row of means has one count. Along the other axes that count is repeated.
+        // Each row of means has one count. That count is repeated along the other axes.
         let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
         if let Some(rows) = shape.first_mut() {
             *rows = groups;
@@ -109,7 +108,7 @@ impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
     }
 }
 
-/// Counts of the keys. They are in device memory, because many threads of a kernel add to one
+/// Counts the keys. The counts are in device memory, because many threads of a kernel add to one
 /// element at once.
 fn counts<S: ArrayData, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
@@ -128,7 +127,7 @@ fn counts<S: ArrayData, K: Key>(
     Ok(out)
 }
 
-/// Sums of the groups' rows. They are in device memory for the reason given at [`counts`].
+/// Sums the rows of each group. The sums are in device memory for the reason given at [`counts`].
 fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Key>(
     values: &ArrayBase<S, T, D>,
     keys: &ArrayBase<R, K, Ix1>,

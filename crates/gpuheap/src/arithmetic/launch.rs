@@ -29,14 +29,14 @@ struct Loaded {
 }
 
 impl Attachment for Kernels {
-    /// Unloads all kernels once their work has completed. Without this, the kernels would stay
-    /// loaded if other code keeps the context alive.
+    /// Unloads all kernels once their work has completed. Otherwise the kernels would stay loaded
+    /// while other code keeps the context alive.
     fn end(&mut self, context: &Context) {
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_empty() {
             return;
         }
-        // An error is ignored: the context is then broken, and unloading fails too.
+        // Ignores an error: the context is then broken, and unloading fails too.
         let _ = context.synchronize();
         for (_, loaded) in loaded.drain() {
             unload(context, loaded);
@@ -87,8 +87,8 @@ pub(super) fn run<const N: usize>(
     launch(&arrays, if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() })
 }
 
-/// Writes the addresses of arrays on one device. Not a part of [`run`], because `run` is compiled
-/// anew for each closure.
+/// Writes the addresses of the arrays. Returns an error if the arrays are not on one device. This
+/// is not a part of [`run`], because `run` is compiled anew for each closure.
 fn find(arrays: &[&Window<'_>], addresses: &mut [u64]) -> Result<(), Error> {
     for (address, array) in addresses.iter_mut().zip(arrays) {
         check_device(arrays[0], array)?;
@@ -119,7 +119,7 @@ fn launch(arrays: &[&Window<'_>], launches: Vec<Launch>) -> Result<(), Error> {
     })
 }
 
-/// Returns an error if one kernel cannot use both arrays.
+/// Returns an error if the arrays are on different devices, so that no kernel can use both.
 pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), Error> {
     let (one, other) = (one.context(), other.context());
     if one.is_same(other) {
@@ -172,7 +172,7 @@ fn of_kernel(error: Error, kernel: Kernel) -> Error {
 impl Kernels {
     fn get(&self, heap: &Heap, context: &Context, kernel: Kernel) -> Result<CUfunction, Error> {
         // Checked before the lock is taken: in a forked child, a thread of the parent may have held
-        // it.
+        // the lock.
         context.check_alive()?;
         if let Some(loaded) = self.read().get(&kernel) {
             return Ok(loaded.function);

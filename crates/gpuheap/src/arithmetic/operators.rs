@@ -309,8 +309,8 @@ pub(super) fn enqueue_strided(
     [left, right]: [&Side<'_>; 2],
     steps: &[Vec<isize>; 2],
 ) -> Result<(), Error> {
-    // The operation runs on the stream of the left side, if that is an array. A number needs no
-    // address, so any window can stand for it.
+    // If the left side is an array, the operation runs on its stream. A number needs no address, so
+    // the window of another array stands for it.
     let (one, other) = match (left, right) {
         (Side::Array(left), Side::Array(right)) => (left, right),
         (Side::Array(array), _) | (_, Side::Array(array)) => (array, array),

@@ -1,4 +1,4 @@
-//! Aggregates by key of columns with missing values, and rows by index.
+//! Aggregates of columns with missing values, by key, and copies of elements by index.
 
 use std::panic::Location;
 
@@ -89,7 +89,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
     }
 
     /// Returns the smallest value of each group. For a group without values, whose
-    /// [`count`](GroupedRows::count) is 0, the result is some value of the type.
+    /// [`count`](GroupedRows::count) is 0, the result is unspecified.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
     }
 
     /// Returns the largest value of each group. For a group without values, whose
-    /// [`count`](GroupedRows::count) is 0, the result is some value of the type.
+    /// [`count`](GroupedRows::count) is 0, the result is unspecified.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
     }
 
     /// Returns the sum of the squared distances of each group's values from the group's mean in
-    /// `means`. This sum divided by the count less one is the variance.
+    /// `means`. The variance is this sum divided by the count minus one.
     ///
     /// # Errors
     ///

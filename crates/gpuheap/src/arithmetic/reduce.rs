@@ -208,8 +208,8 @@ struct Sizes {
     inner: usize,
 }
 
-/// Returns the product of the lengths of some axes. If another axis of the array has length 0, the
-/// product is not used, and may saturate.
+/// Returns the product of the lengths of some axes. The product saturates only if another axis has
+/// length 0, and then it is not used.
 pub(super) fn size(lengths: &[usize]) -> usize {
     lengths.iter().fold(1, |size, length| size.saturating_mul(*length))
 }

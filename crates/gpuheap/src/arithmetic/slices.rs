@@ -12,8 +12,8 @@ use super::operand::{broadcast_shape, strides};
 use crate::array::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Strided copies. Elements of an array have no gaps, so a window with strides is a copy and not a
-/// view. Each new array is allocated by this array's [`target`](ArrayBase::target). These methods
+/// Strided copies. An array has no gaps between its elements, so a selection with strides is
+/// copied. Each new array is allocated by this array's [`target`](ArrayBase::target). These methods
 /// do not wait.
 ///
 /// ```

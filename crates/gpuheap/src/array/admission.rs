@@ -1,6 +1,6 @@
-//! Admission: a check on each thread that runs before a device array takes memory. Callers with
-//! their own memory budgets, such as the scopes of the Python package, use it to refuse an array in
-//! time.
+//! Admission: a check that each thread can set, and that runs before the thread makes an array in
+//! device memory. A caller with its own memory budget, such as a scope of the Python package,
+//! refuses arrays by it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -19,8 +19,8 @@ const ALL_ROWS: usize = 24;
 const ROW_BYTES: usize = 4096;
 
 /// Formats the kind, the shape and the first elements: a few along each axis, a matrix as rows.
-/// Never fails. Waits for the array's last use, and reads less than 100 KiB. A width or precision
-/// in the format string applies to the elements.
+/// Waits for the array's last use, and reads less than 100 KiB. A width or precision in the format
+/// string applies to the elements.
 ///
 /// ```text
 /// DeviceArray<f32>([2, 1000], device)
@@ -116,7 +116,7 @@ fn row_starts(shape: &[usize], shown: &[usize], from: usize, starts: &mut Vec<us
     }
 }
 
-/// Returns the ranges of these rows; adjacent rows are merged.
+/// Returns the ranges of the rows that begin at `starts`, with adjacent rows merged.
 fn merged(starts: &[usize], columns: usize) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for start in starts {

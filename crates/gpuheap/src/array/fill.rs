@@ -84,8 +84,9 @@ fn fill_by_doubling(
     stream.refuse_capturing()?;
     let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
-        // SAFETY: the array is at least as long as the seed. The seed is kept until the driver has
-        // read it: before the call returns for pageable memory, at the wait below for other memory.
+        // SAFETY: the array is at least as long as the seed. The driver reads pageable memory
+        // before the call returns. Otherwise the wait below keeps the seed until the driver has
+        // read it.
         unsafe {
             driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
         }
@@ -93,7 +94,7 @@ fn fill_by_doubling(
     if later {
         let (waited, settled) = wait_or_drain(stream);
         if !settled {
-            // Memory that the driver may still read is never freed.
+            // The driver may still read the seed, so the seed is never freed.
             std::mem::forget(seed);
         }
         waited?;

@@ -59,8 +59,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         let pointer = match self.bytes() {
             0 => std::ptr::dangling_mut::<T>(),
             _ => {
-                // The device's and the host's address of registered memory agree only within a
-                // page, so the alignment is checked at the host's address.
+                // The host and the device may map registered memory at different pages, so the
+                // alignment is checked at the host's address.
                 check_alignment::<T>(self.at(address))?;
                 std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize)
             }

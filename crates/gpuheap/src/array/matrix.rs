@@ -1,10 +1,11 @@
 //! Matrices that store only part of their elements.
 
-/// A square matrix with zeros except on its diagonal. The content is the diagonal, as an array with
-/// one axis.
+/// A square matrix with zeros except on its diagonal. It wraps the diagonal, an array with one
+/// axis.
 ///
-/// A wrapper holds a [`DeviceArray`](crate::DeviceArray), a view of one, an array of `ndarray`, a
-/// vector or any other value. It gives the elements a meaning, and computes nothing.
+/// The wrapped value is a [`DeviceArray`](crate::DeviceArray), a view of one, an array of
+/// `ndarray`, a vector or any other value. The wrapper states the meaning of the elements, and
+/// computes nothing.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -24,8 +25,8 @@ pub struct UpperTriangular<A>(pub A);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerTriangular<A>(pub A);
 
-/// A square matrix that equals its transpose. Only one stored triangle is used, with the diagonal.
-/// The stored elements of the other triangle are ignored.
+/// A square matrix that equals its transpose. One stored triangle is used, with its diagonal.
+/// Stored elements of the other triangle are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Symmetric<A> {
     /// Stored elements.

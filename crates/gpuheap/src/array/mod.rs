@@ -1,7 +1,7 @@
 //! Device arrays. They own their memory.
 
-/// Implements the traits of an error that has the reason in `error` and returns a value to the
-/// caller.
+/// Implements the traits of an error type that stores the reason in its field `error`, and a value
+/// to return to the caller.
 macro_rules! is_error {
     ($name:ident<$($parameter:ident),*>) => {
         impl<$($parameter),*> From<$name<$($parameter),*>> for Error {
@@ -282,8 +282,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// The array was freed already, by the end of a scope; a driver error. The heap counts the
-    /// memory even after a driver error.
+    /// The array was freed already, by the end of a scope; a driver error. After a driver error,
+    /// the memory stays counted as live.
     #[track_caller]
     #[doc(alias = "dealloc")]
     pub fn free(self) -> Result<(), Error> {
@@ -317,7 +317,7 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     ///
     /// # Errors
     ///
-    /// A driver error. The heap counts the memory even then.
+    /// A driver error. The memory then stays counted as live.
     #[track_caller]
     pub fn free_early(&self) -> Result<bool, Error> {
         self.storage().free_early(Freed::Early(Location::caller()))

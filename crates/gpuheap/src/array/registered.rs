@@ -20,14 +20,14 @@ impl Target {
     /// whatever the target's kind, and [`usage_of`](crate::Heap::usage_of) counts the array under
     /// that kind.
     ///
-    /// Locking takes time: 18 ms for 256 MiB that were written before (H200 host). If the driver
-    /// refuses to lock more memory, the heap runs its reclaim steps on pinned memory.
+    /// Locking takes time: 18 ms for 256 MiB whose pages are already in memory (H200 host). If the
+    /// driver refuses to lock more memory, the heap runs its reclaim steps on pinned memory.
     ///
-    /// A free of the array blocks until its last use has completed, because the vector is then
-    /// unlocked and freed. That applies to a drop, the end of its [scope](crate::Scope) and every
-    /// other free. If the heap or the target [fills freed memory with zeros](Target::zero_on_free),
-    /// the vector is filled before it is freed. [`unregister`](DeviceArray::unregister) returns the
-    /// vector unchanged.
+    /// A free of the array unlocks and frees the vector, so it blocks until the last use of the
+    /// array has completed. That applies to a drop, to the end of the array's [scope](crate::Scope)
+    /// and to every other free. If the heap or the target [fills freed memory with
+    /// zeros](Target::zero_on_free), the vector is filled before it is freed.
+    /// [`unregister`](DeviceArray::unregister) returns the vector unchanged.
     ///
     /// A vector without elements, or with elements of zero size, is not locked: the array has a
     /// null pointer and zero bytes. `unregister` returns such a vector too.

@@ -23,7 +23,7 @@ impl Registered {
 
     /// Waits for all work of `last`, then unlocks the pages and returns the vector.
     ///
-    /// If that fails, the device may still access the memory, so the memory is never freed.
+    /// After an error, the memory is never freed, because the device may still access it.
     pub(super) fn unlock(self, last: &Stream) -> Result<Box<dyn Any + Send>, Error> {
         let Registered { lock, vector, .. } = self;
         match lock.unlock_after(last) {
@@ -35,7 +35,8 @@ impl Registered {
         }
     }
 
-    /// Unlocks the vector and frees it, filled with zeros if `zeroed`.
+    /// Unlocks and frees the vector. If `zeroed`, the vector is filled with zeros before it is
+    /// freed.
     pub(super) fn free(self, last: &Stream, zeroed: bool) -> Result<(), Error> {
         let (host, bytes) = (self.lock.host_address(), self.lock.bytes() as usize);
         let zeroed = zeroed || self.zeroed;

@@ -25,7 +25,7 @@ impl Heap {
     /// scope began.
     ///
     /// The scope's end also frees arrays in a reference cycle, forgotten arrays, and
-    /// [batches](crate::Batches) uploaded in the scope, including those ahead of their turn.
+    /// [batches](crate::Batches) uploaded in the scope, even before their turn.
     /// [Blocks](crate::Block) do not belong to scopes.
     ///
     /// ```
@@ -151,8 +151,8 @@ impl Scope {
             None => storage.join(None),
             Some(outer) => {
                 if outer.add(storage).is_err() {
-                    // The outer scope has ended, so its array is freed now. The heap counts
-                    // frees that fail.
+                    // The outer scope has ended, so the array is freed now. The heap counts frees
+                    // that fail.
                     let _ = storage.free_early(outer.freed_by());
                 }
             }

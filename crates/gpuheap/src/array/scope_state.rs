@@ -42,7 +42,8 @@ pub(super) struct Lists {
     pub(super) over: bool,
     pub(super) members: Few<Storage>,
     pub(super) kept: Few<Storage>,
-    /// Batches that were uploaded in the scope. Its end frees those whose turns have not ended.
+    /// Batches that were uploaded in the scope. The scope's end frees the batches whose turns have
+    /// not ended.
     pub(super) batches: Few<ScopeState>,
 }
 
@@ -51,9 +52,9 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
-    /// Returns the scope for new arrays that are made like a member of this scope. While this scope
-    /// is open, returns this scope. If this is the scope of a batch whose turn has ended, returns
-    /// the scope around the batch, because results of a batch outlive its turn.
+    /// Returns the scope of new arrays that are made by the target of an array in this scope. While
+    /// this scope is open, that is this scope. If this scope is a batch whose turn has ended, it is
+    /// the scope around the batch, because results of a batch outlive the batch's turn.
     pub(crate) fn for_new_arrays(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);
@@ -101,8 +102,8 @@ impl ScopeState {
 
     /// Registers a storage, so that the scope's end frees it.
     pub(crate) fn add(self: &Arc<Self>, storage: &Arc<Storage>) -> Result<(), Error> {
-        // The storage's scope is set first. If the scope ends during this call, its end then finds
-        // a storage that belongs to it.
+        // The storage's scope is set first: if the scope ends during this call, the scope frees
+        // only storages that belong to it.
         storage.join(Some(self.clone()));
         let mut lists = self.lock();
         if lists.open {
@@ -126,7 +127,8 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// Returns an error if the scope around a batch has ended, because that end freed the batch.
+    /// If the scope around a batch has ended, returns an error, because the end of that scope freed
+    /// the batch.
     pub(crate) fn check_batch(&self) -> Result<(), Error> {
         if self.heap.is_forked() || !self.lock().over {
             return Ok(());
@@ -150,7 +152,7 @@ impl ScopeState {
         false
     }
 
-    /// Returns the reason that arrays freed by the scope's end record.
+    /// Returns the reason that an array records if the scope's end frees it.
     pub(super) fn freed_by(&self) -> Freed {
         match self.kind {
             ScopeKind::Code => Freed::Scope(self.began),
@@ -233,8 +235,9 @@ impl fmt::Debug for ScopeState {
     }
 }
 
-/// List of weak references. Dead references are removed when the list has doubled. The list
-/// therefore has at most twice as many entries as references were alive at once.
+/// List of weak references. Dead references are removed whenever the list has doubled since the
+/// last removal. The list therefore has at most twice as many entries as references were alive at
+/// once.
 pub(super) struct Few<T> {
     entries: Vec<Weak<T>>,
     tidy_at: usize,

@@ -20,7 +20,7 @@ pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// The shape is larger than any memory: [`isize::MAX`] elements or bytes, as for host arrays.
+/// The shape has more than [`isize::MAX`] elements or bytes. That is the limit of host arrays too.
 pub(super) fn sizes<T, D: Dimension>(shape: &D) -> Result<(usize, u64), Error> {
     let too_large = || {
         ErrorKind::TooLarge.error(format!(

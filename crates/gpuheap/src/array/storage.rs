@@ -89,8 +89,8 @@ pub(super) enum Place {
     Nowhere,
 }
 
-/// Alignment, in bytes, of staged arrays. The driver aligns its own allocations to it, and kernels
-/// with wide loads rely on that.
+/// Alignment, in bytes, of staged arrays. The driver's own allocations have this alignment, and
+/// kernels with wide loads rely on it.
 pub(crate) const STAGED_ALIGN: u64 = 256;
 
 /// Remaining work for memory that was marked as freed.
@@ -340,7 +340,8 @@ impl Storage {
             theirs.set_last(stream);
             return Ok(done);
         }
-        // The source keeps its last stream, of its own device. That stream waits for this copy.
+        // The source's last stream stays a stream of the source's device. That stream waits for
+        // this copy.
         let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // The source's free has to be ordered after the copy, so the copy's stream becomes the
@@ -524,7 +525,7 @@ impl Storage {
     }
 
     /// Withdraws all advice. The driver would otherwise apply the advice to the next array in the
-    /// same pages. If the call fails, that array is slower, but correct.
+    /// same pages. If the call fails, the next array is slower, but correct.
     fn take_advice_back(&self, lease: &Lease, ending: &Ending) {
         for advice in &ending.advice {
             let _ = advice.apply(self.context(), lease.address, lease.bytes);
@@ -570,9 +571,9 @@ impl Storage {
         }
     }
 
-    /// Makes `stream` wait for the stream of the last use and take its place. The caller drops
-    /// `visited` only after it has unlocked all storages, because that drop may end a heap. The end
-    /// of a heap drops callbacks, which are code of the program.
+    /// Makes `stream` wait for the stream of the last use, and become the stream of the last use.
+    /// The caller drops `visited` only after it has unlocked all storages. That drop may end a
+    /// heap, and the end of a heap drops callbacks of the program.
     fn hand_over(
         &self,
         state: &mut State,
@@ -614,8 +615,8 @@ impl Storage {
             return Ok(user.shares_driver(owner));
         }
         // Peer access to a stream-ordered pool is set for the whole pool. After the call that sets
-        // it, writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762). Wrapped
-        // memory may be of such a pool.
+        // it, writes by a peer were lost (driver 590, NVIDIA bug 6098762). Wrapped memory may
+        // belong to such a pool.
         let may_be_pooled = self.heap.pool() == PoolKind::Driver
             || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner, visited)?)

@@ -100,7 +100,7 @@ impl Target {
     }
 
     /// Sets whether freed arrays of the target are filled with zeros, rounding included, before
-    /// their memory is reused. A heap that fills all freed memory does so regardless.
+    /// their memory is reused. If the heap fills all freed memory, the setting has no effect.
     pub fn zero_on_free(&self, zero: bool) -> Target {
         Target { zero_on_free: zero, ..self.clone() }
     }

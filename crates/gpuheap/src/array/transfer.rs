@@ -21,8 +21,8 @@ use crate::stream::Stream;
 impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Writes the whole array from host data, in stream order. The source may be changed as soon as
     /// this returns: the call copies pageable memory, and waits until the device has read
-    /// page-locked memory. If pinned memory of the heap is available, several threads copy large
-    /// pageable memory through it.
+    /// page-locked memory. If the source is large and pageable, several threads copy it through
+    /// pinned memory of the heap, if available.
     ///
     /// # Errors
     ///
@@ -114,9 +114,9 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             let later = is_read_later(bytes, stream)?;
             stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
                 let (from, length) = (bytes.as_ptr().cast(), bytes.len());
-                // SAFETY: the array is `length` bytes long. The source is kept until the driver has
-                // read it: before the call returns for pageable memory, at the wait below for other
-                // memory.
+                // SAFETY: the array is `length` bytes long. The driver reads pageable memory before
+                // the call returns. Otherwise the wait below keeps the source until the driver has
+                // read it.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
             })?;
             if later { wait_or_drain(stream).0 } else { Ok(()) }
@@ -180,7 +180,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(())
     }
 
-    /// Returns a copy with its own memory, of the same heap, kind and stream.
+    /// Returns a copy in new memory of the same heap and kind, on the same stream.
     ///
     /// # Errors
     ///
@@ -238,16 +238,16 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     }
                     continue;
                 }
-                // Waits for the stream before the copy. Otherwise the driver would wait during the
-                // copy, and block the enqueues of all other threads meanwhile. A thread that
-                // uploads ahead then stood still (H200, driver 580: `prefetch_on` hid nothing).
+                // Waits for the stream before the copy. Otherwise the driver waits during the copy,
+                // and blocks the enqueues of all other threads meanwhile. That stopped a thread
+                // that uploads ahead (H200, driver 580: `prefetch_on` saved no time).
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
                 {
                     return Ok((Err(error), wait_or_drain(stream).1));
                 }
                 let copied = stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
-                    // SAFETY: both sides have these bytes, and the copy is waited for below.
+                    // SAFETY: both sides are `bytes` long, and the copy is waited for below.
                     unsafe { driver.cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) }
                 });
                 if copied.is_err() {

@@ -51,7 +51,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes == 0 {
                 return Ok(());
             }
-            // This is the first version of the call. Drivers before 12.2 have only this version.
+            // Drivers before 12.2 have only this first version of the call.
             stream.enqueue("cuMemPrefetchAsync", |driver| {
                 // SAFETY: the array has these bytes and is alive, and so is the stream.
                 unsafe { driver.cuMemPrefetchAsync(self.at(address), bytes, place, stream.raw()) }

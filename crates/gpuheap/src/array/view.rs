@@ -275,7 +275,7 @@ fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), Stri
 
 /// Returns an error if memory at `place` and `offset` is not aligned to `align`.
 fn check_alignment(place: Place, offset: u64, align: u64) -> Result<(), String> {
-    // Staged memory is allocated when the adapting ends, at a multiple of `ALIGN`.
+    // Staged memory is allocated when the adapting call ends, at a multiple of `ALIGN`.
     if matches!(place, Place::Staged) && align > ALIGN {
         return Err(format!(
             "its elements would lie at multiples of {align} bytes, and its memory will begin at \

@@ -52,9 +52,9 @@ impl Target {
     }
 
     /// Uploads the rows of a host array in batches; a row is an index of the leading axis. A batch
-    /// takes at most `fraction` of the memory that the heap may still take. That memory is what the
-    /// heap's limit and the device both still allow, counting the cached memory of all heaps of
-    /// this process as free.
+    /// takes at most `fraction` of the memory that the heap may still take. The heap's limit and
+    /// the free memory of the device both bound that memory. The cached memory of all heaps of this
+    /// process counts as free.
     ///
     /// If a batch does not fit in memory, that batch and all later batches are halved. If a single
     /// row does not fit, the iterator returns an error and ends. See [`Batches`].

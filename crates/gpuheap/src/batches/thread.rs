@@ -106,8 +106,8 @@ impl<'scope, S: Source> Feeder<'scope, S> {
 impl<S: Source> Uploads for Feeder<'_, S> {
     type Batch = S::Batch;
 
-    /// Returns an error in a forked child. There, the thread does not exist, and may have held the
-    /// lock.
+    /// Returns an error in a forked child. The thread does not exist in the child, and may have
+    /// held the lock at the fork.
     fn prepare(&mut self, _: &Request, _: bool) -> Result<(), Error> {
         if self.is_over || !self.heap.is_forked() {
             return Ok(());
@@ -156,7 +156,7 @@ impl<S: Source> Uploads for Feeder<'_, S> {
 
 impl<S: Source> Drop for Feeder<'_, S> {
     fn drop(&mut self) {
-        // In a forked child the thread does not exist, and may have held the lock.
+        // In a forked child the thread does not exist, and may have held the lock at the fork.
         if self.heap.is_forked() {
             return;
         }

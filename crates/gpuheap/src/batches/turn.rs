@@ -95,7 +95,7 @@ impl<V> Batch<V> {
 }
 
 impl Turn {
-    /// Returns the scope that frees the batch. Arrays of the batch can be kept out of this scope.
+    /// Returns the scope that frees the batch. [`Scope::keep`] moves arrays of the batch out of it.
     pub(super) fn scope(&self) -> &Scope {
         &self.scope
     }

@@ -19,11 +19,11 @@ use gpuheap_driver::{
 use gpuheap_pool::{Completed, Moments, StreamHandle};
 use rustc_hash::FxHashMap;
 
-/// Bit that is set in the number that a stream of a capture has in place of an id. The driver's ids
-/// never have this bit, because they count up from a small number.
+/// Bit that marks the number of a capture's stream. Such a number replaces the driver's id. The
+/// driver's ids never have this bit, because they count up from a small number.
 const OF_CAPTURE: u64 = 1 << 63;
 
-/// Number in place of the id of a stream whose handle may be invalid.
+/// Number that replaces the id of a stream whose handle may be invalid.
 pub(crate) const NO_STREAM: u64 = !OF_CAPTURE;
 
 #[inline]
@@ -150,8 +150,7 @@ impl Captures {
         Ok(Some(stream))
     }
 
-    /// Returns the stream of a number. It is found while blocks of the stream are live or its graph
-    /// exists.
+    /// Returns the stream with a number, while blocks of the stream are live or its graph exists.
     pub(crate) fn find(&self, number: u64) -> Option<Arc<CaptureStream>> {
         self.lock().by_number.get(&number).cloned()
     }
@@ -229,12 +228,13 @@ impl CaptureStream {
         self.live.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a block of the stream that is freed.
+    /// Counts the free of a block of the stream.
     pub(crate) fn note_freed(&self) {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes frees in the capture wait for the whole device, after the end of the graph.
+    /// Makes the heap wait for the whole device, after the end of the graph, before it reuses
+    /// memory that was freed in the capture.
     pub(crate) fn doubt(&self) {
         self.graph.is_doubtful.store(true, Ordering::SeqCst);
     }
@@ -308,8 +308,8 @@ unsafe extern "C" fn note_end(data: *mut c_void) {
     // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // Read after the moment began: a free that `doubt` covers from here on is later than that
-    // moment.
+    // Read after the moment began: if `doubt` is called later, the frees that it covers are later
+    // than the moment.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

@@ -52,15 +52,15 @@ pub(crate) struct Context {
     has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
-    /// Identifier of the context in this process. It is never reused; a driver reuses handles.
+    /// Identifier of the context in this process. Never reused, unlike the driver's handles.
     number: u64,
     /// Number of forks when the context was retained.
     forks: u32,
     /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
     /// Locked for writing during a reset, and for reading by requests on other devices that reclaim
-    /// this device's memory. Threads that use the device do not lock it: they must not during a
-    /// reset.
+    /// this device's memory. Threads that use the device do not take this lock, because no thread
+    /// may use the device during a reset.
     resets: RwLock<()>,
     /// Results of [`can_reach`](Context::can_reach), keyed by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
@@ -71,7 +71,7 @@ pub(crate) struct Context {
     pub(crate) holders: Holders,
     /// Streams that were first seen while they captured a graph.
     pub(crate) captures: Captures,
-    /// Turn to reclaim memory from other heaps in the last reclaim step.
+    /// Turn that a request takes to reclaim memory from other heaps, in its last reclaim step.
     pub(crate) turn: ReclaimTurn,
     /// Granules of the device that small allocations of several heaps share.
     pub(crate) granules: Granules,
@@ -89,7 +89,7 @@ pub(crate) struct Context {
 
 /// State that a higher layer keeps with a context.
 pub(crate) trait Attachment: Any + Send + Sync {
-    /// Gives back objects of the driver, because the context ends.
+    /// Gives back driver objects when the context ends.
     fn end(&mut self, context: &Context);
 }
 
@@ -111,8 +111,8 @@ impl Context {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
         let DeviceOrigin { emulator, fallback } = origin;
-        // Queried here and stored: the emulator answers under its lock. A forked child must not
-        // take that lock, but displays names too.
+        // Queried here and stored, because the query takes the emulator's lock. A forked child must
+        // not take that lock, but also displays names.
         let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
@@ -193,7 +193,7 @@ impl Context {
     fn text(&self, emulator: Option<u64>) -> String {
         let DeviceInfo { name, product, .. } = &self.info;
         let mut text = format!("{name} ({product}");
-        // A real device's name tells it from the others.
+        // A real device's name already distinguishes it.
         if self.info.emulator.is_some()
             && let Some(sibling) = self.sibling_name()
         {
@@ -206,7 +206,7 @@ impl Context {
     }
 
     /// Returns the device's name if the driver has several devices. All devices of one emulator
-    /// have equal names, so these have a number instead.
+    /// have equal names, so a number replaces the name of an emulated device.
     pub(crate) fn sibling_name(&self) -> Option<String> {
         let name = match self.info.emulator {
             Some(_) => format!("device {}", self.ordinal()),
@@ -225,8 +225,7 @@ impl Context {
         self.number == other.number
     }
 
-    /// Returns `true` if both contexts use one driver. All devices of the machine share its one
-    /// driver.
+    /// Returns `true` if both contexts use one driver. All real devices share the machine's driver.
     pub(crate) fn shares_driver(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
@@ -258,8 +257,8 @@ impl Context {
         }
     }
 
-    /// Refuses a context that cannot be used. Call it before taking any lock that another thread of
-    /// the parent may have held when this process was forked.
+    /// Returns an error if the context cannot be used. Call this before taking any lock that
+    /// another thread of the parent may have held when this process was forked.
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<(), Gone> {
         if self.forks != fork::count() {
@@ -291,9 +290,9 @@ impl Context {
         Current::enter(self)
     }
 
-    /// Enters the context for calls that are the library's own and not work of the program. While
-    /// any thread captures a graph, calls such as `cuMemAlloc` and `cuEventQuery` fail and break
-    /// the capture, unless the calling thread has allowed such calls. The guard allows them on this
+    /// Enters the context for the library's own calls, as opposed to work of the program. While any
+    /// thread captures a graph, calls such as `cuMemAlloc` and `cuEventQuery` fail and break the
+    /// capture, unless the calling thread has allowed such calls. The guard allows them on this
     /// thread.
     pub(crate) fn enter_aside(&self) -> Result<Aside<&Context>, ContextError> {
         Aside::enter(self)
@@ -305,9 +304,9 @@ impl Context {
         Aside::enter(self.clone())
     }
 
-    /// Returns `true` if a stream is capturing a graph. It then can neither wait for work outside
-    /// the capture nor be waited for. For the default stream, also returns `true` if any stream
-    /// that the default stream would have to wait for is capturing.
+    /// Returns `true` if a stream is capturing a graph. Such a stream can neither wait for work
+    /// outside the capture nor be waited for. For the default stream, also returns `true` if any
+    /// stream that the default stream would have to wait for is capturing.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
         let _current = self.enter()?;
         self.is_capturing_inside(stream)
@@ -501,8 +500,8 @@ pub(crate) struct Current<C: Deref<Target = Context>> {
     pushed: bool,
 }
 
-/// Guard: a context is current on the thread that made the guard, and captures forbid no calls on
-/// that thread.
+/// Guard: a context is current on the thread that made the guard, and that thread may make calls
+/// that captures forbid.
 pub(crate) struct Aside<C: Deref<Target = Context>> {
     current: Current<C>,
     before: Option<CUstreamCaptureMode>,
@@ -530,7 +529,7 @@ impl<C: Deref<Target = Context>> Aside<C> {
         // SAFETY: the driver swaps the local `mode` with the mode of this thread.
         let exchanged =
             unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // If this fails, calls may fail during a capture.
+        // If this call fails, later calls may fail during a capture.
         Ok(Aside { before: exchanged.is_success().then_some(mode), current })
     }
 }
@@ -651,7 +650,7 @@ mod tests {
         let gone: Arc<dyn Holder> = Arc::new(Notes(context.clone(), Mutex::default()));
         context.holders.register(Arc::downgrade(&gone), Arc::default());
         drop(gone);
-        // SAFETY: this test alone uses the device, and holds its context only.
+        // SAFETY: this test alone uses the device, and holds only its context.
         let fresh = unsafe { device.reset() }?;
         // SAFETY: the reset above opened the device, and nothing was made on it since.
         let _again = unsafe { fresh.reset() }?;

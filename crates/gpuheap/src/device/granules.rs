@@ -15,7 +15,7 @@ pub(crate) struct Granules(Mutex<GranuleCounts>);
 struct GranuleCounts {
     /// Number of heaps in each granule, keyed by the granule's index.
     heaps: FxHashMap<u64, u64>,
-    /// Number of times that a heap counts a granule that another heap counts already.
+    /// Sum, over all granules, of the number of heaps beyond the first.
     again: u64,
 }
 

@@ -40,8 +40,8 @@ struct RegisteredHolder {
 }
 
 thread_local! {
-    /// `true` while this thread visits heaps. The end of a heap drops its reclaimers, whose
-    /// captures may allocate. Such a request does not visit other heaps.
+    /// `true` while this thread visits heaps. The end of a heap drops its reclaimers. If the drop
+    /// of a reclaimer allocates, that request does not visit other heaps.
     static VISITING: Cell<bool> = const { Cell::new(false) };
 }
 

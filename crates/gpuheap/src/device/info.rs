@@ -43,8 +43,7 @@ pub struct DeviceInfo {
     pub driver_version: i32,
     /// `true` if the device supports stream-ordered pools.
     pub memory_pools: bool,
-    /// `true` if the device reports virtual memory management: separate addresses and physical
-    /// memory.
+    /// `true` if the device reports virtual memory management (`cuMemCreate`, `cuMemMap`).
     pub virtual_memory: bool,
     /// `true` if the device supports unified memory.
     pub managed_memory: bool,
@@ -145,7 +144,6 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// Support of a kind of memory by a device.
 impl MemoryKind {
     /// Refuses a kind of memory that the device does not support.
     pub(crate) fn check(self, info: &DeviceInfo) -> Result<(), Error> {

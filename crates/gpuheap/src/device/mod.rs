@@ -109,7 +109,7 @@ impl Device {
     }
 
     /// Returns `true` if work on this device can access memory of `other`. Two devices need peer
-    /// access for that. The first call that finds it possible enables it for good.
+    /// access for that. If peer access is possible, the first call enables it for good.
     ///
     /// # Errors
     ///
@@ -119,15 +119,15 @@ impl Device {
     }
 
     /// Ends the device's primary context with everything that this process has in it, and opens the
-    /// device afresh. For a context that an error made unusable, and for the end of tests. Blocks
-    /// until the device's work has completed.
+    /// device afresh. Use it after an error that made the context unusable, and at the end of
+    /// tests. Blocks until the device's work has completed.
     ///
     /// Heaps first give back their host memory. Objects that were made on the device before
     /// (clones, streams, events, heaps, blocks) return an error from now on. The error names the
     /// reset. These objects free nothing when they are dropped.
     ///
     /// Live memory of a heap with the `driver` pool belongs to that pool: it stays taken until the
-    /// process ends (H200, driver 580). Drop such arrays before.
+    /// process ends (H200, driver 580). Drop that memory before the reset.
     ///
     /// # Safety
     ///

@@ -4,8 +4,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest time that a request waits for its turn. A turn may have to wait until streams of other
-/// heaps have reached their frees. If such a stream waits for the requesting thread itself, it
-/// never reaches them. After this time, requests continue without a turn.
+/// heaps have reached their frees. A stream that waits for the requesting thread itself never
+/// reaches its frees. After this time, requests continue without a turn.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
 /// Turn to reclaim memory from other heaps of a device, in the last reclaim step. One request of

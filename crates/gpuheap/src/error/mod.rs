@@ -115,7 +115,7 @@ impl Error {
         matches!(&*self.0, Fault::Gone(_))
     }
 
-    /// Adds the lines of the program that hold the most of the memory that ran out.
+    /// Adds the lines of the program that hold the most memory of the kind that ran out.
     pub(crate) fn with_consumers(mut self, top: impl FnOnce(MemoryKind) -> Vec<Consumer>) -> Error {
         if let Fault::OutOfMemory(evidence) = &mut *self.0 {
             evidence.consumers = top(evidence.kind);

@@ -22,7 +22,7 @@ use crate::size::Bytes;
 ///
 /// * On WSL2, where the driver reports more memory as free than there is.
 /// * For `pinned_limit`, if a pool has live memory. The limit is set when the heap is built: with a
-///   higher limit, the pool may have taken larger segments for that memory. Without live memory,
+///   higher limit, the pool might have taken larger segments for that memory. Without live memory,
 ///   and for the pool `none`, the figure is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
@@ -39,8 +39,8 @@ pub struct OutOfMemory {
     pub pool: PoolKind,
     /// Reason why the request failed.
     pub cause: Cause,
-    /// Bytes that would have had to return to the driver for the request to succeed, from whichever
-    /// blocks. This is the largest of the next three fields. `None` if it is not known.
+    /// Bytes that had to return to the driver, from any blocks, for the request to succeed. This is
+    /// the largest of the next three fields. `None` if it is not known.
     pub short_by: Option<u64>,
     /// Bytes by which the hard limit is too low.
     pub limit_short_by: u64,
@@ -49,8 +49,8 @@ pub struct OutOfMemory {
     /// Bytes by which the device's free memory is too small. `None` if the driver does not report
     /// free memory, or refuses memory that it reports as free.
     pub device_short_by: Option<u64>,
-    /// Bytes that the request would take from the driver, rounded up as the driver does, after all
-    /// cached memory was given back.
+    /// Bytes that the request would take from the driver, rounded up as the driver does, if all
+    /// cached memory were given back first.
     pub needed: u64,
     /// Live bytes, as requested.
     pub live: u64,
@@ -91,8 +91,8 @@ pub struct OutOfMemory {
     pub devices: Vec<(String, u64)>,
     /// Name of the heap's device. `None` if the process has one device.
     pub device_name: Option<String>,
-    /// `true` if the limit cannot be raised as far as needed, because the pool of a `driver` heap
-    /// is built with its limit.
+    /// `true` if the limit cannot be raised far enough, because a `driver` pool is made with a
+    /// fixed limit.
     pub limit_is_fixed: bool,
     /// `true` if the device is a Windows GPU under WSL2.
     pub on_wsl2: bool,
@@ -127,7 +127,7 @@ named! {
         LargerThanLimit = "larger_than_limit",
         /// Live memory and the request together exceed the hard limit.
         Limit = "limit",
-        /// The memory of all heaps under a total limit and the request together exceed it.
+        /// The memory of all heaps under a total limit and the request together exceed that limit.
         TotalLimit = "total_limit",
         /// Live memory and the request together exceed the device.
         DeviceFull = "device_full",
@@ -274,8 +274,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Returns `true` if a heap that is built with a higher limit may take more memory for the
-    /// blocks that are live now.
+    /// Returns `true` if a heap with a higher limit might take larger segments for the live blocks.
     fn may_take_larger_segments(&self) -> bool {
         self.pool != PoolKind::None && self.live_blocks > 0
     }
@@ -295,7 +294,7 @@ impl OutOfMemory {
         is_there.then(|| format!("free {} first, in whole segments", self.amount(short)))
     }
 
-    /// Names the memory of the device or the host to free, by any program.
+    /// Names the memory of the device or the host that this or any other program has to free.
     fn freed(&self) -> String {
         let short = self.amount(self.device_short_by.unwrap_or(0));
         match self.freed_here() {

@@ -15,9 +15,9 @@ pub enum ReclaimStep {
     Cache,
     /// Returns all cached memory to the driver.
     WholeCache,
-    /// Makes the other heaps of this process on the device, or under the total limit that is
-    /// reached, return as much cached memory as is needed. They return unused memory first, then
-    /// memory that needs a wait for its streams.
+    /// Makes other heaps of this process return as much cached memory as is needed. These are the
+    /// heaps on the device or, if a total limit is reached, under that limit. They return unused
+    /// memory first, then memory that needs a wait for its streams.
     OtherHeaps,
     /// Makes the same heaps return all their cached memory.
     WholeOtherHeaps,
@@ -27,9 +27,9 @@ pub enum ReclaimStep {
     DriverPool,
     /// Waits a while on WSL2, whose host returns memory late.
     LateRelease,
-    /// Repeats all steps with the other threads paused. Memory that those threads freed meanwhile,
-    /// or took after this request released it, is then available too. The step repeats while other
-    /// heaps return memory. One request of a device runs it at a time.
+    /// Pauses the other threads, waits for pending frees and returns all cached memory to the
+    /// driver. The paused threads can neither take that memory nor keep memory in their caches. The
+    /// step repeats while other heaps return memory. One request of a device runs it at a time.
     Alone,
 }
 

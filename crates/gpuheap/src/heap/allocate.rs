@@ -152,8 +152,8 @@ impl Store {
     }
 
     /// Allocates auxiliary memory without the reclaim steps. Returns `None` if memory is short, or
-    /// if `bytes` exceed 1/[`SPARED`] of the bytes left below a limit. The host has to order
-    /// the first use of the memory.
+    /// if `bytes` exceed 1/[`SPARED`] of the bytes left below a limit. The host has to wait for
+    /// `stream` before its first use of the memory.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         let mut state = self.lock();
         state.merge_counts();
@@ -218,8 +218,8 @@ impl StoreState {
         if spares {
             self.order.refuse_waits(false);
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
-                // Prefers new memory again only after the pool has given back as much as a request
-                // needs.
+                // From now on, new memory is preferred only after the pool has given back as many
+                // bytes as a request needs.
                 self.spare = self.spare.min(self.stats.taken);
                 grant = self.grant(bytes, stream);
             }
@@ -282,8 +282,8 @@ impl StoreState {
         Ok(())
     }
 
-    /// Refuses a stream that was retired after its look-up, while the lock was released. Its handle
-    /// may be invalid, and its slot may have another stream.
+    /// Refuses a stream that was retired after its look-up, while the lock was released. The
+    /// stream's handle may be invalid, and its slot may have another stream.
     pub(super) fn refuse_ended(&self, stream: StreamRef) -> SourceResult {
         let current = self.order.current(stream);
         match current.is_some_and(|current| current.number() == stream.number()) {

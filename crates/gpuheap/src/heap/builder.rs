@@ -133,15 +133,17 @@ setters! {
     /// least 32 MiB.
     hard_limit(bytes: u64) => limits.hard,
     /// Sets the soft limit in bytes. While the heap has reserved more, each call that finds unused
-    /// cached memory gives it back to the driver.
+    /// cached memory gives that memory back to the driver.
     soft_limit(bytes: u64) => limits.soft,
-    /// Sets a limit that the heap shares with others, also of other devices: together they never
-    /// reserve more device memory. It has to be at least 2 MiB. A heap with the `driver` pool
-    /// cannot have one, because that pool keeps memory that the heap does not count.
+    /// Sets a limit that the heap shares with other heaps, also of other devices. Together the
+    /// heaps never reserve more device memory than the limit. The limit has to be at least 2 MiB. A
+    /// heap with the `driver` pool cannot have one, because that pool keeps memory that the heap
+    /// does not count.
     total_limit(limit: TotalLimit) => total_limit,
     /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
     /// memory. With the pools `stitched`, `split` and `driver`, the limit has to be at least 2 MiB,
-    /// because they take that much at a time. With the other pools, it has to be at least one byte.
+    /// because these pools take that much at a time. With the other pools, the limit has to be at
+    /// least one byte.
     pinned_limit(bytes: u64) => pinned_limit,
     /// Sets whether freed memory is filled with zeros, its rounding included, before it can be
     /// reused. Use it if a later owner of the memory must not read the data.
@@ -161,24 +163,25 @@ setters! {
     /// the shared pool.
     ///
     /// If another thread frees a block that came through a thread's cache, that cache may take the
-    /// block back. Such blocks may exceed `bytes` by a quarter. Memory in these caches counts as
-    /// cached, and all of it returns to the pool before a request fails.
+    /// block back. With such blocks, a cache may exceed `bytes` by a quarter. Memory in thread
+    /// caches counts as cached, and all of it returns to the pool before a request fails.
     ///
-    /// The pools `stitched`, `split` and `binned` have such caches; other pools do not.
+    /// The pools `stitched`, `split` and `binned` have thread caches; other pools do not.
     thread_cache(bytes: u64) => thread_cache,
     /// Sets the slack of the `stitched` pool, as a fraction of the peak of live memory. The pool
     /// reserves up to that much beyond the peak before it maps free pieces into one range. Less
-    /// slack packs memory tighter; more saves time if a program does not repeat itself.
-    /// `benches/peers/RESULTS.md` has the curve.
+    /// slack packs memory tighter. More slack saves time if a program does not repeat itself.
+    /// `benches/peers/RESULTS.md` has measurements.
     ///
     /// The default is the larger of two amounts: 0.04 of the peak, and 1/72 of the device's memory
     /// or of a lower limit. Once three quarters of the device's memory or of that limit are in use,
-    /// the second amount shrinks. It reaches zero when all is in use. Before that, the pool also
-    /// takes memory in larger pieces than a request needs. The default grows up to 0.35 for a
-    /// program that makes the pool map again and again.
+    /// the second amount shrinks. It is zero when all of that memory is in use. Until then, the
+    /// pool also takes memory in larger pieces than a request needs. The fraction 0.04 grows up to
+    /// 0.35 for a program that makes the pool map again and again.
     ///
-    /// A slack set here is fixed and has no part that follows from the device. With 0, the pool
-    /// always packs. A negative value and NaN count as 0, and values above 10 as 10.
+    /// A slack set here is fixed, and does not depend on the device. With 0, the pool always maps
+    /// free pieces before it grows beyond the peak. A negative value and NaN count as 0, and values
+    /// above 10 as 10.
     slack(part: f64) => slack,
     /// Sets how many free blocks the `stitched` pool examines to find a block that a stream may use
     /// without waiting for another stream. The default is 8.
@@ -211,12 +214,12 @@ impl HeapBuilder {
     }
 
     /// Publishes the heap: other processes of this user can read its bytes, limits and lines
-    /// through a socket. `gpuheap status` and `gpuheap doctor` do. With [`Access::Control`], they
-    /// can also flush the heap and set its limit. With `None`, the heap is not published, even if
-    /// `GPUHEAP_PUBLISH` is set.
+    /// through a socket. `gpuheap status` and `gpuheap doctor` read them. With [`Access::Control`],
+    /// other processes can also flush the heap and set its limit. With `None`, the heap is not
+    /// published, even if `GPUHEAP_PUBLISH` is set.
     ///
     /// The process's first published heap starts a thread that only answers questions. Allocations
-    /// never wait for it longer than for another thread of the program.
+    /// wait for this thread no longer than for any other thread of the program.
     pub fn publish(mut self, access: impl Into<Option<Access>>) -> HeapBuilder {
         self.choices.publish = Some(access.into());
         self
@@ -233,8 +236,8 @@ impl HeapBuilder {
 
     /// Builds the heap. Building reserves no memory.
     ///
-    /// Settings that are not made here are taken from the environment. It is read once in a
-    /// process. On WSL2, a heap without any hard limit gets a hard limit of 80 % of the free
+    /// Settings that are not made here are taken from the environment. The environment is read once
+    /// in a process. On WSL2, a heap without any hard limit gets a hard limit of 80 % of the free
     /// memory. The limit is needed because the host lends more memory than it has, at the expense
     /// of its other programs.
     ///
@@ -243,7 +246,7 @@ impl HeapBuilder {
     /// The device's context has ended; an environment variable is invalid; the soft limit is above
     /// the hard limit; the hard limit, the total limit or the pinned limit is below the memory that
     /// the pool takes at a time; the thread for [`idle_trim`](HeapBuilder::idle_trim) cannot be
-    /// started; the pool is `driver`, and the heap has a total limit or the device no
+    /// started; the pool is `driver`, and the heap has a total limit or the device has no
     /// stream-ordered pools; the file of the recording cannot be created; the heap cannot be
     /// published, after [`publish`](HeapBuilder::publish); a driver error.
     pub fn build(self) -> Result<Heap, Error> {
@@ -266,7 +269,7 @@ impl HeapBuilder {
         limits::check(self.choices.limits)?;
         let (pool, fallback) = available(&context, self.choices.pool.unwrap_or(PoolKind::Stitched));
         self.choices.fallback = fallback;
-        // After the probe of virtual memory, so that the memory of the probe gets no name.
+        // Set after the probe of virtual memory, so that the memory of the probe gets no name.
         if self.choices.nvtx
             && let Some(names) = MemoryNames::get()
         {
@@ -306,7 +309,7 @@ impl HeapBuilder {
         }
         if let Some(access) = publish {
             let published = heap.inner().publish(access);
-            // `GPUHEAP_PUBLISH` serves observers, so its failure does not stop the program.
+            // `GPUHEAP_PUBLISH` serves observers, so a failure does not stop the program.
             if is_publish_chosen {
                 published?;
             }
@@ -334,7 +337,7 @@ impl HeapBuilder {
         tuning
     }
 
-    /// Fills in the settings of the environment that the builder left open.
+    /// Takes the settings that the builder left open from the environment.
     fn complete(&mut self, context: &Context, settings: &Settings) {
         let total = context.total_memory();
         let bytes = |size: Option<Size>| size.map(|size| size.to_bytes(total));

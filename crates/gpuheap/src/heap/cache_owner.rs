@@ -1,4 +1,5 @@
-//! The thread caches of a heap: opened at a thread's first use of a stream, closed at its end.
+//! The thread caches of a heap. A cache is opened at a thread's first use of a stream, and closed
+//! at the end of the thread or the stream.
 
 #[cfg(test)]
 #[cfg(all(feature = "emulator", not(loom)))]
@@ -21,7 +22,7 @@ use crate::thread_cache::{
 /// Threshold, in bytes, for flushing other threads' caches before the pool grows; 1/32 of the
 /// reserved memory, if that is more. The caches are flushed if together they hold more than that,
 /// and the pool has grown by as much since the last flush. Flushing at every growth made sixteen
-/// threads evict one another: 8 million pairs a second instead of 100.
+/// threads evict one another: 8 million pairs a second instead of 100 million.
 const FLUSH_ABOVE: u64 = 32 << 20;
 const FLUSH_SHARE: u64 = 32;
 
@@ -181,8 +182,8 @@ impl StoreState {
         }
     }
 
-    /// Merges the counts of one of this thread's caches. Moves the cache's remote frees that found
-    /// no slot to the policy.
+    /// Merges the counts of one of this thread's caches. Remote frees that found no slot in that
+    /// cache move to the policy.
     #[inline]
     pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
@@ -251,8 +252,8 @@ impl StoreState {
 
 /// Detaches all caches from a heap that ended: it has neither clones nor blocks. After a reset,
 /// blocks that point at the caches may remain, so these caches are not reused. Returns the
-/// references that moved the heap alive, to be dropped without a lock. Call it with the lock of the
-/// heap's clones held, so that no thread requests the heap meanwhile.
+/// references that kept the heap alive. Drop them without a lock. Call this function with the lock
+/// of the heap's clones held, so that no thread requests the heap meanwhile.
 #[must_use]
 pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
     let mut heaps = Vec::new();

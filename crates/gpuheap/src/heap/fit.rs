@@ -60,11 +60,11 @@ pub enum Fit {
     #[non_exhaustive]
     No {
         /// Missing bytes: if as many are freed, or the limit is raised by as many, the request
-        /// succeeds. The figure is large enough whichever memory is freed. Free pieces next to live
-        /// blocks are left out, because they return to the driver only together with those blocks.
-        /// `stitched` could use two such pieces, so it may need fewer bytes. For the other pools
-        /// the figure is a lower bound. The figure may be too low on WSL2, and if the driver does
-        /// not report how much is free.
+        /// succeeds. For `stitched`, the figure is large enough whichever memory is freed. It
+        /// leaves out free pieces next to live blocks, because they return to the driver only
+        /// together with those blocks. `stitched` could join two such pieces, so it may need fewer
+        /// bytes. For the other pools the figure is a lower bound. The figure may also be too low
+        /// on WSL2, and if the driver does not report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
@@ -85,7 +85,7 @@ pub enum InTheWay {
     /// The hard limit, with the bytes by which it is too low.
     Limit(u64),
     /// The hard limit that a `driver` heap was built with, with the bytes by which it is too low.
-    /// It cannot be raised: build another heap.
+    /// Such a limit cannot be raised: build another heap.
     BuiltLimit(u64),
     /// The [total limit](crate::TotalLimit), with the bytes by which it is too low.
     TotalLimit(u64),
@@ -104,8 +104,9 @@ pub enum InTheWay {
 
 /// Forecast of a request, computed from the figures as if all frees had completed.
 pub(crate) enum Foreseen {
-    /// The request is served, and takes `take` bytes from the driver. `may_stay` bytes of the free
-    /// memory may not return to the device, because they share a piece of it with memory in use.
+    /// The request is served, and takes `take` bytes from the driver. Up to `may_stay` bytes of
+    /// free memory stay with the driver, because they share a piece of its memory with memory in
+    /// use.
     Served { take: u64, figures: Figures, may_stay: u64 },
     /// The request lacks memory even after all cached memory was given back.
     Lacking(Figures, Lack, Captured),
@@ -116,7 +117,7 @@ pub(crate) enum Foreseen {
 pub(crate) struct Captured(Option<u64>);
 
 impl Captured {
-    /// Returns the cause why a request of `bytes` fails.
+    /// Returns why a request of `bytes` fails.
     pub(crate) fn find_cause(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
         if self.0.is_some() { Cause::Capture } else { figures.find_cause(bytes, lack) }
     }
@@ -320,8 +321,8 @@ impl StoreState {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// Returns the policy's first way to serve the request for which enough memory is available.
-    /// The cache counts in its present state.
+    /// Returns the first of the forecast's takings that the available memory covers. Cached memory
+    /// counts as it is now.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);

@@ -25,7 +25,7 @@ use crate::track::{Leak, Many};
 pub struct FlushReport {
     /// Name that [`Device::open`] takes for the device.
     pub device: String,
-    /// Kinds of memory that the heaps ever handed out.
+    /// Kinds of memory that the heaps have handed out so far.
     pub kinds: Vec<FlushedKind>,
     /// Bytes of the device's memory in other heaps of this process; 0 after a flush of the device.
     pub other_heaps: u64,
@@ -69,10 +69,10 @@ pub struct FlushedKind {
 }
 
 impl Heap {
-    /// Returns all cached memory of all kinds to the driver. It waits for frees in flight, empties
-    /// the pools of device, unified and pinned memory, and trims the driver's own pool. Live memory
-    /// stays, and the report lists it. Even if the driver does not report how much of the device is
-    /// free, the report has the returned bytes.
+    /// Returns all cached memory of all kinds to the driver. Waits for frees in flight, empties the
+    /// pools of device, unified and pinned memory, and trims the driver's own pool. Live memory
+    /// stays, and the report lists it. The report has the returned bytes even if the driver does
+    /// not report the device's free memory.
     ///
     /// # Errors
     ///

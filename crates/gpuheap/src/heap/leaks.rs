@@ -44,9 +44,9 @@ impl Heap {
         Ok(self.inner().tracker.snapshot())
     }
 
-    /// Sets a handler for threads that end with outstanding allocations. It is called on the ending
-    /// thread. Without a handler, the report is written to stderr. The main thread is excluded,
-    /// because its end is the end of the program: use [`leaks`](Heap::leaks) there.
+    /// Sets a handler for threads that end with outstanding allocations. The handler is called on
+    /// the ending thread. Without a handler, the report is written to stderr. The main thread is
+    /// excluded, because its end is the end of the program: use [`leaks`](Heap::leaks) there.
     ///
     /// The handler may allocate and free. If it panics, the panic and the report go to stderr, and
     /// the thread ends as it would have.

@@ -130,7 +130,7 @@ pub(crate) struct HeapInner {
     /// The heap's part in the process's socket, or the reason for which it is not published; unset
     /// unless the builder or the environment requested it.
     publication: OnceLock<Result<(Access, Membership), Error>>,
-    /// Scopes for questions of other processes. Empty if the heap is not published.
+    /// Open scopes that other processes can query. Empty if the heap is not published.
     scopes: OpenScopes,
     /// Read-locked by threads that hold the heap for a moment, for another heap or another process.
     pub(crate) visits: Arc<RwLock<()>>,
@@ -327,12 +327,13 @@ impl Heap {
     }
 
     /// Registers a reclaimer: a function that gives back memory when this heap is short of memory.
-    /// It is called with a number of bytes, without a lock held, and returns the bytes that it gave
-    /// back. It stays registered while the returned handle lives.
+    /// The heap calls the function with a number of bytes, without a lock held. The function
+    /// returns the bytes that it gave back. The registration ends when the returned handle is
+    /// dropped.
     ///
     /// The reclaimer may use the heap. While it does, the heap does not call it again. If the
     /// reclaimer uses another heap, that heap may call its own reclaimers. A panic of the
-    /// reclaimer, or of the drop of its captures, is caught.
+    /// reclaimer, or of its drop, is caught.
     ///
     /// When another heap of the device is short of memory, this heap gives back its cached memory
     /// without calling its reclaimers. The requesting thread may hold a lock that these reclaimers
@@ -581,7 +582,7 @@ impl HeapInner {
     #[cold]
     pub(crate) fn end_if_over(&self) {
         // Held to the end: a new request for the heap runs completely before or completely after
-        // this.
+        // this call.
         let clones = self.lock_clones();
         let has_ended = clones.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Scopes of a published heap that have not ended, for questions of other processes.
+//! Open scopes of a published heap, for queries of other processes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -33,7 +33,8 @@ impl OpenScopes {
 
     /// Returns the figures of all scopes. `device` is the name of their device.
     pub(super) fn figures(&self, device: &str) -> Vec<OpenScope> {
-        // A scope may end here, and its end takes the lock.
+        // Clones the list first: a scope may end while its figures are read, and that end takes the
+        // lock.
         let open: Vec<_> = self.lock().values().cloned().collect();
         let figures = |scope: Arc<dyn PublishedScope>| OpenScope {
             device: device.to_owned(),

@@ -1,7 +1,7 @@
 //! Publication: a heap answers questions of other processes.
 //!
-//! Figures are read without a flush of threads' caches, and lines by site. An answer therefore
-//! costs the program's threads one short wait for the heap's lock at most.
+//! An answer flushes no thread caches, and reads the tracked memory by site instead of by
+//! allocation. It therefore costs the program's threads at most one short wait for the heap's lock.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ use crate::heap::{Heap, HeapInner, limits};
 use crate::logging;
 use crate::track::Tracking;
 
-/// The heap as a member of the process's socket.
+/// A heap that answers through the process's socket.
 struct PublishedHeap {
     heap: Weak<HeapInner>,
-    /// Read-locked while an answer holds the heap. [`Heap::close`] waits for it.
+    /// Read-locked while an answer holds the heap. [`Heap::close`] waits for the answer.
     visits: Arc<RwLock<()>>,
     /// Recording that a question started.
     recording: Mutex<Option<Recording>>,
@@ -184,7 +184,7 @@ impl Member for PublishedHeap {
     fn stop_recording(&self) -> Option<Recorded> {
         let recording = self.recording().take()?;
         let recorded = describe(&recording);
-        // The end of the recording holds the heap, so it happens within a visit.
+        // Ending a recording holds the heap, so the recording ends within a visit.
         self.with_heap(|_| drop(recording));
         Some(recorded)
     }

@@ -21,13 +21,14 @@ impl Heap {
     ///
     /// The file has the size, kind, stream, thread, time and stack of each allocation, and failed
     /// requests. If the heap tracks [`Counts`](crate::Tracking::Counts), the file has lines instead
-    /// of stacks. Blocks that were allocated before this call are not in it, and memory that the
-    /// heap caches is not in it. `gpuheap run` records the heap's driver calls.
+    /// of stacks. The file has neither blocks that were allocated before this call nor cached
+    /// memory. `gpuheap run` records the heap's driver calls.
     ///
     /// An existing file `run.gph` is kept: the new file is `run.2.gph`. [`path`](Recording::path)
-    /// returns the name. `%p` in the path stands for the process id. The file is mapped. After a
-    /// crash, it has all calls until then. If the disk is full, the recording stops, the program
-    /// goes on, a warning is logged, and [`stopped`](Recording::stopped) returns the reason.
+    /// returns the name. `%p` in the path stands for the process id. The file is memory-mapped:
+    /// after a crash, it has all calls made before the crash. If the disk is full, the recording
+    /// stops, the program goes on, a warning is logged, and [`stopped`](Recording::stopped) returns
+    /// the reason.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

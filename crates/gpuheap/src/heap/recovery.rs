@@ -123,8 +123,8 @@ impl Store {
             let attempt = match held {
                 None => {
                     let mut state = self.lock();
-                    // Merged first, so that memory that a step freed on this thread does not count
-                    // as live together with the request.
+                    // Merges the counts first, so that memory that a step freed on this thread does
+                    // not count as live together with the request.
                     state.merge_counts();
                     state.allocate(bytes, stream)
                 }
@@ -212,7 +212,8 @@ impl Store {
                 return last;
             }
             let regained = self.reclaim_from_others(missing.limited(), u64::MAX).unwrap_or(0);
-            // Another device's request may have ended since, and left its share of the limit.
+            // Meanwhile, a request on another device may have ended and released its share of the
+            // total limit.
             let has_room = missing.limited().is_some_and(|bytes| {
                 self.lock().left_of_total(bytes).is_some_and(|left| left >= bytes)
             });
@@ -425,7 +426,7 @@ impl StoreState {
         Figures { kind, cached, reserved, capacity, memory, hard, total, others }
     }
 
-    /// Finds the cause of a `shortage`, the missing bytes, and those [of each
+    /// Finds the cause of a `shortage`, the missing bytes, and the missing bytes [of each
     /// limit](Figures::over_limits). The request was for `bytes`, and `now` has the figures at the
     /// time of the shortage.
     fn diagnose(
@@ -539,7 +540,7 @@ impl Figures {
         }
     }
 
-    /// Returns the cause why a request of `bytes` lacks memory.
+    /// Returns why a request of `bytes` lacks memory.
     pub(crate) fn find_cause(&self, bytes: u64, lack: &Lack) -> Cause {
         let Figures { cached, reserved, capacity, others, .. } = *self;
         let limit = self.limit();

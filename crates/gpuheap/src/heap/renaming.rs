@@ -23,7 +23,7 @@ pub(super) struct Renamed {
 enum LeaseStream {
     /// The stream is, or may be, part of the capture.
     InCapture(Arc<CaptureStream>),
-    /// The stream after the capture, kept until the free was made.
+    /// The stream after the capture, kept until the free is made.
     After(#[allow(dead_code, reason = "held for its drop")] Stream),
     /// The stream has no valid handle, or was never part of a capture.
     None,
@@ -55,9 +55,9 @@ impl HeapInner {
         Some(self.rename_streams(kind, lease, of_capture))
     }
 
-    /// If the lease's stream has no current id, the lease's memory is reused only after a wait for
-    /// the whole device. If `stream` has no current id, the wait has to come after the end of its
-    /// graph.
+    /// Finds the current streams of a free. If the lease's stream has no current id, the lease's
+    /// memory is reused only after a wait for the whole device. If `stream` has no current id, that
+    /// wait has to follow the end of the graph of `stream`.
     #[cold]
     fn rename_streams(
         &self,

@@ -60,9 +60,9 @@ impl RunsOut for DriverError {
 impl Heap {
     /// Makes a call that may run out of device memory: loading a module, pinning memory, a library
     /// with its own allocator. If memory runs out, the heap runs its reclaim steps
-    /// ([`ReclaimStep`](crate::ReclaimStep)), and repeats the call after each step. It repeats it a
-    /// last time after all cached memory of the heap, of all kinds, was given back. No lock is held
-    /// during a call, so the call may use the heap. May wait for the device.
+    /// ([`ReclaimStep`](crate::ReclaimStep)), and repeats the call after each step. Before the last
+    /// call, the heap gives back all its cached memory, of all kinds. No lock is held during a
+    /// call, so the call may use the heap. May wait for the device.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {

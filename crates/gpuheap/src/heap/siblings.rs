@@ -8,8 +8,8 @@
 //!   another ([`Holders::visit`]).
 //! * The last attempts take turns ([`ReclaimTurn`](crate::device::ReclaimTurn)). A thread requests
 //!   its turn with no store locked, and waits two seconds at most.
-//! * Meanwhile, no code of the program is called, not even reclaimers of other heaps. Such code may
-//!   need locks that a thread of the program holds.
+//! * During a visit or a turn, no code of the program is called, not even reclaimers of other
+//!   heaps. Such code may need locks that a thread of the program holds.
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
 
@@ -40,8 +40,8 @@ pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&HeapInner)) {
 }
 
 impl Store {
-    /// Makes other heaps of the process give back cached memory, until `bytes` were given back.
-    /// If a limit refused `limited` bytes, these are the heaps under the total limit. Returns the
+    /// Makes other heaps of the process give back cached memory, until `bytes` were given back. If
+    /// a limit refused `limited` bytes, visits only the heaps under the total limit. Returns the
     /// bytes that the driver regained; `None` without other heaps, or if the heap's own limit is
     /// the obstacle. A failure shows in the next attempt.
     pub(crate) fn reclaim_from_others(&self, limited: Option<u64>, bytes: u64) -> Option<u64> {

@@ -16,9 +16,9 @@ use crate::track::{Many, Outstanding, RecordingStatus};
 ///
 /// The text is for people. The line "Effective" shows the use of the whole device by all processes,
 /// contexts included, as the driver reports it. "CUDA" shows the memory that this heap took. The
-/// line of the pool divides it into allocated and cached memory. Further lines show limits, memory
-/// of this process's other heaps, and other kinds of memory, if any. With tracking on, outstanding
-/// allocations follow.
+/// line of the pool divides that memory into allocated and cached memory. Further lines show
+/// limits, memory of this process's other heaps, and other kinds of memory, if any. With tracking
+/// on, outstanding allocations follow.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {

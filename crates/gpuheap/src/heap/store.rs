@@ -130,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Puts the store under `total`, which its source counts.
+    /// Puts the store under the total limit `total`, under which its source already counts.
     pub(crate) fn under(mut self, total: Option<TotalLimit>) -> Store {
         self.state.0.get_mut().total = total.clone();
         self.total = total;
@@ -207,8 +207,8 @@ impl Store {
     /// Retires a stream before its end, and removes its slot from the look-up.
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
-        // Closed before the handle can be wrapped again. The retired stream gets no more work, so
-        // frees on the new stream must not share the cache.
+        // The retired stream's cache is closed before the handle can be wrapped again, so that
+        // frees on the new stream do not enter that cache.
         state.close(|cache| cache.stream_id() == stream.id());
         stream.retire()?;
         let StoreState { order, source, .. } = &mut *state;
@@ -489,8 +489,8 @@ impl StoreState {
         self.available_with(0, 0)
     }
 
-    /// Returns the bytes that may be taken from the driver after other heaps gave `spare` bytes of
-    /// the device and `under_total` bytes of the total limit back.
+    /// Returns the bytes that may be taken from the driver after other heaps gave back `spare`
+    /// bytes of the device and `under_total` bytes of the total limit.
     fn available_with(&mut self, spare: u64, under_total: u64) -> SourceResult<u64> {
         let (free, _) = self.source.device_memory()?;
         let allowed = match self.limits_with(under_total).hard {
@@ -531,8 +531,9 @@ pub(crate) fn pool_for(kind: MemoryKind, pool: PoolKind) -> PoolKind {
     }
 }
 
-/// Makes a policy over plain allocations of a kind, and returns its pool. That is the pool from
-/// [`pool_for`]. On a device without virtual memory, `split` replaces `stitched`.
+/// Makes the policy and the source for a kind of memory, over plain allocations. Also returns the
+/// pool: the pool from [`pool_for`], or `split` instead of `stitched` if the device has no virtual
+/// memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
     kind: MemoryKind,
@@ -560,8 +561,7 @@ fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     }
 }
 
-/// Number of attempts of an ending heap to give back all memory, because a call may fail
-/// momentarily.
+/// Number of times that an ending heap tries to give back all memory. A call may fail momentarily.
 const LAST_TRIES: u32 = 3;
 
 impl Drop for Store {
@@ -588,8 +588,8 @@ impl Drop for Store {
                 state.order.complete_all(&mut *state.source);
             }
         }
-        // Leaves the memory as it is if work may use it, or if a graph that uses it may be captured
-        // or launched.
+        // If work may still use the memory, or a graph that uses it may be captured or launched,
+        // the memory is left as it is.
         let is_in_use = waited.is_err_and(|error| !is_end_of_work(&error));
         if is_in_use || state.order.keeps_for_graph() {
             state.source.leave();

@@ -46,7 +46,7 @@ fn cache_freed_twice_is_reused_once() {
     // A test on another thread may have taken the cache.
     assert!(waiting(cache) <= 1);
     let taken = unused();
-    // A late return by the previous user of the cache.
+    // The cache's previous user returns it late.
     free(taken);
     assert_eq!(waiting(taken), 0, "it is this thread's by now");
     taken.abandon();
@@ -198,7 +198,7 @@ fn closing_cache_receives_no_block() {
         assert!(!first.is_mine() && own.is_mine());
         *meanwhile.lock().unwrap() = Some(Box::new(move || {
             send.send(victim).unwrap();
-            // The thread should wait for the lock; without the wait it ends at once.
+            // The thread has to wait for the lock. If it did not wait, it would end at once.
             let _ = is_done.recv_timeout(Duration::from_millis(100));
         }));
         heap.store(MemoryKind::Device).lock().close(ThreadCache::is_mine);
