@@ -1,4 +1,4 @@
-// The driver's allocators: cudaMalloc, and cudaMallocAsync with a pool that gives nothing back.
+// The driver's allocators: cudaMalloc, and cudaMallocAsync with a pool that keeps all its memory.
 #include "workload.hpp"
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-// gpuheap through its C interface. The peer is the pool's name.
+// gpuheap through its C interface. The peer's name is the name of a pool.
 #include "workload.hpp"
 
 #include "gpuheap.h"

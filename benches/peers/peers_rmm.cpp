@@ -1,4 +1,4 @@
-// RMM's resources: pool (with a small and with a large first size), arena, cuda_async.
+// RMM's resources: pool (with a small and a large initial size), arena, cuda_async.
 #include "workload.hpp"
 
 #include <memory>

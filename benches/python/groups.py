@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Times sums by group next to CuPy's and PyTorch's ways, in one process.
+"""Times sums by group with gpuheap, CuPy and PyTorch, in one process.
 
     python benches/python/groups.py [--rows 100000000] [--groups 10,1000,100000,10000000]
         [--turns 7] [--device cuda:0]
 
-Values are float64, keys int32, or int64 for ways that need it. Each way runs once to load its
-kernels, and its sums are compared with NumPy's. A figure is the median of the turns, in
-milliseconds, with a wait for the device. In each turn all ways run, one after the other. Prints a
-Markdown table. Libraries that are not installed are left out. On an emulated device gpuheap runs
-alone.
+Values are float64. Keys are int32, or int64 for ways that need int64. Each way runs once to load
+its kernels, and its sums are compared with NumPy's. A figure is the median of the turns, in
+milliseconds, and includes a wait for the device. In each turn all ways run, one after the other.
+Prints a Markdown table. Libraries that are not installed are left out. On an emulated device
+gpuheap runs alone.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def of_gpuheap(heap, values, keys, groups):
         return sums.to_numpy
 
     def unchecked():
-        # The kernel as group_by uses it: it leaves out NaN, and does not wait.
+        # The kernel as in group_by: NaN is left out, and nothing waits.
         sums = values._fold("sum", codes, groups)
         return sums.to_numpy
 

@@ -2,12 +2,12 @@
 
     python benches/python/hooks.py [--only NAME,...] [--device cuda:0] [--rounds 3] [--seconds 120]
 
-A row is a library and a size: nanoseconds of a pair (allocate and free) with the library's own
-allocator, with the hook, their ratio, the target if any, and with the hook and tracking by line.
-The heap itself is compared with a Python object that does nothing. A figure is the median of all
-rounds. In each round a process of each way runs, one after the other, and measures all sizes. A
-library that is not installed, or whose process fails or takes longer than --seconds, is named and
-skipped.
+A row is a library and a size. It has the nanoseconds of a pair (allocate and free) with the
+library's own allocator and with the hook, their ratio, and the target if any. The last column is
+for the hook with tracking by line. The heap itself is compared with a Python object that does
+nothing. A figure is the median of all rounds. In each round, each way runs in a process, one after
+the other, and measures all sizes. If a library is not installed, or its process fails or takes
+longer than --seconds, its name is printed and it is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20}
 
-# Each process begins with this. A pair is repeated until it is warm before it is timed.
+# Start of each process's program. Each pair runs several times before it is timed.
 BEGIN = """
 import json, sys, time
 from threading import Thread
@@ -52,8 +52,8 @@ def told(pairs, calls=5_000, threads=1):
     print(json.dumps(figures))
 """
 
-# By library: the module whose presence shows that it is installed, the ways to measure next to the
-# library's own way, the targets in nanoseconds for the first size, and the program.
+# For each library: the module that shows whether the library is installed, the ways to measure
+# besides the library's own, the targets for the first size in nanoseconds, and the program.
 LIBRARIES = {
     "heap": (
         "gpuheap",
@@ -227,7 +227,7 @@ def is_there(module: str) -> bool:
 
 
 class Failed(Exception):
-    """Error of a process that printed no figures: its output."""
+    """A process printed no figures. The message is the process's output."""
 
 
 def figures(

@@ -4,8 +4,8 @@
     python benches/python/rmm_pairs.py [--turns 5] [--count 100000]
 
 Needs a GPU, or an emulated driver for gpuheap's row alone (`--only gpuheap`). Prints a Markdown
-table of nanoseconds a pair: the median of the turns, and the least and the most. In each turn every
-resource runs, one after the other.
+table of nanoseconds per pair: the median, the minimum and the maximum of the turns. In each turn
+every resource runs, one after the other.
 """
 
 import argparse

@@ -21,7 +21,7 @@ def seconds(work):
 
 
 def pair(heap, count=20_000):
-    """Nanoseconds of an allocation and its free, the best of five runs."""
+    """Returns the nanoseconds of an allocation and its free: the best of five runs."""
 
     def run():
         for _ in range(count):
@@ -31,7 +31,7 @@ def pair(heap, count=20_000):
 
 
 def kept(heap, count):
-    """The end of a scope whose buffers were kept."""
+    """Times the end of a scope whose buffers were kept."""
     scope = heap.scope("kept").__enter__()
     buffers = [scope.keep(heap.alloc(16)) for _ in range(count)]
     took = seconds(lambda: scope.__exit__(None, None, None))
@@ -40,7 +40,7 @@ def kept(heap, count):
 
 
 def owned(heap, count):
-    """The end of a scope that frees its buffers."""
+    """Times the end of a scope that frees its buffers."""
     scope = heap.scope("owned").__enter__()
     buffers = [heap.alloc(16) for _ in range(count)]
     took = seconds(lambda: scope.__exit__(None, None, None))
@@ -49,7 +49,7 @@ def owned(heap, count):
 
 
 def tasks(heap, count):
-    """The ends of the scopes of tasks that are open at once."""
+    """Times the ends of the scopes of tasks that are open at once."""
 
     async def main():
         go = asyncio.Event()

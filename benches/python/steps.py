@@ -1,6 +1,6 @@
 """Times training steps of PyTorch under its own allocators and under gpuheap's C hook.
 
-Finds the smallest limit under which each program passes, too. Prints Markdown tables.
+Also finds the smallest limit with which each program completes. Prints Markdown tables.
 
     c++ -shared -fPIC -O2 crates/gpuheap-capi/examples/torch_allocator.cpp \\
         -o libtorch_gpuheap.so -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi \\
@@ -8,10 +8,10 @@ Finds the smallest limit under which each program passes, too. Prints Markdown t
     python benches/python/steps.py ./libtorch_gpuheap.so [--turns 5] [--expandable]
         [--only NAME,...] [--without-limits]
 
-A step's time is the median of its program's steps after the third, with a wait for the device. A
-figure is the median of all turns. In each turn a process of each way runs all programs, one after
-the other. The limits are searched in steps of 0.5 % of the peak of live bytes, with a process for
-each limit.
+A step's time includes a wait for the device. A turn's time is the median of the steps after the
+third, and a figure the median of all turns. In each turn, each way runs all programs in a process,
+one after the other. The limits are searched in steps of 0.5 % of the peak of live bytes, with a
+process for each limit.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def peak(hook, name):
 
 
 def smallest(hook, name, live):
-    """Returns the least limit as a multiple of the live peak, in 0.5 % steps; None above 1.10."""
+    """Returns the smallest limit divided by the live peak, in 0.5 % steps; None above 1.10."""
     fails, passes = -1, 21
     while passes - fails > 1:
         # Most programs pass near the smallest limit.
@@ -138,7 +138,7 @@ def child(way, hook, names):
         random.seed(0)
         torch.manual_seed(0)
         try:
-            # The host would take seconds to make the weights.
+            # On the host, making the weights would take seconds.
             with torch.device("cuda"):
                 step, steps = PROGRAMS[name](torch)
             took = [timed(torch, step) for _ in range(steps)]
@@ -176,7 +176,7 @@ def install(hook):
 
 
 def trained(torch, model, loss, optimizer=None):
-    """Returns a step of training: `loss` of the model, and the optimizer's step."""
+    """Returns a training step: the gradients of `loss`, then the optimizer's step."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters())
 
     def step():

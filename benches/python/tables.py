@@ -1,4 +1,4 @@
-"""Times batches of a Parquet file next to pyarrow's reads of it. Prints a Markdown table.
+"""Times gpuheap's batches and pyarrow's reads of a Parquet file. Prints a Markdown table.
 
     python benches/python/tables.py [--rows 8000000] [--turns 5] [--device emulated:4GiB]
 

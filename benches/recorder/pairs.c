@@ -1,4 +1,4 @@
-/* Allocates and frees memory, stream-ordered and plain: a program, and a library for Python. */
+/* Allocates and frees memory, stream-ordered and plain. Built as a program and as a library. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -43,13 +43,13 @@ static __attribute__((noinline)) int one(size_t bytes) {
   return alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0);
 }
 
-/* A function with the same stack pointer as `one`, like functions that Python calls. */
+/* A second function with the same stack pointer as `one`, like functions that Python calls. */
 static __attribute__((noinline)) int other(size_t bytes) {
   uint64_t p = 1;
   return alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0);
 }
 
-/* Returns nanoseconds of a pair. Two functions take turns to allocate. */
+/* Returns nanoseconds of a pair, or -1. Stream-ordered pairs alternate between two functions. */
 double pairs(int count, size_t bytes, int is_async) {
   struct timespec a, b;
   clock_gettime(CLOCK_MONOTONIC, &a);

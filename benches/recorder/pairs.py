@@ -1,4 +1,4 @@
-"""The pairs of pairs.c below ten frames of Python. The argument is the library of pairs.c."""
+"""Runs the pairs of pairs.c below ten frames of Python. The argument is the library of pairs.c."""
 
 import ctypes
 import sys

@@ -4,8 +4,8 @@
     benches/top/run.py GPUHEAP LIBNVML [SECONDS]
 
 GPUHEAP is the command, LIBNVML the emulated NVML (libnvml_emulated.so). The processes are real, and
-sleep. The screen runs in tmux, with 80 columns and 24 rows. Waits for the doctor's first
-examination, and then prints the share of a core.
+sleep. The screen runs in tmux, with 80 columns and 24 rows. Prints the share of a core after the
+doctor's first examination.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 //! gpuheap-instructions cases
 //! ```
 //!
-//! A case is set up, warmed up, and then run COUNT times. The instructions of one operation are the
-//! difference between a larger and a smaller count's instructions, divided by the difference of the
-//! counts. Start and end cancel out. `cases` prints each case with both counts.
+//! A case is set up, warmed up, and then run COUNT times. The cost of one operation is the
+//! difference in instructions between a larger and a smaller COUNT, divided by the difference of
+//! the counts. Startup and exit cancel out. `cases` prints each case with both counts.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -29,7 +29,7 @@ const MIB: u64 = 1 << 20;
 
 /// Operation that is run COUNT times.
 enum Work {
-    /// An allocation of `bytes` and its free, with `thread_cache` bytes cached by the thread.
+    /// An allocation of `bytes` and its free, with a thread cache of `thread_cache` bytes.
     Pair { pool: PoolKind, bytes: u64, thread_cache: Option<u64> },
     /// One driver call: the query of a completed event.
     DriverCall,
@@ -37,7 +37,6 @@ enum Work {
     TorchEvent,
 }
 
-/// Returns every case, by its name in the table.
 fn cases() -> Vec<(String, Work)> {
     let pools = [PoolKind::Stitched, PoolKind::Split, PoolKind::Binned];
     let pair = |name: &str, bytes, thread_cache| {
@@ -126,8 +125,7 @@ fn torch_program() -> Done<Program> {
     Ok(Program::from_trace(traces.first().ok_or("the trace is empty")?))
 }
 
-/// Replays a trace, each time from its start with an empty model. `count` is a multiple of its
-/// length.
+/// Replays `count` events of a trace, in whole passes. Each pass starts with an empty model.
 fn torch_events(count: u64) -> Done {
     const H200: u64 = 150_109_880_320;
     let program = torch_program()?;

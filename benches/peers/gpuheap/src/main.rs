@@ -1,5 +1,5 @@
-//! gpuheap through its Rust interface, with the workloads of `../workload.hpp`: the sizes, their
-//! order and the printed lines are equal. `../run` drives both.
+//! Runs the workloads of `../workload.hpp` through gpuheap's Rust interface. The sizes, their order
+//! and the printed lines are the same. `../run` starts this program and the C++ programs.
 //!
 //! ```text
 //! gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
@@ -30,11 +30,11 @@ usage: gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
 
 pub(crate) type Done<T = ()> = Result<T, Box<dyn Error>>;
 
-/// One heap, and the amount of work that it is given.
+/// A heap, and the amount of work to run on it.
 pub(crate) struct Peer {
     pub(crate) device: Device,
     pub(crate) heap: Heap,
-    /// Time to make the heap, in milliseconds, with the device's context already made.
+    /// Time to make the heap once the device's context exists, in milliseconds.
     pub(crate) open_ms: f64,
     pub(crate) scale: u64,
     name: String,
@@ -128,7 +128,7 @@ impl Peer {
         Ok(Peer { device, heap, open_ms, scale, name })
     }
 
-    /// Returns the high-water mark of the bytes that the driver counted for the heap.
+    /// Returns the heap's peak of reserved bytes.
     pub(crate) fn reserved_peak(&self) -> Done<u64> {
         Ok(self.heap.usage()?.reserved_peak)
     }

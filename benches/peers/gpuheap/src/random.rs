@@ -1,4 +1,4 @@
-//! Random numbers with a known sequence for each seed: the sequence of `workload.hpp`.
+//! Random numbers: a seed gives the same sequence as in `workload.hpp`.
 
 /// State of a splitmix64 generator.
 pub(crate) struct Random(pub(crate) u64);

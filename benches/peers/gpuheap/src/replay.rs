@@ -1,4 +1,4 @@
-//! A recorded trace, in the rows that `simplify_trace.py` writes.
+//! Replays a recorded trace from the rows that `simplify_trace.py` writes.
 
 use std::fs;
 use std::time::Instant;
@@ -14,8 +14,8 @@ struct Event {
     stream: usize,
 }
 
-/// Replays a trace on its own streams: once with an empty cache, then with the cache that the first
-/// pass left.
+/// Replays a trace on the trace's streams: first with an empty cache, then with the cache that
+/// earlier passes left.
 pub(crate) fn replay(peer: &mut Peer, file: &str) -> Done {
     let mut passes = Passes::new(peer, file)?;
     let cold = passes.pass(&peer.heap)?;
@@ -77,7 +77,7 @@ impl Passes {
         Ok(Passes { events, streams, blocks, live: 0, peak: 0 })
     }
 
-    /// Replays the trace, then frees its live blocks. Returns the nanoseconds for each event.
+    /// Replays the trace, then frees its live blocks. Returns nanoseconds per event.
     fn pass(&mut self, heap: &Heap) -> Result<f64, Error> {
         let Passes { events, streams, blocks, live, peak } = self;
         let start = Instant::now();
@@ -119,7 +119,7 @@ fn event(line: &str) -> Option<Event> {
     let mut cells = line.split(',');
     let is_allocation = cells.next()? == "a";
     let id = cells.next()?.parse().ok()?;
-    // At least one byte: allocators disagree about requests for zero bytes.
+    // Allocators disagree about requests for zero bytes.
     let bytes = cells.next()?.parse::<u64>().ok()?.max(1);
     let stream = cells.next()?.parse().ok()?;
     Some(Event { is_allocation, id, bytes, stream })

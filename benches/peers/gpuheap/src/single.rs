@@ -7,7 +7,7 @@ use gpuheap::{Block, Heap, PoolKind};
 use crate::random::Random;
 use crate::{Done, Peer, median};
 
-/// Runs pairs of one size. The cache serves each pair.
+/// Times allocations and frees of one size. The cache serves all of them.
 pub(crate) fn hot(peer: &mut Peer) -> Done {
     let pairs = (200_000 / peer.scale).max(1);
     let stream = peer.device.default_stream()?;
@@ -61,11 +61,11 @@ pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     peer.result("random", &figures)
 }
 
-/// Times the waits that a program has once: making the allocator, and its first memory.
+/// Times two waits at a program's start: making the allocator, and the first allocation.
 pub(crate) fn first(peer: &mut Peer) -> Done {
     let stream = peer.device.default_stream()?;
-    // The first `cuMemAlloc` of a context takes the driver milliseconds, whichever allocator calls
-    // it. Here, a separate pool makes this call.
+    // The first `cuMemAlloc` of a context takes milliseconds, whichever allocator calls it. A
+    // separate heap makes that call here.
     let plain = Heap::builder(&peer.device).pool(PoolKind::Simple).build()?;
     let start = Instant::now();
     drop(plain.allocate(1 << 20, &stream)?);
@@ -84,8 +84,8 @@ pub(crate) fn first(peer: &mut Peer) -> Done {
 pub(crate) fn reclaim(peer: &mut Peer) -> Done {
     let enough = (10 << 30) / peer.scale;
     let stream = peer.device.default_stream()?;
-    // The first allocation of a process takes some memory for good. It does not count as memory of
-    // the allocator.
+    // The first allocation of a process takes some memory permanently. That memory does not count
+    // as the allocator's.
     drop(peer.heap.allocate(1 << 20, &stream)?);
     peer.heap.reclaim_all()?;
     let used = || -> Done<u64> {

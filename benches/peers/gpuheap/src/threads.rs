@@ -10,14 +10,14 @@ use gpuheap::{Block, Error, Heap, Stream};
 use crate::random::Random;
 use crate::{Done, Peer, median};
 
-/// Time for which the threads run for one figure.
+/// Duration of one measured run.
 const RUN: Duration = Duration::from_millis(300);
 /// Number of live blocks in each thread.
 const RING: usize = 16;
-/// Number of blocks that are passed to the other thread at a time.
+/// Number of blocks that one turn passes to the other thread.
 const HANDFUL: usize = 64;
 
-/// Runs threads. Each thread has a stream and sixteen live blocks of 256 B to 512 KiB.
+/// Times threads that each have a stream and 16 live blocks of 256 B to 512 KiB.
 pub(crate) fn threads(peer: &mut Peer) -> Done {
     for count in [1, 2, 4, 8, 16] {
         let streams =
@@ -31,8 +31,8 @@ pub(crate) fn threads(peer: &mut Peer) -> Done {
     Ok(())
 }
 
-/// Returns millions of pairs a second, of all threads together. Counting starts once all threads
-/// run.
+/// Returns the rate of all threads together, in millions of pairs per second. Counting starts once
+/// all threads run.
 fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
     let (begin, stop) = (Barrier::new(streams.len() + 1), AtomicBool::new(false));
     let pairs = thread::scope(|scope| -> Result<f64, Error> {
@@ -42,7 +42,7 @@ fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
                 let (begin, stop) = (&begin, &stop);
                 scope.spawn(move || {
                     let mut ring = Ring::new(heap, stream, index);
-                    // A thread that fails still lets the other threads begin.
+                    // Even if this thread failed, the others wait for it at the barrier.
                     let ready = (0..20).try_for_each(|_| ring.turn());
                     begin.wait();
                     ready?;
@@ -92,8 +92,8 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// Allocates on one thread and frees on another, in turns, so that neither waits for the other's
-/// lock. Work that a free defers counts in the other thread's allocations.
+/// Allocates on one thread and frees on another. The threads take turns, so neither waits for the
+/// other's lock. Work that a free defers counts in the allocations.
 pub(crate) fn cross_free(peer: &mut Peer) -> Done {
     let rounds = (5000 / peer.scale).max(10);
     let stream = peer.device.stream()?;
@@ -129,7 +129,7 @@ pub(crate) fn cross_free(peer: &mut Peer) -> Done {
             for _ in 0..HANDFUL {
                 match peer.heap.allocate(random.small_size(), &stream) {
                     Ok(block) => blocks.push(block),
-                    // The other thread waits for its turns even after a failure.
+                    // Continues after a failure, because the other thread waits for its turns.
                     Err(error) => failure = Some(error),
                 }
             }

@@ -1,4 +1,4 @@
-//! Every workload on every pool of an emulated device, scaled down.
+//! Tests every workload on every pool of an emulated device, scaled down.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -61,14 +61,14 @@ fn pools_do_equal_work() {
     let folder = std::env::temp_dir().join(format!("gpuheap-peers-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let trace = folder.join("trace");
-    // Block 1 stays live, on a separate stream. The last free names no block.
+    // Block 1 stays live, on a separate stream. The last row frees a block that is not live.
     let rows =
         "op,id,bytes,stream\na,0,1000,0\na,1,5000000,1\nf,0,1000,1\na,2,0,0\nf,2,0,0\nf,2,0,0\n";
     std::fs::write(&trace, rows).unwrap();
     let replay = format!("replay:{}", trace.display());
     for pool in pools() {
         let random = &results(&pool, "random")[0];
-        // The number that `peers_cuda cudaMalloc` prints for an equal amount of work.
+        // The number that `peers_cuda cudaMalloc` prints for the same amount of work.
         assert_eq!(number(random, "live_peak"), 720_824_716.0, "{pool}");
         let replayed = &results(&pool, &replay)[0];
         assert_eq!(replayed["trace"], "trace");
