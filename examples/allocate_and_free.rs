@@ -1,7 +1,7 @@
 //! How do I allocate and free GPU memory, and see that it happened?
 //!
-//! One array from its allocation to its free, with three figures at each step: of the device (all
-//! processes and contexts, from the driver), of this heap and of its pool.
+//! Follows one array from its allocation to its free. Each step prints three figures: of the device
+//! (all processes and contexts, from the driver), of this heap and of its pool.
 //!
 //!     cargo run --bin allocate_and_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin allocate_and_free
@@ -26,7 +26,7 @@ fn main() -> Result<(), gpuheap::Error> {
     drop(array);
     print_usage("dropped", &heap)?;
 
-    // The next array of that size costs no call of the driver.
+    // The next array of that size needs no driver call.
     let calls = heap.usage()?.driver_calls;
     let array = target.uninit::<i64, _>(1024)?;
     let between = heap.usage()?.driver_calls - calls;
@@ -35,7 +35,7 @@ fn main() -> Result<(), gpuheap::Error> {
     // `free` frees as a drop does, and returns the error if the free fails.
     array.fill(7)?.free()?;
 
-    // Only a flush gives the memory back to the driver. Other processes can then allocate it.
+    // Gives the memory back to the driver. Other processes can then allocate it.
     let bytes = heap.reclaim_all()?;
     println!("reclaimed {bytes} bytes\n");
     print_usage("at last", &heap)

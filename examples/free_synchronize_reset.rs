@@ -1,12 +1,12 @@
 //! How do I flush GPU memory, and does a free, a wait or a reset give it back?
 //!
-//! The driver's figure after a free, a wait, a flush and a reset.
+//! Prints the driver's figure after a free, a wait, a flush and a reset.
 //!
 //!     cargo run --bin free_synchronize_reset
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin free_synchronize_reset
 //!
-//! Runs by default on an emulated T4. Its context takes 104 MiB. On a GPU that others use, their
-//! memory is in the figure too.
+//! Runs by default on an emulated T4. Its context takes 104 MiB. On a GPU that other processes use,
+//! the figure includes their memory.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -33,11 +33,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let array = target.zeroed::<u8, _>(BYTES)?;
     show("an array of 256 MiB", &heap)?;
 
-    // This heap can use the memory again at once. The driver's figure stays.
+    // This heap can use the memory again at once. The driver's figure does not change.
     array.free()?;
     show("freed: the heap keeps it", &heap)?;
 
-    // Waiting is about work. It gives nothing back.
+    // A wait gives no memory back.
     device.synchronize()?;
     show("synchronised: nothing changes", &heap)?;
 
@@ -54,8 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     heap.flush()?;
     show("an array that was forgotten: a flush leaves it", &heap)?;
 
-    // SAFETY: no other library of this program uses the device, no other thread does, and nothing
-    // that was made before is used again.
+    // SAFETY: no other library and no other thread of this program uses the device. No raw address
+    // or handle from before is used again.
     let device = unsafe { device.reset() }?;
     let fresh = Heap::new(&device)?;
     show("reset: the context ended, with all that was in it", &fresh)?;
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Bytes in use by all processes and contexts, from the driver.
+/// Returns the bytes in use by all processes and contexts, as the driver reports them.
 fn used(heap: &Heap) -> Result<u64, Box<dyn Error>> {
     let used = heap.memory_status()?.device_used;
     used.ok_or("the driver does not say how much memory is in use".into())

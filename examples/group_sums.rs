@@ -1,6 +1,6 @@
 //! How do I aggregate a table by group that is larger than GPU memory?
 //!
-//! Two tables, each with a limit on GPU memory that is a fraction of its size.
+//! Sums two tables. GPU memory is limited to a fraction of each table's size.
 //!
 //! * Few groups: the sums of all groups stay on the device, and batches of rows are added to them.
 //! * A million rows whose float keys are nearly all different: the table of sums is as large as the
@@ -45,7 +45,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
     let mut sums: DeviceArray<f64, _> = target.zeroed((GROUPS, COLUMNS))?;
     let mut counts: DeviceArray<u64> = target.zeroed(GROUPS)?;
 
-    // A batch is a range of rows with its keys, a third of the limit, to leave room for the sums.
+    // A batch of rows and keys takes a third of the limit, to leave room for the sums.
     let rows = ROWS.div_ceil(30);
     let tables = values.axis_chunks_iter(Axis(0), rows);
     let with_keys = tables.zip(keys.axis_chunks_iter(Axis(0), rows));
@@ -58,7 +58,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
     }
     println!("{batches} batches, {} KiB at most", heap.usage()?.reserved_peak >> 10);
 
-    // A column of counts divides three columns of sums: the shapes broadcast.
+    // Divides three columns of sums by one column of counts: the shapes broadcast.
     let columns = counts.cast::<f64>()?;
     let means = (&sums / columns.reshape((GROUPS, 1))?)?;
 
@@ -72,7 +72,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
         println!();
     }
 
-    // Computed on the host too. The numbers are whole, so the order of additions does not matter.
+    // Computes the sums on the host too. They are whole numbers, so the order of additions is free.
     let mut host = Array2::<f64>::zeros((GROUPS, COLUMNS));
     for (row, &key) in values.axis_iter(Axis(0)).zip(&keys) {
         let mut sum = host.row_mut(usize::from(key));
@@ -90,7 +90,7 @@ fn float_keys(device: &Device) -> Result<(), Error> {
         (0..ROWS).map(|row| (row * 7919 % (ROWS / 100 * 99)) as f64 / 3.0).collect();
     let values: Vec<f64> = (0..ROWS).map(|row| (row % 1000) as f64).collect();
 
-    // Rows in the order of their keys, so that a group is a run of rows.
+    // Sorts the rows by key, so that a group is a range of rows.
     let mut order: Vec<usize> = (0..ROWS).collect();
     order.sort_unstable_by(|&a, &b| keys[a].total_cmp(&keys[b]));
 
@@ -107,7 +107,7 @@ fn float_keys(device: &Device) -> Result<(), Error> {
         }
         let rows = &order[first..end];
 
-        // The number of a row's group within the batch.
+        // Numbers each row's group within the batch.
         let before = groups.len();
         let numbers: Vec<u32> = rows
             .iter()

@@ -1,9 +1,9 @@
 //! Why is memory still there after my thread ended?
 //!
-//! Threads that leak memory, the report that finds them, and two ways that leak none.
+//! Threads that leak memory, the report that finds them, and three ways without leaks.
 //!
 //! The driver knows no owner of memory but the context, so the end of a thread frees nothing.
-//! Arrays that its stack owns are dropped. Arrays that were forgotten, or are in a cycle, stay.
+//! Arrays on the thread's stack are dropped. Arrays that were forgotten or are in a cycle stay.
 //!
 //!     cargo run --bin leaking_threads
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin leaking_threads
@@ -18,10 +18,10 @@ use gpuheap::{Device, DeviceArray, Error, Heap, Tracking};
 fn main() -> Result<(), Error> {
     let device =
         Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
-    // `Counts` records the line and the thread; `Backtraces` would add how the line was reached.
+    // `Counts` records the line and the thread. `Backtraces` would add the call stack.
     let heap = Heap::builder(&device).track(Tracking::Counts).build()?;
 
-    // Each thread reports at its end the memory that it leaves; by default to stderr.
+    // At its end, each thread reports the memory that it leaves, by default to stderr.
     heap.on_thread_end(|end| {
         println!("  '{}' ended and left {} bytes", end.name, end.leaks.bytes);
     });
@@ -35,7 +35,7 @@ fn main() -> Result<(), Error> {
     run("frees", &heap, frees)?;
     run("scoped", &heap, scoped)?;
 
-    // The report groups by the line that allocated, the most bytes first.
+    // The report groups leaks by the line that allocated them, largest first.
     let leaks = heap.leaks()?;
     println!("\n{} bytes are outstanding, by line and thread:", leaks.bytes);
     for site in &leaks.sites {
@@ -55,7 +55,7 @@ fn forgets(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Two nodes that hold each other: neither reference count reaches zero.
+/// Makes two nodes that hold each other: neither reference count reaches zero.
 fn cycle(heap: &Heap) -> Result<(), Error> {
     struct Node {
         _data: DeviceArray<u8>,
@@ -71,7 +71,7 @@ fn cycle(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// By ownership: the end of the function drops its arrays, on errors too.
+/// Frees by ownership: the end of the function drops its arrays, after an error too.
 fn owns(heap: &Heap) -> Result<(), Error> {
     let array = heap.target()?.filled(500_000, 1_u8)?;
     array.slice(..10)?.to_vec()?;
@@ -88,7 +88,7 @@ fn frees(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees by a scope, for code that may leak. Its end frees all arrays that the thread made.
+/// Frees by a scope, for code that may leak. The scope's end frees all of the thread's arrays.
 fn scoped(heap: &Heap) -> Result<(), Error> {
     let (result, report) = heap.thread_scope(|_| forgets(heap).and_then(|()| cycle(heap)));
     println!("  the scope freed {} arrays, {} bytes", report.freed, report.freed_bytes);

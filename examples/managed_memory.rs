@@ -1,8 +1,8 @@
 //! Does managed (unified) memory free itself, and is it slower?
 //!
-//! Managed memory (unified, in gpuheap) is one array that host and device both access in place. It
-//! does not free itself: a drop frees it like memory of any other kind, and a forgotten array stays
-//! until the process ends. `process_end` shows that end for both kinds.
+//! Host and device both access managed memory (unified, in gpuheap) in place. It does not free
+//! itself. A drop frees a unified array like any other, and a forgotten array stays until the
+//! process ends. `process_end` shows the end of a process with device and with unified memory.
 //!
 //!     cargo run --bin managed_memory
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin managed_memory
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
     let target = heap.target()?;
     let unified = target.kind(MemoryKind::Unified);
 
-    // The host writes in place. Nothing is copied, and a write is an ordinary write.
+    // The host writes in place, with ordinary writes and no copy.
     let mut array: DeviceArray<f32> = unified.zeroed(LENGTH)?;
     for (n, element) in array.as_mut_slice()?.iter_mut().enumerate() {
         *element = n as f32;
@@ -58,20 +58,20 @@ fn main() -> Result<(), Error> {
         println!("after the device: {:?} ... {:?}", &seen[..2], &seen[LENGTH - 2..]);
     }
 
-    // Each kind of memory has its own account.
+    // Each kind of memory has separate statistics.
     for kind in [MemoryKind::Device, MemoryKind::Unified] {
         println!("{kind} memory, live: {} bytes", heap.usage_of(kind)?.live);
     }
 
-    // Device memory and two copies give the same result, with the device at its full speed. Copies
-    // get better the more often host and device take turns.
+    // Device memory and two copies give the same result, with the device at full speed. The more
+    // often host and device take turns, the better are copies.
     let mut host: Vec<f32> = (0..LENGTH).map(|n| n as f32).collect();
     let mut own = target.array(&host)?;
     own.slice_mut(..LENGTH / 2)?.fill(-1.0)?;
     own.read_into(&mut host)?;
     println!("the same by copies: {}", host[..] == array.as_slice()?[..]);
 
-    // The kind is chosen when an array is made. `copy` keeps it; `copy_to` uses the target's kind.
+    // An array's kind is fixed. `copy` keeps the kind, `copy_to` takes the kind of the target.
     let copy = array.copy()?;
     let moved = array.copy_to(&target)?;
     println!("a copy is {}, one made elsewhere is {}", copy.kind(), moved.kind());
@@ -94,7 +94,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Prints the device's figure around one array, and the time to give the array back.
+/// Prints the bytes in use before, with and after an array, and the time to release the array.
 fn release(heap: &Heap, kind: MemoryKind) -> Result<(), Error> {
     let line = || heap.memory_status().map(|status| status.device_used);
     let show =

@@ -11,9 +11,9 @@
 //!     cargo run --bin process_end
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin process_end
 //!
-//! Without a GPU, parent and child share an emulated device through a file, its account. Memory
-//! that one process takes is not available to the other. The end of a process gives its memory
-//! back, as on a GPU.
+//! Without a GPU, parent and child share an emulated device through an account file. Memory that
+//! one process takes is not available to the other. As on a GPU, the end of a process gives its
+//! memory back.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -29,7 +29,7 @@ use gpuheap::{Bytes, Device, Heap, MemoryKind};
 
 const BYTES: usize = 512 << 20;
 
-/// Ends of a child: its argument, and the parent's text.
+/// Ways in which a child ends: the child's argument, and the parent's text.
 const ENDS: [(&str, &str); 5] = [
     ("frees", "it frees its memory and returns"),
     ("returns", "it returns, with nothing freed"),
@@ -56,10 +56,10 @@ fn account() -> PathBuf {
     std::env::temp_dir().join(format!("gpuheap-process-end-{}", std::process::id()))
 }
 
-/// Opens the device of `GPUHEAP_DEVICE`, or an emulated one with this account.
+/// Opens the device that `GPUHEAP_DEVICE` names. An emulated device gets this account.
 fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
     let name = std::env::var("GPUHEAP_DEVICE").unwrap_or_else(|_| "emulated:4GiB".to_owned());
-    // A process that opens an emulated device by its name has that device for itself.
+    // An emulated device that is opened by name belongs to one process.
     let Some(profile) = name.strip_prefix("emulated") else { return Ok(Device::open(&name)?) };
     let profiles = Profile::list(profile.strip_prefix(':').unwrap_or("h200"));
     let devices = profiles.ok_or_else(|| format!("GPUHEAP_DEVICE: {name} is no device"))?;
@@ -68,7 +68,7 @@ fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
     Ok(Device::emulated_with(options)?)
 }
 
-/// The parent: lets a child end in each way, and reads the device's figure.
+/// Runs in the parent: ends a child in each way, and reads the device's figure.
 fn watch_children(account: &Path) -> Result<(), Box<dyn Error>> {
     let device = open(account)?;
     let heap = Heap::new(&device)?;
@@ -87,7 +87,7 @@ fn watch_children(account: &Path) -> Result<(), Box<dyn Error>> {
         words.read_to_string(&mut rest)?;
         let status = child.wait()?;
         let ended = told.elapsed();
-        // The driver takes the memory back at the end of the process, mostly before `wait` returns.
+        // The driver takes the memory back when the process ends, usually before `wait` returns.
         while used(&heap)? > before && told.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -110,7 +110,7 @@ fn start(how: &str, account: &Path) -> Result<Child, std::io::Error> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-/// The child: takes memory, has work in flight, and ends in the way of its argument.
+/// Runs in a child: takes memory, starts work, and ends in the way that `how` names.
 fn hold_and_end(heap: &Heap, how: &str) -> Result<(), Box<dyn Error>> {
     let kind = match how {
         "aborts_unified" => MemoryKind::Unified,
@@ -137,7 +137,7 @@ fn hold_and_end(heap: &Heap, how: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Bytes in use by all processes, from the driver.
+/// Returns the bytes in use by all processes, as the driver reports them.
 fn used(heap: &Heap) -> Result<u64, Box<dyn Error>> {
     let used = heap.memory_status()?.device_used;
     used.ok_or("the driver does not say how much memory is in use".into())

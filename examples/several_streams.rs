@@ -1,6 +1,6 @@
 //! How do I use several streams without two of them using the same memory at once?
 //!
-//! Work of several streams: ordered if one needs the other's result, at once otherwise.
+//! Runs work on several streams: in order if one needs the other's result, else at the same time.
 //!
 //!     cargo run --bin several_streams
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin several_streams
@@ -18,27 +18,27 @@ fn main() -> Result<(), Error> {
     let heap = device.heap()?;
     let (first, second) = (device.stream()?, device.stream()?);
 
-    // 1. Nothing below waits on the host. The copy on the second stream waits for the fill on the
+    // 1. The host waits for nothing here. The copy on the second stream waits for the fill on the
     // first, by an event on the device.
     let begin = second.record_timed()?;
     let a = heap.on(&first).filled(LENGTH, 1.5_f32)?;
     let b = a.copy_to(&heap.on(&second))?;
-    // 2. The free comes after the copy without an event here: an array records its last use.
+    // 2. The free comes after the copy. No event is needed, because an array records its last use.
     drop(a);
     let end = second.record_timed()?;
     println!("the copy holds {:?}", &b.slice(..3)?.to_vec()?); // this waits
     end.synchronize()?;
     println!("fill and copy took {:?} of the device's time", end.elapsed_since(&begin)?);
 
-    // 3. Memory that one stream freed serves another stream, after an event. It takes nothing from
-    // the driver.
+    // 3. Memory that one stream freed serves another stream, after an event. No memory is taken
+    // from the driver.
     let meter = heap.meter()?;
     let c = heap.on(&first).filled(LENGTH, 2.5_f32)?;
     let taken = meter.read()?.taken;
     println!("an array on the other stream took {taken} bytes from the driver");
     drop((b, c));
 
-    // 4. Threads that run at once have a stream each. Any thread may use their arrays.
+    // 4. Threads that run at the same time use a stream each. Any thread may use their arrays.
     let threads: Vec<_> = (0..4_u32)
         .map(|number| {
             let (device, heap) = (device.clone(), heap.clone());
@@ -53,12 +53,12 @@ fn main() -> Result<(), Error> {
         .collect();
     for thread in threads {
         let array = thread.join().expect("no thread panics")?;
-        // Read on this thread, after the work that the other thread enqueued.
+        // Reads on this thread, after the work that the other thread enqueued.
         let seen = array.slice(LENGTH - 1..)?.to_vec()?;
         println!("a thread's last element: {}", seen[0]);
     }
 
-    // 5. For other libraries: one stream waits for a point of another.
+    // 5. For other libraries: one stream waits for a recorded point of another.
     let point = first.record()?;
     second.wait(&point)?; // the host goes on
     device.synchronize()?; // and waits for everything here

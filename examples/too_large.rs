@@ -1,6 +1,6 @@
 //! How do I work on data that is larger than GPU memory?
 //!
-//! An array that is too large for the device: the error, and the same work in pieces.
+//! Makes an array that is too large for the device, shows the error, and does the work in pieces.
 //!
 //!     cargo run --bin too_large
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin too_large
@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
     println!("all of it at once:");
     match target.array(&data) {
         Ok(_) => println!("  fits"),
-        // The cause, the missing bytes and the remedies. Programs read the fields.
+        // The error names the cause, the missing bytes and the remedies, in fields too.
         Err(error) => {
             println!("  {}", error.to_string().replace("; ", ";\n  ").replace(" (", "\n  ("));
             if let Some(evidence) = error.out_of_memory() {
@@ -44,9 +44,9 @@ fn main() -> Result<(), Error> {
     println!("\nwould it fit? {}", heap.would_fit(bytes)?);
     println!("would a quarter? {}", heap.would_fit(bytes / 4)?);
 
-    // A batch takes a quarter of that memory, to leave room for the work itself. A batch is freed
-    // before the next batch is made, and its memory serves the next batch. Memory is taken from the
-    // driver once.
+    // A batch takes a quarter of the available memory, to leave room for the work itself. Each
+    // batch is freed before the next one is made, and the next batch reuses its memory. Memory is
+    // taken from the driver once.
     println!("\nin batches:");
     let (mut sum, mut largest) = (0.0, f32::MIN);
     let meter = heap.meter()?;

@@ -1,6 +1,6 @@
 //! How do I use GPU arrays without managing memory by hand?
 //!
-//! All in one program: upload, types, status, reclaim, early free, leaks, batches.
+//! Shows in one program: upload, types, status, reclaim, early free, leaks, batches.
 //!
 //!     cargo run --bin tour
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin tour
@@ -67,7 +67,7 @@ fn main() -> Result<(), Error> {
 
 fn print_status(heap: &Heap) -> Result<(), Error> {
     let status = heap.memory_status()?.to_string();
-    // The first line is about all processes; the last lines, with tracking on, list live arrays.
+    // The first line is about all processes. With tracking on, the last lines list live arrays.
     println!("  {}", status.lines().nth(2).unwrap_or_default());
     Ok(())
 }

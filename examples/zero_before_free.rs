@@ -1,12 +1,12 @@
 //! Can others read my data in memory that I freed, and how do I clear it?
 //!
-//! A free does not erase. Within a process the next array that gets the memory can read the old
-//! bytes, and with a pool that happens every time.
+//! A free does not erase. Within a process, the next array with that memory can read the old bytes.
+//! With a pool, this happens every time.
 //!
 //! The last part reads from another process. One child writes a marker to most of the free memory
 //! and gives it back to the driver. A second child allocates memory and counts the markers that it
-//! finds, once while the first still runs and once after its end. That takes a GPU: on an emulated
-//! device each process has its own memory.
+//! finds, once while the first still runs and once after its end. This part needs a GPU: on an
+//! emulated device, each process has its own memory.
 //!
 //!     cargo run --bin zero_before_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin zero_before_free
@@ -22,9 +22,9 @@ use gpuheap::{Bytes, Device, Error, Heap, Target};
 const SECRET: &[u8; 24] = b"the key is 0451, tell no";
 /// A value that no other program writes in quantity.
 const MARKER: u64 = 0x0451_7E11_0451_7E11;
-/// The size of one allocation of the children.
+/// Size of each allocation that a child makes, bytes.
 const PIECE: u64 = 256 << 20;
-/// Maximum number of bytes that a child reads: it copies them to the host.
+/// Maximum number of bytes that a child reads. Each read copies the bytes to the host.
 const READ: u64 = 1 << 30;
 
 fn main() -> Result<(), Box<dyn StdError>> {
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn StdError>> {
     println!("\na heap that is built with zero_on_free:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;
 
-    // If only one target of a heap does so, only its arrays cost the fill.
+    // If only one target of a heap has zero_on_free, only that target's arrays are filled.
     let heap = Heap::builder(&device).build()?;
     println!("\none target of a heap that does not:");
     write_free_and_look(&heap.target()?.zero_on_free(true), &heap.target()?)?;
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn StdError>> {
     read_from_another_process()
 }
 
-/// Prints how many markers of one child another child finds.
+/// Prints how many of one child's markers another child finds.
 fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     let mut writer = start("write")?;
     let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
@@ -89,7 +89,7 @@ fn start(part: &str) -> Result<Child, std::io::Error> {
     command.arg(part).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }
 
-/// The child that writes: fills three quarters of the free memory, and gives it back to the driver.
+/// Runs in the first child: fills three quarters of the free memory, and releases it.
 fn write_and_release(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     let status = heap.memory_status()?;
     let free = status.device_total - status.device_used.ok_or("the driver gives no figure")?;
@@ -107,7 +107,7 @@ fn write_and_release(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// The child that reads: allocates memory that it never wrote, and counts the markers in it.
+/// Runs in the second child: allocates memory that it never wrote, and counts the markers in it.
 fn count_markers(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     let target = heap.target()?;
     let mut held = Vec::new(); // so that no piece is read twice

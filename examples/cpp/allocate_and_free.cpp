@@ -1,8 +1,8 @@
 // How do I free GPU memory, so that the device has it again?
 //
-// With cudaMalloc and cudaFree each call goes to the driver: it comes back at once, and takes 50 to
-// 100 microseconds and a wait for the device. A heap keeps freed memory for the next request,
-// and a flush gives it back, with a report.
+// With cudaMalloc and cudaFree, each call goes to the driver. The device has the memory back at
+// once, but a pair takes 50 to 100 microseconds and a wait for the device. A heap keeps freed
+// memory for the next request. A flush gives the memory back, with a report.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&p, n * sizeof(float));      auto p = heap.allocate<float>(n, stream);
@@ -11,8 +11,8 @@
 //                                             heap.flush();   // the device has it again
 //
 // Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU. Built WITH_RUNTIME, it
-// runs the plain form too, with the device's own figure, and needs a GPU, or the emulated driver
-// and runtime.
+// runs the plain form too and prints the device's own figure. It then needs a GPU, or the emulated
+// driver and runtime.
 #include <gpuheap.hpp>
 
 #include <cstdio>

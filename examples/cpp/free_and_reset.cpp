@@ -1,9 +1,9 @@
 // Which call gives the memory back: the free, the synchronisation, or the reset?
 //
-// cudaFree gives it back, and waits. cudaFreeAsync leaves it in the driver's pool until the next
-// synchronisation. cudaDeviceReset ends all that the process has on the device, and every
-// pointer with it. A heap keeps freed memory until a flush or the reset. The flush
-// reports the bytes that it gave back.
+// cudaFree gives the memory back, and waits. cudaFreeAsync leaves the memory in the driver's pool
+// until the next synchronisation. cudaDeviceReset destroys all that the process has on the device,
+// and its pointers become invalid. A heap keeps freed memory until a flush or a reset. The flush
+// reports the bytes given back.
 //
 //     plain                                   with gpuheap
 //     cudaFree(p);                            // at the end of p: kept for the next
@@ -44,7 +44,7 @@ static void with_gpuheap() {
   gpuheap_flushed flushed = heap.flush();
   std::printf("gpuheap: flushed      %4lld MiB taken, %llu MiB given back\n", taken_since(before),
               (unsigned long long)flushed.given_back >> 20);
-  // After this, no library of the process may use the device's objects any longer.
+  // After the reset, no library of the process may use objects that it made on the device before.
   heap.reset_device();
   std::printf("gpuheap: reset        %4lld MiB taken\n", taken_since(before));
 }

@@ -1,7 +1,7 @@
 // Which thread leaks GPU memory, and how do I get it back?
 //
-// With cudaMalloc the thread is unknown: the driver counts per process. A scope frees the memory
-// that its thread left, and reports its bytes.
+// The driver counts memory per process, so with cudaMalloc the thread is unknown. A scope frees the
+// memory that its thread left, and reports the bytes.
 //
 //     plain                                   with gpuheap
 //     void work() {                           void work(gpuheap::heap &heap) {
@@ -11,7 +11,7 @@
 //     }                                       }
 //
 // Runs on the device that GPUHEAP_DEVICE names; emulated:1GiB needs no GPU. Built WITH_RUNTIME, it
-// runs the plain form too, and needs a GPU, or the emulated driver and runtime.
+// runs the plain form too. It then needs a GPU, or the emulated driver and runtime.
 #include <gpuheap.hpp>
 
 #include <cstdio>
@@ -38,7 +38,7 @@ static void plain() {
 static void plain() {}
 #endif
 
-// As people write it: an early return that forgets the memory.
+// A common mistake: an early return forgets the memory.
 static void load(gpuheap::heap &heap, bool fails) {
   auto scope = heap.open_scope("load");
   char *raw = heap.allocate<char>(8 << 20).release();

@@ -1,9 +1,9 @@
 // Is the memory of a process that ended, or was killed, free for others?
 //
-// Yes, once the process is gone: its context and all of its memory go with it, allocated by the
-// runtime or through a heap. Memory stays taken while a process lives on, such as a child that was
-// forked, or a program that was stopped in its shell. This program starts itself as a second
-// process, and reads the device's free memory while the other one holds memory, and after its end.
+// Yes. A process's context ends with the process, and all of its memory is freed, from the runtime
+// or from a heap. Memory stays taken while a process still lives, such as a forked child, or a
+// program that is stopped in its shell. This program starts itself as a second process. It reads
+// the device's free memory while the second process holds memory, and after its end.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&p, n);                      heap.allocate<char>(n).release();
@@ -23,8 +23,8 @@
 
 constexpr std::size_t BYTES = 256 << 20;
 
-// Each process has its own emulated device, unless several name the same file as its account. Other
-// drivers do not read the variable.
+// Lets the processes share an emulated device. Without a common account file, each process has its
+// own device. Other drivers ignore the variable.
 class shared_account {
  public:
   shared_account() {
@@ -50,7 +50,7 @@ static int wait_for_the_end() {
   return pause();
 }
 
-// The other process: takes memory, prints that, and waits until it is ended.
+// Runs in the second process: takes memory, prints a byte, and waits for a signal.
 static int hold(const char *how) {
   void *memory;
   if (std::strcmp(how, "plain") == 0) {

@@ -1,9 +1,9 @@
 // How do I free memory that several streams use?
 //
 // cudaFree waits for the whole device. cudaFreeAsync waits for nothing, but is in the order of one
-// stream: the program makes that stream wait for the others, by events, or the memory is taken by
-// the next allocation while another stream still uses it. With a heap the program names the streams
-// when it uses the memory, and the free comes after all of them.
+// stream. The program has to make that stream wait for the others, by events. Otherwise the next
+// allocation gets the memory while another stream still uses it. With a heap, the program names
+// each stream that uses the memory. The free comes after the work of all of them.
 //
 //     plain                                         with gpuheap
 //     cudaMallocAsync(&p, n, one);                  auto p = heap.allocate<char>(n, one);
@@ -46,14 +46,14 @@ static void with_gpuheap(cudaStream_t one, cudaStream_t two) {
   {
     auto memory = heap.allocate<char>(BYTES, one);
     memory.fill(1, one);
-    // The work itself is ordered by the program, as before.
+    // The program still orders the work itself.
     CHECK(cudaEventRecord(ready, one));
     CHECK(cudaStreamWaitEvent(two, ready, 0));
     memory.fill(2, two);
     memory.used_on(two);
   }
   CHECK(cudaEventDestroy(ready));
-  // Gets the same memory, after the work of both.
+  // Gets the same memory, after the work of both streams.
   heap.allocate<char>(BYTES, one).fill(3, one);
   std::printf("gpuheap: freed behind both streams, live %llu bytes\n",
               (unsigned long long)heap.statistics().live);

@@ -1,9 +1,9 @@
 // Why does a program that runs elsewhere run out of memory under WSL2?
 //
-// Windows owns the device and lends it to Linux. Pinned memory is scarce, whatever the host has.
-// Windows may refuse memory that the driver reports as free. Managed memory does not page: it
-// cannot be larger than the device, and there is no prefetch. With a heap, the limit leaves room
-// unless the program sets another one, and an error says which of these it was.
+// Windows owns the device and lends it to Linux. Pinned memory is scarce, however much the host
+// has. Windows may refuse memory that the driver reports as free. Managed memory does not page, so
+// it cannot be larger than the device and cannot be prefetched. A heap's default limit leaves room,
+// and an error names its cause.
 //
 //     plain                                  with gpuheap
 //     cudaHostAlloc(&p, n, 0);   // error 2  heap.allocate_kind<char>(GPUHEAP_KIND_PINNED, n);
@@ -12,7 +12,7 @@
 //
 // Shows the figures of the machine. Without WSL2, run it on the emulated driver and runtime
 // (docs/cpp.md, "WSL2") with GPUHEAP_EMULATED_DEVICE=wsl2-rtx4060
-// GPUHEAP_DEVICE=emulated:wsl2-rtx4060, whose figures are chosen to provoke.
+// GPUHEAP_DEVICE=emulated:wsl2-rtx4060, whose figures provoke these errors.
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
@@ -24,7 +24,7 @@ constexpr std::size_t MIB = std::size_t(1) << 20;
 // Limit of the pinned bytes, so that the host stays usable.
 constexpr std::size_t MOST_PINNED = 2048 * MIB;
 
-// Pins up to `MOST_PINNED` bytes in pieces, frees them, and returns the bytes that were pinned.
+// Pins up to `MOST_PINNED` bytes in pieces, frees them, and returns the number of bytes pinned.
 static std::size_t pinned_until_refused() {
   std::vector<void *> pieces;
   void *piece;
@@ -35,7 +35,7 @@ static std::size_t pinned_until_refused() {
   return pieces.size() * 64 * MIB;
 }
 
-// Allocates up to `free` bytes in pieces, frees them, and returns the bytes that were served.
+// Allocates up to `free` bytes in pieces, frees them, and returns the number of bytes allocated.
 static std::size_t served_of_free(std::size_t free) {
   std::vector<void *> pieces;
   void *piece;

@@ -1,9 +1,9 @@
 // Does freed GPU memory keep my data, and how do I clear it first?
 //
-// It may: a later allocation gets the memory as it was left. With the runtime the clearing is a
-// call before each free, in the right order and for the whole allocation; a forgotten call leaves
-// the data. A heap that was opened with zero_on_free clears all that it takes back, in the order of
-// the stream of the free, and nothing waits.
+// It may: a later allocation gets the memory with its old content. With the runtime, the program
+// has to clear each whole allocation before its free, in stream order. A forgotten call leaves the
+// data. A heap with zero_on_free clears all freed memory, in the order of the free's stream.
+// Nothing waits.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&key, n);                    options.zero_on_free = 1;   // once

@@ -1,7 +1,7 @@
 """How do I use GPU arrays without managing memory by hand?
 
-Arrays go up, are computed with, and come back; their memory is freed when Python collects them.
-Nothing here calls free, except to show an early one.
+Uploads arrays, computes with them, and downloads the results. Python frees an array's memory when
+it collects the array. The only call of free shows an early free.
 
     python arrays_by_themselves.py                  # on an emulated device
     python arrays_by_themselves.py cuda:0

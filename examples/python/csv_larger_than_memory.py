@@ -1,7 +1,7 @@
 """How do I sum a CSV file that neither GPU memory nor host memory has room for?
 
 The device may hold a tenth of the file. The host's memory is capped below the file's size, as in a
-small container. pandas fails there, and the sum of batches does not.
+small container. There, pandas fails, and the sum over batches succeeds.
 
     python csv_larger_than_memory.py                # a file of 256 MiB, on an emulated device
     python csv_larger_than_memory.py 1024 cuda:0    # a file of 1 GiB, on a GPU
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 MIB = 1 << 20
-# Allocators reserve addresses ahead, for each thread. The cap would count these addresses.
+# Allocators reserve addresses for each thread ahead of use. The cap would count these addresses.
 PLAIN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
@@ -46,7 +46,7 @@ def mapped(name):
 
 
 def cap(path):
-    """Caps the address space at its size now plus three quarters of the file's size."""
+    """Caps the address space at its current size plus three quarters of the file's size."""
     before, most = mapped("VmSize"), path.stat().st_size * 3 // 4
     resource.setrlimit(resource.RLIMIT_AS, (before + most, before + most))
     return before

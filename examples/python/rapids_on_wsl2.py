@@ -1,14 +1,14 @@
 """Why does RAPIDS run out of memory under WSL2, with memory left?
 
-Under WSL2, Windows owns the card. It may refuse memory that the driver calls free. It may therefore
-refuse RMM's pool: a pool takes half of the card when it starts. This program meets that on an
-emulated card of 8 GB that behaves so, and cures it: a small first piece, and at most 80 % of the
-free memory. The last lines are for your program.
+Under WSL2, Windows owns the card and may refuse memory that the driver reports as free. It may
+refuse RMM's pool, because the pool takes half of the card when it starts. This program shows the
+refusal on an emulated card of 8 GB, and the remedy: a small first piece, and at most 80 % of the
+free memory. The last lines that it prints are for your program.
 
     python rapids_on_wsl2.py                        # on the emulated card, on any machine
 
-RMM itself does not run on an emulated card, so a heap makes the requests of its pool here: with
-pool="none" each request goes to the driver. On your machine `gpuheap explain rapids` has the
+RMM itself does not run on an emulated card, so a heap makes the pool's requests here. With
+pool="none", each request goes to the driver. On your machine `gpuheap explain rapids` has the
 numbers.
 """
 

@@ -1,13 +1,13 @@
 """How do I work with a table that is larger than GPU memory, under WSL2?
 
-Five ways in which people meet the limit with cuDF, each with its cure. They run on an emulated
-card of 8 GB that behaves as a card under WSL2. A limit leaves 16 MiB of it, as if others used the
-rest, so that a table of 24 MiB is too large.
+Five ways in which cuDF programs run out of memory, each with its remedy. They run on an emulated
+card of 8 GB under WSL2. The limit is 16 MiB, as if other programs used the rest of the card, so a
+table of 24 MiB is too large.
 
     python tables_on_wsl2.py                        # on the emulated card, on any machine
 
-cuDF itself does not run on an emulated card. The heap's tables take its place: the lines of cuDF
-stand in comments. Needs pyarrow and pandas.
+cuDF itself does not run on an emulated card. The heap's tables take its place. Comments show the
+lines with cuDF. Needs pyarrow and pandas.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """Why is GPU memory still there after my thread ended?
 
-The driver knows no owner of memory but the process's context. A thread's end frees nothing: Python
-frees the memory of its variables when it collects them, and memory that the thread left in a list,
-a cache or an exception stays. This program shows both, finds the line that holds the memory, and
-gets it back with a scope for the thread.
+The driver knows no owner of memory but the process's context, so a thread's end frees nothing.
+Python frees the thread's variables when it collects them. Memory that the thread left in a list, a
+cache or an exception stays. This program shows both, finds the line that holds the memory, and gets
+the memory back with a scope for the thread.
 
     python thread_memory.py                         # on an emulated device
     python thread_memory.py cuda:0

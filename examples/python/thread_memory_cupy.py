@@ -1,7 +1,7 @@
 """Why is a thread's GPU memory still taken after the thread ended, with CuPy?
 
-CuPy's pool keeps the memory for the next array of its size and stream, so that no other library and
-no other process gets it before free_all_blocks(). A heap serves all threads and libraries of the
+CuPy's pool keeps the memory for the next array of the same size and stream. Other libraries and
+processes get it only after free_all_blocks(). A heap serves all threads and libraries of the
 process, under a limit.
 
     python thread_memory_cupy.py

@@ -1,9 +1,9 @@
 """How do I get a thread's GPU memory back with PyCUDA, without a free in the right place?
 
-PyCUDA frees an object on the thread that drops it, and loses the memory if its context is not
-current there. Memory of a heap is freed on any thread, with a context or without one. Two lines
-change: pycuda.autoprimaryctx replaces pycuda.autoinit, because a separate context cannot use the
-heap's memory, and the allocator changes.
+PyCUDA frees an object on the thread that drops it. If the object's context is not current there,
+the memory is lost. A heap frees memory on any thread, with or without a context. Two lines change.
+pycuda.autoprimaryctx replaces pycuda.autoinit, because a separate context cannot use the heap's
+memory. The heap's allocator replaces PyCUDA's.
 
     python -m gpuheap emulate -- python thread_memory_pycuda.py                 # without a GPU
     python thread_memory_pycuda.py

@@ -1,10 +1,10 @@
 """Why does `mem_alloc` fail in a thread with PyCUDA, and why does its memory stay when the thread
 ends?
 
-The program that people print imports pycuda.autoinit, calls mem_alloc in a worker, and ends with
-mem_free. It fails in three places, one after the other. At each, gpuheap.explain names the cause
-and the line to change. The last worker is correct with PyCUDA alone. thread_memory_pycuda.py needs
-none of its rules.
+The usual program imports pycuda.autoinit, calls mem_alloc in a worker, and ends with mem_free. It
+fails in three places, one after the other. For each failure, gpuheap.explain names the cause and
+the line to change. The last worker is correct with PyCUDA alone. thread_memory_pycuda.py needs none
+of the last worker's rules.
 
     python -m gpuheap emulate -- python thread_memory_pycuda_as_printed.py      # without a GPU
     python thread_memory_pycuda_as_printed.py
@@ -58,7 +58,7 @@ def whole():
 
 
 def on_a_thread(worker):
-    """Runs a worker, and prints its failure and the memory that it left."""
+    """Runs a worker, and prints its failure and the size of the memory that it left."""
     print(f"-- {worker.__name__}")
     failures = []
 

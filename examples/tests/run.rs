@@ -1,4 +1,4 @@
-//! The programs in `examples/`, each run as a process.
+//! Runs the programs in `examples/`, each as a process.
 //!
 //! On the emulator, the output is compared with a snapshot. On the device of `GPUHEAP_TEST_DEVICE`,
 //! the exit code and the important lines are checked.
@@ -137,7 +137,7 @@ fn rows<'p>(page: &'p str, heading: &str) -> Vec<Vec<&'p str>> {
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
-/// A reader finds each answer in two clicks: the page of the question, and the program.
+/// Checks that each question of the README has a page, and that CI runs the page's program.
 #[test]
 fn readme_questions_have_answers_and_programs() {
     let root = sources().join("..");
@@ -154,7 +154,7 @@ fn readme_questions_have_answers_and_programs() {
         let page = read(link).unwrap_or_else(|| panic!("{question}: there is no {link}"));
         assert!(!answer.is_empty() && page.starts_with(&format!("# {question}\n")), "{link}");
         assert!(page.contains(command.trim_matches('`')), "{link} does not have {command}");
-        // The file that runs the program in CI, and its name there.
+        // The CI file that runs the program, and the program's name in that file.
         let words: Vec<&str> = command.trim_matches('`').split(' ').collect();
         let (suite, name) = match words[..] {
             ["examples/cpp/run", name] => ("tests/cpp/run", format!("examples/cpp/run\" {name}")),
@@ -189,8 +189,8 @@ fn run(name: &str, device: Option<&str>) -> String {
     printed
 }
 
-/// Returns the path where cargo built an example, or next to this test if both were copied to
-/// another machine.
+/// Returns the path of an example: where cargo built it or, if both were copied to another machine,
+/// next to this test.
 fn built(name: &str) -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folders = [Path::new(env!("CARGO_BIN_EXE_tour")), &here].map(|file| file.parent().unwrap());
@@ -203,7 +203,7 @@ fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns `text` without addresses, times and numbers of threads: they differ from run to run.
+/// Returns `text` without addresses, times and thread numbers: they differ from run to run.
 fn steady(text: &str) -> String {
     let mut steady = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! A field whose type would change has to be a parameter.
+//! A field whose type changes when it is adapted has to be a type parameter.
 
 #[derive(gpuheap::Adapt)]
 struct Sensor {

@@ -1,4 +1,4 @@
-//! Many values without a rule are refused too, and many pairs of numbers.
+//! A vector of values without a rule is refused, and so is a vector of pairs of numbers.
 
 struct Sensor(f32);
 

@@ -1,4 +1,4 @@
-//! A type without a rule is not left on the host in silence.
+//! A type without a rule is refused, not silently left on the host.
 
 struct Sensor {
     samples: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Iterators and references to references are no host data.
+//! Iterators and references to references cannot be uploaded.
 
 use gpuheap::Target;
 

@@ -1,4 +1,4 @@
-//! A struct with padding has bytes without a value.
+//! A struct with padding has uninitialized bytes, so it cannot be an element.
 
 #[derive(Clone, Copy)]
 #[repr(C)]
