@@ -41,13 +41,13 @@ pub(crate) fn heaps(machine: &Machine, pid: u32) -> Option<&Status> {
     machine.programs.iter().find(|program| program.pid == Some(pid))?.status.as_ref()
 }
 
-/// Returns the processes that are listed or have a device open.
+/// Returns the processes that the driver lists or that have a device open.
 pub(crate) fn with_memory(machine: &Machine) -> impl Iterator<Item = &Process> {
     let holds = |process: &&Process| !process.holds.is_empty() || machine.is_listed(process.pid);
     machine.processes.iter().filter(holds)
 }
 
-/// Returns the processes that have a device open and are not listed.
+/// Returns the processes that have a device open but that the driver does not list.
 pub(crate) fn unlisted_holders(machine: &Machine) -> impl Iterator<Item = &Process> {
     let is_wanted =
         |process: &&Process| !process.holds.is_empty() && !machine.is_listed(process.pid);

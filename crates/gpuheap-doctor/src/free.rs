@@ -271,8 +271,8 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
-    // A descriptor stays with its process, even if another process gets the pid later. So the start
-    // is compared after the descriptor is open.
+    // A descriptor stays with its process, even if another process gets the pid later. So the
+    // process's start is compared only after the descriptor is open.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         opened => opened.map_err(|error| format!("pid {pid}: {error}"))?,
@@ -307,8 +307,8 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     Err(format!("pid {pid} does not end; see gpuheap doctor, P03"))
 }
 
-/// Makes a program give back its cached memory. Returns the bytes, and a line for each of the
-/// program's sockets that allows a flush. Blocks for 11 seconds at most for each socket.
+/// Makes a program give back its cached memory. Returns the bytes given back, and a line for each
+/// of the program's sockets that allows a flush. Blocks for 11 seconds at most for each socket.
 pub fn flush(cache: &Cache) -> (u64, String) {
     let Cache { pid, uid, program, .. } = cache;
     let name = format!("pid {pid} ({})", cut(program, 40));

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::evidence;
 use crate::machine::Machine;
 
-/// Time limit for the process's enqueued work, which must end before the move.
+/// Time limit for the process's enqueued work. The work must end before the move.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
-/// First branch of drivers with checkpoints of other processes.
+/// First driver branch that can checkpoint other processes.
 const FIRST_DRIVER: u32 = 570;
 
 /// Record of a process that can be paused or is paused, with its device memory. The caller keeps

@@ -161,8 +161,8 @@ struct Limits {
 
 impl Limits {
     /// Returns limits for a host. The memory is three quarters of the host's memory, leaves at
-    /// least 4 GB to Windows, and is at least 1 GB. The swap is half of that memory, or at least 8
-    /// GB if memory is short.
+    /// least 4 GB to Windows, and is at least 1 GB. The swap is half of that memory, but at least 8
+    /// GB.
     fn for_host(host: u64) -> Limits {
         let left = (host / 4).max(4 * GB);
         let memory = (host.saturating_sub(left) / GB).max(1);

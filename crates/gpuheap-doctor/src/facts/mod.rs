@@ -71,8 +71,8 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if Windows cannot be reached, or does not answer in time.
     fn windows(&self) -> Result<String, Skipped>;
 
-    /// Returns the processes that publish their memory, a line of JSON for each. By default, none
-    /// is known. A recording has the lists that were recorded.
+    /// Returns the processes that publish their memory, a line of JSON for each. The default
+    /// implementation knows none. A recording has the lists that were recorded.
     ///
     /// # Errors
     ///

@@ -55,7 +55,7 @@ pub struct Gpu {
     /// Processes of the compute, graphics and MPS lists. A process in several lists appears once,
     /// with its largest figure.
     pub processes: Vec<Listed>,
-    /// Reason why processes are not listed, if they are not.
+    /// Reason why the processes are not listed; `None` if they are listed.
     pub processes_failure: Option<NvmlFailure>,
     /// Size of the window through which PCIe reaches the memory.
     pub bar1_total: Option<u64>,

@@ -45,7 +45,8 @@ pub struct Machine {
     pub unreadable: Option<usize>,
     /// Processes that publish their memory, by pid.
     pub programs: Vec<Published>,
-    /// The kernel's log. Empty before [`examine`](Machine::examine), as are the fields to `shared`.
+    /// The kernel's log. This field and the next ones, up to `shared`, are empty before
+    /// [`examine`](Machine::examine).
     pub log: Vec<Message>,
     /// Paths of `libcuda.so.1`, in the order in which programs find them.
     pub libcuda: Vec<String>,
@@ -174,9 +175,9 @@ impl Machine {
         };
     }
 
-    /// Reads NVML's figures again, and the processes that are new in its lists. Serves displays
-    /// that repeat: does not read mappings, environments and descriptors of known processes again,
-    /// and reads their states every two seconds. Blocks for 13 seconds at most.
+    /// Reads NVML's figures again, and the processes that are new in its lists. For displays that
+    /// repeat: does not read mappings, environments and descriptors of known processes again, and
+    /// reads their states every two seconds. Blocks for 13 seconds at most.
     pub fn refresh(&mut self) {
         self.nvml = limited_nvml(&self.source, &self.probes.nvml);
         let listed = listed(&self.nvml);

@@ -260,8 +260,8 @@ fn read_seen(source: &dyn Source, pid: u32) -> Option<Seen> {
     Some(Seen { pid, stat, holds, drives, is_readable })
 }
 
-/// Reads the fields that the first pass leaves out. Reading these files may block for as long as
-/// the process blocks. So they share a time limit.
+/// Reads the fields that the first pass leaves out. A read may block for as long as the process
+/// blocks, so all reads share a time limit.
 fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
     let pid = seen.pid;
     let stat = seen.stat;

@@ -138,8 +138,8 @@ pub(super) fn cudarc(text: &str) -> Option<Explanation> {
     })
 }
 
-/// Under WSL2, adds a command that also shows Windows' programs to the explanation of a full
-/// device.
+/// Under WSL2, extends the explanation of a full device by a command that also shows Windows'
+/// programs.
 pub(super) fn add_windows(found: Explanation, on_wsl2: bool) -> Explanation {
     if !on_wsl2 {
         return found;

@@ -76,7 +76,7 @@ fn is_start(text: &str) -> bool {
         && !text.contains("DeviceBuffer")
 }
 
-/// Returns the name of a CUDA error in the text that is not about memory.
+/// Returns the name of a CUDA error in the text, if the error is not about memory.
 fn other_error(text: &str) -> Option<&str> {
     let name = |(at, _)| {
         let rest: &str = &text[at..];

@@ -25,7 +25,7 @@ pub(super) fn keep_loaded() -> KeptNvml {
         // Hangs if the driver hangs.
         let open = |place: &str| Library::builder().lib_path(place.as_ref()).init().ok();
         let _library = PLACES.into_iter().find_map(open);
-        // Returns an error when the result is dropped.
+        // `recv` fails once the result of `keep_loaded` is dropped.
         let _ = end.recv();
     };
     // Without the thread, each read initialises NVML.

@@ -154,7 +154,7 @@ impl Account {
     /// Returns the account of one device.
     pub fn new(machine: &Machine, gpu: &Gpu) -> Account {
         let reserved = gpu.reserved.unwrap_or(0);
-        // NVML's header contradicts itself on including the reserved memory in `used`.
+        // NVML's header contradicts itself on whether `used` includes the reserved memory.
         let is_included =
             gpu.used.saturating_add(gpu.free) > gpu.total.saturating_sub(reserved / 2);
         let used = if is_included { gpu.used.saturating_sub(reserved) } else { gpu.used };

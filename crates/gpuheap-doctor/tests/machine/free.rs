@@ -156,7 +156,7 @@ fn process_group_under_older_driver_survives() {
 }
 
 /// Returns the case `fork` with one more process: 4300, a training that NVML lists. It has device
-/// `minor` open. The child, 4188, gets the parent and the process group `group`.
+/// `minor` open. The child, 4188, gets the parent `parent` and the process group `group`.
 fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
     let stat = |pid, parent, group| {
         format!("{pid} (python3) S {parent} {group} 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n")

@@ -51,7 +51,7 @@ fn each_device_lists_its_processes() {
         };
         accounts.iter().map(of).collect::<Vec<_>>()
     };
-    // The driver lists a process by its real device, whatever order of devices the process sets.
+    // The driver lists a process under its real device, even if the process reorders the devices.
     let reordered = pids("two_h200_reordered");
     assert_eq!(reordered, [[(1683, Place::Own)], [(1663, Place::Own)]]);
     assert_eq!(pids("two_h200_orphan"), [vec![], vec![(1779, Place::Ended)]]);
