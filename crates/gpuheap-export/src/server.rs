@@ -29,10 +29,10 @@ use crate::format::Format;
 /// (2026-11-28, two busy cores).
 const MOST_CLIENTS: usize = 32;
 
-/// Time for a request. A silent client occupies a thread for this time.
+/// Time limit for receiving a request. A silent client occupies a thread for this time.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time for sending a response. A client that reads more slowly is disconnected.
+/// Time limit for sending a response. A client that reads more slowly is disconnected.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum size of a request's head, bytes.
@@ -62,7 +62,8 @@ impl Server {
         TcpListener::bind(address).map(Server)
     }
 
-    /// Returns the bound address. Its port is known, even if the requested port was 0.
+    /// Returns the bound address. If port 0 was requested, the address has the port that the kernel
+    /// chose.
     ///
     /// # Errors
     ///
@@ -123,7 +124,7 @@ fn accept(listener: &TcpListener, current: &Current) {
         if list.len() >= MOST_CLIENTS {
             let at = replaced(&list);
             let (_, oldest) = list.remove(at);
-            // Ends the thread's wait. An error means that the client has ended.
+            // Ends the thread's wait. An error means that the client has closed its connection.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         list.push((peer.ip(), stream.clone()));
@@ -134,7 +135,7 @@ fn accept(listener: &TcpListener, current: &Current) {
             lock(&served).retain(|(_, client)| !Arc::ptr_eq(client, &stream));
         };
         if spawn(work).is_err() {
-            // The last connection is the new client's. Without a thread, it is closed.
+            // The last connection is the new client's. No thread serves it, so it is closed.
             lock(&clients).pop();
         }
     }
