@@ -62,9 +62,9 @@ pub(crate) struct ProcessFigures {
     pub(crate) parent: Option<u32>,
     /// Index in [`Figures::programs`], if the process publishes.
     pub(crate) program: Option<usize>,
-    /// Live bytes of its heaps, if it publishes.
+    /// Live bytes of the process's heaps; `None` if the process does not publish.
     pub(crate) live: Option<u64>,
-    /// Cached bytes of its heaps, if it publishes.
+    /// Cached bytes of the process's heaps; `None` if the process does not publish.
     pub(crate) cached: Option<u64>,
     /// Number of ancestors in the tree.
     pub(crate) depth: usize,
@@ -175,7 +175,7 @@ impl Figures {
         }
     }
 
-    /// Returns the used bytes of a device over time.
+    /// Returns the bytes in use on a device over time.
     pub(crate) fn device(&self, index: Option<u32>) -> Option<&Series> {
         self.devices.get(&index)
     }

@@ -30,7 +30,7 @@ struct Point {
 pub(crate) struct Growth {
     /// Rise of the floor, bytes; negative for a fall.
     pub(crate) bytes: i64,
-    /// Seconds from the first third of the window to the last.
+    /// Seconds from the window's first third to its last third.
     pub(crate) seconds: u64,
 }
 

@@ -22,8 +22,8 @@ pub struct Options {
     pub interval: Duration,
     /// `false` for a terminal without colours, or with `NO_COLOR`.
     pub is_coloured: bool,
-    /// `true` if the machine is a recording. Then its pids mean other processes of this machine, so
-    /// no process is flushed or ended.
+    /// `true` if the machine is a recording. Its pids may belong to other processes on this
+    /// machine, so no process is flushed or ended.
     pub is_recording: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Message {
     Programs(Vec<Published>),
     /// The doctor's facts.
     Examination(Box<Examination>),
-    /// Result of a request to free memory, for people.
+    /// Result of a request to free memory, in words.
     Freed(String),
 }
 
@@ -123,8 +123,8 @@ fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) 
     }
 }
 
-/// Reads the machine again, and ends the process if it is still an orphan. Returns the result for
-/// people.
+/// Reads the machine again, and ends the process if it is still an orphan. Returns the result in
+/// words.
 fn end(machine: &Machine, orphan: &Orphan) -> String {
     let mut later = machine.reread(Detail::Heaps);
     later.examine();

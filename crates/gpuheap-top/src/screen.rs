@@ -116,7 +116,7 @@ impl Drop for Catcher {
     }
 }
 
-/// Time that the screen has to end after a signal.
+/// Time limit for the end of the screen after a signal.
 const LONGEST_END: Duration = Duration::from_secs(1);
 
 /// State of the screen with its readers.

@@ -84,7 +84,7 @@ pub(crate) struct View {
     selected: Option<Identity>,
 }
 
-/// Pid of a process. In another PID namespace, its index among the programs instead.
+/// Pid of a process; for a process of another PID namespace, its index among the programs.
 type Identity = (Option<u32>, Option<usize>);
 
 fn identity(process: &ProcessFigures) -> Identity {
