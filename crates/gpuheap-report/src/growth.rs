@@ -9,7 +9,8 @@ use crate::ledger::{Block, Ledger};
 
 /// Number of parts that a recording is divided into, with equally many events in each. A training
 /// run of five epochs still has a rise in most parts. With more parts, a part of a short recording
-/// is less than one step, and the floor of a site that is freed in each step would not be zero.
+/// would be shorter than one step. Memory that is freed in each step would then have a floor above
+/// zero.
 pub const PARTS: usize = 8;
 /// Number of parts at the start that do not count, because programs load their model there.
 pub const WARM_UP: usize = 2;
@@ -23,8 +24,7 @@ const STEADY: usize = 4;
 pub struct Growth {
     /// Name of the site.
     pub site: String,
-    /// Thread whose blocks and events the floors count; `None` if they count the blocks and events
-    /// of all threads.
+    /// Thread whose blocks and events the floors count; `None` for all threads.
     pub thread: Option<String>,
     /// Stack that gained the most at this site: its frames in the program's own code, innermost
     /// first. Empty without stacks.
@@ -78,11 +78,10 @@ fn is_steady(floors: &Floors) -> bool {
     rises(floors) >= STEADY && floors[WARM_UP - 1..PARTS - 1].is_sorted()
 }
 
-/// Returns the sites that grew after the warm-up: steady sites first, then by bytes. If threads run
-/// one after another, a site of one thread grows in few parts of all events. If such a thread
-/// gained at least half of a site's bytes, and steadily in the parts of its own events, the floors
-/// of that thread count. No site is steady if the recording has segments of a pool in place of its
-/// blocks (`has_blocks`).
+/// Returns the sites that grew after the warm-up: steady sites first, then by bytes. A thread that
+/// runs only for a while grows in few parts of all events. If one thread gained at least half of a
+/// site's bytes, and grew steadily in the parts of its own events, that thread's floors count. No
+/// site is steady if the recording has segments of a pool in place of its blocks (`has_blocks`).
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,

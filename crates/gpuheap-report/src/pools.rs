@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ledger::Ledger;
 
-/// Which segments of the driver the pools of frameworks hold at one moment, and what is in them.
+/// Segments of the driver that the pools of frameworks hold at one moment, and the blocks in them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pools {

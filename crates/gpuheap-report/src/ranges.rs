@@ -14,7 +14,7 @@ pub struct RangeMemory {
     pub name: String,
     /// Number of the ranges with this name.
     pub ranges: u64,
-    /// Peak of the device's live bytes while such a range was open.
+    /// Peak of the device's live bytes while a range of this name was open.
     pub peak_bytes: u64,
     /// Number of allocations in these ranges.
     pub allocations: u64,
@@ -122,7 +122,7 @@ impl Maxima {
         Self { nodes, half }
     }
 
-    /// Returns the maximum of the live bytes from `start` events to `end` events.
+    /// Returns the maximum of the live bytes after `start` to `end` events.
     fn largest(&self, start: usize, end: usize) -> u64 {
         let last = self.half - 1;
         let (mut left, mut right) = (start.min(last) + self.half, end.min(last) + self.half + 1);

@@ -31,11 +31,11 @@ pub struct Report {
     pub kind: SiteKind,
     /// The moment that [`held`](Self::held) describes.
     pub at: At,
-    /// Number of the last event before that moment.
+    /// Number of the last event before the report's moment.
     pub event: u64,
     /// Number of the file's last event.
     pub last_event: u64,
-    /// Nanoseconds from the first event to that moment.
+    /// Nanoseconds from the first event to the report's moment.
     pub time_ns: u64,
     /// Sites of the blocks that are live at that moment, most bytes first.
     pub held: Vec<Holder>,
@@ -128,8 +128,8 @@ impl Report {
         }
     }
 
-    /// Returns a note if the recording lacks blocks of frameworks' pools. The report's lines then
-    /// took segments for a pool, and need not hold the memory in them.
+    /// Returns a note if the recording lacks blocks of frameworks' pools. The report then names
+    /// lines that took segments for a pool, but other lines may hold the memory in these segments.
     pub fn note(&self) -> Option<String> {
         let pools = self.unrecorded_pools.join(" and ");
         let hints: Vec<&str> = self.unrecorded_pools.iter().filter_map(|pool| hint(pool)).collect();

@@ -1,4 +1,4 @@
-//! Temporary allocations: freed before their thread allocated again more than once.
+//! Temporary allocations: freed before their thread made two more allocations.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

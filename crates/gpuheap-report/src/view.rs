@@ -17,7 +17,7 @@ pub(crate) struct Bounds {
 
 /// Maximum number of failed requests in a view. Programs that retry in a loop have many.
 const FAILURES: usize = 100;
-/// Minimum number of moments. With this number, the smallest blocks are left out instead.
+/// Minimum number of moments. At this number, the smallest blocks are left out instead.
 const FEWEST: usize = 64;
 
 /// Moment of a view: the state after a number of events.
@@ -30,7 +30,7 @@ pub(crate) struct Moment {
     pub(crate) time_ns: u64,
     /// Live bytes at the moment.
     pub(crate) live: u64,
-    /// Peak of the live bytes after the moment before, up to this moment.
+    /// Peak of the live bytes since the previous moment.
     pub(crate) high: u64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct View {
     pub(crate) left_out: (u64, u64),
 }
 
-/// Range that the recorded allocator held: address, bytes, first moment, and the moment from which
+/// Range that the recorded allocator held: address, bytes, first moment, and the first moment after
 /// it was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldRange {

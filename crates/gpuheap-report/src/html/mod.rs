@@ -117,7 +117,7 @@ struct Moments {
     high: Vec<u64>,
 }
 
-/// Columns of blocks. A block is live at the moments from `from` to `until`, without `until`.
+/// Columns of blocks. A block is live at the moments from `from` up to, but not including, `until`.
 #[derive(Default, Serialize)]
 struct Blocks {
     from: Vec<u32>,
@@ -295,7 +295,7 @@ impl Names {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
-        // Names are fewer than frames, whose number has 32 bits.
+        // There are fewer names than frames, and 32 bits can count the frames.
         let number = self.names.len() as u32;
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);
