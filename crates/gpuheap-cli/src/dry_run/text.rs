@@ -329,7 +329,8 @@ fn managed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Row of the table. The figures are bytes: allocated, reserved, in use, and the card's memory.
+/// Row of the table. The figures are allocated, reserved and used memory, and the card's memory, in
+/// bytes.
 struct Row {
     name: String,
     fits: &'static str,

@@ -34,7 +34,7 @@ fn minimum_is_the_smallest_enough() {
     }
 }
 
-/// The default pool may need a twentieth more than the live bytes, plus 64 MiB.
+/// The default pool needs at most a twentieth more than the live bytes, plus 64 MiB.
 #[test]
 fn stitched_needs_little_beyond_live() {
     let names = traces().read_dir().unwrap().map(|file| file.unwrap().file_name());
