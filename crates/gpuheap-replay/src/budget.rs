@@ -19,7 +19,7 @@ pub struct Budget {
     /// with 0.95.
     pub memory_fraction: Option<f64>,
     /// Largest total number of steps over all settings. At least one setting is tried. Unlike
-    /// `time`, this bound gives equal results on all machines.
+    /// `time`, this bound gives the same results on all machines.
     pub steps: usize,
     /// Time after which no further setting is tried. At least one setting is tried.
     pub time: Duration,

@@ -164,7 +164,7 @@ impl fmt::Display for Gap {
     }
 }
 
-/// Returns the first names of a list, and the number of the others.
+/// Returns the first names of a list, and the number of further names.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 3;
     let (first, rest) = names.split_at(names.len().min(MOST));

@@ -157,7 +157,7 @@ fn verdict(report: &TraceReport) -> impl Serialize {
             usable_bytes: fit.card.usable_bytes,
             usable_is_measured: fit.card.usable_is_measured,
             fits: fit.way.is_some(),
-            // Null if the trace fits without another pool, or fits with no pool.
+            // Null if no other pool is needed, or if no pool is enough.
             with_pool: match &fit.way {
                 Some(Way::With(pool)) => Some(pool),
                 _ => None,

@@ -31,7 +31,7 @@ pub struct Moment {
     pub live_blocks: u64,
     /// Live bytes, as requested.
     pub live: u64,
-    /// Bytes that are freed and still in use by other streams, as requested.
+    /// Freed bytes that other streams still use, as requested.
     pub pending: u64,
     /// Lines of the program that hold the most, most bytes first. If the recording has no stacks,
     /// the sizes of blocks.
@@ -54,7 +54,7 @@ pub struct OnStream {
     pub stream: u64,
     /// Live bytes, as requested.
     pub live: u64,
-    /// Bytes that are freed and still in use by other streams, as requested.
+    /// Freed bytes that other streams still use, as requested.
     pub pending: u64,
     /// Bytes taken from the driver; 0 if the recording has no segments.
     pub reserved: u64,
@@ -107,7 +107,7 @@ struct HeldBlock {
 
 impl Moment {
     /// Finds the memory after the first `events` events. If the next event is a failed request,
-    /// free pieces are counted for its stream.
+    /// counts free pieces for the stream of that request.
     pub fn after(trace: &Trace, program: &Program, events: usize) -> Self {
         let all = trace.events();
         let events = events.min(all.len());

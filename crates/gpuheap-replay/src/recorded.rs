@@ -1,4 +1,4 @@
-//! Facts that a recording contains about the allocator that made it.
+//! Facts about the recorded allocator, as the recording shows them.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::moment::{Moment, reserved_until};
 pub struct Recorded {
     /// Allocator of the program, as `--pool` takes it; `None` if the recording does not show it.
     pub allocator: Option<&'static str>,
-    /// `true` if RMM made the requests: its log, or its frames in a capture.
+    /// `true` if RMM made the requests, by its log or by its frames in a capture.
     pub is_rmm: bool,
-    /// Frameworks whose pools took the recorded memory in segments, without their blocks.
+    /// Frameworks whose pools took the recorded segments, if the blocks of these pools are missing.
     pub segments_of: Vec<&'static str>,
     /// Device of the run; `None` if the format does not contain it.
     pub device: Option<RunDevice>,
@@ -128,7 +128,7 @@ impl Recorded {
     }
 
     /// Returns a note on the report's row for the program's own allocator: a sentence or two.
-    /// `None` if the trace is no capture.
+    /// `None` if the trace is not a capture.
     pub(crate) fn used(&self) -> Option<String> {
         self.device.as_ref()?;
         let pools = self.segments_of.join(" and ");
@@ -153,9 +153,9 @@ impl Recorded {
     }
 }
 
-/// Returns the allocator that served most bytes of a trace, a framework's pool before the driver.
-/// `None` if the trace does not show it: RMM has several, and a heap of gpuheap may have any pool.
-/// A trace of such a heap lacks the driver's figures.
+/// Returns the allocator that served most bytes of a trace. Any framework's pool precedes the
+/// driver. `None` if the trace does not show it: RMM has several, and a heap of gpuheap may have
+/// any pool. A trace of such a heap lacks the driver's figures.
 fn allocator(trace: &Trace, is_rmm: bool) -> Option<&'static str> {
     match trace.format() {
         Format::PytorchSnapshot => return Some("torch"),
@@ -201,7 +201,7 @@ impl RunDevice {
     }
 }
 
-/// Returns `true` if some free of the trace was completed later than the program requested it.
+/// Returns `true` if some free of the trace was completed later than requested.
 fn waits(trace: &Trace) -> bool {
     let is_late = |pair: &[Event]| {
         matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })

@@ -9,7 +9,7 @@ pub struct Reproduction {
     pub recorded: usize,
     /// Number of segments that the model took or gave back.
     pub modelled: usize,
-    /// Index of the first segment that differs in size, in stream, or in being taken or given back.
+    /// Index of the first segment that differs in size, stream or direction (taken or given back).
     /// `None` if all are equal.
     pub first_difference: Option<usize>,
     /// Peak of the bytes that PyTorch reserved, including bytes from before the recording.

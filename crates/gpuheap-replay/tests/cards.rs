@@ -1,4 +1,4 @@
-//! Data of the devices, compared with the emulator's profiles of the same devices.
+//! Compares the table of devices with the emulator's profiles of the same devices.
 
 use gpuheap_emu::Profile;
 use gpuheap_replay::cards;

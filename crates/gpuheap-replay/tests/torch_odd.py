@@ -1,4 +1,4 @@
-"""Makes the snapshots of tests/data/torch-odd: from other PyTorch releases, or with missing facts.
+"""Makes the snapshots of tests/data/torch-odd, as of other PyTorch releases or with missing facts.
 
     python3 torch_odd.py data/torch-odd
 

@@ -51,7 +51,7 @@ fn front_has_figures_of_its_models() {
 fn front_begins_with_least_recorded_peak() {
     let program = program(VARIED);
     let front = found(&program, Family::Torch, &Budget::new(DEVICE));
-    // The least of the five settings that were recorded on a GPU.
+    // The lowest peak of the five settings that were recorded on a GPU.
     assert!(front[0].reserved_peak <= 7_226_785_792, "{front:?}");
     assert!(front[0].setting.starts_with("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"));
     let mut budget = Budget::new(DEVICE);

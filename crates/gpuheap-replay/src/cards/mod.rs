@@ -54,7 +54,7 @@ pub struct Card {
     pub vmm: bool,
     /// `true` if the driver has stream-ordered pools (`cudaMallocAsync`).
     pub pools: bool,
-    /// Other names of the device, as its driver gives them.
+    /// Other names that the driver gives the device.
     pub driver_names: Vec<&'static str>,
 }
 
@@ -188,8 +188,8 @@ fn rows() -> impl Iterator<Item = &'static str> {
 }
 
 impl Card {
-    /// Returns the name with the vendor's memory, `RTX 4070 12GB`; `None` if the name has a size
-    /// already.
+    /// Returns the name with the vendor's memory size, as `RTX 4070 12GB`; `None` if the name
+    /// already has a size.
     fn sized_name(&self) -> Option<String> {
         let has_memory = self.name.to_ascii_lowercase().contains("gb");
         (!has_memory).then(|| format!("{} {}GB", self.name, self.vendor_gb))

@@ -1,10 +1,10 @@
 //! Addresses that a driver gives to the memory taken from it.
 //!
-//! Of two free blocks of one size, the allocators take the block at the lower address. So addresses
-//! decide which segments fill up. The rules here were observed on an H200 (driver 580). The driver
-//! places memory in windows of addresses. A window's size is a multiple of 32 MiB, and each new
-//! window lies below all earlier windows. Memory begins at the window's start. The rest of the
-//! window serves later requests that fit, lowest address first.
+//! Of two free blocks of equal size, the allocators take the lower one. So addresses decide which
+//! segments fill up. The rules here were observed on an H200 (driver 580). The driver places memory
+//! in windows of addresses. A window's size is a multiple of 32 MiB, and each new window lies below
+//! all earlier windows. An allocation begins at the start of its window. The rest of the window
+//! serves later requests that fit, lowest address first.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -97,8 +97,8 @@ impl Model for Cuda {
 
 /// RMM's `CudaAsyncMemoryResource`: a stream-ordered pool of the driver that keeps all memory.
 ///
-/// Frees are completed at once. With a lower `release_threshold`, the pool gives memory back when
-/// the host waits for a stream. No trace has those waits, so this model keeps everything.
+/// Frees are completed at once. Above its `release_threshold`, the driver's pool gives memory back
+/// when the host waits for a stream. No trace has such waits, so this model keeps everything.
 #[derive(Debug, Clone, Default)]
 pub struct Async {
     name: &'static str,
@@ -120,8 +120,7 @@ impl Async {
         if let Some(span) = self.free.take_best(bytes) {
             return Some(span);
         }
-        // If the pool ends with a free piece, takes only the bytes that the piece lacks, at the end
-        // of the piece.
+        // If the pool ends with a free piece, takes only the missing bytes, right after that piece.
         let free_end = match self.free.last() {
             Some((place, its)) if place + its == self.end => its,
             _ => 0,

@@ -17,7 +17,7 @@ pub use spec::{NAMES, build};
 
 use crate::text::{distance, quoted};
 
-/// Model of an allocator. It follows the rules of the real allocator with its name.
+/// Model of an allocator. It follows the rules of the allocator that it is named after.
 ///
 /// A model is deterministic: equal calls give equal results. No call panics or blocks.
 pub trait Model {
@@ -78,7 +78,7 @@ pub struct Request {
     pub bytes: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// The private pool of the request; 0 is the allocator's common memory.
+    /// Private pool of the request; 0 if the request has none.
     pub pool: u32,
 }
 
@@ -147,7 +147,7 @@ pub struct Refusal {
     pub allowed: u64,
     /// Largest free block of the request's stream. It was too small.
     pub largest_free: u64,
-    /// Bytes that are freed and still in use by other streams.
+    /// Freed bytes that other streams still use.
     pub pending: u64,
     /// Figures at the failure.
     pub figures: Figures,

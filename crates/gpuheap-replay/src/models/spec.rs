@@ -84,7 +84,7 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
     })
 }
 
-/// Returns the model's name at the start of `text`, which may continue with settings. `None` if no
+/// Returns the model's name at the start of `text`. Settings may follow the name. `None` if no
 /// model has the name.
 pub(crate) fn name_of(text: &str) -> Option<&'static str> {
     // The first name that fits is taken, so `cuda:async` precedes its prefix `cuda` in the list.

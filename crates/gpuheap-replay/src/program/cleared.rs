@@ -11,8 +11,8 @@ use gpuheap_trace::{Op, Trace};
 pub(super) struct Cleared {
     /// Index of the event that gave back the last segment.
     pub(super) last: usize,
-    /// Bytes that the next event took, or failed to take. 0 if the next event is of another kind.
-    /// Then the program called `empty_cache`.
+    /// Bytes that the next event took, or failed to take. If the next event is of another kind, 0:
+    /// the program called `empty_cache`.
     pub(super) then_taken: u64,
     /// `true` if the program certainly called `empty_cache`. Either nothing was taken right after,
     /// or PyTorch had no reason to give segments back, because it held more at another time.

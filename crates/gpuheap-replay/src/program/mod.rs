@@ -85,16 +85,16 @@ pub(crate) enum Action {
     },
 }
 
-/// Time at which blocks that other streams used are no longer pending.
+/// Time at which a freed block ceases to be pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
     /// The recorded time. A block whose completion was not recorded stays pending.
     Recorded,
     /// The time of the free.
     AtOnce,
-    /// The recorded time of another block's completion: this many completions later, or earlier if
-    /// negative. A block is never completed before its free. A positive number stands for a device
-    /// that lags the host by more than in the recording.
+    /// The recorded time of a completion this many places later, or earlier if negative. A block is
+    /// never completed before its free. A positive number stands for a device that lags the host by
+    /// more than in the recording.
     Shifted(i32),
 }
 
@@ -117,7 +117,7 @@ impl PeakRange {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Counts and peaks of the model. If a request failed, up to that failure.
+    /// Counts and peaks of the model, up to the first failure.
     pub figures: Figures,
     /// The first request that failed. The run ended there.
     pub failure: Option<Failure>,
@@ -226,7 +226,7 @@ impl Program {
     }
 
     /// Returns the release of PyTorch that recorded the program, judged by the snapshot's keys.
-    /// `None` if the recording is no snapshot.
+    /// `None` if the recording is not a snapshot.
     pub fn recorded_version(&self) -> Option<Version> {
         self.keys.as_ref().map(Version::from_keys)
     }
@@ -278,7 +278,7 @@ impl Program {
     }
 
     /// Returns the snapshot's keys, compared with the keys of PyTorch 2.11. `None` if the recording
-    /// is no snapshot.
+    /// is not a snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }
@@ -358,8 +358,8 @@ impl Program {
     }
 
     /// Compares the model with the recorded segments, first without a memory fraction on an
-    /// unlimited device. If they differ and `settings` has a fraction, compares with that fraction.
-    /// Recordings do not contain the fraction that the program set.
+    /// unlimited device. If the segments differ and `settings` has a fraction, compares with that
+    /// fraction too. Recordings do not contain the fraction that the program set.
     fn reproduction_under(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let unlimited = || self.reproduction(None, u64::MAX);
         let without = (*self.unlimited.get_or_init(unlimited))?;
@@ -416,8 +416,8 @@ impl Program {
 
     /// Runs the steps, beginning with step `from`.
     ///
-    /// If `as_recorded`, the model has the recorded settings and limit. Then the program gave back
-    /// each segment that the model would have kept.
+    /// If `as_recorded`, the model has the recorded settings and limit. If the model has room when
+    /// PyTorch gave segments back, the program called `empty_cache`.
     fn run_steps(
         &self,
         model: &mut (impl Model + ?Sized),
@@ -522,8 +522,8 @@ fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
     u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
 }
 
-/// Returns the segments held before the recording: the segments held at its end, without segments
-/// taken during the recording. Empty if a segment grows in place.
+/// Returns the segments that were held before the recording and are still held at its end. Empty if
+/// a segment grows in place.
 fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =
         at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();

@@ -2,7 +2,7 @@
 
 use gpuheap_trace::{Op, Trace};
 
-/// The common pool, for requests of no private pool.
+/// The common pool, for requests without a private pool.
 const COMMON: (u64, u64) = (0, 0);
 
 /// Private pools, named by the recorded requests or by the segments at the end of the recording.

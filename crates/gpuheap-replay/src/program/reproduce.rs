@@ -1,4 +1,4 @@
-//! Comparison of a recording with the model of the allocator that made it.
+//! Comparison of a recording with the model of the recorded allocator.
 
 use super::Program;
 use crate::Reproduction;

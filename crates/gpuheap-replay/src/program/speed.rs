@@ -16,17 +16,17 @@ impl Program {
     ///
     /// The result is exact if no block waited for other streams, or if `settings` are the recorded
     /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
-    /// and the result is a range. Its middle is the median of runs with completions moved by -5 to
-    /// +1. Its width is the difference between two recordings of one program. It was measured with
-    /// twenty pairs of recordings under five settings, on an H200 (2026-11-22).
+    /// and the result is a range. The middle is the median of runs with completions moved by -5 to
+    /// +1. The width is the difference between two recordings of one program, measured with twenty
+    /// pairs under five settings on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
     /// If the model under the recorded settings takes other segments than PyTorch took
     /// ([`reproduction`](Self::reproduction)), the error of the model's peak widens the range. If a
-    /// request failed or memory was collected, the recording lacks a limit, and the error does not
-    /// count. Under the recorded settings without a memory fraction, an inexact result is replaced
-    /// by the recorded peak, if the device has that much memory.
+    /// request failed or memory was collected, the program's limit is unknown, and the error does
+    /// not count. Under the recorded settings without a memory fraction, an inexact result is
+    /// replaced by the recorded peak, if the device has that much memory.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
             let mut model = Torch::new(settings.clone(), device_memory);
@@ -69,7 +69,7 @@ impl Program {
     /// unlimited device is within the capacity. Or the program gets through with each shift of the
     /// completions, on memory divided by the ratio of that upper end to the median.
     ///
-    /// Always `true` for the recorded settings, under which the recording has the completions.
+    /// Always `true` for the recorded settings: the recording has their completions.
     pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {
         let inexact = self.inexact(settings, total);
         if self.is_recorded(settings) || !self.waits() && inexact.is_none() {

@@ -48,13 +48,13 @@ impl<'t> Bench<'t> {
         }
     }
 
-    /// Returns the memory that a model may take of the device.
+    /// Returns the memory that a model may take from the device.
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
         Memory { total, usable, limit: self.limit.map(|limit| limit.to_bytes(total)) }
     }
 
-    /// Returns the bounds of a search for settings on the device. They are small enough for a
+    /// Returns the bounds of a search for settings on the device. The bounds are small enough for a
     /// search in every verdict.
     pub(crate) fn budget(&self) -> Budget {
         /// Largest number of steps of the search. Such a search takes one or two seconds on two

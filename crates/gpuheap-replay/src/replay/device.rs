@@ -53,7 +53,7 @@ pub struct DeviceUsed {
     pub is_estimated: bool,
     /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// `true` if the device has the memory of the recorded run.
+    /// `true` if the memory is the limit derived from a recorded failure.
     pub is_recorded: bool,
     /// `true` if the recording names the device and its memory.
     pub is_of_run: bool,

@@ -15,8 +15,7 @@ use crate::program::{Action, Program};
 const DEFAULT_STREAM: u64 = 0;
 /// Largest number of passes after the first. The time of an event is the median over these passes.
 const LATER_PASSES: usize = 3;
-/// Total time of the passes after the first. If these passes took this long, no further pass
-/// begins.
+/// Total time of the passes after the first. After this time, no further pass begins.
 const LATER_BUDGET: Duration = Duration::from_secs(2);
 
 /// Replays the trace twice for the outcome, then several times to measure the time of an event.

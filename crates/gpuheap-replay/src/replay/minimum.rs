@@ -12,7 +12,7 @@ pub(crate) const LARGEST: u64 = 16 << 40;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minimum {
-    /// The pool got through on a device of this many bytes, and not on one with 2 MiB less.
+    /// The pool got through on a device of this many bytes, but not on a device with 2 MiB less.
     Bytes(u64),
     /// No device is large enough. The text is the reason.
     Never(String),
@@ -29,7 +29,7 @@ impl Minimum {
 }
 
 /// Finds the smallest device by bisection between a size that is too small and a size that is
-/// enough. Both sizes at the end were replayed.
+/// enough. Both final sizes were replayed.
 ///
 /// A pool may get through on some smaller device and fail on a larger one. Then the outcome changes
 /// at several sizes, and the result is one of these sizes.

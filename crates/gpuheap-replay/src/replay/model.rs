@@ -91,7 +91,7 @@ pub(crate) fn run(bench: &Bench<'_>, text: &str, memory: Memory) -> Result<Ran, 
     Ok(Ran { outcome, settings: None })
 }
 
-/// Runs PyTorch's allocator. Under the recorded settings, it begins with the recorded segments.
+/// Runs PyTorch's allocator. Under the recorded settings, begins with the recorded segments.
 pub(crate) fn run_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> Ran {
     let program = &bench.program;
     let mut model = Torch::new(settings.clone(), memory.total);

@@ -90,7 +90,7 @@ fn torch_settings_alone(text: &str) -> Option<&str> {
     is_read.then_some(settings)
 }
 
-/// Splits a text at the comma between two pools: the first, and the rest.
+/// Splits a text at the first comma between two pools.
 fn two_pools(text: &str) -> Option<(&str, &str)> {
     let is_name =
         |part: &str| PoolKind::parse(part.trim()).is_ok() || name_of(part.trim()).is_some();

@@ -11,8 +11,7 @@ use crate::PeakRange;
 pub struct PoolReport {
     /// The pool, as the user named it.
     pub pool: Pool,
-    /// The settings that `torch` without settings stands for, in the form of
-    /// `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Settings that a plain `torch` stands for, in the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
     /// The kind of gpuheap's heap, if the device does not support the kind that the user named.
     pub actual: Option<PoolKind>,
@@ -39,7 +38,7 @@ pub struct PoolReport {
 }
 
 impl PoolReport {
-    /// Returns the report of a pool that took nothing and ran nothing.
+    /// Returns an empty report for a pool.
     pub(super) fn new(pool: Pool) -> Self {
         Self {
             pool,

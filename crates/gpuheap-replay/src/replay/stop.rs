@@ -21,7 +21,7 @@ pub struct Stop {
     pub rounding: u64,
     /// Free memory that the pool keeps, including pending blocks.
     pub cached: u64,
-    /// Memory that is freed but still used by other streams.
+    /// Freed memory that other streams still use.
     pub pending: u64,
     /// Part of `cached` that only other streams may use; `None` if the pool does not report it.
     pub other_streams: Option<u64>,

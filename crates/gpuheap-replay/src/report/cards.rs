@@ -23,12 +23,11 @@ const KNOWN: [&str; 16] = [
     "H200 141GB",
     "B200 180GB",
 ];
-/// Number of cards outside data centres that are shown if they fit. One data-centre card is shown
-/// too.
+/// Maximum number of cards shown, besides one data-centre card.
 const SHOWN_OWNED: usize = 2;
 
-/// Adds the cards that fit, with the settings that they need. Adds all cards, or the well-known
-/// cards around the size that is enough. `first` is the pool of the first remedy.
+/// Adds the cards that fit, with the settings that they need, and the largest card that does not.
+/// If `is_all`, adds all cards. `first` is the pool of the first remedy.
 pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: bool) {
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();

@@ -1,4 +1,4 @@
-//! Writes the state of the heap at one event as text.
+//! Writes the memory of the recorded program after one event as text.
 
 use gpuheap_trace::Trace;
 
@@ -102,7 +102,7 @@ fn stream_name(handle: u64) -> String {
     if handle == 0 { "default".to_owned() } else { format!("{handle:#x}") }
 }
 
-/// Adds a strip of characters for each stream. All characters stand for equally many bytes.
+/// Adds a strip of characters for each stream. Each character stands for the same number of bytes.
 fn add_map(text: &mut String, moment: &Moment) {
     let total: u64 = moment.pieces.iter().map(|piece| piece.bytes).fold(0, u64::saturating_add);
     if total == 0 {
@@ -130,7 +130,7 @@ fn add_map(text: &mut String, moment: &Moment) {
 /// Returns the characters of adjacent pieces.
 fn strip<'a>(pieces: impl Iterator<Item = &'a Piece>, unit: u64) -> Vec<char> {
     let mut cells = Vec::new();
-    // Live, pending and free bytes of the character that is not complete yet.
+    // Live, pending and free bytes of the current character.
     let mut cell = [0_u64; 3];
     let close = |cell: &mut [u64; 3], cells: &mut Vec<char>| {
         let [live, pending, free] = *cell;

@@ -142,7 +142,7 @@ fn stopped(stop: &Stop) -> String {
     format!("fails at {}: {}", place(stop.event, stop.pass), reason(stop))
 }
 
-/// Returns the text that names an event. The text includes the pass, unless that is the first.
+/// Returns the text that names an event. The text includes the pass, unless it is the first pass.
 pub(super) fn place(event: u64, pass: u32) -> String {
     let event = match event {
         0 => "the start".to_owned(),

@@ -277,7 +277,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
         (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
     hanging(text, title, "  ", &format!("{what}{unknown}"));
-    // If the program gets through now, the screen has room for remedies that take less memory.
+    // If the program gets through, leaves the screen to remedies that take less memory.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
     }

@@ -58,7 +58,7 @@ pub fn search(
         if index > 0 && !in_time() {
             return None;
         }
-        // Settings with a size that the device does not have are left out.
+        // Leaves out settings with a size beyond the device's memory.
         let result = run(program, trial, budget).ok();
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
         result
@@ -106,7 +106,7 @@ fn front(tried: Vec<Tried>) -> Vec<Candidate> {
     }
     let passing = tried.into_iter().map(|tried| tried.candidate).filter(|one| !one.fails);
     let mut candidates: Vec<Candidate> = passing.collect();
-    // The sort is stable. Of equal candidates the plainer one was tried first.
+    // The sort is stable. Of equal candidates, the plainer one was tried first, and stays first.
     candidates.sort_by_key(|one| (one.reserved_peak, one.driver_calls));
     let mut fewest_calls = u64::MAX;
     candidates.retain(|one| {

@@ -60,7 +60,7 @@ pub struct Advice {
     pub enough: u64,
 }
 
-/// Usable memory that a pool needs, and that it takes, in bytes.
+/// Usable memory that a pool needs, and memory that the pool takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
@@ -121,7 +121,7 @@ pub struct MemoryAtFailure {
     pub pieces: Option<u64>,
     /// Largest free piece that the request's stream may use.
     pub largest: Option<u64>,
-    /// Memory that is freed and still in use by other streams.
+    /// Freed memory that other streams still use.
     pub pending: Option<u64>,
     /// Free memory that is held for other streams.
     pub other_streams: Option<u64>,
@@ -145,7 +145,7 @@ impl Verdict {
         let checked = checked_pools(recorded, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
         // If the user chose no device and no pool, the verdict is on the recorded run. If the run's
-        // memory is not known, a pool that gets through on the default device proves nothing for
+        // memory is not known, a pool that gets through on the default device proves nothing about
         // the run.
         let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
@@ -158,7 +158,7 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // RMM writes logs that do not name their allocator. So only RMM's pools are possible.
+        // RMM's logs do not name their resource, so only RMM's resources are possible.
         let is_open = recorded.is_rmm && options.pools.is_empty() && options.check.is_none();
         let is_meant = |result: &&PoolReport| {
             !is_open || matches!(result.pool.base(), "cuda" | "rmm:async" | "rmm:binning")

@@ -15,7 +15,7 @@ use crate::{Outcome, PeakRange};
 /// Number of remedies of each kind.
 const SHOWN: usize = 2;
 
-/// Remedies, and pools that programs can use by a setting, cheapest first.
+/// Remedies, and pools that a program can select by a setting, cheapest first.
 pub(super) struct Found {
     pub(super) remedies: Vec<Remedy>,
     pub(super) pools: Vec<String>,

@@ -25,7 +25,7 @@ pub struct Remedy {
     pub driver_calls_before: Option<u64>,
     /// `true` if the pool is one of gpuheap's own.
     pub is_own_heap: bool,
-    /// `true` if the figures are by a model of a closed driver.
+    /// `true` if the figures come from a model of a closed-source driver.
     pub is_closed_driver: bool,
 }
 

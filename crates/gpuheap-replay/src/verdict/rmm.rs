@@ -37,7 +37,7 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
 }
 
 /// Returns the first resource, and the first other resource that calls the driver often. If no
-/// other resource does, returns the first two.
+/// other resource calls the driver often, returns the first two.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     let others = || resources.iter().skip(1);
     let second = others().find(|resource| resource.calls_often()).or(others().next());
@@ -62,7 +62,7 @@ pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy>
 }
 
 impl Resource {
-    /// Returns `true` if the resource calls the driver for each block, or for each large one.
+    /// Returns `true` if the resource calls the driver for each block, or for each large block.
     fn calls_often(&self) -> bool {
         let model = &self.candidate.model;
         model == "cuda" || model.starts_with("rmm:binning")

@@ -1,5 +1,5 @@
-//! RMM's resources and CuPy's pool, compared with random programs that ran on a GPU. `record.py`
-//! recorded them, and its head describes the columns.
+//! Compares models of RMM's resources and CuPy's pool with random programs that ran on a GPU.
+//! `record.py` recorded the programs. Its head describes the columns.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -120,7 +120,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Returns the first difference between the recorded reserved bytes and the model's.
+    /// Returns the first difference between recorded and modelled reserved bytes.
     fn compare<M: Model + ?Sized>(
         &self,
         model: &mut M,
@@ -141,7 +141,7 @@ impl Recording {
         first.map_or(Ok(()), Err)
     }
 
-    /// Returns the largest difference between the model's figure and the device's, relative to the
+    /// Returns the largest difference between the model's and the device's figure, relative to the
     /// device's peak.
     fn error_of(&self, model: &mut dyn Model) -> Result<f64, String> {
         let (mut apart, mut most) = (0_u64, 1_u64);
@@ -202,8 +202,8 @@ impl Model for Counted {
 }
 
 /// Programs in which a tie makes the model differ: file, number, and first operation that differs.
-/// Of two blocks of one size, RMM takes one by address, and CuPy by the order of a Python set. RMM
-/// also searches streams in order of event addresses.
+/// Of two blocks of equal size, RMM chooses by address, and CuPy by the order of a Python set. RMM
+/// also searches streams in the order of event addresses.
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 

@@ -186,7 +186,7 @@ def play(driver, file, number, program, ops, seconds, seed):
     """Runs a random program and writes its rows."""
     name, model, upstream_bytes, streams, target_mib = program
     kind = CuPy if name == "cupy" else Rmm
-    # The first allocation initialises the driver. The driver then takes memory of its own.
+    # The first allocation initialises the driver. The driver then takes memory for itself.
     warm = kind("cupy" if name == "cupy" else "cuda", 0, streams)
     pointers = [(warm.allocate(MIB, stream), stream) for stream in range(streams)]
     for index, (pointer, stream) in enumerate(pointers):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records logs of RMM for the test `rmm`: work like cuDF's, once with enough memory, once not.
+"""Records logs of RMM for the test `rmm`: work like cuDF's, with enough and with too little memory.
 
     python3 record.py FOLDER
 

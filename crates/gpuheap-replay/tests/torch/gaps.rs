@@ -48,7 +48,7 @@ fn older_snapshot_reports_assumed_rules() {
 
 #[test]
 fn named_ended_pool_stays_private() {
-    // The common memory has 50 MiB. The private pool has 20 MiB that no other request may use.
+    // The common pool has 50 MiB. The private pool has 20 MiB that no other request may use.
     let found = odd("ended_pool").reproduction(None, H200).unwrap();
     assert_eq!((found.recorded_peak, found.modelled_peak), (70 << 20, 70 << 20));
 }
@@ -111,13 +111,12 @@ fn emptied_cache_empties_the_model() {
     let found = program.reproduction(None, H200).unwrap();
     assert!(found.is_exact(), "{found:?}");
     assert_eq!((found.recorded, found.recorded_peak), (6, 80 << 20));
-    // Under other settings, the peak is 30 and 50 MiB too, without the emptied cache's 40 MiB.
+    // Other settings have the same peak, 30 + 50 MiB, without the 40 MiB of the emptied cache.
     let peak = program.torch_peak(&"max_split_size_mb:512".parse().unwrap(), H200);
     assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
 }
 
-/// If a graph or a `MemPool` ended before the snapshot, the snapshot does not name the pool of its
-/// segments.
+/// If a graph or a `MemPool` ended before the snapshot, the snapshot does not show its segments.
 #[test]
 fn ended_pools_report_the_error() {
     for (name, settings, peak) in recorded() {

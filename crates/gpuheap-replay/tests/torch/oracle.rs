@@ -1,5 +1,5 @@
-//! PyTorch's allocator, compared with random programs that PyTorch ran on a GPU.
-//! `torch_oracle/record.py` recorded them, and its head describes the columns.
+//! Compares the model of PyTorch's allocator with random programs that PyTorch ran on a GPU.
+//! `torch_oracle/record.py` recorded the programs. Its head describes the columns.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};

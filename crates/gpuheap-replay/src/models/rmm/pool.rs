@@ -11,14 +11,15 @@ const HIGHEST: u64 = 1 << 60;
 
 /// RMM's `PoolMemoryResource` over `cudaMalloc`.
 ///
-/// Each stream has its own free list: best fit with merging. If that list has no large enough
-/// piece, the stream takes a piece from another list. If no list has such a piece, the stream
-/// merges the other lists into its own. At last the pool grows. The pool never shrinks.
+/// Each stream has its own free list: best fit with merging. If that list has no piece that is
+/// large enough, the stream takes a piece from another list. If no list has such a piece, the
+/// stream merges the other lists into its own. If that is not enough, the pool grows. The pool
+/// never shrinks.
 ///
-/// Other lists are searched in order of their streams' first request. RMM searches them in order of
-/// event addresses. Of two blocks of one size, RMM takes the lower. No trace has addresses of
-/// events and of segments. So the figures may differ for programs with several streams or many
-/// segments.
+/// The model searches other lists in the order of their streams' first requests. RMM searches lists
+/// in the order of event addresses, and takes the lower of two equal blocks. No trace has the
+/// addresses of events or segments. So the figures may differ for programs with several streams or
+/// many segments.
 #[derive(Debug, Clone)]
 pub struct Pool {
     books: Books,

@@ -38,12 +38,12 @@ pub(super) struct Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Allocated,
-    /// Freed by the program, and still in use by other streams.
+    /// Freed by the program, but still used by other streams.
     Pending,
     Free,
     /// Addresses of a growing segment at which no memory is mapped.
     Unmapped,
-    /// Entry of the list of blocks that is not in use.
+    /// Unused entry of the list of blocks.
     Spare,
 }
 

@@ -17,8 +17,8 @@ impl Torch {
         new
     }
 
-    /// Merges neighbours into the block if their state is the block's state. Returns the bytes of
-    /// the merged neighbours.
+    /// Merges neighbours into the block if they have the block's state. Returns the bytes of the
+    /// merged neighbours.
     pub(super) fn merge_neighbours(&mut self, block: u32) -> u64 {
         let Block { previous, next, .. } = self.blocks[block as usize];
         self.merge(block, previous) + self.merge(block, next)

@@ -80,7 +80,7 @@ impl FreeBlocks {
         self.first_not_below(bytes, 0)
     }
 
-    /// Returns bytes and index of the block at a position; `None` after the last position.
+    /// Returns bytes and index of the block at a position; `None` after the last block.
     pub(super) fn get(&self, position: Position) -> Option<(u64, u32)> {
         let Free { bytes, block, .. } = self.chunks.get(position.chunk)?[position.index];
         Some((bytes, block))
@@ -105,7 +105,7 @@ impl FreeBlocks {
         self.lasts.last().map(|last| last.bytes)
     }
 
-    /// Returns the position of the first block at or after this size and address in the order.
+    /// Returns the position of the first block that is not ordered before this size and address.
     fn first_not_below(&self, bytes: u64, address: u64) -> Position {
         let chunk = count_below(&self.lasts, bytes, address);
         let in_chunk = |chunk: &Vec<Free>| count_below(chunk, bytes, address);
@@ -122,7 +122,7 @@ impl FreeBlocks {
     }
 }
 
-/// Returns the number of blocks that precede this size and address in the order.
+/// Returns the number of blocks that are ordered before this size and address.
 fn count_below(blocks: &[Free], bytes: u64, address: u64) -> usize {
     // Packs size and address into one number, so that the comparison takes no branch.
     let key = |bytes: u64, address: u64| u128::from(bytes) << 64 | u128::from(address);

@@ -12,7 +12,7 @@ impl Torch {
         }
     }
 
-    /// Returns a block of a growing segment, mapped far enough and removed from its pool.
+    /// Maps enough memory for a block of a growing segment. Removes the block from its pool.
     pub(super) fn grow(&mut self, wanted: Wanted) -> Option<u32> {
         let mut block = self.room_to_grow(wanted)?;
         if self.blocks[block as usize].state == State::Unmapped {
@@ -29,8 +29,8 @@ impl Torch {
         Some(block)
     }
 
-    /// Returns the lowest place where free and unmapped neighbours are large enough, or a new
-    /// segment.
+    /// Returns the lowest block that is large enough with its free and unmapped neighbours, or a
+    /// new segment.
     fn room_to_grow(&mut self, wanted: Wanted) -> Option<u32> {
         if let Some(of) = self.pools[wanted.pool as usize].stream(wanted.stream) {
             for &unmapped in of.unmapped.values() {

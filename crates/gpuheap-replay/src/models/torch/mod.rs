@@ -35,8 +35,7 @@ pub struct Torch {
     allowed: Option<u64>,
     blocks: Vec<Block>,
     spare: Vec<u32>,
-    /// Pools of large and of small blocks: two for the common memory, then two for each private
-    /// pool.
+    /// Pools of large and of small blocks: two default pools, then two for each private pool.
     pools: Vec<BlockPool>,
     private_pools: Vec<u32>,
     growing: Vec<Growing>,
@@ -96,8 +95,8 @@ impl Torch {
         true
     }
 
-    /// Hands out the block at `address` for a request of `bytes`, as [`Model::allocate`] would if
-    /// that block were the best. Returns `None` if no free block contains the needed range.
+    /// Serves `request` with the block at `address`, as [`Model::allocate`] would if that block
+    /// were the best. Returns `None` if no free block contains the needed range.
     pub fn allocate_at(&mut self, request: Request, address: u64) -> Option<Ticket> {
         let bytes = self.settings.rounded(request.bytes);
         let end = address.checked_add(bytes)?;

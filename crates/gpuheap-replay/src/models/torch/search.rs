@@ -1,4 +1,4 @@
-//! Service of a request: the best free block, or new memory, and the part that is handed out.
+//! Serves a request: finds the best free block or takes new memory, and hands out the front.
 
 use super::Torch;
 use super::block::{Block, FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT, State, Wanted};
@@ -68,7 +68,7 @@ impl Torch {
         let (mut found_bytes, mut found) = free.get(position)?;
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if !is_fixed(found) && self.settings.expandable_segments {
-            // A block that can grow is compared by the size that it would have after growth.
+            // Compares blocks that can grow by their sizes after growth.
             let mut next = free.next(position);
             while let Some((next_bytes, next_block)) = free.get(next)
                 && !is_fixed(found)

@@ -10,10 +10,10 @@ use crate::text::quoted;
 const MIB: u64 = 1 << 20;
 /// Smallest value of `max_split_size_mb` and `max_non_split_rounding_mb` in PyTorch.
 const LEAST_MB: u64 = 20;
-/// Number of powers of two from 1 MiB to 64 GiB. Each has its own divisions.
+/// Number of powers of two with separate divisions: 1 MiB to 32 GiB.
 const INTERVALS: usize = 16;
 
-/// All settings that PyTorch knows, and `version`. Only this crate has `version`.
+/// All settings of PyTorch, and `version`, a setting of this crate.
 const KNOWN: [&str; 19] = [
     "version",
     "backend",
@@ -38,9 +38,9 @@ const KNOWN: [&str; 19] = [
 
 /// Settings of PyTorch's CUDA allocator.
 ///
-/// Read from the value of `PYTORCH_CUDA_ALLOC_CONF`. Settings with no effect on where bytes go
-/// (pinned memory, locks) are accepted and ignored. One setting is not PyTorch's: `version:2.6`
-/// selects the rules of that release.
+/// Read from the value of `PYTORCH_CUDA_ALLOC_CONF`. Settings that do not affect the placement of
+/// memory (pinned memory, locks) are accepted and ignored. One setting is not PyTorch's:
+/// `version:2.6` selects the rules of that release.
 ///
 /// ```
 /// use gpuheap_replay::models::torch::Settings;
@@ -103,7 +103,7 @@ impl Settings {
         self.expandable_segments
     }
 
-    /// Returns the part of the device that PyTorch may reserve, if a fraction is set.
+    /// Returns the memory fraction that PyTorch may reserve; `None` if no fraction is set.
     pub fn memory_fraction(&self) -> Option<f64> {
         self.fraction
     }
@@ -146,7 +146,8 @@ impl Settings {
         self.expandable_segments = expandable;
     }
 
-    /// Sets the part of the allowed memory above which unused segments are given back; 0 for never.
+    /// Sets the fraction of the allowed memory above which unused segments are given back; 0:
+    /// never.
     ///
     /// # Errors
     /// Returns an error unless `threshold` is at least 0 and below 1.
@@ -159,8 +160,8 @@ impl Settings {
         }
     }
 
-    /// Sets the number of parts into which powers of two are divided for rounding: from `from_mib`
-    /// MiB up to the next power with another number. Zero turns rounding to powers off.
+    /// Sets the number of parts into which rounding divides sizes from `from_mib` MiB up to the
+    /// next power of two. Zero turns this rounding off.
     ///
     /// # Errors
     /// Returns an error if `from_mib` or `divisions` is not a power of two.
@@ -220,7 +221,7 @@ impl Settings {
                 }
                 _ => return Err(malformed(name, value, "native")),
             },
-            // These settings have no effect on where bytes go.
+            // These settings do not affect the placement of memory.
             _ => {
                 if value.is_empty() {
                     return Err(malformed(name, value, "True"));
@@ -553,7 +554,7 @@ mod tests {
         assert_eq!(quarters.rounded(1200), 1536);
         assert_eq!(quarters.rounded(1200 << 20), 1280 << 20);
         assert_eq!(quarters.rounded(1024 << 20), 1024 << 20);
-        // Up to 512 bytes times the divisions, requests are only rounded to 512 bytes.
+        // Requests of up to 512 bytes times the divisions are only rounded to 512 bytes.
         assert_eq!(quarters.rounded(2048), 2048);
         assert_eq!(quarters.rounded(2049), 2560);
         assert_eq!(quarters.rounded(u64::MAX), u64::MAX);

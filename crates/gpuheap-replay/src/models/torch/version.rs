@@ -31,14 +31,14 @@ pub struct Version {
 impl Version {
     /// Release whose recordings on a GPU were compared with the model.
     const MEASURED: Self = Self { minor: 11 };
-    /// First release with `large_segment_size_mb`, and with no limit at a fraction of 1.
+    /// First release with `large_segment_size_mb`. Since then, a fraction of 1 sets no limit.
     pub(super) const LARGE_SEGMENTS: Self = Self { minor: 13 };
     /// First and last release whose rules are known.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
     /// Returns `true` if recordings of this release were compared with the model. For such a
-    /// release, the model is exact to the byte. The rules of other releases were read from their
-    /// source only.
+    /// release, the model is exact to the byte. The rules of other releases were only read from
+    /// their source.
     pub fn is_measured(self) -> bool {
         self == Self::MEASURED
     }
