@@ -4,8 +4,7 @@ use gpuheap_pool::{BlockRef, StreamRef};
 
 use crate::track::TrackId;
 
-/// Memory that was handed out, as plain data. The holder of the lease gives the memory back exactly
-/// once.
+/// A lease of memory. Its holder gives the memory back exactly once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     /// The stream on which the memory was allocated.

@@ -56,8 +56,8 @@
 //! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | arrays read as diagonal, triangular, symmetric or transposed matrices |
 //! | [`Target::register`], [`Target::wrap`] | arrays in a vector of the program, and in foreign memory |
 //! | [`Heap::scope`] | a section of a program; its end frees the arrays made in it |
-//! | [`Heap::set_limits`], [`TotalLimit`], [`Heap::retry`] | limits of a heap, or of all; repeating a foreign call that ran out of memory |
-//! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
+//! | [`Heap::set_limits`], [`TotalLimit`], [`Heap::retry`] | limits of one heap, or of several together; repeats of a foreign call that ran out of memory |
+//! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures, moved to the device and back: [`mod@adapt`] |
 //! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
 //! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who holds the memory |

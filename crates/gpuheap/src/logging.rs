@@ -13,14 +13,14 @@ use crate::{fork, program};
 /// Target of messages about opened devices.
 #[cfg(feature = "emulator")]
 pub(crate) const DEVICE: &str = "gpuheap::device";
-/// Target of messages about variables of the environment.
+/// Target of messages about environment variables.
 pub(crate) const ENVIRONMENT: &str = "gpuheap::environment";
 /// Target of messages about opened and closed heaps, and their pools.
 pub(crate) const HEAP: &str = "gpuheap::heap";
 /// Target of messages about reclaim steps and idle trims.
 pub(crate) const RECLAIM: &str = "gpuheap::reclaim";
 
-/// Warns of a mistake in a request of the program or in its environment.
+/// Warns of a mistake in the program's request or environment.
 pub(crate) fn warn(target: &str, text: fmt::Arguments<'_>) {
     send(Level::Warn, target, text);
 }

@@ -53,7 +53,6 @@ impl Drop for Counting {
     }
 }
 
-/// Returns this thread's memory use.
 pub(crate) fn thread_usage() -> ThreadUsage {
     USED.get()
 }

@@ -28,7 +28,7 @@ impl Size {
     ///
     /// # Errors
     ///
-    /// Any other text, and zero: no setting that takes a size has a meaning for zero.
+    /// The text has another form, or the size is zero.
     pub fn parse(text: &str) -> Result<Size, SizeError> {
         let fail = |reason| SizeError { text: text.to_owned(), reason };
         let trimmed = text.trim();

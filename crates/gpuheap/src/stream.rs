@@ -27,12 +27,12 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 ///
 /// The handle `CU_STREAM_PER_THREAD` (0x2) means a different stream on each thread. A `Stream` of
 /// this handle always means the default stream of the thread that made the `Stream`, also on other
-/// threads and after that thread's end. On other threads, the legacy default stream replaces it:
-/// work that they enqueue runs after all earlier work of the thread's stream, and before all later
-/// work of that stream. The legacy default stream also waits for all other streams that were not
-/// made as non-blocking, and these streams wait for it. While one of these streams is capturing a
-/// graph, the `Stream` counts as capturing on other threads. [`raw`](Stream::raw) returns the
-/// handle that the calling thread uses. Heaps over a pool of the driver
+/// threads and after that thread's end. Other threads use the legacy default stream instead. Their
+/// work runs after all earlier work of the thread's stream, and before all later work of that
+/// stream. The legacy default stream also waits for all other streams that were not made as
+/// non-blocking, and these streams wait for it. While one of these streams is capturing a graph,
+/// the `Stream` counts as capturing on other threads. [`raw`](Stream::raw) returns the handle that
+/// the calling thread uses. Heaps over a pool of the driver
 /// ([`PoolKind::Driver`](crate::PoolKind::Driver)) refuse the stream. Arrays of such a heap may be
 /// used on it, and are freed on the stream that they were allocated on.
 ///
@@ -792,8 +792,7 @@ impl DriverStream {
         }
     }
 
-    /// Returns the stream within the capture that it is part of. The caller has entered the
-    /// context.
+    /// Returns the stream's identity in its capture. The caller has entered the context.
     fn find_capture(&self, stored: StreamHandle) -> Result<Arc<CaptureStream>, Error> {
         let Context { captures, moments, .. } = &*self.context;
         let named = captures.stream(self.context.driver(), moments, self.raw, stored)?;
@@ -829,7 +828,6 @@ impl DriverStream {
         self.thread.map_or(self.raw, thread_stream::handle)
     }
 
-    /// Records an event at the current point of the stream.
     fn record(&self, timed: bool) -> Result<Event, ContextError> {
         Event::record(&self.context, self.raw_here(), timed, &self.completed)
     }

@@ -56,10 +56,9 @@ thread_local! {
     };
 }
 
-/// Returns the handle with which the calling thread enqueues work in the order of the own default
-/// stream of the thread `thread`. On the thread that owns the stream, it is the stream's handle.
-/// On other threads, it is the handle of the legacy default stream. While the owning thread ends,
-/// the driver may have destroyed the stream, so the legacy default stream is used then too.
+/// Returns the calling thread's handle for the own default stream of `thread`. On `thread` itself,
+/// this is the stream's handle. On other threads, it is the handle of the legacy default stream.
+/// While `thread` ends, it is that handle too, because the driver may have destroyed the stream.
 pub(crate) fn handle(thread: u64) -> CUstream {
     if thread == this_thread() && HERE.try_with(|_| ()).is_ok() {
         CUstream::PER_THREAD

@@ -25,12 +25,12 @@ pub(crate) struct OrderedSource {
     pool: CUmemoryPool,
     /// Freed bytes that the pool keeps, unless a soft limit is lower.
     threshold: u64,
-    /// Limit of the pool in bytes that the driver enforces.
+    /// Limit of the pool that the driver enforces, in bytes.
     bound: Option<u64>,
 }
 
 impl OrderedSource {
-    /// Makes a pool that keeps freed memory, up to `threshold` bytes and up to a soft limit.
+    /// Makes a pool that keeps freed memory, up to the lower of `threshold` and the soft limit.
     /// Drivers from 12.2 on enforce the heap's hard limit on the pool.
     pub(crate) fn new(
         context: Arc<Context>,

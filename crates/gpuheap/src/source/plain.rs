@@ -1,4 +1,4 @@
-//! Plain allocations of one kind of memory, with the virtual memory of the same heap.
+//! Plain allocations of one kind of memory, together with the heap's virtual memory.
 
 use std::ffi::c_void;
 use std::fs;
@@ -263,8 +263,7 @@ impl PlainSource {
         self.vmm.as_ref().map_or(0, Vmm::created)
     }
 
-    /// Returns `true` if the driver places a segment in granules of the device that other segments
-    /// share.
+    /// Returns `true` if other segments may share the granules of a segment.
     fn shares_granules(&self, segment: Segment) -> bool {
         self.kind == MemoryKind::Device && segment.bytes <= GRANULE
     }

@@ -1,5 +1,5 @@
-//! Synchronization of threads: a lock of one word, a lock around a value that uses such a word, and
-//! identifiers of threads. loom explores the interleavings of the locks.
+//! Synchronization of threads: a lock of one word, a lock for a value, and thread identifiers. loom
+//! explores the interleavings of the locks.
 
 mod lock;
 mod shim;

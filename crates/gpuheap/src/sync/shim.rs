@@ -43,8 +43,8 @@ impl OwnedU64 {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Sets with release order: a thread that [acquires](OwnedU64::acquire) the value sees all
-    /// earlier writes.
+    /// Stores `value` with release order: a thread that [acquires](OwnedU64::acquire) the value
+    /// sees all earlier writes.
     pub(crate) fn release(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }

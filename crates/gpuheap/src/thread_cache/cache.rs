@@ -108,7 +108,6 @@ fn largest_for(bytes: u64) -> u64 {
 
 /// Methods for the thread that owns the cache.
 impl ThreadCache {
-    /// Takes a block for a request of `bytes`.
     #[inline(always)]
     pub(crate) fn take(&self, bytes: u64) -> Option<Lease> {
         if bytes == 0 || bytes > LARGEST || self.is_forked() {
@@ -187,8 +186,8 @@ impl ThreadCache {
 
     /// Puts a block into the remote frees of `home`, the cache that the block came through. `home`
     /// belongs to another thread. The block counts as freed only when that thread takes it out. If
-    /// it were counted here, an allocating thread and a freeing thread would raise the peak at each
-    /// round.
+    /// the free were counted here, the peak would grow each time one thread allocates and another
+    /// frees.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
@@ -386,7 +385,6 @@ impl ThreadCache {
         self.closed.get() != OPEN
     }
 
-    /// Returns the driver's id of the cache's stream.
     pub(crate) fn stream_id(&self) -> u64 {
         self.stream_id.get()
     }

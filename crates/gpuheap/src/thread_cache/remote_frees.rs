@@ -38,8 +38,8 @@ struct RemotePlace {
     requested: AtomicU64,
 }
 
-/// Value of a place that is being filled. It is not a block, because its half for the bytes is
-/// zero.
+/// Value of a place that is being filled. No block has this value, because a block's upper half is
+/// not zero.
 const BUSY: u64 = 1;
 
 impl Default for RemoteFrees {
@@ -56,8 +56,8 @@ impl RemoteFrees {
     pub(crate) fn put(&self, block: CachedBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
-            // Acquires, so that the thread that took out the place's last block has read that
-            // block's address.
+            // Acquires: the thread that took out the place's last block has then read that block's
+            // address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
                     .block

@@ -46,8 +46,7 @@ use thread::{ThreadEndHandler, Threads};
 /// Outstanding allocations of one heap, of all kinds of memory.
 pub(crate) struct Tracker {
     tracking: Tracking,
-    /// Reference to the tracker itself. Each thread keeps a list of such references: the trackers
-    /// in which it allocated.
+    /// Reference to this tracker. Each thread keeps references to the trackers of its allocations.
     this: Weak<Tracker>,
     state: Mutex<TrackerState>,
     /// `true` while there is a recorder.
@@ -307,8 +306,8 @@ impl Tracker {
         at: Caller,
     ) -> Option<TrackId> {
         let recorder = self.recorder();
-        // Captures the stack and the thread before it takes the lock, because they take most of the
-        // time.
+        // The stack and the thread are captured before the lock is taken, because that takes most
+        // of the time.
         let key = SiteKey::capture(at, kind, self.detail(recorder.is_some()));
         let thread = thread::place_in(self);
         // Memory of zero bytes has no address.

@@ -1,4 +1,4 @@
-//! Recording of heaps' allocations into a capture, which `gpuheap report` and `replay` read.
+//! Recording of heaps' allocations into a capture for `gpuheap report` and `gpuheap replay`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +29,8 @@ pub(crate) struct DeviceFacts<'a> {
 pub(crate) struct Recorder {
     /// Identifier of the recorder in the process, from 1.
     pub(super) number: u64,
-    /// Path as requested, if heaps that are recorded for their whole life share the capture.
-    /// `None` for a section of one heap.
+    /// Requested path of a capture that heaps share, each recorded for its whole life. `None` for a
+    /// section of one heap.
     shared: Option<PathBuf>,
     /// Emulator of the heaps' devices; `None` for real devices. Devices of two emulators may use
     /// the same addresses, so they have two captures.
@@ -69,8 +69,8 @@ pub struct RecordingStatus {
     /// Path of the capture. In JSON, bytes that are not UTF-8 are replaced.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// Why the recording ended early, for example because the disk is full. The capture has all
-    /// calls until then.
+    /// Reason why the recording ended early, such as a full disk. The capture has all earlier
+    /// calls.
     pub stopped: Option<String>,
 }
 

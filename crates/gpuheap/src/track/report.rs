@@ -32,7 +32,7 @@ named! {
 
 parsed_by_name! {
     Tracking,
-    /// A name that no tracking has. The error's text lists the names.
+    /// Error for an unknown level of tracking. The text lists the names of the levels.
     UnknownTracking,
     "is not a kind of tracking; write"
 }

@@ -132,7 +132,7 @@ impl Threads {
         }
     }
 
-    /// Returns the entry of a report for a thread that made these allocations.
+    /// Returns a report's entry for a thread and its allocations.
     pub(super) fn share(&self, index: u32, allocations: u64, bytes: u64) -> ThreadShare {
         let place = &self.all[index as usize];
         let thread = place.thread.as_deref();
