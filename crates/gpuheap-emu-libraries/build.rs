@@ -1,5 +1,4 @@
-//! Links the library so that it stays in memory once it is loaded: it writes a report when the
-//! process ends.
+//! Makes `dlclose` leave the library loaded, because it writes a report when the process exits.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

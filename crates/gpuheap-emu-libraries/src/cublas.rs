@@ -43,8 +43,8 @@ struct CublasSession {
 }
 
 export! {
-    /// Creates a handle. The first handle in a context allocates the memory that the code of
-    /// kernels takes.
+    /// Creates a handle. The first handle in a context also allocates the memory of the library's
+    /// code.
     fn cublasCreate_v2(handle: Out<Handle>) -> Outcome {
         handle.require()?;
         let memory = device::take(&[Loaded::Cublas], Memory::OF_CUBLAS);
@@ -61,15 +61,15 @@ export! {
         handle.end()
     }
 
-    /// Notes the workspace. No function computes, so none uses it.
+    /// Records the workspace. No function uses it, because none computes.
     fn cublasSetWorkspace_v2(_handle: Handle, workspace: *const c_void, bytes: usize) -> Outcome {
         workspaces::note_address(workspace);
         workspaces::note_size(bytes as u64);
         Ok(())
     }
 
-    /// Writes 0 to the host's status: the arguments were right. Callers test that status. Computes
-    /// nothing.
+    /// Writes the status 0 to host memory, because callers check it: the arguments were valid.
+    /// Computes nothing.
     fn cublasCgeqrfBatched | cublasDgeqrfBatched | cublasSgeqrfBatched | cublasZgeqrfBatched(
         handle: Handle, _rows: c_int, _columns: c_int, _matrices: In<c_void, CublasCode>,
         _leading: c_int, _factors: In<c_void, CublasCode>, info: Out<c_int>, _count: c_int,
@@ -100,8 +100,8 @@ property!(pointer_mode: c_int, cublasGetPointerMode_v2, cublasSetPointerMode_v2)
 property!(math_mode: c_int, cublasGetMathMode, cublasSetMathMode);
 property!(stream: CUstream, cublasGetStream_v2, cublasSetStream_v2);
 
-// The functions declare fewer arguments than callers pass. That works because in every C ABI of
-// Unix, the caller removes the arguments.
+// The functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
+// removes its arguments after the call.
 macro_rules! computes_nothing {
     ($library:literal, $code:literal, [$($name:ident)*]) => {
         export! {$(

@@ -9,7 +9,8 @@ use gpuheap_driver::{CUstream, export};
 use crate::cublas::{CublasCode, Out, Outcome, VERSION};
 use crate::{device, workspaces};
 
-/// Description of a matrix or of an operation: the bytes of its attributes. JAX reads them back.
+/// Description of a matrix or of an operation: the bytes of each attribute. JAX reads the
+/// attributes back.
 #[derive(Default)]
 struct Attributes(BTreeMap<c_int, Vec<u8>>);
 
@@ -32,8 +33,8 @@ struct Heuristic {
     reserved: [c_int; 4],
 }
 
-// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
-// Unix, the caller removes the arguments.
+// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
+// removes its arguments after the call.
 export! {
     fn cublasLtGetVersion() -> usize {
         VERSION
@@ -90,7 +91,7 @@ export! {
         object.change(|attributes| attributes.put(attribute, &value))
     }
 
-    /// Writes an attribute, or zeros for one that was not set, and the attribute's size.
+    /// Writes an attribute and its size. An attribute that was not set is written as zeros.
     fn cublasLtMatmulDescGetAttribute | cublasLtMatmulPreferenceGetAttribute |
         cublasLtMatrixLayoutGetAttribute(
         object: Description,

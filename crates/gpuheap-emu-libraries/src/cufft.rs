@@ -55,8 +55,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Sets the transforms. Allocates the plan's tables, and its work area unless the program
-    /// provides it.
+    /// Sets the transforms. Allocates the plan's tables, and a work area unless the program
+    /// provides one.
     fn set(&mut self, transform: &Transform) -> Outcome<usize> {
         self.bytes = transform.workspace() as usize;
         replace(&mut self.tables, transform.tables() as usize)?;
@@ -75,7 +75,7 @@ impl Drop for Plan {
 /// Frees a plan's memory, and allocates `bytes` in its place.
 fn replace(memory: &mut CUdeviceptr, bytes: usize) -> Outcome {
     if let Some(driver) = driver().filter(|_| *memory != 0) {
-        // SAFETY: the plan allocated the memory, and no work uses it: kernels do not run.
+        // SAFETY: the plan allocated the memory. No work uses it, because kernels do not run.
         let _ = unsafe { driver.cuMemFree_v2(*memory) };
     }
     *memory = 0;
@@ -85,7 +85,7 @@ fn replace(memory: &mut CUdeviceptr, bytes: usize) -> Outcome {
     Ok(())
 }
 
-/// Plans, keyed by handle, and the handle of the next plan.
+/// Plans, keyed by handle, and the next handle.
 static PLANS: Mutex<(BTreeMap<c_int, Plan>, c_int)> = Mutex::new((BTreeMap::new(), 1));
 
 fn plans() -> MutexGuard<'static, (BTreeMap<c_int, Plan>, c_int)> {
@@ -96,8 +96,8 @@ fn with<R>(plan: c_int, change: impl FnOnce(&mut Plan) -> R) -> Outcome<R> {
     plans().0.get_mut(&plan).map(change).ok_or(CufftCode::INVALID_PLAN)
 }
 
-/// Creates a plan without transforms, and returns its handle. Returns an error if the device has
-/// too little memory for cuFFT's code.
+/// Creates a plan without transforms, and returns its handle. Fails if the device has too little
+/// memory for cuFFT's code.
 fn create() -> Outcome<c_int> {
     report::add_line("cuFFT", "work areas are by rules that were measured on an H200");
     if !device::load(Loaded::Cufft) {
@@ -116,7 +116,7 @@ fn make(plan: c_int, transform: Outcome<Transform>, bytes: Out<usize>) -> Outcom
     bytes.write_if_wanted(with(plan, |plan| plan.set(&transform))??)
 }
 
-/// Creates a plan of the transforms, and writes its handle.
+/// Creates a plan for `transform`, and writes the plan's handle.
 fn plan(made: Out<c_int>, transform: Outcome<Transform>) -> Outcome {
     let transform = transform?;
     made.require()?;
@@ -125,7 +125,7 @@ fn plan(made: Out<c_int>, transform: Outcome<Transform>) -> Outcome {
     made.write(number)
 }
 
-/// Returns transforms of a type of cuFFT's older functions (`cufftType`).
+/// Returns transforms for a `cufftType`, as cuFFT's older functions pass it.
 fn typed(kind: c_int, sizes: &[i64], batch: i64) -> Outcome<Transform> {
     let (kind, scalar) = match kind {
         0x29 => (Kind::Complex, 4),
@@ -152,8 +152,8 @@ fn many(kind: c_int, rank: c_int, sizes: In<c_int>, batch: c_int) -> Outcome<Tra
     typed(kind, &sizes.into_iter().map(i64::from).collect::<Vec<_>>(), i64::from(batch))
 }
 
-// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
-// Unix, the caller removes the arguments.
+// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
+// removes its arguments after the call.
 export! {
     fn cufftGetVersion(version: Out<c_int>) -> Outcome {
         version.write(VERSION)
@@ -165,7 +165,7 @@ export! {
         made.write(create()?)
     }
 
-    /// Destroys a plan, and frees its work area.
+    /// Destroys a plan, and frees its memory.
     fn cufftDestroy(plan: c_int) -> Outcome {
         plans().0.remove(&plan).map(drop).ok_or(CufftCode::INVALID_PLAN)
     }
@@ -174,7 +174,7 @@ export! {
         with(plan, |plan| plan.is_provided = allocates == 0)
     }
 
-    /// Accepts a work area of the program, and frees the plan's work area.
+    /// Accepts the program's work area, and frees the plan's.
     fn cufftSetWorkArea(plan: c_int) -> Outcome {
         with(plan, |plan| replace(&mut plan.area, 0))?
     }
@@ -251,7 +251,7 @@ export! {
         make(plan, typed(kind, &sizes.get_all(rank)?, batch), bytes)
     }
 
-    /// Sets many transforms of any numeric types. PyTorch makes its plans by this function.
+    /// Sets many transforms of any numeric types. PyTorch makes its plans with this function.
     fn cufftXtMakePlanMany(
         plan: c_int, rank: c_int, sizes: In<c_longlong>, _input: In<c_longlong>,
         _input_stride: c_longlong, _input_distance: c_longlong, input: c_int,
@@ -259,8 +259,7 @@ export! {
         output: c_int, batch: c_longlong, bytes: Out<usize>, _computed: c_int,
     ) -> Outcome {
         let rank = usize::try_from(rank).map_err(|_| CufftCode::INVALID_VALUE)?;
-        // The types are values of `cudaDataType_t`: real types are 0, 1 and 2, complex types 4, 5
-        // and 6.
+        // The types are values of `cudaDataType_t`: 0 to 2 are real, and 4 to 6 are complex.
         let kind = match (input, output) {
             (4..=6, 4..=6) => Kind::Complex,
             (0..=2, 4..=6) => Kind::FromReal,

@@ -47,11 +47,11 @@ struct CusolverSession {
 /// Value of `cublasFillMode_t` for the upper triangle.
 const UPPER: c_int = 1;
 
-/// Object to which the handles of all parameters point. It is never read.
+/// Object to which all parameter handles point. It is never read.
 static PARAMETERS: u64 = 0;
 
-// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
-// Unix, the caller removes the arguments.
+// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
+// removes its arguments after the call.
 export! {
     fn cusolverDnCreate(handle: Out<Handle>) -> Outcome {
         handle.require()?;
@@ -96,7 +96,8 @@ export! {
 }
 
 /// Exports functions that write the size of a work area in elements. Each row has the names for
-/// single, double, complex and double complex numbers, and the arguments up to the last one read.
+/// single, double, complex and double complex numbers, and the arguments up to the last that is
+/// read.
 macro_rules! sizes {
     ($(
         $(#[$doc:meta])*
@@ -158,13 +159,13 @@ sizes! {
         cusolverDnZgeqrf_bufferSize](_m: c_int, n: c_int, _a: Unread, _lda: c_int;)
         |_number| workspace::qr(size(n)?);
 
-    /// Writes the size to build a matrix from reflections.
+    /// Writes the size to build a matrix from Householder reflectors.
     fn [cusolverDnSorgqr_bufferSize cusolverDnDorgqr_bufferSize cusolverDnCungqr_bufferSize
         cusolverDnZungqr_bufferSize]
         (m: c_int, n: c_int, k: c_int, _a: Unread, _lda: c_int, _tau: Unread;)
         |_number| workspace::reflect(size(m)?, size(n)?, size(k)?);
 
-    /// Writes the size to multiply a matrix by reflections.
+    /// Writes the size to multiply a matrix by Householder reflectors.
     fn [cusolverDnSormqr_bufferSize cusolverDnDormqr_bufferSize cusolverDnCunmqr_bufferSize
         cusolverDnZunmqr_bufferSize]
         (side: c_int, _trans: c_int, m: c_int, n: c_int, k: c_int, _a: Unread, _lda: c_int,
@@ -183,7 +184,7 @@ sizes! {
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;)
         |_number| workspace::rotate(size(n)?);
 
-    /// Writes the size for eigenvalues of many matrices by Jacobi's method.
+    /// Writes the size for the eigenvalues of many matrices by Jacobi's method.
     fn [cusolverDnSsyevjBatched_bufferSize cusolverDnDsyevjBatched_bufferSize
         cusolverDnCheevjBatched_bufferSize cusolverDnZheevjBatched_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;
@@ -202,14 +203,14 @@ sizes! {
          _u: Unread, _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::rotate_singular(size(m)?, size(n)?, economic != 0);
 
-    /// Writes the size for singular values of many small matrices by Jacobi's method.
+    /// Writes the size for the singular values of many small matrices by Jacobi's method.
     fn [cusolverDnSgesvdjBatched_bufferSize cusolverDnDgesvdjBatched_bufferSize
         cusolverDnCgesvdjBatched_bufferSize cusolverDnZgesvdjBatched_bufferSize]
         (_job: c_int, _m: c_int, _n: c_int, _a: Unread, _lda: c_int, _s: Unread, _u: Unread,
          _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::SMALL_SINGULAR;
 
-    /// Writes the size for singular values of many matrices, from the eigenvalues of their squares.
+    /// Writes the size for the singular values of many matrices, from the eigenvalues of `A^T A`.
     fn [cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnDgesvdaStridedBatched_bufferSize
         cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize]
         (_job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int,
@@ -219,7 +220,7 @@ sizes! {
         |number| workspace::approximate(number, size(m)?, size(n)?, size(matrices)?);
 }
 
-/// Writes the bytes of both work areas of a function for all types.
+/// Writes the bytes of both work areas of a function that takes all types.
 fn areas(device: Out<usize>, device_bytes: u64, host: Out<usize>, host_bytes: u64) -> Outcome {
     device.write(device_bytes as usize)?;
     host.write(host_bytes as usize)
@@ -240,7 +241,7 @@ export! {
         areas(device, workspace::qr(size(n)?) * number(kind)?.bytes() + 128, host, 0)
     }
 
-    /// Writes the bytes for the solution with a symmetric indefinite matrix: 0.
+    /// Writes the bytes to solve a symmetric indefinite system: 0.
     fn cusolverDnXsytrs_bufferSize(
         _handle: Unread, _half: c_int, _n: i64, _columns: i64, _kind: c_int, _a: Unread, _lda: i64,
         _pivots: Unread, _b_kind: c_int, _b: Unread, _ldb: i64, device: Out<usize>,

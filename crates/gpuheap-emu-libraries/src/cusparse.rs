@@ -45,7 +45,7 @@ struct CusparseSession {
     stream: CUstream,
 }
 
-/// Value of `cusparseOrder_t` for elements in the order of rows.
+/// Value of `cusparseOrder_t` for row-major order.
 const BY_ROWS: c_int = 2;
 /// Value of `cusparseIndexType_t` for indices of 64 bits.
 const INDEX_OF_64_BITS: c_int = 3;
@@ -57,8 +57,8 @@ const GUESSED: &str = "the number of values of a sum or a product of sparse matr
 /// Object to which the handles of all descriptions point. It is never read.
 static DESCRIPTION: u64 = 0;
 
-// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
-// Unix, the caller removes the arguments.
+// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
+// removes its arguments after the call.
 export! {
     fn cusparseCreate(handle: Out<Handle>) -> Outcome {
         handle.require()?;
@@ -157,8 +157,8 @@ export! {
         bytes.write(a.read(Operand::times_vector)? as usize)
     }
 
-    /// Writes the bytes for a product of dense matrices at the places of a sparse matrix: 1, or 0
-    /// if the sparse matrix has no values.
+    /// Writes the bytes for a product of dense matrices, computed only at the values of a sparse
+    /// matrix: 1, or 0 if there are no values.
     fn cusparseSDDMM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, _a: Matrix,
         _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -167,7 +167,7 @@ export! {
         bytes.write(c.read(|c| usize::from(c.values > 0))?)
     }
 
-    /// Writes the bytes to solve with a triangular matrix, for a dense matrix.
+    /// Writes the bytes to solve a triangular system for a dense matrix.
     fn cusparseSpSM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         _b: Matrix, c: Matrix, _computed: c_int, _algorithm: c_int, _description: Unread,
@@ -177,7 +177,7 @@ export! {
         bytes.write(a.read(|a| a.solve(columns))? as usize)
     }
 
-    /// Writes the bytes to solve with a triangular matrix, for a vector.
+    /// Writes the bytes to solve a triangular system for a vector.
     fn cusparseSpSV_bufferSize(
         _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _y: Matrix,
         _computed: c_int, _algorithm: c_int, _description: Unread, bytes: Out<usize>,
@@ -185,8 +185,8 @@ export! {
         bytes.write(a.read(|a| a.solve(1))? as usize)
     }
 
-    /// Writes the bytes of the first area for the product of sparse matrices, if the program does
-    /// not pass the area.
+    /// Writes the bytes of the first area for a product of sparse matrices, unless the program
+    /// passes the area.
     fn cusparseSpGEMM_workEstimation(
         handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         b: Matrix, _beta: Unread, _c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -195,8 +195,8 @@ export! {
         multiply(handle, a, b, bytes, area, 0)
     }
 
-    /// Writes the bytes of the second area for the product of sparse matrices, if the program does
-    /// not pass the area. Else sets the number of the product's values.
+    /// Writes the bytes of the second area for a product of sparse matrices, unless the program
+    /// passes the area. Sets the product's number of values.
     fn cusparseSpGEMM_compute(
         handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -235,8 +235,8 @@ export! {
         bytes.write(512)
     }
 
-    /// Writes the number of values of the sum of two sparse matrices to the host: as many as both
-    /// together have.
+    /// Writes to the host the number of values in the sum of two sparse matrices: the total of
+    /// both, but at most the size of the matrix.
     fn cusparseXcsrgeam2Nnz(
         _handle: Handle, m: c_int, n: c_int, _a: Unread, a_values: c_int, _a_row: Unread,
         _a_column: Unread, _b: Unread, b_values: c_int, _b_row: Unread, _b_column: Unread,
@@ -279,8 +279,8 @@ export! {
     }
 }
 
-/// Creates a matrix of `[rows, columns, values]`. `index` is a value of `cusparseIndexType_t`, and
-/// `kind` is a value of `cudaDataType_t`.
+/// Creates a matrix with `sizes` of rows, columns and values. `index` is a value of
+/// `cusparseIndexType_t`, and `kind` is a value of `cudaDataType_t`.
 fn create(
     made: Out<Matrix>,
     layout: Layout,
@@ -303,8 +303,8 @@ fn create(
     made.write(Matrix::new(Operand { layout, rows, columns, values, index, value }))
 }
 
-/// Writes the bytes of an area for the product of sparse matrices, or enqueues an empty kernel if
-/// the program passes the area.
+/// If the program passes an area for a product of sparse matrices, enqueues an empty kernel.
+/// Otherwise, writes the bytes of the area.
 fn multiply(
     handle: Handle,
     a: Matrix,

@@ -1,4 +1,4 @@
-//! The process's driver, and the work and memory that libraries take on the device.
+//! The process's driver, and the work and memory of libraries on the device.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -9,8 +9,7 @@ use gpuheap_driver::{
     LibCuda,
 };
 
-/// Returns the process's driver; `None` if no driver can be opened. Like the vendor's libraries,
-/// the stand-ins call the driver.
+/// Returns the process's driver; `None` if no driver can be opened.
 pub(crate) fn driver() -> Option<&'static LibCuda> {
     static DRIVER: OnceLock<Option<LibCuda>> = OnceLock::new();
     DRIVER.get_or_init(|| LibCuda::open().ok()).as_ref()
@@ -18,15 +17,14 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 
 /// Code that takes device memory when a program first uses it.
 ///
-/// The sizes are measured: memory in use on an H200 without the context and PyTorch's own memory
-/// (driver 580, PyTorch 2.11, 2026-11-22). That memory was 224 MiB in each of 9 programs that used
-/// cuBLAS on two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. The sizes of
-/// cuFFT, cuSOLVER and cuSPARSE were measured at the first use of each library, on another H200
-/// (2026-11-24). The sizes of NCCL were measured on two further H200 (2026-11-28). For other cards,
-/// sizes are estimates.
+/// The sizes were measured on an H200 (driver 580, PyTorch 2.11, 2026-11-22): memory in use,
+/// without the context and PyTorch's own memory. It was 224 MiB in each of 9 programs that used
+/// cuBLAS on two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT, cuSOLVER
+/// and cuSPARSE were measured at their first use on another H200 (2026-11-24), and NCCL on two
+/// further H200 (2026-11-28). For other cards, sizes are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
-    /// Kernels of PyTorch. They are loaded with the first library.
+    /// PyTorch's kernels, loaded with the first library.
     Kernels,
     Cublas,
     Cudnn,
@@ -37,11 +35,11 @@ pub(crate) enum Loaded {
     Cufft,
     Cusolver,
     Cusparse,
-    /// NCCL's kernels. They are loaded with the first communicator. PyTorch's processes took 70 MiB
-    /// more, for the streams that a process group creates.
+    /// NCCL's kernels, loaded with the first communicator. The 70 MiB for the streams of PyTorch's
+    /// process group are not included.
     Nccl,
     /// Stacks of NCCL's kernels, for all threads that the device can run at once. They are
-    /// allocated when the first kernel runs. A communicator of one rank runs no kernel.
+    /// allocated when the first kernel runs. A communicator with one rank runs no kernel.
     NcclStacks,
     /// Kernels of NCCL for broadcasts and messages.
     NcclGeneric,
@@ -66,7 +64,7 @@ impl Loaded {
     }
 }
 
-/// Pairs of a context and code that was loaded into the context.
+/// Pairs of a context and code that is loaded into it.
 static LOADED: Mutex<BTreeSet<(usize, Loaded)>> = Mutex::new(BTreeSet::new());
 
 /// Allocates the memory of a library's code in the current context, once. Returns `false` if the
@@ -93,7 +91,7 @@ pub(crate) fn load(library: Loaded) -> bool {
     })
 }
 
-/// Returns whether the current context has the library's code.
+/// Returns `true` if the current context has the library's code.
 pub(crate) fn is_loaded(library: Loaded) -> bool {
     let context = driver().and_then(current);
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,13 +107,13 @@ fn current(driver: &LibCuda) -> Option<CUcontext> {
 }
 
 /// Calls `then` with the primary context of a device current. Without a driver or such a device,
-/// only calls `then`.
+/// calls `then` in the current context.
 pub(crate) fn on<R>(device: CUdevice, then: impl FnOnce() -> R) -> R {
     let Some(driver) = driver() else { return then() };
     let before = current(driver).unwrap_or(CUcontext::NULL);
     let mut context = CUcontext::NULL;
-    // SAFETY: `context` is valid for the write. The context stays retained, as the vendor's library
-    // retains it.
+    // SAFETY: `context` is valid for the write. Like the vendor's library, the stand-in never
+    // releases the context.
     let code = unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) };
     if code.is_success() {
         // SAFETY: the context is retained.
@@ -127,16 +125,16 @@ pub(crate) fn on<R>(device: CUdevice, then: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Makes the context of the thread's device current, as the vendor's libraries do: by a call of the
-/// CUDA runtime. Does nothing if the process has no runtime.
+/// Makes the context of the thread's device current by calling the CUDA runtime, as the vendor's
+/// libraries do. Does nothing if the process has no runtime.
 fn open_context() {
     // SAFETY: the name ends with a null byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cudaFree".as_ptr()) };
     if !found.is_null() {
-        // SAFETY: this is the type of the runtime's `cudaFree`.
+        // SAFETY: the runtime's `cudaFree` has this type.
         let free: unsafe extern "C" fn(*mut c_void) -> c_int =
             unsafe { std::mem::transmute(found) };
-        // SAFETY: `cudaFree` frees nothing for a null pointer.
+        // SAFETY: for a null pointer, `cudaFree` frees nothing.
         let _ = unsafe { free(std::ptr::null_mut()) };
     }
 }
@@ -151,15 +149,15 @@ pub(crate) fn allocate(bytes: usize) -> Option<CUdeviceptr> {
     (code != CUresult::ERROR_OUT_OF_MEMORY).then_some(address)
 }
 
-/// Device memory that is freed with its owner.
+/// Device memory that is freed on drop.
 #[derive(Debug)]
 pub(crate) struct Memory(CUdeviceptr);
 
 impl Memory {
-    /// Memory of a cuBLAS handle, bytes: measured on an H200 (2026-11-28). PyTorch has a handle for
-    /// each thread that multiplies.
+    /// Memory of a cuBLAS handle, bytes: measured on an H200 (2026-11-28). PyTorch has one handle
+    /// for each thread that multiplies.
     pub(crate) const OF_CUBLAS: usize = 64 << 20;
-    /// Memory of a cuDNN handle, bytes. Each of three handles took 8 to 10 MiB on that H200.
+    /// Memory of a cuDNN handle, bytes. On the same H200, three handles took 8 to 10 MiB each.
     pub(crate) const OF_CUDNN: usize = 8 << 20;
 
     /// Allocates `bytes`; `None` if the device has too little memory.
@@ -177,8 +175,8 @@ impl Drop for Memory {
     }
 }
 
-/// Allocates the memory of code, and `bytes` for an object of the program; `None` if the device has
-/// too little memory.
+/// Allocates the memory of `code`, and `bytes` for an object of the program; `None` if the device
+/// has too little memory.
 pub(crate) fn take(code: &[Loaded], bytes: usize) -> Option<Memory> {
     if code.iter().all(|&code| load(code)) { Memory::new(bytes) } else { None }
 }
@@ -187,8 +185,8 @@ pub(crate) fn take(code: &[Loaded], bytes: usize) -> Option<Memory> {
 const PTX: &[u8] = b".version 8.0\n.target sm_50\n.address_size 64\n\
                      .visible .entry gpuheap_stands_for_a_library() { ret; }\n\0";
 
-/// Enqueues an empty kernel, so that a captured graph has a node for the library's work. Ignores a
-/// failure: the program's next call on the stream returns the error.
+/// Enqueues an empty kernel, so that a captured graph has a node for the library's work. Ignores
+/// failures: the program's next call on the stream returns the error.
 pub(crate) fn launch(stream: CUstream) {
     static KERNEL: OnceLock<Option<CUfunction>> = OnceLock::new();
     let (Some(driver), Some(kernel)) = (driver(), *KERNEL.get_or_init(load_kernel)) else { return };

@@ -1,6 +1,6 @@
 //! Names of the functions that PyTorch imports.
 
-/// Expands `$computes!` with the names of cuBLAS's functions that compute; their first argument is
+/// Expands `$computes!` with the names of cuBLAS's functions that compute. Their first argument is
 /// the handle. Expands `$sets!` with the names of functions that copy, or that set values that are
 /// never read.
 macro_rules! cublas_functions {
@@ -50,7 +50,7 @@ macro_rules! cublas_functions {
     };
 }
 
-/// Expands `$callback!` with the names of cuSOLVER's functions that compute; their first argument
+/// Expands `$callback!` with the names of cuSOLVER's functions that compute. Their first argument
 /// is the handle.
 macro_rules! cusolver_functions {
     ($callback:ident) => {
@@ -78,7 +78,7 @@ macro_rules! cusolver_functions {
     };
 }
 
-/// Expands `$callback!` with the names of cuSPARSE's functions that compute; their first argument
+/// Expands `$callback!` with the names of cuSPARSE's functions that compute. Their first argument
 /// is the handle.
 macro_rules! cusparse_functions {
     ($callback:ident) => {
@@ -99,8 +99,8 @@ macro_rules! cusparse_functions {
     };
 }
 
-/// Expands `$callback!` for each library that refuses its work, with the library's name, error code
-/// and functions.
+/// Expands `$callback!` for each library whose functions always fail, with its name, its error code
+/// and the functions.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback!(

@@ -1,8 +1,8 @@
-//! NCCL: communicators of any size, whose collectives act as if every rank had this rank's values.
-//! Their memory is in `nccl/memory.rs`.
+//! NCCL: communicators of any size. Their collectives act as if every rank had this rank's values.
+//! The sizes of their memory are in `nccl/memory.rs`.
 //!
-//! No rank waits for another rank in a collective. Results above 1 MiB are not written. Programs
-//! base decisions only on small results, and a dry run keeps no content of that size.
+//! No rank waits for another rank. Results above 1 MiB are not written: programs base decisions
+//! only on small results, and a dry run keeps no content of that size.
 
 mod memory;
 
@@ -20,7 +20,7 @@ use memory::Channels;
 const MOST_BYTES: usize = 1 << 20;
 /// Lowest identifier of a reduction that a program creates. NCCL predefines lower identifiers.
 const OWN_REDUCTION: c_int = 5;
-/// Colour of a rank that joins no new communicator in a split.
+/// Colour of a rank that joins no part in a split.
 const NO_COLOUR: c_int = -1;
 
 /// Result code of an NCCL function.
@@ -44,20 +44,20 @@ type Outcome = Result<(), NcclCode>;
 type Out<T> = abi::Out<T, NcclCode>;
 type Handle = abi::Handle<Communicator, NcclCode>;
 
-/// A communicator, as one rank of this process sees it.
+/// Communicator of one rank.
 struct Communicator {
     ranks: c_int,
     rank: c_int,
     channels: Channels,
-    /// Buffers to and from neighbours. They are allocated at the first collective.
+    /// Buffers to and from neighbours, allocated at the first collective.
     buffers: Option<Memory>,
-    /// Buffers for messages, keyed by peer, and by `true` for messages from the peer. They are
-    /// allocated at the first message.
+    /// Buffers for messages, keyed by peer and direction: `true` for messages from the peer. They
+    /// are allocated at the first message.
     messages: BTreeMap<(c_int, bool), Memory>,
 }
 
 impl Communicator {
-    /// Allocates the buffers at the first collective, if other ranks exist.
+    /// Allocates the buffers at the first collective, unless this rank is the only one.
     fn connect(&mut self) -> Outcome {
         if self.ranks > 1 && self.buffers.is_none() {
             self.buffers = Some(take(&[Loaded::NcclStacks], self.channels.route.buffers())?);
@@ -65,7 +65,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Allocates the buffers as [`connect`](Self::connect) does, and the memory of the kernels for
+    /// Allocates the buffers like [`connect`](Self::connect), and the memory of the kernels for
     /// broadcasts.
     fn connect_generic(&mut self) -> Outcome {
         self.connect()?;
@@ -75,8 +75,8 @@ impl Communicator {
         }
     }
 
-    /// Allocates the buffers for messages to a peer, or from a peer, at the first message. A rank
-    /// has no buffers for messages to itself.
+    /// Allocates the buffers for messages to or from a peer, at the first message. A rank has no
+    /// buffers for messages to itself.
     fn meet(&mut self, peer: c_int, is_receiver: bool) -> Outcome {
         if peer < 0 || peer >= self.ranks {
             return Err(NcclCode::INVALID_ARGUMENT);
@@ -117,7 +117,7 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Creates a communicator. Does not read the identities.
+    /// Creates a communicator. Does not read the identities and the settings.
     fn ncclCommInitRankScalable(
         made: Out<Handle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *mut c_void,
         _settings: *mut c_void,
@@ -140,8 +140,8 @@ export! {
         })
     }
 
-    /// Creates a communicator for a part of the ranks. It has the size and the rank of the old
-    /// communicator, because it is unknown which ranks join.
+    /// Creates a communicator for a part of the ranks. Because it is unknown which ranks join, the
+    /// part has the old communicator's size and rank.
     fn ncclCommSplit(
         old: Handle, colour: c_int, _key: c_int, made: Out<Handle>, _settings: *mut c_void,
     ) -> Outcome {
@@ -187,7 +187,7 @@ export! {
 
     fn ncclMemAlloc(memory: Out<CUdeviceptr>, bytes: usize) -> Outcome {
         let mut address = 0;
-        // SAFETY: `address` is valid for the write. The program will free the memory.
+        // SAFETY: `address` is valid for the write. The program frees the memory.
         check(driver().map(|driver| unsafe { driver.cuMemAlloc_v2(&mut address, bytes) }))?;
         memory.write(address)
     }
@@ -207,8 +207,7 @@ export! {
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
-    /// Writes this rank's values as the result, if this rank is the root. Other ranks have no
-    /// result.
+    /// Writes this rank's values as the result if this rank is the root. Other ranks get no result.
     fn ncclReduce(
         sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
         root: c_int, communicator: Handle, stream: CUstream,
@@ -226,7 +225,7 @@ export! {
         copy(result, sent, bytes_of(count, kind), stream)
     }
 
-    /// Leaves the values of this rank in place.
+    /// Leaves this rank's values in place.
     fn ncclBcast(
         _values: CUdeviceptr, _count: usize, _kind: c_int, _root: c_int, communicator: Handle,
         _stream: CUstream,
@@ -247,7 +246,7 @@ export! {
         })
     }
 
-    /// Writes, as the result, the part of this rank's values that belongs to this rank.
+    /// Writes this rank's part of its own values as the result.
     fn ncclReduceScatter(
         sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
         communicator: Handle, stream: CUstream,
@@ -266,7 +265,7 @@ export! {
         communicator.change(|one| one.meet(peer, false))?
     }
 
-    /// Leaves the result as it is: no data arrives. Allocates the buffers for the peer's messages.
+    /// Receives nothing. Allocates the buffers for messages from the peer.
     fn ncclRecv(
         _result: CUdeviceptr, _count: usize, _kind: c_int, peer: c_int, communicator: Handle,
         _stream: CUstream,
@@ -287,8 +286,8 @@ export! {
         })?
     }
 
-    /// Succeeds without an effect. Declares no arguments, although callers pass some. That works
-    /// because in every C ABI of Unix, the caller removes the arguments.
+    /// Does nothing. Declares no arguments, although callers pass some. In every C ABI of Unix, the
+    /// caller removes its arguments after the call.
     fn ncclGroupStart | ncclGroupEnd | ncclCommFinalize | ncclCommDeregister |
         ncclRedOpDestroy() -> Outcome
     {
@@ -310,7 +309,7 @@ fn make(made: Out<Handle>, ranks: c_int, rank: c_int) -> Outcome {
     made.write(Handle::new(Communicator { ranks, rank, channels, buffers, messages }))
 }
 
-/// Copies within the device, if the result has at most [`MOST_BYTES`].
+/// Copies within the device; does nothing above [`MOST_BYTES`].
 fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> Outcome {
     let Some(driver) = driver().filter(|_| to != from && bytes > 0 && bytes <= MOST_BYTES) else {
         return Ok(());
@@ -319,7 +318,7 @@ fn copy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> O
     check(Some(unsafe { driver.cuMemcpyDtoDAsync_v2(to, from, bytes, stream) }))
 }
 
-/// Converts the code of a driver call to an outcome. `code` is `None` if the process has no driver.
+/// Converts the code of a driver call to an outcome. `None` means that the process has no driver.
 fn check(code: Option<CUresult>) -> Outcome {
     match code.is_some_and(CUresult::is_success) {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! Functions of libraries that are not modelled. Most return an error; a few return a version or a
+//! Functions of libraries that are not modelled. Most return an error. A few return a version or a
 //! text.
 
 use std::ffi::{CStr, c_char, c_int};
@@ -14,7 +14,7 @@ const NCCL: c_int = 22_809;
 /// Version of CUPTI's interface to return.
 const CUPTI: u32 = 28;
 
-/// Text to return for every code of the libraries that are not modelled.
+/// Text for every code of the libraries that are not modelled.
 const NOT_MODELLED: &CStr = c"not modelled by gpuheap's dry run";
 
 /// Result code of a CUPTI function.
@@ -55,7 +55,7 @@ export! {
         version.write(CUPTI)
     }
 
-    /// Writes the same text for every code of CUPTI.
+    /// Writes the same text for every code.
     fn cuptiGetResultString(
         _code: c_int, text: Out<*const c_char, CuptiCode>,
     ) -> Result<(), CuptiCode> {
@@ -63,8 +63,8 @@ export! {
     }
 }
 
-// The functions declare no arguments, although callers pass some. That works because in every C ABI
-// of Unix, the caller removes the arguments.
+// The functions declare no arguments, although callers pass some. In every C ABI of Unix, the
+// caller removes its arguments after the call.
 macro_rules! refusals {
     ($library:literal, $code:literal, [$($name:ident)*]) => {
         export! {$(

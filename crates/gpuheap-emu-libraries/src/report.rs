@@ -1,4 +1,4 @@
-//! Report of the refused calls, written to a folder when the process ends.
+//! Report of refused calls and of the models' limits, written to a folder when the process exits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// Environment variable that names the folder of the report.
+/// Environment variable with the folder for the report.
 const FOLDER: &str = "GPUHEAP_EMULATED_REPORT";
-/// Maximum number of functions that a library's line names.
+/// Maximum number of functions named in a library's note.
 const NAMED: usize = 3;
 
-/// Numbers of refused calls, keyed by library, then by function.
+/// Number of refused calls, keyed by library and function.
 static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap::new());
 
-/// Pairs of a library, and a line about a part of the library that is not modelled.
+/// Pairs of a library and a note on its model.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
-/// Largest workspace of the plans that benchmark mode timed, bytes. Leaves out the heuristic's
-/// choice and the fastest plan.
+/// Largest workspace of the plans that benchmark mode timed, bytes. Ignores the heuristic's choice
+/// and the fastest plan.
 static TIMED: AtomicU64 = AtomicU64::new(0);
 
-/// Notes the workspace of a plan that benchmark mode timed, bytes.
+/// Records the workspace of a plan that benchmark mode timed, bytes.
 pub(crate) fn timed_workspace(bytes: u64) {
     write_at_exit();
     TIMED.fetch_max(bytes, Ordering::Relaxed);
@@ -35,7 +35,7 @@ pub(crate) fn refused(library: &'static str, function: &'static str) {
     *refused.entry(library).or_default().entry(function).or_default() += 1;
 }
 
-/// Adds a line about a part of a library that is not modelled.
+/// Adds a note on a library's model.
 pub(crate) fn add_line(library: &'static str, line: &'static str) {
     write_at_exit();
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).insert((library, line));
@@ -54,7 +54,7 @@ extern "C" fn write() {
     let file = PathBuf::from(folder).join(format!("libraries.{}.json", std::process::id()));
     let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
-    // Ignores failures: at exit, no code is left to handle one.
+    // Ignores failures: the process is exiting.
     let _ = std::fs::write(file, text(&refused, &notes, TIMED.load(Ordering::Relaxed)));
 }
 

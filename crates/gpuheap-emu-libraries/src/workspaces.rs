@@ -1,6 +1,6 @@
-//! Addresses and sizes of workspaces that programs hand to the libraries.
+//! Addresses and sizes of workspaces that programs pass to the libraries.
 //!
-//! `gpuheap dry-run` looks up PyTorch's blocks here, to distinguish workspaces from results.
+//! With them, `gpuheap dry-run` distinguishes PyTorch's workspaces from results.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuheap_driver::export;
 
-/// Maximum number of addresses, and of sizes. Programs reuse the addresses of a few workspaces. A
-/// model has one size for each shape of its convolutions.
+/// Maximum number of addresses, and of sizes, to keep. Programs reuse the addresses of a few
+/// workspaces. A model has one size for each shape of its convolutions.
 const MOST: usize = 65_536;
 
 static ADDRESSES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -35,8 +35,8 @@ fn has(set: &Mutex<BTreeSet<u64>>, value: u64) -> bool {
 }
 
 export! {
-    /// Returns 1 if a block with this address and size, in bytes, may be a workspace: the program
-    /// has used workspaces with this address and with this size. Else returns 0.
+    /// Returns 1 if a block with this address and size may be a workspace, else 0. The program must
+    /// have used the address, and the size, for workspaces.
     fn gpuheap_emulated_is_workspace(address: u64, bytes: u64) -> c_int {
         c_int::from(has(&ADDRESSES, address) && has(&SIZES, bytes))
     }

@@ -1,5 +1,5 @@
 /* Multiplies with cuBLAS and cuBLASLt, reads sizes from cuFFT, cuSOLVER and cuSPARSE, and calls
-   cuFile, which refuses. */
+ * cuFile, which fails. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Reads a convolution's plans and a recurrent network's spaces from cuDNN, as PyTorch does. */
+/* Reads a convolution's plans and a recurrent network's sizes from cuDNN, like PyTorch. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,8 +64,8 @@ static void *tensor(int64_t n, int64_t c, int64_t h, int64_t w) {
   return descriptor;
 }
 
-/* Reads the configuration at `index` of a heuristic. Mode 0 is for the heuristic's choices, mode 2
-   for engines that support every graph. Writes the number of configurations. */
+/* Reads the configuration at `index` of a heuristic, and the number of configurations. Mode 0
+ * selects the heuristic's choices, and mode 2 the engines that support every graph. */
 static void *config(void *graph, int mode, int index, int64_t *count) {
   void *configs[16], *heuristic = made(4);
   for (int i = 0; i < 16; i++) configs[i] = made(3);
@@ -95,7 +95,7 @@ static int plans(void) {
   CHECK(cudnnBackendSetAttribute(operation, 704, DESCRIPTOR, 1, &x) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 703, DESCRIPTOR, 1, &w) == 0);
   CHECK(cudnnBackendSetAttribute(operation, 705, DESCRIPTOR, 1, &y) == 0);
-  /* A descriptor keeps its attributes after the program destroys the descriptors that it set. */
+  /* A descriptor keeps its attributes after the program destroys the descriptors in them. */
   CHECK(cudnnBackendDestroyDescriptor(w) == 0 && cudnnBackendDestroyDescriptor(0) == 0);
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, 1, &operation) == 0);
   CHECK(cudnnBackendSetAttribute(graph, 801, DESCRIPTOR, -1, &operation) == 2000);
@@ -116,7 +116,7 @@ static int plans(void) {
           cudnnBackendFinalize(plan) == 0);
     CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
     printf("workspace %lld\n", (long long)workspace);
-    /* Benchmark mode executes each plan twice, and notes the greediest. */
+    /* Benchmark mode executes each plan twice, and the report has the greediest. */
     for (int j = 0; j < 2; j++) CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
     CHECK(cudnnBackendExecute(0, plan, pack) == 2002);
     CHECK(cudnnBackendDestroyDescriptor(plan) == 0 && cudnnBackendDestroyDescriptor(it) == 0);
@@ -134,7 +134,7 @@ struct found {
   int deterministic, math, reserved[3];
 };
 
-/* The convolution of `plans`, by the functions that are older than operation graphs. */
+/* The convolution of `plans`, by functions older than operation graphs. */
 static int older(void) {
   int images[] = {32, 128, 28, 28}, strides[] = {128 * 784, 784, 28, 1},
       filter[] = {128, 128, 3, 3};
@@ -197,7 +197,8 @@ static int network(void) {
         reserve == 0);
   CHECK(cudnnGetRNNTempSpaceSizes(0, network, 1, sequences, &workspace, &reserve) == 0);
   printf("weights %zu, reserve %zu\n", weights, reserve);
-  /* The second gate for the second layer's input: its weights follow layer 1 and one matrix. */
+  /* The second gate for the second layer's input: its weights follow those of layer 1 and one
+   * matrix. */
   CHECK(cudnnGetRNNWeightParams(0, network, 1, weights, base, 1, matrix, &matrix_at, vector,
                                 &vector_at) == 0);
   size_t first = 4u * 1024 * (512 + 1024);

@@ -1,4 +1,4 @@
-//! Tests of the library with C programs that call it.
+//! Tests with C programs that call the library.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -9,12 +9,12 @@ mod library;
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles the program `NAME.c` of the folder `tests`, and runs it with the library.
+/// Compiles the program `NAME.c` in the folder `tests`, and runs it with the library.
 fn run(name: &str, reports: &Path) -> String {
     run_beside(&[&library::LIBRARIES], name, reports)
 }
 
-/// Compiles the program `NAME.c` of the folder `tests`, and runs it with these libraries.
+/// Compiles the program `NAME.c` in the folder `tests`, and runs it with `libraries`.
 fn run_beside(libraries: &[&library::Emulated], name: &str, reports: &Path) -> String {
     let folder = library::folder(libraries);
     let program = folder.path().join(name);
@@ -58,8 +58,8 @@ fn product_succeeds_and_others_refuse() {
 #[test]
 fn cudnn_reports_workspaces_and_weights() {
     let reports = tempfile::tempdir().unwrap();
-    // The convolution's first three plans, and the plan that supports every convolution. The
-    // workspaces of the loss and the LSTM's spaces are as on an H200.
+    // The convolution's first three plans, and the plan that supports every convolution. The sizes
+    // of the loss and the LSTM match an H200's.
     let expected = "workspace 13139968\nworkspace 13139968\nworkspace 21528576\nworkspace 0\n\
          by algorithm 13139968\nloss 978880, 6765632\nweights 92372992, reserve 891289856\n";
     assert_eq!(run("cudnn", reports.path()), expected);
@@ -72,7 +72,8 @@ fn cudnn_reports_workspaces_and_weights() {
 fn libraries_take_measured_memory() {
     let reports = tempfile::tempdir().unwrap();
     let libraries = [&library::LIBRARIES, &library::LIBCUDA];
-    // As on two H200, after each call. The first call also loads PyTorch's kernels: 46 granules.
+    // Granules measured on two H200 after each call. The first call also loads PyTorch's kernels:
+    // 46 granules.
     let expected = "communicator: 0, 193\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
          another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
          further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n\

@@ -1,5 +1,5 @@
-/* Prints the granules of 2 MiB that each call of NCCL takes, as one of two ranks, and then each
- * handle of cuBLAS and cuDNN. The context is not current at the first call. */
+/* Prints the number of 2 MiB granules that each NCCL call allocates as one of two ranks, and then
+ * the number for each handle of cuBLAS and cuDNN. No context is current at the first call. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static size_t before;
 
 #define CALL(name, ...) ((call)dlsym(driver, #name))(__VA_ARGS__)
 
-/* Stands for the CUDA runtime: makes the primary context current. */
+/* Stand-in for the CUDA runtime: makes the primary context current. */
 int cudaFree(void *memory) { return memory != NULL || CALL(cuCtxSetCurrent, context); }
 
 static void step(const char *name, int code) {

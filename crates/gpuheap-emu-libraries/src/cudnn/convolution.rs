@@ -1,20 +1,20 @@
-//! Convolutions: their tensors, and the numbers that decide their workspaces.
+//! Convolutions: their tensors, and the figures that determine their workspaces.
 
 /// Tensor of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
     /// Size of an element, bytes.
     pub(crate) element: u64,
-    /// Samples, channels, and the sizes of the positions.
+    /// Number of samples, number of channels, and the spatial sizes.
     pub(crate) sizes: Vec<u64>,
-    /// `true` if the channels of a position are adjacent in memory. `false` if there is only one
-    /// position.
+    /// `true` if there are several positions, and the channels of a position are adjacent in
+    /// memory.
     channels_last: bool,
-    /// `true` for numbers in half precision, other than bfloat16.
+    /// `true` for half precision; `false` for bfloat16.
     pub(crate) is_half: bool,
 }
 
-/// Stride, padding and dilation of a convolution, each with one number for each dimension.
+/// Stride, padding and dilation of a convolution, with one number per dimension.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Window {
     pub(crate) stride: Vec<u64>,
@@ -27,13 +27,13 @@ pub(crate) struct Window {
 pub(crate) enum Pass {
     /// The output `y`.
     Forward,
-    /// The gradient of the input `x`. A transposed convolution computes this in its forward pass.
+    /// The gradient of the input `x`. A transposed convolution computes it in its forward pass.
     Input,
     /// The gradient of the filter `w`.
     Filter,
 }
 
-/// A convolution of the input `x` and the filter `w` to the output `y`.
+/// Convolution of the input `x` with the filter `w`, to the output `y`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Convolution {
     pub(crate) pass: Pass,
@@ -51,7 +51,7 @@ pub(crate) type Bytes = [u64; 3];
 /// Number of multiprocessors of an H200. cuDNN splits work among them.
 const MULTIPROCESSORS: u64 = 132;
 
-/// Bound of a size, so that sums of a few sizes do not overflow. No tensor of such a size fits a
+/// Limit of each size, so that sums of a few sizes do not overflow. No tensor that large fits a
 /// device.
 const LARGEST: u64 = 1 << 40;
 
@@ -100,8 +100,8 @@ impl Convolution {
         Self { pass, x, w, y, window, channels_last }
     }
 
-    /// Returns whether cuDNN offers a plan whose kernel spills registers. It does for the filter's
-    /// gradient of depthwise convolutions with a 5 x 5 filter, in half precision.
+    /// Returns `true` for the filter's gradient of a depthwise convolution with a 5 x 5 filter, in
+    /// half precision. For these convolutions, cuDNN offers a plan whose kernel spills registers.
     pub(crate) fn spills(&self) -> bool {
         const CHANNELS: u64 = 32;
         self.pass == Pass::Filter
@@ -122,13 +122,13 @@ impl Convolution {
         self.y.channels() / self.groups()
     }
 
-    /// Returns the number of positions of the filter.
+    /// Returns the number of positions in the filter.
     pub(crate) fn taps(&self) -> u64 {
         product(self.w.positions())
     }
 
-    /// Returns the sizes of the tensors with the channels of a group rounded up to a multiple of
-    /// `channels`. Tensor cores need such tensors.
+    /// Returns the sizes of the tensors with each group's channels rounded up to a multiple of
+    /// `channels`, as tensor cores need them.
     pub(crate) fn padded(&self, channels: u64) -> Bytes {
         let (c, k) = (self.w.channels(), self.outputs().max(1));
         let (wide_c, wide_k) = (c.next_multiple_of(channels), k.next_multiple_of(channels));
@@ -142,7 +142,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the bytes of the result in 4-byte numbers, the type of partial results.
+    /// Returns the size, in bytes, of the result as 4-byte numbers, the type of partial results.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),
@@ -155,7 +155,7 @@ impl Convolution {
         result.saturating_mul(4)
     }
 
-    /// Returns the number of `rows` by `columns` tiles of the result, for each multiprocessor.
+    /// Returns the number of `rows` by `columns` tiles of the result, per multiprocessor.
     pub(crate) fn tiles(&self, rows: u64, columns: u64) -> f64 {
         let (c, k) = (self.w.channels(), self.outputs());
         let samples = self.x.samples();
@@ -168,7 +168,7 @@ impl Convolution {
         tiles.saturating_mul(self.groups()) as f64 / MULTIPROCESSORS as f64
     }
 
-    /// Returns the figure of this convolution that the rules call `name`.
+    /// Returns the figure that the rules call `name`.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let (c, k) = (self.w.channels(), self.outputs());
         let most = |numbers: &[u64]| numbers.iter().copied().max().unwrap_or(0);

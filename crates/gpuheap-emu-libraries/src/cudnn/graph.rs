@@ -1,8 +1,8 @@
 //! Operation graphs: descriptors that store their attributes, and the engines of a graph.
 //!
-//! From an execution plan, attributes lead step by step to the engine's configuration, the engine,
-//! the graph, the graph's operations, and their tensors. The index of an engine is its index in the
-//! list of plans for the graph's convolution. Other graphs have one engine.
+//! Attributes lead from an execution plan to the engine's configuration, the engine, the graph, the
+//! graph's operations, and their tensors. An engine's index is an index in the list of plans for
+//! the graph's convolution. A graph without a convolution has one engine.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -69,15 +69,15 @@ mod of {
     pub(super) const DESCRIPTOR: c_int = 15;
 }
 
-/// Mode in which a heuristic returns engines that support every graph.
+/// Heuristic mode that returns the engines that support every graph.
 const FALLBACK: c_int = 2;
 /// Note that an engine uses tensor cores.
 const TENSOR_CORE: c_int = 0;
 /// Index of the engine that supports every graph and needs no workspace.
 const LAST_ENGINE: u64 = 1 << 20;
 
-/// Workspace of attention in both passes, bytes. PyTorch itself allocates the gradient of the
-/// queries.
+/// Workspace of attention in each pass, bytes. The gradient of the queries is not part of it:
+/// PyTorch allocates that gradient itself.
 const ATTENTION: u64 = 256;
 
 /// Data type of half precision.
@@ -108,8 +108,8 @@ export! {
         made.write(Handle::new(Descriptor::new(kind, [])))
     }
 
-    /// Destroys a descriptor, or does nothing for null. Descriptors that refer to the destroyed
-    /// descriptor keep its attributes.
+    /// Destroys a descriptor; ignores null. Descriptors that refer to the destroyed descriptor keep
+    /// its attributes.
     fn cudnnBackendDestroyDescriptor(descriptor: Handle<Descriptor>) -> Outcome {
         let _ = descriptor.end();
         Ok(())
@@ -117,9 +117,9 @@ export! {
 
     /// Enqueues empty kernels on the handle's stream.
     ///
-    /// PyTorch's benchmark mode executes each plan twice, and times the second execution. All
-    /// kernels take the same time on the emulated device. So the second execution of a plan
-    /// enqueues one kernel more for each faster plan, and takes the memory of benchmark mode.
+    /// PyTorch's benchmark mode executes each plan twice, and times the second execution. On the
+    /// emulated device, all kernels take the same time. So the second execution enqueues one more
+    /// kernel for each faster plan. It also allocates the memory that benchmark mode takes.
     fn cudnnBackendExecute(
         handle: Handle<CudnnSession>, plan: Handle<Descriptor>, _pack: *const c_void,
     ) -> Outcome {
@@ -127,7 +127,7 @@ export! {
         let again = plan.read(|plan| {
             let second = plan.executions.fetch_add(1, Ordering::Relaxed) == 1;
             let Some((convolution, plan)) = plan.plan().filter(|_| second) else { return Ok(0) };
-            // The heuristic's choice and the fastest plan are executed without benchmark mode too.
+            // The fastest plan and the heuristic's choice also run outside benchmark mode.
             if plan.rank > 1 {
                 report::timed_workspace(plan.workspace);
                 if convolution.spills() && !device::load(Loaded::CudnnStacks) {
@@ -140,8 +140,7 @@ export! {
         Ok(())
     }
 
-    /// Succeeds without an effect: attributes that depend on others are computed when they are
-    /// read.
+    /// Does nothing: attributes that depend on others are computed when they are read.
     fn cudnnBackendFinalize(descriptor: Handle<Descriptor>) -> Outcome {
         descriptor.read(|_| ())
     }
@@ -159,8 +158,8 @@ export! {
         descriptor.read(|descriptor| descriptor.set(attribute, value))
     }
 
-    /// Writes at most `wanted` elements of an attribute, and the attribute's number of elements. If
-    /// elements are descriptors, copies them into descriptors that the caller created and passes.
+    /// Writes at most `wanted` elements of an attribute, and its number of elements. Descriptors
+    /// are copied into the descriptors that the caller passes.
     fn cudnnBackendGetAttribute(
         descriptor: Handle<Descriptor>, attribute: c_int, of: c_int, wanted: i64, count: Out<i64>,
         elements: Out<c_void>,
@@ -189,7 +188,7 @@ impl Descriptor {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attribute, value);
     }
 
-    /// Returns an attribute that is computed, or that the program set.
+    /// Returns a computed attribute, or the value that the program set.
     fn get(&self, attribute: c_int) -> Option<Value> {
         match (self.kind, attribute) {
             (kind::HEURISTIC, attribute::HEURISTIC_RESULTS) => {
@@ -232,7 +231,7 @@ impl Descriptor {
         bytes.chunks_exact(8).map(number).collect()
     }
 
-    /// Returns the configurations of a heuristic's engines, or `None` without a graph.
+    /// Returns the engine configurations of a heuristic; `None` without a graph.
     fn engine_configs(&self) -> Option<Vec<Self>> {
         let graph = self.kept(attribute::HEURISTIC_GRAPH)?;
         let graphs = self.descriptors(attribute::HEURISTIC_GRAPH);
@@ -265,7 +264,7 @@ impl Descriptor {
         }
     }
 
-    /// Returns the engine of a plan or of an engine's configuration. Returns an engine itself.
+    /// Returns the engine of a plan or of an engine configuration. Returns an engine unchanged.
     fn engine(&self) -> Option<Self> {
         match self.kind {
             kind::PLAN => self.descriptors(attribute::PLAN_CONFIG).first()?.engine(),
@@ -275,8 +274,8 @@ impl Descriptor {
         }
     }
 
-    /// Returns the plan of the convolution that this descriptor's engine computes; `None` for other
-    /// graphs.
+    /// Returns the convolution that this descriptor's engine computes, and its plan; `None` for
+    /// other graphs.
     fn plan(&self) -> Option<(Convolution, Plan)> {
         let engine = self.engine()?;
         let index = *engine.numbers(attribute::ENGINE_INDEX).first()?;
@@ -288,7 +287,7 @@ impl Descriptor {
         Some((convolution, plan.unwrap_or(last)))
     }
 
-    /// Returns the size, in bytes, of the workspace of a plan or of an engine's configuration.
+    /// Returns the workspace of a plan or of an engine configuration, bytes.
     fn workspace(&self) -> u64 {
         let attention = || {
             let graphs = self.engine()?.descriptors(attribute::ENGINE_GRAPH);
@@ -303,7 +302,7 @@ impl Descriptor {
 
     /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // Attribute of the window. The filter, the input and the output follow it.
+        // Attribute of the window. The attributes of the filter, the input and the output follow.
         let (pass, first) = match self.kind {
             kind::CONVOLUTION => (Pass::Forward, 702),
             kind::CONVOLUTION_FINDS_X => (Pass::Input, 708),
@@ -343,7 +342,7 @@ impl Descriptor {
     }
 }
 
-/// Returns the workspace of attention, in bytes, if the operations compute attention; else 0.
+/// Returns the workspace of attention, bytes; 0 if the operations do not compute attention.
 /// Attention is one operation, or several matrix products with other operations between them.
 fn attention_in(operations: &[Descriptor]) -> u64 {
     let number_of = |kind| operations.iter().filter(|operation| operation.kind == kind).count();
@@ -355,7 +354,7 @@ fn number(value: u64) -> Value {
     Value::Elements { count: 1, bytes: (value as i64).to_ne_bytes().to_vec() }
 }
 
-/// Returns the size, in bytes, of an element of the attribute type `of`.
+/// Returns the size of an element of the attribute type `of`, bytes.
 fn size_of(of: c_int) -> usize {
     const HANDLE: c_int = 0;
     const BOOLEAN: c_int = 2;
@@ -393,8 +392,8 @@ impl Value {
         }
     }
 
-    /// Writes at most `most` elements. Writes nothing if the attribute has descriptors and `of` is
-    /// another type, or the reverse.
+    /// Writes at most `most` elements. Descriptors are written only for the type `DESCRIPTOR`, and
+    /// other elements only for other types.
     fn write(&self, of: c_int, most: usize, elements: Out<c_void>) -> Outcome {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {
@@ -403,7 +402,7 @@ impl Value {
                 unsafe { elements.cast() }.write_all(bytes.iter().copied().take(most))
             }
             Self::Descriptors(list) if of == of::DESCRIPTOR => {
-                // SAFETY: the program passes an array of descriptors for an attribute of that type.
+                // SAFETY: the program passes an array of descriptors if it requests that type.
                 let places = unsafe { elements.cast::<Handle<Descriptor>>() };
                 for (index, from) in list.iter().take(most).enumerate() {
                     // Ignores null descriptors.

@@ -62,8 +62,8 @@ struct CudnnSession {
     _memory: Memory,
 }
 
-// Some functions declare fewer arguments than callers pass. That works because in every C ABI of
-// Unix, the caller removes the arguments.
+// Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
+// removes its arguments after the call.
 export! {
     fn cudnnGetVersion() -> usize {
         VERSION
@@ -101,15 +101,15 @@ export! {
         value.write(number as c_int)
     }
 
-    /// Writes an empty text: failures are described only by their codes.
+    /// Writes an empty text: failures have only codes.
     fn cudnnGetLastErrorString(text: Out<c_char>, bytes: usize) -> () {
         if bytes > 0 {
             let _ = text.write(0);
         }
     }
 
-    /// Creates a handle. The first handle in a context allocates the memory that the code of
-    /// kernels takes.
+    /// Creates a handle. The first handle in a context also allocates the memory of the library's
+    /// code.
     fn cudnnCreate(handle: Out<Handle<CudnnSession>>) -> Outcome {
         handle.require()?;
         report::add_line("cuDNN", "workspaces are by rules that were measured on an H200");
@@ -118,7 +118,7 @@ export! {
         handle.write(Handle::new(CudnnSession { stream: CUstream::NULL, _memory }))
     }
 
-    /// Destroys a handle, or does nothing for null.
+    /// Destroys a handle; ignores null.
     fn cudnnDestroy(handle: Handle<CudnnSession>) -> Outcome {
         let _ = handle.end();
         Ok(())
@@ -132,7 +132,7 @@ export! {
         stream.write(handle.read(|session| session.stream)?)
     }
 
-    /// Writes the size of dropout's random generators, bytes.
+    /// Writes the size of dropout's generators, bytes.
     fn cudnnDropoutGetStatesSize(_handle: *const c_void, bytes: Out<usize>) -> Outcome {
         bytes.write(GENERATORS * multiprocessors())
     }
@@ -152,8 +152,7 @@ export! {
     }
 }
 
-/// Returns the number of multiprocessors of the current device; 1 if the driver does not return the
-/// number.
+/// Returns the number of multiprocessors of the current device; 1 if it is unknown.
 fn multiprocessors() -> usize {
     let Some(driver) = driver() else { return 1 };
     let (mut device, mut count) = (0, 1);

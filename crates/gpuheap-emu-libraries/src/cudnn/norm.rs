@@ -1,4 +1,4 @@
-//! Batch normalisation: sizes of workspaces and of reserved memory.
+//! Batch normalisation: sizes of workspaces and reserved memory.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,17 +7,15 @@ use gpuheap_driver::export;
 use super::tensor::{Tensor, element_bytes};
 use super::{Handle, Out, Outcome};
 
-/// Mode in which cuDNN runs one kernel that stays resident. The mode is for tensors with adjacent
-/// channels.
+/// Mode with one persistent kernel, for tensors with adjacent channels.
 const SPATIAL_PERSISTENT: c_int = 2;
 
 // Arguments whose names begin with `_` are not read.
 export! {
     /// Writes the workspace of the forward pass, bytes.
     ///
-    /// If channels are adjacent, the workspace is 1/8 byte for each element, or 1/20 byte for
-    /// 2-byte types. Otherwise it is 0. Above 1 MiB, the figures are within 5 % of an H200's (cuDNN
-    /// 9.19).
+    /// If channels are adjacent, the workspace has 1/8 byte per element, or 1/20 byte for 2-byte
+    /// types. Otherwise it is 0. Above 1 MiB, the sizes are within 5 % of an H200's (cuDNN 9.19).
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         _handle: *const c_void, mode: c_int, _operation: c_int, x: Handle<Tensor>,
         _z: *const c_void, _y: *const c_void, _scale: *const c_void, _activation: *const c_void,
@@ -28,8 +26,8 @@ export! {
 
     /// Writes the workspace of the backward pass, bytes.
     ///
-    /// If channels are adjacent, the workspace is 1/12 byte for each element. Otherwise it is 0.
-    /// The figures are within 5 % of an H200's (cuDNN 9.19).
+    /// If channels are adjacent, the workspace has 1/12 byte per element. Otherwise it is 0. The
+    /// sizes are within 5 % of an H200's (cuDNN 9.19).
     fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
         _handle: *const c_void, mode: c_int, _operation: c_int, x: Handle<Tensor>,
         _y: *const c_void, _dy: *const c_void, _dz: *const c_void, _dx: *const c_void,
@@ -38,8 +36,8 @@ export! {
         write(mode, x, bytes, |_| 12)
     }
 
-    /// Writes the size, in bytes, of the memory that stays between the passes. Without an
-    /// activation, it is 0.
+    /// Writes the size of the memory kept between the passes: 0, because activations are not
+    /// modelled.
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         _handle: *const c_void, _mode: c_int, _operation: c_int, _activation: *const c_void,
         _x: *const c_void, bytes: Out<usize>,

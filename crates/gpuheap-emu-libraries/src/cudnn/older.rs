@@ -1,7 +1,7 @@
-//! Functions that are older than operation graphs: convolutions by algorithm, and CTC loss.
+//! Functions older than operation graphs: convolutions by algorithm, and CTC loss.
 //!
 //! PyTorch 2.11 calls the convolution functions if `TORCH_CUDNN_V8_API_DISABLED=1` is set. An
-//! algorithm is identified by its index in the list of plans that operation graphs get.
+//! algorithm is identified by its index in the list of plans that operation graphs use.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,8 +12,8 @@ use super::plans::Plan;
 use super::tensor::Tensor;
 use super::{CudnnCode, Handle, In, Out, Outcome};
 
-/// Result of a search for an algorithm, in the layout of `cudnnConvolutionFwdAlgoPerf_t`. The
-/// layouts for gradients are equal.
+/// Result of a search for an algorithm, laid out as `cudnnConvolutionFwdAlgoPerf_t`. The structures
+/// for gradients have the same layout.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Found {
@@ -26,12 +26,11 @@ struct Found {
     reserved: [c_int; 3],
 }
 
-/// Exports the three functions of a pass: the algorithms in the order of preference, the algorithms
-/// in the order of their time, and the size of an algorithm's workspace.
+/// Exports three functions for each pass. They return the algorithms by preference, the algorithms
+/// by time, and the size of an algorithm's workspace.
 macro_rules! pass {
     ($($pass:ident $by_preference:ident $by_time:ident $workspace:ident;)*) => { export! {$(
-        /// Writes the algorithms of a convolution, in the order in which cuDNN's heuristic prefers
-        /// them.
+        /// Writes a convolution's algorithms in cuDNN's order of preference.
         fn $by_preference(
             _handle: *const c_void,
             one: Handle<Tensor>,
@@ -46,8 +45,7 @@ macro_rules! pass {
             write(plans.into_iter().enumerate().collect(), wanted, count, found)
         }
 
-        /// Writes the algorithms of a convolution whose workspace is at most `bytes`, in the order
-        /// of their time.
+        /// Writes a convolution's algorithms with workspaces of at most `bytes`, fastest first.
         fn $by_time(
             _handle: *const c_void,
             one: Handle<Tensor>,
@@ -70,7 +68,7 @@ macro_rules! pass {
             write(fitting, wanted, count, found)
         }
 
-        /// Writes the size, in bytes, of the workspace of an algorithm.
+        /// Writes the size of an algorithm's workspace, bytes.
         fn $workspace(
             _handle: *const c_void,
             one: Handle<Tensor>,
@@ -98,7 +96,7 @@ pass! {
 }
 
 export! {
-    /// Sets padding, stride and dilation of a convolution, a number for each of `dimensions`.
+    /// Sets the padding, stride and dilation of a convolution, each with `dimensions` numbers.
     fn cudnnSetConvolutionNdDescriptor(
         window: Handle<Window>, dimensions: c_int, padding: In<c_int>, stride: In<c_int>,
         dilation: In<c_int>,
@@ -125,7 +123,8 @@ export! {
         bytes.write((probabilities.read(|tensor| ctc_loss(tensor, most))? + labels) as usize)
     }
 
-    /// Writes the workspace of CTC loss, bytes. The lengths are in device memory.
+    /// Writes the workspace of CTC loss, bytes. The lengths of the labels are in device memory, so
+    /// the maximum is assumed.
     fn cudnnGetCTCLossWorkspaceSize_v8(
         _handle: *const c_void, _algorithm: c_int, _settings: *const c_void,
         probabilities: Handle<Tensor>, _gradients: *const c_void, bytes: Out<usize>,
@@ -134,13 +133,13 @@ export! {
     }
 }
 
-/// Maximum number of labels of a sequence, as PyTorch sets it.
+/// Maximum number of labels in a sequence, as PyTorch sets it.
 const MOST_LABELS: u64 = 255;
 
-/// Returns the workspace of CTC loss, bytes. It contains the probabilities by step, sequence and
-/// class, and two values for each step and state. Labels and blanks are states.
+/// Returns the workspace of CTC loss, bytes. It holds the probabilities by step, sequence and
+/// class, and two values per step and state. Labels and blanks are states.
 ///
-/// The formula gave the 32 sizes that were measured on an H200 (cuDNN 9.19, 2026-11-24). The
+/// The formula matches all 32 sizes that were measured on an H200 (cuDNN 9.19, 2026-11-24). The
 /// deterministic algorithm takes as much as the other algorithm.
 fn ctc_loss(probabilities: &Tensor, labels: u64) -> u64 {
     let size = |index| {
@@ -151,7 +150,7 @@ fn ctc_loss(probabilities: &Tensor, labels: u64) -> u64 {
     4 * (probabilities.elements() + 2 * steps * batch * states + batch * (states + 2))
 }
 
-/// Returns the plans of a convolution of the two operands to the result.
+/// Returns the plans of a convolution with two operands and a result.
 fn plans(
     pass: Pass,
     tensors: [Handle<Tensor>; 3],
@@ -167,7 +166,7 @@ fn plans(
     Ok(Convolution::new(pass, tensors, window.read(Window::clone)?).plans())
 }
 
-/// Writes at most `wanted` algorithms and their number.
+/// Writes at most `wanted` algorithms, and their number.
 fn write(
     plans: Vec<(usize, Plan)>,
     wanted: c_int,

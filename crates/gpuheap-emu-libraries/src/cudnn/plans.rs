@@ -4,15 +4,15 @@
 //! In benchmark mode, it allocates the workspace of the greediest plan, times the plans, and keeps
 //! the fastest.
 //!
-//! The plans are from rules (`rules.txt`) or, for convolutions of common models, from a table of
-//! measurements (`measured.txt`). Both were made from the plans of 14,565 convolutions: cuDNN 9.19
-//! with PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24). Each pass, type and layout counts as
-//! one convolution. Another 39 rows of the table are from the requests of three programs on that
-//! H200 (2026-11-28). Rules for 4-byte numbers were fitted to the first 7,114 convolutions: a fit
-//! to all was worse for three dimensions. Every fifth shape was kept to test the rules. For the
-//! 2,276 test convolutions with 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the
-//! first plans, 84 % of the fastest, and 57 % of the greediest. For grouped convolutions, the
-//! shares are 75 %, 75 % and 47 %. For other cards, plans are estimates.
+//! Convolutions of common models are in a table of measurements (`measured.txt`). The others follow
+//! rules (`rules.txt`). Both were made from the plans of 14,565 convolutions: cuDNN 9.19 with
+//! PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24). Each pass, type and layout counts as one
+//! convolution. Another 39 rows of the table are requests of three programs on that H200
+//! (2026-11-28). Rules for 4-byte numbers were fitted to the first 7,114 convolutions: a fit to all
+//! was worse for three dimensions. Every fifth shape was held out to test the rules. For the 2,276
+//! test convolutions with 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the first
+//! plans, 84 % of the fastest, and 57 % of the greediest. For grouped convolutions, the shares are
+//! 75 %, 75 % and 47 %. For other cards, plans are estimates.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: bool,
 }
 
-/// Measured workspaces of plans, bytes. If a workspace is `None`, its rule applies.
+/// Measured workspaces, bytes. If a workspace is `None`, its rule applies.
 struct Measured {
     first: Option<u64>,
     /// Workspace of the greediest plan without Fourier transforms.
@@ -44,8 +44,7 @@ struct Measured {
 /// Line of a tree of rules.
 #[derive(Debug)]
 enum Line {
-    /// If figure `number` is at most `most`, the next line applies. Otherwise, line `other`
-    /// applies.
+    /// If the figure `number` is at most `most`, the next line applies, else the line `other`.
     Branch {
         number: &'static str,
         most: f64,
@@ -54,13 +53,13 @@ enum Line {
     Leaf(Formula),
 }
 
-/// Workspace as a sum: the sizes of copied tensors, and a term for partial results.
+/// Workspace: the sum of copied tensors and partial results.
 #[derive(Clone, Copy, Debug)]
 struct Formula {
     /// Letters of the copied tensors: `x`, `w`, `y`, or `X`, `W`, `Y` with padded channels.
     copies: &'static str,
-    /// A group's channels are padded to a multiple of this number. `None` for the least number that
-    /// tensor cores need.
+    /// Multiple to which a group's channels are padded; `None` for the smallest that tensor cores
+    /// need.
     channels: Option<u64>,
     /// Maximum number of groups that are copied.
     groups: u64,
@@ -73,8 +72,8 @@ enum Partial {
     /// This many results in 4-byte numbers.
     Results(u64),
     Bytes(u64),
-    /// One result in 4-byte numbers for each part into which the work is split. The number of parts
-    /// is chosen so that all tiles together fill each multiprocessor `times` times.
+    /// A result in 4-byte numbers for each part of the split work. The number of parts is chosen so
+    /// that all tiles fill each multiprocessor `times` times.
     Split {
         rows: u64,
         columns: u64,
@@ -82,18 +81,18 @@ enum Partial {
     },
 }
 
-/// Trees, keyed by title: the sought workspace, bytes of an element, layout and pass.
+/// Trees, keyed by title: the name of the workspace, the bytes of an element, the layout and the
+/// pass.
 type Trees = HashMap<&'static str, Vec<Line>>;
 
 impl Convolution {
-    /// Returns the plans in the order in which cuDNN's heuristic prefers them. The list is never
-    /// empty.
+    /// Returns the plans in cuDNN's order of preference. The list is never empty.
     pub(crate) fn plans(&self) -> Vec<Plan> {
         let wide = self.x.element != 2;
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // If the rule for the fastest plan exceeds the greediest plan, the first plan replaces it.
+        // A fastest plan that exceeds the greediest plan is replaced by the first plan.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
@@ -179,7 +178,7 @@ impl Convolution {
         self.leaf("fourier").is_some_and(|leaf| leaf.copies == "yes")
     }
 
-    /// Returns a number that identifies the convolution in `measured.txt`: FNV-1a over its sizes.
+    /// Returns the convolution's key in `measured.txt`: FNV-1a over its sizes.
     fn fingerprint(&self) -> u64 {
         let head = [self.pass as u64, self.x.element, u64::from(self.channels_last)];
         let window = &self.window;
@@ -206,7 +205,7 @@ fn trees() -> &'static Trees {
     })
 }
 
-/// Adds the subtree that begins with the next line. Ends at a line of another form.
+/// Adds the subtree that begins with the next line. Adds nothing for a line of another form.
 fn add_subtree(lines: &mut dyn Iterator<Item = &'static str>, tree: &mut Vec<Line>) {
     let words: Vec<&'static str> = lines.next().unwrap_or("").split(' ').collect();
     match words[..] {
@@ -224,7 +223,7 @@ fn add_subtree(lines: &mut dyn Iterator<Item = &'static str>, tree: &mut Vec<Lin
         ["=", copies, ref partial @ ..] => {
             let (copies, groups) = copies.split_once('/').unwrap_or((copies, ""));
             let letters = copies.trim_end_matches(|it: char| it.is_ascii_digit());
-            // A copy of no tensor is written as 0.
+            // The text `0` means that no tensor is copied.
             let channels = copies[letters.len()..].parse().ok().filter(|_| !letters.is_empty());
             let groups = groups.parse().unwrap_or(u64::MAX);
             let partial = Partial::read(partial);
@@ -255,8 +254,8 @@ fn measured() -> &'static HashMap<u64, Measured> {
     MEASURED.get_or_init(|| include_str!("measured.txt").lines().filter_map(read_row).collect())
 }
 
-/// Reads the fingerprint, the workspaces of the first, the greediest and the fastest plan, and `1`
-/// if there are plans with Fourier transforms. A value that was not measured is `-`.
+/// Reads a row: the fingerprint, the workspaces of the first, the greediest and the fastest plan,
+/// and `1` if there are plans with Fourier transforms. Unmeasured values are `-`.
 fn read_row(line: &str) -> Option<(u64, Measured)> {
     let mut words = line.split(' ');
     let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -328,7 +327,7 @@ mod tests {
         let measured = &measured()[&it.fingerprint()];
         assert_eq!(Some(it.plans()[0].workspace), measured.first);
         assert!(measured.greediest >= measured.first);
-        // A layer of ResNet-50 in benchmark mode. The first plan is not known.
+        // A layer of ResNet-50 in benchmark mode. Its first plan is not known.
         let it = convolution(Pass::Forward, 2, false, [64, 64, 72, 256, 1, 1, 0, 1, 1]);
         let plans = it.plans();
         assert_eq!([plans[1].workspace, plans[2].workspace], [272, 212_336_896]);

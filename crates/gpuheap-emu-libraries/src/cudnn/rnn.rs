@@ -1,4 +1,4 @@
-//! Recurrent networks: sizes of workspaces and reserved memory, and addresses of weights.
+//! Recurrent networks: sizes of workspaces and of reserved memory, and addresses of weights.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,18 +12,18 @@ const GRU: c_int = 3;
 /// Mode for the forward pass of a training step.
 const TRAINING: c_int = 1;
 const BIDIRECTIONAL: c_int = 1;
-/// Algorithm that computes each step separately. The other algorithms keep the matrices on the
-/// multiprocessors.
+/// Algorithm that computes each step separately. The other algorithms are persistent: they keep the
+/// matrices on the multiprocessors.
 const STANDARD: c_int = 0;
 /// Layout in which sequences have no padding.
 const PACKED: c_int = 1;
-/// Types for which the other algorithms have larger workspaces than `STANDARD`: 4-byte numbers and
-/// half precision. For `bfloat16`, all algorithms have the same workspace.
+/// Types for which persistent algorithms have larger workspaces than `STANDARD`: 4-byte numbers and
+/// half precision. For `bfloat16`, the workspaces are equal.
 const PERSISTENT_TYPES: [c_int; 2] = [0, 2];
-/// Constant part of each layer's workspace, bytes. The other part follows from the layer's sizes.
+/// Constant part of each layer's workspace, bytes. The rest follows from the layer's sizes.
 const LAYER: u128 = 8 << 20;
-/// Maximum numbers of elements and of layers of a network, so that sizes of its weights do not
-/// overflow. No larger network fits a device.
+/// Limits of a network's sizes and layers, so that the sizes of its weights do not overflow. No
+/// larger network fits a device.
 const LARGEST: u64 = 1 << 20;
 const MOST_LAYERS: u64 = 1 << 10;
 /// Maximum number of steps whose gates the forward pass computes at once.
@@ -37,8 +37,7 @@ struct Network {
     data_type: c_int,
     inputs: u64,
     hidden: u64,
-    /// Number of elements in a step's output: equal to `hidden`, unless the network has a
-    /// projection.
+    /// Number of elements in a step's output: equal to `hidden` without a projection.
     outputs: u64,
     layers: u64,
     algorithm: c_int,
@@ -53,20 +52,19 @@ struct Sequences {
     batch: u64,
     inputs: u64,
     is_packed: bool,
-    /// Total number of steps of all sequences, with padding if they are not packed.
+    /// Total number of steps of all sequences, including padding unless they are packed.
     positions: u64,
 }
 
-/// Numbers of vectors that a cell keeps in the workspace for each sequence, layer and direction,
-/// and for each step.
+/// Numbers of vectors in a cell's workspace for each sequence, layer and direction.
 struct Cell {
     forward: u128,
     backward: u128,
-    /// Copies of each initial and last state, and of its gradient, if sequences are padded.
+    /// Number of states, each of which is copied if the sequences are padded.
     copies: u128,
     persistent_forward: u128,
     persistent_backward: u128,
-    /// Vectors for each step of the backward pass.
+    /// Number of vectors for each step of the backward pass.
     persistent_steps: u128,
 }
 
@@ -94,8 +92,7 @@ descriptors! {
 }
 
 impl Network {
-    /// Returns the number of a layer's matrices for the input. As many matrices take the output of
-    /// the previous step.
+    /// Returns the number of a layer's input matrices. There are as many recurrent matrices.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,
@@ -108,26 +105,25 @@ impl Network {
         self.outputs != self.hidden
     }
 
-    /// Returns the number of columns of the matrices that take the input, in the layer with index
-    /// `layer`.
+    /// Returns the number of columns in the input matrices of layer `layer`.
     fn width(&self, layer: u64) -> u64 {
         if layer == 0 { self.inputs } else { self.outputs * self.directions }
     }
 
-    /// Returns the total number of elements of a layer's matrices, in one direction.
+    /// Returns the total number of elements in a layer's matrices, in one direction.
     fn matrices(&self, layer: u64) -> u64 {
         let projection = if self.is_projected() { self.outputs * self.hidden } else { 0 };
         self.gates() * self.hidden * (self.width(layer) + self.outputs) + projection
     }
 
-    /// Returns the total number of elements of a layer's vectors, in one direction. Each gate has
-    /// two vectors.
+    /// Returns the total number of elements in a layer's bias vectors, in one direction. Each gate
+    /// has two vectors.
     fn biases(&self) -> u64 {
         2 * self.gates() * self.hidden
     }
 
-    /// Returns the number of elements of all matrices before the matrices of a layer and direction.
-    /// In memory, all vectors are after all matrices.
+    /// Returns the number of matrix elements before the matrices of a layer and direction. In
+    /// memory, all vectors follow all matrices.
     fn matrices_before(&self, layer: u64, direction: u64) -> u64 {
         let before: u64 = (0..layer).map(|layer| self.matrices(layer) * self.directions).sum();
         before + direction * self.matrices(layer)
@@ -138,11 +134,11 @@ impl Network {
         (self.matrices_before(self.layers, 0) + biases) * element_bytes(self.data_type)
     }
 
-    /// Returns the size of the workspace, bytes.
+    /// Returns the workspace, bytes.
     ///
-    /// Formulas of this file gave the sizes of 121,000 of 122,000 networks within 0.1 % (an H200,
-    /// cuDNN 9.19, 2026-11-24). For other networks with a persistent algorithm, the workspace of
-    /// the backward pass is up to 3 MB larger.
+    /// The formulas match 121,000 of 122,000 networks within 0.1 % (an H200, cuDNN 9.19,
+    /// 2026-11-24). For other networks with a persistent algorithm, the workspace of the backward
+    /// pass is up to 3 MB larger.
     fn workspace(&self, sequences: &Sequences, is_training: bool) -> u64 {
         let sizes = Sizes::new(self, sequences);
         let is_persistent =
@@ -159,7 +155,7 @@ impl Network {
         clamped(bytes + LAYER * sizes.layers * sizes.directions + padding + 256)
     }
 
-    /// Returns the size, in bytes, of the memory that stays between the passes of a training step.
+    /// Returns the size of the memory kept between the passes of a training step, bytes.
     fn reserve(&self, sequences: &Sequences) -> u64 {
         let sizes = Sizes::new(self, sequences);
         let Sizes { hidden, outputs, layers, directions, .. } = sizes;
@@ -186,8 +182,8 @@ fn clamped(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Sizes of a network and its sequences. Their products do not overflow. Workspaces are in
-/// elements, without the matrices.
+/// Sizes of a network and its sequences, in a type in which products do not overflow. Workspaces
+/// are in elements, without the matrices.
 struct Sizes {
     cell: Cell,
     gates: u128,
@@ -231,14 +227,14 @@ impl Sizes {
         self.directions > 1
     }
 
-    /// Returns the size of `vectors` vectors for each sequence, layer and direction. A network with
-    /// two directions has `more` vectors in addition.
+    /// Returns the size of `vectors` vectors for each sequence, layer and direction. With two
+    /// directions, adds `more` vectors.
     fn states(&self, vectors: u128, more: u128) -> u128 {
         let vectors = vectors + if self.has_two_directions() { more } else { 0 };
         vectors * self.batch * self.hidden * self.layers * self.directions
     }
 
-    /// Returns the size of copies without padding: inputs, outputs and states.
+    /// Returns the size of the unpadded copies of inputs, outputs and states.
     fn copies(&self) -> u128 {
         if self.is_packed {
             return 0;
@@ -282,7 +278,7 @@ impl Sizes {
         steps + self.states(self.cell.backward, 2) + self.projected() + 2 * self.copies()
     }
 
-    /// Returns the number of positions that the backward pass works on at once. Layers work on
+    /// Returns the number of positions on which the backward pass works at once. Layers work on
     /// different steps at the same time.
     fn positions_at_once(&self) -> u128 {
         if self.layers == 1 {
@@ -334,7 +330,7 @@ export! {
             return Err(CudnnCode::BAD_PARAM);
         }
         let directions = if direction == BIDIRECTIONAL { 2 } else { 1 };
-        // PyTorch passes no descriptor while it computes the sizes of weights.
+        // To compute the sizes of weights, PyTorch passes no descriptor.
         let has_dropout = dropout.read(|dropout| dropout.rate > 0.0).unwrap_or(false);
         network.change(|network| {
             *network = Network {
@@ -376,8 +372,8 @@ export! {
         bytes.write(network.read(Network::weight_bytes)? as usize)
     }
 
-    /// Writes the sizes, in bytes, of the workspace and of the memory that stays between the
-    /// passes. Either pointer may be null: PyTorch sometimes passes only one.
+    /// Writes the sizes, in bytes, of the workspace and of the memory kept between the passes.
+    /// Either pointer may be null: PyTorch sometimes passes only one.
     fn cudnnGetRNNTempSpaceSizes(
         _handle: *const c_void, network: Handle<Network>, pass: c_int, sequences: Handle<Sequences>,
         workspace: Out<usize>, reserve: Out<usize>,
@@ -409,13 +405,12 @@ export! {
     }
 }
 
-/// A gate's matrix or vector within the weights. If `rows` is 0, the matrix or vector does not
-/// exist.
+/// A gate's matrix or vector within the weights. It does not exist if `rows` is 0.
 struct Weights {
     data_type: c_int,
     rows: u64,
     columns: u64,
-    /// Offset from the start of all weights, in elements.
+    /// Offset from the start of the weights, in elements.
     from: u64,
 }
 
@@ -450,7 +445,7 @@ impl Network {
 }
 
 impl Weights {
-    /// Writes the address to `place`, and the shape to the descriptor `tensor`. Both may be null.
+    /// Writes the address to `place`, and the shape to `tensor`. Both may be null.
     fn write(&self, all: CUdeviceptr, tensor: Handle<Tensor>, place: Out<CUdeviceptr>) -> Outcome {
         let exists = self.rows > 0;
         let address = all.wrapping_add(self.from * element_bytes(self.data_type));
@@ -471,9 +466,9 @@ impl Weights {
 mod tests {
     use super::*;
 
-    /// Codes of the cell, the algorithm and the type. Counts of directions, layers, inputs, hidden
-    /// elements, outputs, sequences and steps. The count of positions, or 0 if the sequences are
-    /// padded. 1 with dropout, else 0.
+    /// A network and its sequences: codes of the cell, the algorithm and the type; numbers of
+    /// directions, layers, inputs, hidden elements, outputs, sequences and steps; number of
+    /// positions, or 0 if the sequences are padded; 1 with dropout, else 0.
     type Shape = [u32; 12];
 
     fn described(shape: Shape) -> (Network, Sequences) {
@@ -499,8 +494,8 @@ mod tests {
         )
     }
 
-    /// Sizes that were measured on an H200 with cuDNN 9.19: the weights, the workspaces for
-    /// inference and training, and the reserved memory.
+    /// Sizes measured on an H200 with cuDNN 9.19: the weights, the workspaces for inference and
+    /// training, and the reserved memory.
     #[test]
     fn spaces_match_h200() {
         let measured = [

@@ -10,7 +10,7 @@ use super::{CudnnCode, Handle, In, Out, Outcome};
 /// Maximum number of dimensions of a tensor.
 const MOST: usize = 8;
 
-/// Returns the size, in bytes, of an element of the type with cuDNN's number `data_type`.
+/// Returns the size, in bytes, of an element of cuDNN's type `data_type`.
 pub(super) fn element_bytes(data_type: c_int) -> u64 {
     match data_type {
         1 | 10 => 8,
@@ -47,8 +47,8 @@ pub(super) struct Dropout {
     pub(super) rate: f32,
 }
 
-/// Exports functions that create and destroy descriptors. A row has the descriptor's Rust type and
-/// the names of the two functions.
+/// Exports functions that create and destroy descriptors. A row has the Rust type of the
+/// descriptor, and the names of both functions.
 macro_rules! descriptors {
     ($($kind:ty: $create:ident, $destroy:ident;)*) => {
         gpuheap_driver::export! {$(
@@ -60,7 +60,7 @@ macro_rules! descriptors {
                 made.write($crate::cudnn::Handle::new(<$kind>::default()))
             }
 
-            /// Destroys a descriptor, or does nothing for null.
+            /// Destroys a descriptor; ignores null.
             fn $destroy(descriptor: $crate::cudnn::Handle<$kind>) -> $crate::cudnn::Outcome {
                 let _ = descriptor.end();
                 Ok(())
@@ -82,9 +82,8 @@ descriptors! {
 }
 
 export! {
-    /// Succeeds without an effect: the setting changes no size. Declares no arguments, although
-    /// callers pass some. That works because in every C ABI of Unix, the caller removes the
-    /// arguments.
+    /// Does nothing: the setting changes no size. Declares no arguments, although callers pass
+    /// some. In every C ABI of Unix, the caller removes its arguments after the call.
     fn cudnnSetActivationDescriptor |
         cudnnSetCTCLossDescriptorEx | cudnnSetCTCLossDescriptor_v9 |
         cudnnSetConvolutionGroupCount | cudnnSetConvolutionMathType |
@@ -93,7 +92,7 @@ export! {
         Ok(())
     }
 
-    /// Sets the share of the values that is dropped.
+    /// Sets the share of values to drop.
     fn cudnnRestoreDropoutDescriptor | cudnnSetDropoutDescriptor(
         dropout: Handle<Dropout>, _handle: *const c_void, rate: f32,
     ) -> Outcome {
@@ -115,7 +114,7 @@ export! {
         describe(filter, data_type, dimensions, sizes, sizes)
     }
 
-    /// Writes the description of a tensor, with at most `wanted` dimensions.
+    /// Writes the description of a tensor, at most `wanted` dimensions.
     fn cudnnGetTensorNdDescriptor(
         tensor: Handle<Tensor>, wanted: c_int, data_type: Out<c_int>, dimensions: Out<c_int>,
         sizes: Out<c_int>, strides: Out<c_int>,

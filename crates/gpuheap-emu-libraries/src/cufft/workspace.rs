@@ -1,9 +1,9 @@
 //! Size of a plan's work area, bytes.
 //!
-//! The rules were found from 8,428 plans that cuFFT 12 made on an H200 on 2026-11-24: sizes of 2 to
-//! 2^26 in one, two and three dimensions, 1 to 4096 transforms, all types. For 98 % of the plans
-//! they are within 3 % of the data's size. The other plans are of a few lengths (12,000 and
-//! 22,050), of large primes in 8-byte numbers, and of many transforms of 32,768 numbers.
+//! The rules were found from 8,428 plans that cuFFT 12 made on an H200 (2026-11-24): sizes of 2 to
+//! 2^26 in one, two and three dimensions, 1 to 4096 transforms, all types. For 98 % of the plans,
+//! the error is at most 3 % of the data's size. The other plans have a few special lengths (12,000
+//! and 22,050), large primes in 8-byte numbers, or many transforms of 32,768 numbers.
 
 /// Kind of a transform: complex or real input and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct Transform {
     pub(crate) batch: u64,
 }
 
-/// Length of a dimension, with its prime factors.
+/// Length of a dimension, and properties of its prime factors.
 struct Length {
     length: u64,
     largest_prime: u64,
@@ -51,8 +51,8 @@ impl Length {
         Self { length, largest_prime, is_power: primes <= 1 }
     }
 
-    /// Returns how many copies of complex data a pass over this dimension needs, in thousandths.
-    /// `strided` is `true` if the dimension is not the last dimension.
+    /// Returns the number of copies of the complex data that a pass over this dimension needs, in
+    /// thousandths. `strided` is `true` for all dimensions but the last.
     fn complex_copies(&self, is_double: bool, strided: bool) -> u64 {
         let length = self.length;
         let in_one_kernel = if is_double { 11_000 } else { 24_576 };
@@ -63,7 +63,7 @@ impl Length {
         let small_prime = if is_double { 13 } else { 31 };
         match self.largest_prime {
             _ if is_copied => 1000,
-            // Bluestein's algorithm convolves with at least twice as many numbers.
+            // Bluestein's algorithm computes a convolution of at least twice the length.
             128.. if length > self.padding(is_double) => {
                 let least = if is_double { 16_384_000 / length } else { 0 };
                 least.max(4030)
@@ -86,14 +86,13 @@ impl Length {
         }
     }
 
-    /// Returns the largest length, of those with a large prime factor, for which cuFFT uses one
-    /// kernel.
+    /// Returns the largest length that cuFFT transforms in one kernel despite a large prime factor.
     fn padding(&self, is_double: bool) -> u64 {
         if is_double { 2048 } else { 4096 }
     }
 
-    /// Returns how many copies of the real data, as complex numbers, a real transform over the last
-    /// dimension needs, in thousandths.
+    /// Returns the number of copies that a real transform over the last dimension needs, in
+    /// thousandths. A copy has the real data as complex numbers.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {
@@ -111,7 +110,7 @@ impl Length {
                 _ => HALF,
             };
         }
-        // Two transforms of an odd length are done as one transform of complex numbers.
+        // Two transforms of an odd length run as one complex transform.
         let pairs = 2000 * batch.div_ceil(2) / batch;
         if length <= if is_only { 128 } else { 64 } || length == 127 {
             0
@@ -125,7 +124,7 @@ impl Length {
     }
 }
 
-/// Half a copy, as [`Length::real_copies`] returns it: `last / 2 + 1` complex numbers.
+/// Return value of [`Length::real_copies`] for half a copy: `last / 2 + 1` complex numbers.
 const HALF: u64 = 500;
 
 impl Transform {
@@ -152,9 +151,9 @@ impl Transform {
 }
 
 impl Transform {
-    /// Returns the bytes of tables that the plan keeps: 8 numbers for each number of a length that
-    /// needs Bluestein's algorithm. On an H200, a plan for 8,819,998 real numbers kept 272 MiB.
-    /// Plans of other lengths kept at most 2 MiB.
+    /// Returns the bytes of the plan's tables: 8 complex numbers per element of a length that needs
+    /// Bluestein's algorithm. On an H200, a plan for 8,819,998 real numbers kept 272 MiB. Plans of
+    /// other lengths kept at most 2 MiB.
     pub(crate) fn tables(&self) -> u64 {
         let mut sizes = self.sizes.clone();
         if let (false, Some(last)) = (self.kind == Kind::Complex, sizes.last_mut())

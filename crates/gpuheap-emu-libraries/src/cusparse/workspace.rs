@@ -1,8 +1,8 @@
 //! Sizes of cuSPARSE's work areas, bytes.
 //!
-//! The rules were found from 96,000 sizes that cuSPARSE 12.6.3 returned on an H200 on 2026-11-24,
-//! for matrices of 1 to 1,000,000 rows with up to 5,000,000 values, and from the allocations of 280
-//! products in PyTorch 2.11.
+//! The rules were found from 96,000 sizes that cuSPARSE 12.6.3 returned on an H200 (2026-11-24),
+//! and from the allocations of 280 products in PyTorch 2.11. The matrices had 1 to 1,000,000 rows
+//! and up to 5,000,000 values.
 
 /// Arrangement of a matrix in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// Returns the bytes for the product with a dense matrix of `columns` columns. Areas for up to
-    /// 100 values differ by less than 32 bytes.
+    /// Returns the bytes for the product with a dense matrix of `columns` columns. For up to 100
+    /// values, the error is less than 32 bytes.
     pub(crate) fn times_dense(&self, columns: u64, by_rows: bool, algorithm: i32) -> u64 {
         const DEFAULT: i32 = 0;
         const ROWS_2: i32 = 6;
@@ -46,8 +46,7 @@ impl Operand {
         self.values * self.index / 4 / part + 7
     }
 
-    /// Returns the bytes for the product with a vector. They are an estimate within 0.02 bytes for
-    /// each value.
+    /// Returns the bytes for the product with a vector. The error is at most 0.02 bytes per value.
     pub(crate) fn times_vector(&self) -> u64 {
         if self.values == 0 {
             return 0;
@@ -57,21 +56,21 @@ impl Operand {
         sums + area + if self.layout == Layout::Coordinates { area + 512 } else { 0 }
     }
 
-    /// Returns the bytes to solve with a triangular matrix for `columns` columns.
+    /// Returns the bytes to solve a triangular system for `columns` columns.
     pub(crate) fn solve(&self, columns: u64) -> u64 {
         let row = 28 + 4 * self.index + 2 * self.value + self.value * columns.saturating_sub(1);
         row * self.rows + (self.index + self.value) * self.values + 242
     }
 
-    /// Returns the expected number of additions in the product with `right`, if the values of both
-    /// are at random places.
+    /// Returns the expected number of additions in the product with `right`, for values at random
+    /// places.
     fn additions(&self, right: &Operand) -> u64 {
         let additions = u128::from(self.values) * u128::from(right.values);
         (additions / u128::from(right.rows.max(1))) as u64
     }
 
-    /// Returns the expected number of values of the product with `right`, if the values of both are
-    /// at random places. On a GPU the number depends on the places.
+    /// Returns the expected number of values in the product with `right`, for values at random
+    /// places. On a GPU, the number depends on the places.
     pub(crate) fn product_values(&self, right: &Operand) -> u64 {
         let places = self.rows as f64 * right.columns as f64;
         let additions = self.additions(right) as f64;
@@ -84,7 +83,7 @@ impl Operand {
     }
 }
 
-/// Returns the bytes to sort the values of a sparse matrix, at `bytes` for each value.
+/// Returns the bytes to sort the values of a sparse matrix, with `bytes` per value.
 pub(crate) fn sort(values: u64, bytes: u64) -> u64 {
     bytes * values + 1100
 }

@@ -1,9 +1,9 @@
-//! Device memory of communicators, by channels and buffers as NCCL 2.28.9 allocates them.
+//! Device memory of communicators: channels and buffers, as NCCL 2.28.9 allocates them.
 //!
-//! NCCL allocates each piece separately, in multiples of 2 MiB. The rules were measured on two H200
-//! with NVLink and without NVLS (driver 580.159, 2026-11-28), after each call. Communicators of one
-//! or two ranks take exactly these granules. Two ranks that a socket connected took 16 MiB each.
-//! Buffers between cards without NVLink, or more than two ranks, follow from NCCL's sources.
+//! NCCL allocates each piece separately, in multiples of 2 MiB. The rules were measured after each
+//! call on two H200 with NVLink and without NVLS (driver 580.159, 2026-11-28). They are exact for
+//! communicators of one or two ranks. Two ranks connected by a socket took 16 MiB each. The rules
+//! for cards without NVLink, and for more than two ranks, follow from NCCL's sources.
 
 use std::ffi::{c_char, c_int};
 
@@ -17,9 +17,9 @@ pub(super) const NOTE: &str = "channels and buffers are by rules that were measu
 
 /// Granule of NCCL's allocations, bytes.
 const GRANULE: usize = 2 << 20;
-/// Bytes of a buffer for each of the protocols Simple, LL and LL128.
+/// Buffer sizes of the protocols Simple, LL and LL128, bytes.
 const PROTOCOLS: [usize; 3] = [4 << 20, 512 << 10, 120 * 640 * 8 * 8];
-/// Bytes of a receiver's buffers on one channel.
+/// Size of a receiver's buffers on one channel, bytes.
 const RECEIVED: usize = (PROTOCOLS[0] + PROTOCOLS[1] + PROTOCOLS[2]).next_multiple_of(GRANULE);
 
 /// Route between a machine's devices.
@@ -30,7 +30,7 @@ pub(super) enum Route {
     NvLink,
     /// PCIe, with direct access between devices.
     Pcie,
-    /// PCIe without direct access: buffers are in host memory.
+    /// PCIe without direct access: the buffers are in host memory.
     Host,
 }
 
@@ -53,23 +53,23 @@ impl Route {
         }
     }
 
-    /// Returns the number of channels of collectives, and the number of all channels.
+    /// Returns the number of channels for collectives, and the total number of channels.
     fn channels(self) -> [usize; 2] {
         match self {
             Self::Alone => [64, 64],
-            // Logs of machines with 8 H100 show these numbers.
+            // From logs of machines with 8 H100.
             Self::NvLink => [24, 32],
             Self::Pcie | Self::Host => [2, 2],
         }
     }
 
-    /// Returns the bytes of all channels: three granules for each channel, and two for the
-    /// communicator. A communicator that is not the first in its context has one granule more.
+    /// Returns the bytes of all channels: three granules per channel, and two for the communicator.
+    /// A communicator that is not the first in its context takes one more granule.
     fn channel_bytes(self, is_first: bool) -> usize {
         (3 * self.channels()[1] + 2 + usize::from(!is_first)) * GRANULE
     }
 
-    /// Returns the bytes of the buffers to and from the neighbours in a ring. For each channel, the
+    /// Returns the bytes of the buffers to and from the neighbours in a ring. On each channel, the
     /// sender has one granule, and the receiver has a buffer for each protocol.
     pub(super) fn buffers(self) -> usize {
         match self {
@@ -78,7 +78,7 @@ impl Route {
         }
     }
 
-    /// Returns the bytes of the buffers for messages to a peer, or from a peer, on all channels.
+    /// Returns the bytes of the buffers for messages to or from a peer, on all channels.
     pub(super) fn messages(self, is_receiver: bool) -> usize {
         match self {
             Self::Alone | Self::Host => 0,
@@ -89,11 +89,11 @@ impl Route {
     }
 }
 
-/// Returns the name of the current device; an empty text if the driver does not return it.
+/// Returns the name of the current device; empty if it is unknown.
 fn device_name() -> String {
     let Some(driver) = driver() else { return String::new() };
     let (mut device, mut text) = (0, [0 as c_char; 96]);
-    // SAFETY: `device` and `text` are valid for the writes, with room for `text`'s length.
+    // SAFETY: `device` and `text` are valid for the writes. The length is less than `text`'s.
     unsafe {
         let _ = driver.cuCtxGetDevice(&mut device);
         let _ = driver.cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, device);
@@ -101,7 +101,7 @@ fn device_name() -> String {
     text.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte as u8)).collect()
 }
 
-/// Device memory of a communicator's channels. It is freed with the communicator.
+/// Device memory of a communicator's channels.
 #[derive(Debug)]
 pub(super) struct Channels {
     pub(super) route: Route,
