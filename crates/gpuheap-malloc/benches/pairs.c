@@ -61,7 +61,7 @@ static void show(const char *name, void (*pair)(size_t, cudaStream_t), size_t by
     for (int at = 0; at < pairs; at++) pair(bytes, stream);
     double each = (now() - since) / pairs;
     if (each < best) best = each;
-    /* A round makes as many pairs as take about 20 ms. */
+    /* The next round takes about 20 ms. */
     pairs = (int)(2e7 / best) + 1;
   }
   printf("%-28s %10zu bytes %12.1f ns\n", name, bytes, best);

@@ -17,14 +17,14 @@ pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Number of requests that failed for lack of memory.
 pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
 
-/// `true` once the program used CUDA. Programs without CUDA may inherit the drop-in; they get no
-/// account.
+/// `true` once the program has used CUDA. A program without CUDA may inherit the drop-in. Such a
+/// program gets no account.
 pub(crate) static USED_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program uses CUDA.
 pub(crate) fn note_cuda() {
     USED_CUDA.store(true, Ordering::Relaxed);
-    // Reads the settings now: at the exit, the program may have changed its environment.
+    // Reads the settings now, because the program may change its environment before the exit.
     let _ = settings::get();
 }
 

@@ -42,16 +42,16 @@ pub(crate) struct Served {
     in_no_order: Open,
     /// Stream of the allocations without stream order.
     pub(crate) plain: Stream,
-    /// `true` if an allocation on `plain` may get memory that work still uses. The heap orders
-    /// `plain` after that work by an event.
+    /// `true` if an allocation on `plain` may get memory that earlier work still uses. The heap
+    /// then makes `plain` wait for that work, by an event.
     pub(crate) plain_may_wait: AtomicBool,
     pub(crate) plain_bytes: PlainBytes,
     pub(crate) marks: Marks,
 }
 
 impl Served {
-    /// Returns the table of allocations. If `is_plain`, these are the allocations without stream
-    /// order, else the stream-ordered allocations.
+    /// Returns the table of allocations without stream order if `is_plain`, else the table of
+    /// stream-ordered allocations.
     pub(crate) fn table(&self, is_plain: bool) -> &Open {
         if is_plain { &self.in_no_order } else { &self.in_order }
     }
@@ -75,7 +75,7 @@ pub(crate) struct Allocation {
 }
 
 /// Returns all open heaps. In a forked child, returns no heap, because a thread of the parent may
-/// hold the locks of the heaps.
+/// hold the heaps' locks.
 pub(crate) fn all() -> impl Iterator<Item = &'static Served> {
     let opened = if fork::count() == 0 { OPENED.load(Ordering::Acquire).min(MOST) } else { 0 };
     // SAFETY: heaps are never freed.
@@ -107,8 +107,8 @@ pub(crate) fn current_context() -> Option<CUcontext> {
     (code.is_success() && context != CUcontext::NULL).then_some(context)
 }
 
-/// Ends the use of a device's heap and resets gpuheap's `Device`, because the program is about to
-/// reset the device. The reset ends the heap's live memory.
+/// Stops the use of a device's heap and resets gpuheap's `Device`. Call it before the program
+/// resets the device. The reset ends all live memory of the heap.
 pub(crate) fn reset(device: CUdevice) {
     if fork::count() != 0 {
         return;
@@ -125,8 +125,8 @@ pub(crate) fn reset(device: CUdevice) {
         let null = ptr::null_mut();
         if place.compare_exchange(found, null, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             resets::add(device, &served.heap);
-            // SAFETY: the program resets the device next, so it no longer uses the memory. If this
-            // reset fails, the program's own reset returns the error.
+            // SAFETY: the program is about to reset the device, so it no longer uses the memory. If
+            // this reset fails, the program's own reset returns the error.
             let _: Result<Device, Error> = unsafe { served.device.clone().reset() };
         }
     }
@@ -187,16 +187,16 @@ fn open_heap(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Serve
     let mut builder = Heap::builder(&device);
     let is_chosen = std::env::var_os("GPUHEAP_POOL").is_some_and(|pool| !pool.is_empty());
     if !is_chosen && has_peers(&device) {
-        // `split` takes plain allocations of the driver. Other devices can access these once the
-        // program enables peer access.
+        // `split` uses plain allocations of the driver. Other devices can access such allocations
+        // once the program enables peer access.
         builder = builder.pool(PoolKind::Split);
     }
     let heap = builder.build()?;
     // The default handler reports memory that is live at a thread's end. In a CUDA program, other
     // threads may free that memory.
     heap.on_thread_end(|_| {});
-    // If a free does not wait, work on the legacy default stream, and on streams that synchronise
-    // with it, may still use the freed memory. The default stream orders reuse after that work.
+    // If frees do not wait, work on the legacy default stream, or on streams that synchronise with
+    // it, may still use freed memory. On the default stream, reuse is ordered after that work.
     let plain = if waits { device.stream() } else { device.default_stream() }?;
     for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {
         messages::write(&warning);
@@ -225,8 +225,8 @@ fn has_peers(device: &Device) -> bool {
     !asked.is_success() || count > 1
 }
 
-/// Returns a live stream, for calls of the tables. The stream is an argument of the program's call,
-/// or a heap's own stream.
+/// Returns `stream` as a live stream. `stream` is an argument of the program's call, or a heap's
+/// own stream.
 pub(crate) fn live(stream: CUstream) -> LiveStream {
     // SAFETY: CUDA requires that a stream lives while a call uses it. A heap's own stream lives as
     // long as the heap.

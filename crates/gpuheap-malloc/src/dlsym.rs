@@ -1,5 +1,5 @@
-//! `dlsym` and `dlopen`, as the program calls them. For names in the table, `dlsym` returns this
-//! library's functions. `dlopen` notes that the program loads the driver.
+//! Exported `dlsym` and `dlopen`. For names in the table, `dlsym` returns this library's functions.
+//! `dlopen` notes that the program loads the driver.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +20,8 @@ struct Loading {
     mode: c_int,
 }
 
-/// Notes that the code at `caller` loads a library. `dlopen` calls this function, then jumps to the
-/// loader's `dlopen` with the returned mode.
+/// If the code at `caller` loads the driver, notes that and keeps the driver loaded. `dlopen` calls
+/// this function, then jumps to the loader's `dlopen` with the returned mode.
 unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_void) -> Loading {
     let loading = Loading { loaders: loaders_load(), mode };
     // With RTLD_NOLOAD, the program only checks if the library is loaded.
@@ -36,24 +36,24 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
     }
     // A panic must not reach the program.
     let _ = catch_unwind(AssertUnwindSafe(|| missing_driver::note_load(file, caller)));
-    // The driver stays loaded after the program closes it, so that it is not reported as missing at
-    // the exit.
+    // Keeps the driver loaded after the program closes it. Otherwise the driver would be reported
+    // as missing at the exit.
     Loading { mode: mode | libc::RTLD_NODELETE, ..loading }
 }
 
-/// `dlopen`: notes that the program loads the driver.
+/// Exported `dlopen`. Notes that the program loads the driver.
 ///
-/// The loader's `dlopen` searches the folders that the calling library names, and finds the calling
-/// library by the return address. This function therefore jumps to the loader's `dlopen`, with the
-/// return address of the program's call and the mode that `loads` returns.
-// SAFETY: the function has the type of `dlopen`, and answers as it does.
+/// The loader's `dlopen` identifies the calling library by the return address, and searches the
+/// folders that this library names. The exported function therefore jumps to the loader's `dlopen`,
+/// with the return address of the program's call and the mode that `loads` returns.
+// SAFETY: the function has the signature and the contract of `dlopen`.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
     std::arch::naked_asm!(
         "push rdi",
         "push rsi",
-        // A call needs the stack at a multiple of 16.
+        // Aligns the stack to 16 bytes for the call.
         "sub rsp, 8",
         "mov rdx, [rsp + 24]",
         "call {loads}",

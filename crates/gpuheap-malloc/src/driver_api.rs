@@ -1,5 +1,5 @@
-//! The driver's functions, as the program calls them. A call by the runtime on behalf of
-//! `runtime_api` is passed on to the driver.
+//! Replacements of the driver's functions. Calls that the runtime makes for `runtime_api` are
+//! passed on to the driver.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -95,7 +95,7 @@ pub(crate) fn cuGetProcAddress_v2(
     code
 }
 
-/// Calls `serve`. If the runtime makes this call on behalf of `runtime_api`, returns `None`.
+/// Returns `None` if the runtime makes this call for `runtime_api`, else calls `serve`.
 fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
     if runtime_api::is_passing_on() { None } else { serve() }
 }

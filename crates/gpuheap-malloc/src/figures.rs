@@ -1,12 +1,12 @@
-//! Reports a heap's figures as figures of the driver's pool that the heap replaces.
+//! Converts a heap's figures to figures of the driver's pool that the heap replaces.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Error, Heap, Limits, Meter};
 
-/// Requested bytes of the allocations of `cuMemAlloc`, made without stream order. Figures of a pool
-/// exclude them, because the driver would not take them from a pool.
+/// Requested bytes of allocations without stream order, by `cuMemAlloc`. A pool's figures exclude
+/// these bytes, because the driver would not take them from a pool.
 #[derive(Default)]
 pub(crate) struct PlainBytes {
     live: AtomicU64,
@@ -38,8 +38,7 @@ impl PlainBytes {
         self.live.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts all freed memory of `cuMemAlloc` as returned to the driver, because the heap was
-    /// trimmed.
+    /// Counts all freed memory of `cuMemAlloc` as returned to the driver. Call it after a trim.
     pub(crate) fn trimmed(&self) {
         self.peak.store(self.live.load(Ordering::Relaxed), Ordering::Relaxed);
         self.is_trimmed.store(true, Ordering::Relaxed);
@@ -49,9 +48,9 @@ impl PlainBytes {
 /// High-water marks that the program can reset, and the soft limit that a release threshold
 /// replaces.
 pub(crate) struct Marks {
-    /// Soft limit of the heap as it was opened.
+    /// Soft limit with which the heap was opened.
     soft_limit: Option<u64>,
-    /// Meter since the last reset of the mark of used bytes; `None` before the first reset.
+    /// Meter since the program last reset the mark of used bytes; `None` before the first reset.
     used: Mutex<Option<Meter>>,
     /// Mark of reserved bytes since its last reset; `None` before the first reset.
     reserved: Mutex<Option<Reserved>>,
@@ -60,8 +59,8 @@ pub(crate) struct Marks {
 /// High-water mark of the heap's reserved bytes since the program reset the mark.
 #[derive(Clone, Copy)]
 struct Reserved {
-    /// The heap's own high-water mark at the reset. Once the heap's mark exceeds this value, it is
-    /// also the mark since the reset.
+    /// The heap's own high-water mark at the reset. Once the heap's mark exceeds this value, the
+    /// heap's mark counts for the time since the reset too.
     before: u64,
     /// Highest number of reserved bytes that a query found since the reset.
     seen: u64,
@@ -86,7 +85,7 @@ impl Marks {
         }
     }
 
-    /// Returns a heap's limits for a release threshold of the pool that the heap replaces.
+    /// Returns the heap's limits for a release threshold of the replaced pool.
     pub(crate) fn limits(&self, heap: &Heap, threshold: u64) -> Limits {
         let mut limits = heap.limits();
         limits.soft = match threshold {
@@ -107,7 +106,7 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// Reads the figures of the heap's stream-ordered allocations. The high-water marks are exact
-    /// while the bytes of the other allocations do not change.
+    /// only while the bytes of other allocations do not change.
     pub(crate) fn read(heap: &Heap, plain: &PlainBytes, marks: &Marks) -> Result<Figures, Error> {
         let usage = heap.usage()?;
         let live = plain.live.load(Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! The drop-in: a library that is preloaded into a CUDA program and serves its allocations from a
-//! heap of gpuheap.
+//! The drop-in: a library that is preloaded into a CUDA program and serves the program's
+//! allocations from heaps of gpuheap.
 //!
-//! The loader binds the program's calls of the functions in `table.rs` to this library. A program
-//! that looks up these functions gets this library's too, because it replaces `dlsym` and
-//! `cuGetProcAddress`. The library itself calls the driver's real functions (`real.rs`). All calls
-//! that the heap does not serve are passed on to the real functions.
+//! The loader binds the program's calls of the functions in `table.rs` to this library. The library
+//! also replaces `dlsym` and `cuGetProcAddress`, so a program that looks up these functions gets
+//! the library's versions. Calls that no heap serves are passed on to the real functions
+//! (`real.rs`).
 //!
 //! No code runs when the library is loaded. No panic reaches the program. In a forked child, every
 //! call is passed on.

@@ -1,5 +1,5 @@
-//! Message for programs that use CUDA without a driver. It lists the searched places, and the
-//! command that runs a program on the emulated driver. A process writes at most one message.
+//! Message for programs that use CUDA without a driver. The message lists the searched places, and
+//! the command that runs the program on the emulated driver. A process writes at most one message.
 
 use std::ffi::CStr;
 #[cfg(target_arch = "x86_64")]
@@ -65,7 +65,7 @@ pub(crate) fn report_at_exit() {
     }
 }
 
-/// Writes a message if a call of the runtime failed and made no context.
+/// Writes a message if a runtime call failed with `code` and made no context.
 pub(crate) fn report_no_context(code: CUresult) {
     if code.is_success() || SAID.load(Ordering::Relaxed) {
         return;

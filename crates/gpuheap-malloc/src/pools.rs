@@ -1,9 +1,9 @@
-//! Functions for the driver's pools that heaps replace.
+//! Figures and settings of the driver's pools that heaps replace.
 //!
-//! `cuMemAllocAsync` takes memory from the device's current pool. The drop-in serves these
-//! allocations from the heap. Figures of that pool therefore include the heap's bytes, and a trim
-//! of that pool flushes the heap. If the program allocates from the pool by its handle, the driver
-//! serves the memory and counts it in the driver's own figures.
+//! The driver's `cuMemAllocAsync` takes memory from the device's current pool. The drop-in serves
+//! these allocations from a heap. The pool's figures therefore include the heap's bytes, and a trim
+//! of the pool reclaims the heap's memory. If the program allocates by a pool's handle, the driver
+//! serves the memory and counts it in the pool's figures.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ use crate::figures::Figures;
 use crate::real;
 use crate::table::Out;
 
-/// Adds the heap's bytes to a pool's figure. The driver has written the figure to `value`.
+/// Adds the heap's bytes to a pool's figure. The driver has already written its figure to `value`.
 pub(crate) fn add_to_figure(
     pool: CUmemoryPool,
     attribute: Attribute,
@@ -35,10 +35,10 @@ pub(crate) fn add_to_figure(
     added.err().unwrap_or(CUresult::SUCCESS)
 }
 
-/// Changes the heap after the program set an attribute of the pool that the heap replaces. Resets a
-/// mark, or sets the soft limit to a release threshold. If the threshold is 0 (the driver's
-/// default) or unbounded, the heap keeps the limit that it was opened with. The driver has already
-/// read the attribute from `value`.
+/// Applies an attribute of the replaced pool to the heap: resets a mark, or sets the soft limit to
+/// a release threshold. If the threshold is 0 (the driver's default) or unbounded, restores the
+/// soft limit with which the heap was opened. The driver has already applied the attribute to its
+/// pool.
 pub(crate) fn set_attribute(
     pool: CUmemoryPool,
     attribute: Attribute,
@@ -64,7 +64,7 @@ pub(crate) fn set_attribute(
 }
 
 /// Returns the heap's cached memory above `keep` bytes to the driver. The driver has already
-/// trimmed the pool that the heap replaces.
+/// trimmed the replaced pool.
 pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
     let Some(served) = served(pool) else { return CUresult::SUCCESS };
     let trimmed = match keep as u64 {

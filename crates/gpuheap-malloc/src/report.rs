@@ -16,8 +16,8 @@ use crate::resets::{self, Resets};
 use crate::settings::{self, Report};
 use crate::unserved::Account;
 
-/// Function that the loader calls at the exit, after the program's exit handlers and the
-/// destructors of its libraries.
+/// Exit handler. The loader calls it after the program's exit handlers and the destructors of the
+/// program's libraries.
 #[used]
 // SAFETY: the section holds functions without arguments. The loader calls them at the exit.
 #[unsafe(link_section = ".fini_array")]

@@ -10,7 +10,7 @@ use gpuheap_driver::CUdevice;
 #[derive(Clone, Default)]
 pub(crate) struct Resets {
     pub(crate) resets: u64,
-    /// Number of heaps that ended. A reset of a device without a heap is not counted here.
+    /// Number of heaps that ended with a reset. A reset of a device without a heap does not count.
     pub(crate) heaps: u64,
     pub(crate) allocations: u64,
     /// Highest number of live bytes in any one heap.
@@ -21,8 +21,8 @@ pub(crate) struct Resets {
     pub(crate) lost: u64,
     /// Bytes of the lost allocations, as requested.
     pub(crate) lost_bytes: u64,
-    /// Places of the allocations that were lost in the last reset with live memory. `None` if
-    /// backtraces are not recorded.
+    /// Places of the allocations that the last reset with live memory lost. `None` if backtraces
+    /// are not recorded.
     pub(crate) leaks: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
-/// Adds the account of a heap. The heap is about to end, because its device is reset.
+/// Adds the account of a heap that a reset of its device is about to end.
 pub(crate) fn add(device: CUdevice, heap: &Heap) {
     let Ok(usage) = heap.usage() else { return };
     let live = usage.stats.live_allocations;

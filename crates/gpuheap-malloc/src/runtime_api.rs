@@ -1,7 +1,7 @@
-//! The runtime's functions, as the program calls them.
+//! Replacements of the runtime's functions.
 //!
-//! The runtime records the last error of each thread. If a function here fails, it therefore also
-//! makes a call of the runtime that fails with the same code.
+//! The runtime records each thread's last error. A replacement that fails therefore also makes a
+//! runtime call that fails with the same code.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
@@ -22,8 +22,8 @@ thread_local! {
     static PASSING_ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns `true` while this thread passes on a call to the runtime. Calls of the driver that the
-/// runtime then makes are passed on too.
+/// Returns `true` while this thread passes on a call to the runtime. Driver calls that the runtime
+/// makes meanwhile are passed on too.
 pub(crate) fn is_passing_on() -> bool {
     PASSING_ON.get()
 }
@@ -112,8 +112,8 @@ pub(crate) fn cudaDeviceReset() -> CUresult {
     pass_on(real::cudaDeviceReset)
 }
 
-/// Calls `serve` with a context current. If the thread has no context, a call of the runtime first
-/// makes a context current.
+/// Calls `serve`. If the thread has no current context, lets the runtime create one and calls
+/// `serve` again.
 fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     serve().or_else(|| {
         if devices::current_context().is_some() {
@@ -129,7 +129,7 @@ fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     })
 }
 
-/// Makes the runtime fail for lack of memory, with a request larger than the memory of any device.
+/// Makes the runtime fail for lack of memory, by a request larger than any device's memory.
 fn fail_for_memory() -> CUresult {
     let mut address: CUdeviceptr = 0;
     // SAFETY: the pointer is valid until the call returns.
@@ -138,7 +138,7 @@ fn fail_for_memory() -> CUresult {
     CUresult::ERROR_OUT_OF_MEMORY
 }
 
-/// Makes the runtime fail with the error for a free of memory that is not allocated.
+/// Makes the runtime fail as for a free of memory that is not allocated.
 fn fail_for_address() -> CUresult {
     let _ = pass_on(|| real::cudaFree(NO_ALLOCATION));
     CUresult::ERROR_INVALID_VALUE

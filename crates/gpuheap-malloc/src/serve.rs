@@ -28,7 +28,7 @@ impl Order {
     }
 }
 
-/// `true` once a stream began to capture a graph. While it is `false`, no call queries streams for
+/// `true` once any stream has begun to capture a graph. Until then, no call queries streams for
 /// captures.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
@@ -47,13 +47,13 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
             let served = devices::current_heap()?;
             (served, served.plain.raw())
         }
-        // In a capture, an allocation becomes a node of the graph, so the driver makes it.
+        // In a capture, an allocation becomes a node of the graph, so the driver has to make it.
         Order::Stream(stream) if is_capturing(stream) => return None,
         Order::Stream(stream) => (devices::heap_of_stream(stream)?, stream),
     };
     let is_plain = order.is_plain();
     let allocate = || served.allocate(bytes as u64, stream, is_plain, pointer);
-    // A panic of the heap is a bug. The driver then serves the call.
+    // If the heap panics, which is a bug, the driver serves the call.
     let address = match catch_unwind(AssertUnwindSafe(allocate)).ok()? {
         Ok(address) => address,
         Err(failure) if is_out_of_memory(&failure, bytes, served) => {
@@ -114,8 +114,8 @@ fn wait_for_plain(served: &Served) -> Result<(), gpuheap::Error> {
     if is_done { Ok(()) } else { served.plain.synchronize() }
 }
 
-/// Frees memory; `None` if the memory is not from a heap. The call is then passed on. The program
-/// has ordered its work on the memory before the free, as CUDA requires.
+/// Frees memory. Returns `None` if the memory is not from a heap and the call is to be passed on.
+/// The program has ordered its work on the memory before the free, as CUDA requires.
 pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
     if address == 0 {
         return None;
@@ -124,8 +124,8 @@ pub(crate) fn free(address: CUdeviceptr, order: Order) -> Option<CUresult> {
         served.find(address, order.is_plain()).map(|allocation| (served, allocation))
     });
     let Some((served, allocation)) = found else {
-        // If `address` is an allocation of the driver that a heap holds, a free by the driver would
-        // free memory of the heap.
+        // If a heap holds `address` as an allocation of the driver, a free by the driver would free
+        // the heap's memory.
         let is_heaps = devices::all().any(|served| served.heap.holds(address));
         return is_heaps.then(|| {
             counts::count_refused_free();
@@ -177,8 +177,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream. So this function allocates a
-    // byte and frees it: `cuMemFree` waits too, and obeys the capture's mode.
+    // A wait for the context would break a capture on another stream. An allocation of a byte and
+    // its free wait too: `cuMemFree` waits, and obeys the capture's mode.
     let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
@@ -217,8 +217,8 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
     Some(written.err().unwrap_or(CUresult::SUCCESS))
 }
 
-/// Announces the end of a stream to the heaps. Returns `false` if a heap still needs the stream, so
-/// it must not be destroyed.
+/// Announces the end of a stream to the heaps. Returns `false` if a heap still needs the stream.
+/// The stream must then not be destroyed.
 pub(crate) fn announce_end(stream: CUstream) -> bool {
     devices::all().all(|served| {
         let announce = || {
@@ -227,15 +227,15 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
                     .into_iter()
                     .all(|is_plain| served.table(is_plain).stream_ended(raw(stream)).is_ok())
         };
-        // The end of a capturing stream cannot be announced. If work on the stream failed, the
+        // The announcement fails if the stream is capturing. If work on the stream failed, only the
         // first attempt may fail.
         announce() || (served.heap.retire_all().is_ok() && announce())
     })
 }
 
-/// Refuses a handle for other processes, if a heap has the memory; else returns `None`. The
-/// driver's handle would share the heap's whole allocation, and not only the program's block.
-/// Writes the reason once for the process.
+/// Refuses a handle for other processes if a heap has the memory, else returns `None`. The driver's
+/// handle would share the heap's whole allocation, not only the program's block. Writes the reason
+/// once per process.
 pub(crate) fn refuse_handle(pointer: CUdeviceptr) -> Option<CUresult> {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !devices::all().any(|served| served.find(pointer, true).is_some()) {

@@ -11,8 +11,8 @@ use crate::settings;
 /// Kind of memory that no heap serves.
 #[derive(Clone, Copy)]
 pub(crate) enum Foreign {
-    /// Memory from a call that heaps usually serve. The call was made in a context of the program's
-    /// own, on a stream that is capturing a graph, or after the heap refused the request.
+    /// Memory from a call that heaps usually serve. The call was made in a context that the program
+    /// made itself, on a stream that is capturing a graph, or after the heap refused the request.
     Unserved,
     Managed,
     Pitched,
@@ -45,7 +45,7 @@ static COUNTS: [Counts; NAMES.len()] =
 /// 0.
 pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     if code.is_success() {
-        // Reads the settings now: at the exit, the program may have changed its environment.
+        // Reads the settings now, because the program may change its environment before the exit.
         let _ = settings::get();
         let counts = &COUNTS[kind as usize];
         counts.times.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,4 @@
-/* Calls a function that dlsym found in a library, before and after the library is closed. The
- * function belongs to the drop-in. */
+/* Calls the drop-in's function that dlsym found, before and after its library is closed. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -96,7 +96,7 @@ static void limit(void) {
   CHECK(cuMemFree_v2(address));
 }
 
-/* Work on a stream that blocks until `released` is posted. */
+/* Stream work that blocks until `released` is posted. */
 static sem_t released;
 static volatile int done;
 
@@ -217,7 +217,7 @@ static void own_context(void) {
   CHECK(cuMemFree_v2(address));
 }
 
-/* Allocates in the primary context and in a context of the program's own. Frees memory of each
+/* Allocates in the primary context and in a context that the program made. Frees memory of each
  * context while the other context is current. */
 static void contexts(void) {
   context primary, own;
@@ -259,7 +259,7 @@ static void foreign(void) {
   printf("too large: %d\n", cuMemAllocManaged(&managed, 0, 1));
 }
 
-/* Reads a pool's figure through each way in which a program can find the function. */
+/* Reads a pool's figure through each way to look up the function. */
 static void pool_ways(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW), *pool;
   int (*ways[3])(void *, int, void *) = {cuMemPoolGetAttribute, NULL, NULL}, status;

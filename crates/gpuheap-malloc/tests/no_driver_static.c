@@ -1,5 +1,5 @@
-/* Contains the runtime in the program, as nvcc links it. The drop-in sees only the runtime's
- * search for the driver. */
+/* Links the runtime statically, as nvcc does. The drop-in sees only how the runtime loads the
+ * driver. */
 #include "no_driver_runtime.c"
 
 #include "no_driver.c"

@@ -1,5 +1,4 @@
-/* Searches for CUDA like a program for which CUDA is optional. It is not linked with a library
- * of CUDA. */
+/* Looks for CUDA like a program for which CUDA is optional. The program is not linked with CUDA. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

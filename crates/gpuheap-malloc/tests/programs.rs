@@ -1,5 +1,5 @@
-//! Runs C programs that do not call gpuheap under the drop-in, on the emulated device with its
-//! checks on. Needs a C compiler: `CC`, else `cc`.
+//! Runs C programs under the drop-in, on the emulated device with its checks on. The programs do
+//! not call gpuheap. Needs a C compiler: `CC`, else `cc`.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::path::{Path, PathBuf};
@@ -228,8 +228,8 @@ fn missing_driver_is_reported_once() {
             let printed = String::from_utf8(output.stdout).unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(printed, "35 35, last 0\n", "{said}");
-            // If a driver exists elsewhere, the program could still load it, so the message waits
-            // for the exit. An abort has no exit.
+            // If a driver exists elsewhere, the program could still load it, so the message is
+            // written at the exit. An abort skips the exit.
             let is_deferred = has_driver() && is_static && end == "aborts";
             assert_eq!(said.matches("gpuheap: ").count(), usize::from(!is_deferred), "{said}");
             if is_deferred {
@@ -473,8 +473,8 @@ fn each_device_has_a_heap() {
     let devices = "256MiB,256MiB";
     let (_, said) = Run::runtime("devices").with("GPUHEAP_EMULATED_DEVICE", devices).always().get();
     assert!(said.contains("cuda:0: all allocations were freed\n  allocated 2 times"), "{said}");
-    // If the process sees two devices, the pool is `split`. It takes segments of 20 MiB that peers
-    // can access.
+    // If the process sees two devices, the pool is `split`. The pool takes segments of 20 MiB that
+    // peers can access.
     assert_eq!(said.matches("taken from the device 20 MiB at most").count(), 2, "{said}");
     assert!(said.contains("cuda:1: 1 allocation is live, 2 MiB\n  allocated 2 times"), "{said}");
 }
@@ -547,8 +547,8 @@ impl Run {
     }
 
     /// Runs the program, which must succeed. Returns its output, and its messages on stderr with N
-    /// for the process id. Leaves out messages of the emulated driver's checks about the program's
-    /// own wrong frees.
+    /// for the process id. Leaves out the emulated driver's messages about the program's wrong
+    /// frees.
     fn get(mut self) -> (String, String) {
         let output = self.0.output().unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();

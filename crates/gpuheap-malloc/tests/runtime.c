@@ -151,8 +151,7 @@ static void pools(void) {
   print_used("with the driver's own", pool);
   CHECK(cudaFreeAsync(others, made));
   CHECK(cudaFreeAsync(second, made));
-  /* The stream is now known in the heap's tables of both kinds of memory, so its end is
-   * announced to both tables. */
+  /* Both of the heap's tables now know the stream, so its end is announced to both tables. */
   CHECK(cudaFreeAsync(plain, made));
   CHECK(cudaStreamSynchronize(made));
   CHECK(cudaMemPoolTrimTo(pool, 0));
@@ -243,7 +242,7 @@ static void device_limits(void) {
   printf("after a trim: %d %d\n", figure(pools[0], RESERVED) > 0, figure(pools[1], RESERVED) > 0);
 }
 
-/* Allocates and frees in a loop. The process ends meanwhile. */
+/* Allocates and frees in a loop until the process ends. */
 static void *forever(void *unused) {
   for (;;) {
     void *memory;
