@@ -1,4 +1,4 @@
-//! Calls: stacks that differ in the frames of the program's own code.
+//! Calls: allocation stacks, reduced to the frames of the program's own code.
 
 use gpuheap_trace::{Frame, Op, Trace};
 use rustc_hash::FxHashMap;
@@ -29,7 +29,7 @@ impl<'t> Calls<'t> {
                 let places = own.iter().map(|frame| std::ptr::from_ref(*frame).addr());
                 *numbers.entry(places.collect()).or_insert_with(|| {
                     frames.push(own);
-                    // A trace has fewer stacks than 32 bits can count.
+                    // The number of stacks fits in 32 bits.
                     frames.len() as u32 - 1
                 })
             });
@@ -41,12 +41,12 @@ impl<'t> Calls<'t> {
         self.frames.len()
     }
 
-    /// Returns the number of the call that allocated a block; `None` without a stack.
+    /// Returns the index of the call that allocated a block; `None` without a stack.
     pub(crate) fn of(&self, block: &Block) -> Option<u32> {
         self.of_stack(self.trace.events()[block.from as usize].stack)
     }
 
-    /// Returns the number of a stack's call; `None` without a stack.
+    /// Returns the index of a stack's call; `None` without a stack.
     pub(crate) fn of_stack(&self, stack: u32) -> Option<u32> {
         self.of_stack.get(&stack).copied()
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::report::Report;
 use crate::text::{WIDTH, others};
 
-/// Rows of a table. Further rows are summed up.
+/// Number of rows of a long table. One more row sums up the others.
 const ROWS: usize = 12;
 
 /// Memory of a site in two recordings, bytes.

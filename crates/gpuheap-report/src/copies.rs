@@ -20,7 +20,7 @@ pub struct CopySite {
     pub bytes: u64,
     /// Time in the calls, nanoseconds.
     pub call_ns: u64,
-    /// Number of uploads of data that the site uploaded before.
+    /// Number of uploads whose data the site had uploaded before.
     pub repeated: u64,
     /// Bytes of these uploads.
     pub repeated_bytes: u64,

@@ -7,27 +7,27 @@ use crate::calls::Calls;
 use crate::holders::thread_name;
 use crate::ledger::{Block, Ledger};
 
-/// Number of parts that a recording is divided into, with equally many events in each. A training
-/// run of five epochs still has a rise in most parts. With more parts, a part of a short recording
-/// would be shorter than one step. Memory that is freed in each step would then have a floor above
-/// zero.
+/// Number of parts of a recording, with equally many events each. With 8 parts, a training run of
+/// five epochs still rises in most of them. With more, a part of a short recording could be shorter
+/// than a step, and memory that each step frees would count as growth.
 pub const PARTS: usize = 8;
 /// Number of parts at the start that do not count, because programs load their model there.
 pub const WARM_UP: usize = 2;
-/// Minimum number of rises of a site that grows steadily. The maximum is `PARTS - WARM_UP`.
+/// Minimum number of rises of a site that grows steadily, of `PARTS - WARM_UP` possible rises.
 const STEADY: usize = 4;
 
-/// A site whose memory grew. The floor of a part is the least memory that the site held there.
-/// Memory that is freed in each step of a program is not in the floor.
+/// A site whose memory grew. The floor of a part is the least memory that the site held during the
+/// part. It excludes memory that each step of the program frees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
     /// Name of the site.
     pub site: String,
-    /// Thread whose blocks and events the floors count; `None` for all threads.
+    /// The thread that the floors describe, by its own blocks and events; `None` for all threads
+    /// together.
     pub thread: Option<String>,
-    /// Stack that gained the most at this site: its frames in the program's own code, innermost
-    /// first. Empty without stacks.
+    /// Frames of the stack that gained the most at this site, only in the program's own code,
+    /// innermost first. Empty without stacks.
     pub frames: Vec<String>,
     /// Floor of the site in each part of the recording, bytes.
     pub floors: [u64; PARTS],
@@ -53,7 +53,8 @@ impl Growth {
         gained(&self.floors)
     }
 
-    /// Returns the number of parts after the warm-up with a higher floor than the part before.
+    /// Returns the number of parts after the warm-up whose floor is higher than the previous
+    /// part's.
     pub fn rises(&self) -> usize {
         rises(&self.floors)
     }
@@ -78,10 +79,11 @@ fn is_steady(floors: &Floors) -> bool {
     rises(floors) >= STEADY && floors[WARM_UP - 1..PARTS - 1].is_sorted()
 }
 
-/// Returns the sites that grew after the warm-up: steady sites first, then by bytes. A thread that
-/// runs only for a while grows in few parts of all events. If one thread gained at least half of a
-/// site's bytes, and grew steadily in the parts of its own events, that thread's floors count. No
-/// site is steady if the recording has segments of a pool in place of its blocks (`has_blocks`).
+/// Returns the sites that grew after the warm-up: steady sites first, then by gained bytes. If
+/// threads run one after another, a site of one thread grows in only a few parts of the recording.
+/// So if one thread gained at least half of a site's bytes, steadily over its own events, the
+/// floors describe that thread. If `has_blocks` is `false`, the recording has segments of a pool in
+/// place of its blocks, and no site is steady.
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,
@@ -89,7 +91,7 @@ pub(crate) fn growing(
     has_blocks: bool,
 ) -> Vec<Growth> {
     let of_site = |block: &Block| Some(block.site);
-    // Floors of each site, and the thread whose blocks they count.
+    // For each site: the thread that its floors describe (`None` for all threads), and the floors.
     let mut found: FxHashMap<u32, (Option<u32>, Floors)> = series(trace, ledger, false, of_site)
         .into_iter()
         .map(|series| (series.key, (None, series.floors)))
@@ -150,7 +152,7 @@ pub(crate) fn growing(
     found
 }
 
-/// Floors of one thread's blocks with one key.
+/// Floors of the blocks with one key, of one thread or of all threads.
 struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.
@@ -170,7 +172,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Counts an event. If it begins a part, the floors of that part begin with the live bytes.
+    /// Counts an event. If the event begins a part, sets the part's floors to the live bytes.
     fn advance(&mut self, live: &[u64], found: &mut [Series]) {
         while self.part < PARTS
             && self.events >= PARTS
@@ -185,7 +187,7 @@ impl Clock {
     }
 }
 
-/// Returns the floors of the blocks with each key, of each thread or of all threads. The floors are
+/// Returns the floors for each key, or with `by_thread` for each key and thread. The floors are
 /// zero if there are fewer events than parts.
 fn series(
     trace: &Trace,

@@ -40,7 +40,7 @@ pub(crate) fn by_thread(trace: &Trace, ledger: &Ledger, events: u32) -> Vec<Hold
         return Vec::new();
     }
     let blocks = ledger.live(events).map(|block| (block.thread, block.bytes));
-    // A thread may end after the last event.
+    // At the end of the recording, threads that ended after the last event count as ended too.
     let time_ns = match trace.events().get(events as usize) {
         Some(_) => trace.events()[..events as usize].last().map_or(0, |event| event.time_ns),
         None => u64::MAX,
@@ -85,7 +85,7 @@ pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
 }
 
 /// Returns the ended threads whose blocks are live after the first `events` events, most bytes
-/// first. `None` if the recording does not have the ends of threads.
+/// first. `None` if the format does not record the ends of threads.
 pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Vec<Holder>> {
     trace.recording()?;
     let mut has_pool = FxHashMap::default();
@@ -103,12 +103,12 @@ pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> O
     Some(Holder::sums(blocks, |thread| thread_name(trace, thread, u64::MAX)))
 }
 
-/// Returns `true` if a thread ended by this time, and before its process.
+/// Returns `true` if a thread other than the main thread ended by this time.
 fn has_ended(thread: &ThreadInfo, time_ns: u64) -> bool {
     !thread.is_main && thread.ended_ns.is_some_and(|ended| ended <= time_ns)
 }
 
-/// A stack and a thread, with the memory that they keep.
+/// Live memory that one thread allocated from one stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptStack {

@@ -1,4 +1,4 @@
-//! Reports as JSON. Names are stable: fields are added, and none is removed.
+//! Reports as JSON. Fields may be added, but none is renamed or removed.
 
 use gpuheap_trace::Holder;
 use serde::Serialize;

@@ -36,7 +36,7 @@ pub(crate) struct Block {
     pub(crate) until: u32,
 }
 
-/// Divisor: a recording has lines if more than a tenth of its bytes have stacks.
+/// Sites are lines if more than `1 / LEAST_STACKS` of the allocated bytes have stacks.
 const LEAST_STACKS: u128 = 10;
 
 /// [`Block::until`] of a block that is never freed.
@@ -69,7 +69,7 @@ impl Ledger {
             SiteKind::Line => sites.of_size(bytes, ", no stack"),
             SiteKind::Size => sites.of_size(bytes, ""),
         };
-        // A trace has fewer events than 32 bits can count.
+        // The number of events fits in 32 bits.
         for (index, event) in (0_u32..).zip(trace.events()) {
             match event.op {
                 Op::Allocate { bytes, .. } => blocks.push(Block {
@@ -94,8 +94,8 @@ impl Ledger {
     }
 }
 
-/// Returns the kind of sites: lines if enough of the allocated bytes have stacks. In PyTorch, the
-/// backward pass runs in a native thread, so half of a training's bytes have no Python stack.
+/// Returns the kind of sites: lines if enough of the allocated bytes have stacks. PyTorch runs the
+/// backward pass in a native thread, so half of a training run's bytes have no Python stack.
 fn site_kind(trace: &Trace) -> SiteKind {
     let (mut all, mut with_stack) = (0_u128, 0_u128);
     for event in trace.events() {
@@ -135,7 +135,7 @@ impl Sites {
     }
 
     fn named(&mut self, name: String) -> u32 {
-        // A trace has at most as many sites as allocations, and 32 bits can count these.
+        // There are at most as many sites as allocations, so their number fits in 32 bits.
         let next = self.names.len() as u32;
         *self.numbers.entry(name).or_insert_with_key(|name| {
             self.names.push(name.clone());

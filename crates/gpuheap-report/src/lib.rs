@@ -1,6 +1,6 @@
 //! Reports of recorded GPU allocations: the holders of memory at a moment, lines that grow, blocks
-//! that are left, and blocks that are allocated and freed at once. This crate has no code of CUDA
-//! and needs no GPU.
+//! that are left, and blocks that are allocated and freed at once. This crate has no CUDA code and
+//! needs no GPU.
 //!
 //! ```
 //! use gpuheap_report::{At, Report, text};

@@ -38,7 +38,7 @@ pub(crate) fn events_until(trace: &Trace, summary: &Summary, at: At) -> Result<u
 /// Returns the number of events up to the peak.
 pub(crate) fn peak(trace: &Trace, summary: &Summary) -> u32 {
     match summary.peak_event {
-        // An event's index has at most 32 bits, like the number of events.
+        // The number of events fits in 32 bits, so an event's index does too.
         Some(index) => index as u32 + 1,
         None => trace.reconstructed_events() as u32,
     }

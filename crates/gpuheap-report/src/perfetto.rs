@@ -16,7 +16,7 @@ const BOUNDS: Bounds = Bounds { moments: 20_000, blocks: 2_000_000 };
 /// Number of sites with a track.
 const SITES: usize = 15;
 
-/// Renders trace events as JSON: for each device a track of live bytes, a track for each of the
+/// Renders trace events as JSON. Each device has a track of live bytes, a track for each of its
 /// heaviest sites, and a track of the bytes that the allocator held. Failed requests and ends of
 /// threads are instants.
 pub fn render(traces: &[Trace]) -> String {
@@ -27,7 +27,7 @@ pub fn render(traces: &[Trace]) -> String {
     format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{}]}}\n", events.0)
 }
 
-/// Text of the events, separated by commas. JSON values of all events took ten times the memory.
+/// The events as JSON text, separated by commas. As JSON values, they took ten times the memory.
 #[derive(Default)]
 struct Events(String);
 
@@ -89,7 +89,7 @@ fn add_trace(events: &mut Events, process: u64, trace: &Trace) {
             "ts": micros(event.time_ns), "args": { "site": (event.stack != 0).then(|| trace.site(event.stack)) },
         }));
     }
-    // A trace has fewer threads than 32 bits can count.
+    // The number of threads fits in 32 bits.
     for thread in 0..trace.threads().map_or(0, <[u64]>::len) as u32 {
         let name = thread_name(trace, thread, u64::MAX);
         events.push(&json!({

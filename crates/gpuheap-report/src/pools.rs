@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ledger::Ledger;
 
-/// Segments of the driver that the pools of frameworks hold at one moment, and the blocks in them.
+/// Segments that frameworks' pools hold at one moment, and the blocks in them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pools {
@@ -88,12 +88,12 @@ impl Pools {
         self.segments.iter().map(|segment| segment.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes of segments that hold blocks.
+    /// Returns the live bytes of blocks in all segments.
     pub fn used_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.used).fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes that belong to no framework.
+    /// Returns the live bytes that belong to no framework.
     pub fn outside_bytes(&self) -> u64 {
         self.outside.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add)
     }

@@ -1,4 +1,4 @@
-//! Memory by range: ranges are sections that the program named with NVTX.
+//! Memory by range. A range is a section of the program that it named with NVTX.
 
 use gpuheap_trace::{Op, Trace};
 use rustc_hash::FxHashMap;
@@ -24,13 +24,13 @@ pub struct RangeMemory {
     pub left_bytes: u64,
 }
 
-/// Returns the memory of each range's name, highest peak first.
+/// Returns an entry for each name of ranges, highest peak first.
 pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     let live = Maxima::new(trace);
     let mut names: FxHashMap<&str, usize> = FxHashMap::default();
     let mut found: Vec<RangeMemory> = Vec::new();
-    // End of the events that are already counted for a name and a thread, so that nested ranges
-    // count once. `None` stands for all threads.
+    // For each name and thread, the end of the events that are already counted, so that nested
+    // ranges count once. Thread `None` stands for all threads.
     let mut counted: FxHashMap<(usize, Option<u32>), usize> = FxHashMap::default();
     for range in trace.ranges() {
         let at = *names.entry(&range.name).or_insert(found.len());
@@ -68,7 +68,7 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
                 row.left_bytes = row.left_bytes.saturating_add(bytes);
             }
         }
-        // The records of folded pairs follow an event of the range.
+        // A folded pair counts if at least one event of the range precedes it.
         let until_event = |event: usize| trace.folded().partition_point(|one| one.before <= event);
         for folded in &trace.folded()[until_event(first)..until_event(end).max(until_event(first))]
         {
@@ -90,9 +90,9 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     found
 }
 
-/// Live bytes after each number of events, with their maximum in any section.
+/// Tree of the live bytes after each event. It yields the maximum of any section.
 struct Maxima {
-    /// Leaves from `half` on; each inner node is the larger of its two children.
+    /// The leaves begin at index `half`. Each inner node is the larger of its two children.
     nodes: Vec<u64>,
     half: usize,
 }

@@ -45,7 +45,7 @@ pub struct Report {
     pub held_by_kind: Vec<Holder>,
     /// Frameworks' pools at that moment; `None` if the recording has no blocks of pools.
     pub pools: Option<Pools>,
-    /// Frameworks whose pools took memory, although their blocks were not recorded.
+    /// Frameworks whose pools took memory, but whose blocks were not recorded.
     pub unrecorded_pools: Vec<&'static str>,
     /// Sites of the blocks that are live at the end, most bytes first. Blocks of NVIDIA's libraries
     /// are left out.
@@ -143,7 +143,7 @@ impl Report {
         })
     }
 
-    /// Returns the device's limit, set by `gpuheap run --limit`, bytes; `None` without a limit.
+    /// Returns the device's limit in bytes, set by `gpuheap run --limit`; `None` without a limit.
     pub fn limit(&self) -> Option<u64> {
         self.recording.as_ref()?.device(self.device?)?.limit
     }

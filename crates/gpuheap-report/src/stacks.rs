@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::ledger::{Block, Ledger, SiteKind};
 use crate::moment::{At, events_until};
 
-/// Bytes by stack. Without recorded stacks, the blocks' size stands for the stack.
+/// Bytes by stack. If the recording has no stacks, a block's size stands for its stack.
 struct Weights<'t> {
     trace: &'t Trace,
     ledger: &'t Ledger,

@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::calls::Calls;
 use crate::ledger::{Ledger, NEVER};
 
-/// Maximum number of allocations of a thread while its temporary block is live. An operation with
-/// one work area allocates its result in this time.
+/// Maximum number of allocations that a thread makes while its temporary block is live. It is 1,
+/// because an operation may allocate its result while its work area is live.
 const BETWEEN: u64 = 1;
 
 /// Temporary allocations of a site.
@@ -39,8 +39,9 @@ struct Sum {
     left: u64,
 }
 
-/// Returns the sites with temporary allocations, by caller, most allocations first. Leaves out the
-/// callers that left more blocks than they freed at once: reuse of a buffer is no remedy there.
+/// Returns the sites with temporary allocations, by caller, most allocations first. Leaves out a
+/// caller if it left at least as many blocks as it made temporary allocations: reusing a buffer
+/// would not help it.
 pub(crate) fn temporary(trace: &Trace, ledger: &Ledger, calls: &Calls<'_>) -> Vec<Temporary> {
     let mut allocated = vec![0_u64; trace.threads().map_or(1, <[u64]>::len)];
     let mut at: Vec<u64> = vec![0; ledger.blocks.len()];

@@ -11,13 +11,14 @@ use crate::report::Report;
 
 /// Width of a terminal, in columns.
 pub(crate) const WIDTH: usize = 80;
-/// Rows of a table. Further rows are summed up.
+/// Number of rows of a long table. One more row sums up the others.
 const ROWS: usize = 8;
-/// Number of stacks that are shown.
+/// Maximum number of stacks shown.
 const STACKS: usize = 3;
-/// Number of frames of a stack that are shown.
+/// Maximum number of frames shown of a stack.
 const FRAMES: usize = 4;
-/// Number of rows of growth if no site grows steadily. Such rows are rarely a leak.
+/// Maximum number of rows of growth if no site grows steadily, because such sites are rarely a
+/// leak.
 const UNSTEADY_ROWS: usize = 3;
 
 /// Renders a report.
@@ -146,7 +147,7 @@ fn add_held(text: &mut String, report: &Report) {
     }
 }
 
-/// Adds the segments that contain the blocks of pools, and the memory that belongs to no framework.
+/// Adds the segments of pools with the blocks in them, and the memory that belongs to no framework.
 fn add_pools(text: &mut String, report: &Report) {
     let Some(pools) = &report.pools else { return };
     add_line!(text, "\nWhich memory of the driver holds these blocks?");
@@ -275,7 +276,7 @@ fn add_holders(text: &mut String, holders: &[Holder], total: u64, heading: &str)
     }
 }
 
-/// Adds the ranges that the program named, if it named some.
+/// Adds the ranges that the program named.
 fn add_ranges(text: &mut String, report: &Report) {
     if report.ranges.is_empty() {
         return;
@@ -463,7 +464,7 @@ fn add_copies(text: &mut String, report: &Report) {
     }
 }
 
-/// Adds a blank line before a table, unless the table follows its question.
+/// Adds a blank line before a table, unless the question is directly above it.
 fn add_gap(text: &mut String) {
     let section = text.rfind("\n\n").map_or(&**text, |at| &text[at + 2..]);
     if section.trim_end().contains('\n') {
@@ -478,12 +479,13 @@ fn site_heading(report: &Report) -> &'static str {
     }
 }
 
-/// Returns the number of rows to show of `all`. A single further row is shown, not summed up.
+/// Returns how many of `all` rows to show. If one row would be left over, shows it too, because its
+/// sum takes a row as well.
 fn rows(all: usize) -> usize {
     if all <= ROWS + 1 { all } else { ROWS }
 }
 
-/// Returns the name of the row that sums up further rows.
+/// Returns the name of the row that sums up `rows` others.
 pub(crate) fn others(rows: usize) -> String {
     count(rows as u64, "other")
 }

@@ -1,4 +1,5 @@
-//! View of a trace for charts: some thousand moments, and the blocks that are live at one of them.
+//! View of a trace for charts: a bounded number of moments, and the blocks that are live at any of
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,13 +12,14 @@ use crate::ledger::{Block, Ledger};
 pub(crate) struct Bounds {
     /// Maximum number of moments, in addition to the peak and the failed requests.
     pub(crate) moments: usize,
-    /// Maximum number of blocks. A view with more blocks gets fewer moments.
+    /// Maximum number of blocks. If a view has more blocks, it gets fewer moments.
     pub(crate) blocks: usize,
 }
 
 /// Maximum number of failed requests in a view. Programs that retry in a loop have many.
 const FAILURES: usize = 100;
-/// Minimum number of moments. At this number, the smallest blocks are left out instead.
+/// Minimum number of moments. If even such a view has too many blocks, its smallest blocks are left
+/// out.
 const FEWEST: usize = 64;
 
 /// Moment of a view: the state after a number of events.
@@ -38,7 +40,7 @@ pub(crate) struct Moment {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) moments: Vec<Moment>,
-    /// Allocations that are live at one moment or more.
+    /// Allocations that are live at least at one moment.
     pub(crate) blocks: Vec<u32>,
     /// Number and bytes of blocks that were left out, although they are live at a moment.
     pub(crate) left_out: (u64, u64),
@@ -90,12 +92,12 @@ impl View {
     pub(crate) fn span(&self, block: &Block) -> (u32, u32) {
         let from = self.moments.partition_point(|moment| moment.events <= block.from);
         let until = self.moments.partition_point(|moment| moment.events <= block.until);
-        // A view has fewer moments than 32 bits can count.
+        // The number of moments fits in 32 bits.
         (from as u32, until as u32)
     }
 
-    /// Returns the sites with the most bytes over the moments, each with its live bytes at all
-    /// moments. At most `most` sites are returned, and the sum of the other sites last.
+    /// Returns the `most` heaviest sites over all moments, each with its live bytes at each moment.
+    /// If there are more sites, the last entry is their sum.
     pub(crate) fn by_site(&self, ledger: &Ledger, most: usize) -> Vec<(String, Vec<u64>)> {
         let blocks = || {
             self.blocks.iter().map(|&allocation| {
@@ -135,14 +137,14 @@ impl View {
         names.into_iter().zip(rows).collect()
     }
 
-    /// Returns the ranges that the recorded allocator held at one moment or more. Empty if the
+    /// Returns the ranges that the recorded allocator held at least at one moment. Empty if the
     /// recording has no segments.
     pub(crate) fn ranges(&self, trace: &Trace) -> Vec<HeldRange> {
         let Some(mut taken) = Taken::after(trace, 0) else { return Vec::new() };
         let moment = |events: usize| {
             self.moments.partition_point(|moment| (moment.events as usize) <= events) as u32
         };
-        // Starts of the ranges, with the first moment of each.
+        // First moment of each held range, by the range's start.
         let mut since: BTreeMap<u64, u32> = taken.ranges().map(|(start, ..)| (start, 0)).collect();
         let mut found = Vec::new();
         for (index, event) in trace.events().iter().enumerate() {
@@ -183,7 +185,8 @@ impl View {
     }
 }
 
-/// Returns the numbers of applied events of `count` moments, of the peak, and of failed requests.
+/// Returns the number of applied events at each moment: `count` moments at equal steps, the peak,
+/// and failed requests.
 fn ends(trace: &Trace, count: usize) -> Vec<u32> {
     let events = trace.events();
     let first = trace.reconstructed_events();
@@ -195,7 +198,7 @@ fn ends(trace: &Trace, count: usize) -> Vec<u32> {
     ends.extend(failures.take(FAILURES).map(|(index, _)| index + 1));
     ends.sort_unstable();
     ends.dedup();
-    // A trace has fewer events than 32 bits can count.
+    // The number of events fits in 32 bits.
     ends.into_iter().map(|end| end as u32).collect()
 }
 
@@ -234,7 +237,7 @@ mod tests {
     use gpuheap_trace::{At, Format, TraceBuilder};
     use proptest::prelude::*;
 
-    /// Returns a trace that allocates each size. For size 0, it frees the oldest live block.
+    /// Returns a trace that allocates each size. Size 0 frees the oldest live block.
     fn trace(steps: &[u64]) -> Trace {
         let mut builder = TraceBuilder::new("made up", Format::RmmCsv);
         let mut live = std::collections::VecDeque::new();

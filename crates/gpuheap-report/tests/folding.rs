@@ -13,7 +13,7 @@ use proptest::prelude::*;
 /// Smallest maximum size of a file.
 const SMALL: u64 = 1 << 20;
 
-/// Event of a program. Blocks are chosen among the live blocks.
+/// Event of a program. `block` selects one of the live blocks.
 #[derive(Debug, Clone)]
 enum Step {
     Pair { thread: u32, kind: MemoryKind, bytes: u64 },
@@ -35,7 +35,7 @@ struct Program {
 }
 
 impl Program {
-    /// Begins a capture that has half of its maximum size.
+    /// Begins a capture with a name so long that half of [`SMALL`] is used, so that folding starts.
     fn new(path: &Path, most: u64, has_pools: bool) -> Self {
         let mut capture = ProcessCapture::create(path, most, |_| {}).unwrap();
         if has_pools {
@@ -120,7 +120,7 @@ fn traces(steps: &[Step], has_pools: bool) -> [Vec<Trace>; 2] {
     })
 }
 
-/// Returns the figures of a report that folding keeps.
+/// Returns those figures of a report that folding does not change.
 fn figures(trace: &Trace) -> String {
     let report = Report::new(trace, At::Peak).unwrap();
     let mut summary = report.summary.clone();

@@ -25,7 +25,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![allocate, free], 1..60)
 }
 
-/// Live blocks, keyed by address: thread and bytes.
+/// Thread and bytes of each live block, by address.
 type Heap = BTreeMap<u64, (u64, u64)>;
 
 /// Runs the steps. Returns the trace, and the heap after each event.
@@ -54,7 +54,7 @@ fn run(steps: &[Step]) -> (Trace, Vec<Heap>) {
     (builder.finish(), heaps)
 }
 
-/// Returns bytes and blocks of each group of the heap.
+/// Returns the bytes and the number of blocks of each group of the heap.
 fn held(heap: &Heap, name: impl Fn(u64, u64) -> String) -> BTreeMap<String, (u64, u64)> {
     let mut groups = BTreeMap::new();
     for &(thread, bytes) in heap.values() {

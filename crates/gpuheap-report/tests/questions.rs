@@ -1,4 +1,4 @@
-//! Questions that the text answers, on programs with a known answer.
+//! Questions that the text answers, for programs whose answer is known.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -109,7 +109,7 @@ fn free(time: u64, thread: u32, allocated: u64) -> Record<'static> {
     Record::Free { time, thread, space, stream, address }
 }
 
-/// Returns a library, a stack of each function in it, and two threads.
+/// Returns the records of a library, of a frame for each of `functions`, and of two threads.
 fn library(path: &str, functions: &[&'static str]) -> Vec<Record<'static>> {
     let path: &str = String::leak(path.to_owned());
     let mut records = vec![

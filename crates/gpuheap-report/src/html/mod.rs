@@ -33,8 +33,8 @@ const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("vendor/uPlot-LICENSE");
 
-/// Writes the page of these traces. A page shows one trace at a time. A trace of the `earlier`
-/// recording is compared with the trace of the same device.
+/// Writes a page that shows one trace at a time. If `earlier` has a trace of the same device, the
+/// page compares the two.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
@@ -53,7 +53,8 @@ pub fn write(traces: &[Trace], earlier: &[Trace], mut writer: impl Write) -> io:
     serde_json::to_writer(&mut packed, &data)?;
     let packed = base64(&packed.finish()?);
     let title = traces.first().map_or_else(String::new, |trace| escaped(trace.name()));
-    // Parts are inserted in order, so that no part's text is read as the place of another part.
+    // Inserts the parts in order, and searches only the rest of the page, because an inserted text
+    // may contain the name of a place.
     let parts = [
         ("<!--title-->", title.as_str()),
         ("/*license*/", UPLOT_LICENSE),
@@ -75,8 +76,8 @@ pub fn write(traces: &[Trace], earlier: &[Trace], mut writer: impl Write) -> io:
     writer.flush()
 }
 
-/// Data of one trace, as `page.js` reads it. Columns are arrays, because a browser reads them in a
-/// tenth of the time of objects.
+/// Data of one trace, as `page.js` reads it. A table is stored as an array for each column: a
+/// browser reads it in a tenth of the time that an object for each row takes.
 #[derive(Serialize)]
 struct Data {
     name: String,
@@ -117,7 +118,7 @@ struct Moments {
     high: Vec<u64>,
 }
 
-/// Columns of blocks. A block is live at the moments from `from` up to, but not including, `until`.
+/// Columns of blocks. A block is live at the moments `from..until`.
 #[derive(Default, Serialize)]
 struct Blocks {
     from: Vec<u32>,
@@ -192,7 +193,7 @@ fn data(trace: &Trace) -> Data {
     let peak = report.summary.peak_event.map_or(0, |index| {
         view.moments.partition_point(|moment| (moment.events as usize) <= index)
     });
-    // A trace has fewer threads than 32 bits can count.
+    // The number of threads fits in 32 bits.
     let threads = 0..trace.threads().map_or(0, <[u64]>::len) as u32;
     let failures = trace.events().iter().filter_map(|event| match event.op {
         Op::Fail { bytes } => Some(Failure {
@@ -295,7 +296,7 @@ impl Names {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
-        // There are fewer names than frames, and 32 bits can count the frames.
+        // There are at most as many names as frames, so their number fits in 32 bits.
         let number = self.names.len() as u32;
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);
