@@ -77,7 +77,8 @@ fn entry() {
     cc::Build::new()
         .cpp(true)
         .std("c++11")
-        // Unoptimised, vectors take a symbol of libstdc++ 11. manylinux_2_28 is older.
+        // Without optimisation, vectors need a symbol of libstdc++ 11. manylinux_2_28 does not have
+        // it.
         .opt_level(2)
         .file("src/torch_entry.cpp")
         .flag("-Wall")

@@ -1,10 +1,11 @@
-//! Tables of allocations, keyed by address. Hooks use these tables, because the libraries that a
-//! hook serves keep a number and no object.
+//! Tables of allocations, keyed by address. Hooks use these tables, because a served library keeps
+//! only the address.
 //!
 //! A hook calls in one of two ways. If Python called the hook, a request releases the interpreter's
 //! lock and may run the collector. If a foreign allocator called the hook, the thread may hold that
-//! allocator's lock, and a thread with the interpreter's lock may wait for that lock. Such a
-//! request neither takes nor releases the interpreter's lock, and runs no Python.
+//! allocator's lock, and another thread may hold the interpreter's lock while it waits for the
+//! allocator's lock. So the request neither takes nor releases the interpreter's lock, and runs no
+//! Python.
 
 use std::sync::{Mutex, MutexGuard};
 

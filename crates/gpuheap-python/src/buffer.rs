@@ -114,7 +114,7 @@ impl Ownership {
     fn give_back(self, py: Python<'_>) -> PyResult<()> {
         let mut memory = match self {
             Ownership::Own(memory) => memory,
-            // This may be the last holder, and then the free may wait.
+            // If this is the last holder, the free may wait.
             Ownership::Shared(shared) => return detached(py, || drop(shared)),
             Ownership::Freed => return Ok(()),
         };
@@ -149,8 +149,8 @@ impl Drop for Buffer {
 
 #[pymethods]
 impl Buffer {
-    /// Address on the device. Enqueue work on the memory on the buffer's stream, or on a stream
-    /// that was passed to `used_on`.
+    /// Address on the device. Use the memory only on the buffer's stream, or on a stream that was
+    /// passed to `used_on`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         self.check(py)?;
@@ -204,7 +204,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Fills the memory with a byte, in the order of its stream. Does not wait.
+    /// Fills the memory with a byte, in the order of its stream. Does not wait for the GPU.
     #[pyo3(signature = (byte=0))]
     fn fill(&self, py: Python<'_>, byte: u8) -> PyResult<()> {
         let memory = self.share(py)?;

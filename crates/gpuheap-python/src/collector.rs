@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 thread_local! {
     /// `true` while requests of this thread may take the interpreter's lock. Such a request came
     /// from Python and released the lock itself. A call from a foreign allocator may hold that
-    /// allocator's lock, and the thread with the interpreter's lock may wait for that.
+    /// allocator's lock, and the thread with the interpreter's lock may wait for the allocator's
+    /// lock.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -32,7 +33,7 @@ impl Drop for MayAttach {
 /// heap counts the freed bytes itself.
 pub(crate) fn collect() -> u64 {
     if MAY_ATTACH.get() {
-        // If the collector fails, it has still freed part of the garbage.
+        // A collector that fails has still freed part of the garbage, so ignore the error.
         let _ = Python::try_attach(|py| {
             py.import("gc").and_then(|gc| gc.call_method0("collect")).is_ok()
         });

@@ -1,7 +1,7 @@
 //! CuPy's allocator. CuPy calls it for each array, with the interpreter's lock held.
 //!
-//! CuPy keeps its own `CFunctionAllocatorMemory`. It calls one C function to get memory and another
-//! to free it. Making an object of this module would take longer than making the block.
+//! CuPy's own `CFunctionAllocatorMemory` owns the memory. It calls one C function to get memory and
+//! another to free it. An object of this module would take longer to make than the block.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -21,7 +21,8 @@ use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::charge;
 
-/// Sizes are multiples of this many bytes, as in CuPy's own pool. Programs use the whole `size`.
+/// Sizes are multiples of this many bytes, as in CuPy's own pool, because programs use the whole
+/// `size`.
 const UNIT: u64 = 512;
 
 /// An allocator for `cupy.cuda.set_allocator`: `gpuheap.cupy.Allocator` without its checks.
@@ -32,7 +33,8 @@ pub(crate) struct CupyAllocator {
     /// CuPy's functions for the current device and stream.
     get_device: Py<PyAny>,
     get_stream: Py<PyAny>,
-    /// Both functions in CuPy's C interface; `None` if this CuPy lacks the function.
+    /// CuPy's C functions for the current device and stream; `None` if the installed CuPy lacks the
+    /// function.
     device_function: Option<DeviceFunction>,
     handle_function: Option<HandleFunction>,
     /// CuPy's classes of a memory and of a pointer to it.
@@ -90,7 +92,7 @@ impl CupyAllocator {
         let this = slf.get();
         let device = this.device(py)?;
         let owner = this.owner(py, device)?;
-        // A size above the largest multiple stays as it is, and the heap refuses it.
+        // The heap refuses a size that cannot be rounded up.
         let bytes = nbytes.0.checked_next_multiple_of(UNIT).unwrap_or(nbytes.0);
         let memory = match bytes {
             0 => null_mut(),
@@ -145,18 +147,18 @@ impl CupyAllocator {
     fn allocate(&self, py: Python<'_>, owner: &Arc<Owner>, bytes: u64) -> PyResult<Memory> {
         let stream = match self.is_on_default_stream() {
             true => None,
-            // The object keeps the stream alive while the heap needs it. A handle would not.
+            // Pass the stream object, because a handle would not keep the stream alive.
             false => owner.named_stream(py, Some(&self.get_stream.bind(py).call0()?))?,
         };
-        // A scope counts the memory. It does not free it, because CuPy's arrays use it.
+        // Scopes count this memory, but do not free it, because CuPy's arrays use it.
         let (charge, _) = charge(py, &owner.scopes, bytes)?;
         let on = stream.as_ref().unwrap_or(&owner.default);
         let (block, record) = owner.allocate(py, bytes, on)?;
         Ok(Memory::new(block, record, charge, owner.clone(), stream).of(CUPY))
     }
 
-    /// Returns whether CuPy's current stream is the default stream. Returns `false` if that is not
-    /// known.
+    /// Returns whether CuPy's current stream is the default stream. Returns `false` if the stream
+    /// is unknown.
     fn is_on_default_stream(&self) -> bool {
         self.handle_function.is_some_and(|function| {
             // SAFETY: the interpreter's lock is held.

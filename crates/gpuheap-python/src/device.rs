@@ -9,8 +9,8 @@ use crate::failure::{call, call_detached, refused};
 /// A device, real or emulated.
 ///
 /// `name` is `"cuda:0"`, a GPU's UUID (`"GPU-01234567-..."`), `"emulated"` (an H200),
-/// `"emulated:16GiB"` or `"emulated:t4"`. Without a name it is the first real GPU, or the emulated
-/// device if there is no GPU. Opening a GPU takes about 0.1 s.
+/// `"emulated:16GiB"` or `"emulated:t4"`. Without a name, the device is the first real GPU, or an
+/// emulated device if there is no GPU. Opening a GPU takes about 0.1 s.
 #[pyclass(frozen, module = "gpuheap")]
 #[derive(Clone)]
 pub(crate) struct Device {
@@ -65,8 +65,8 @@ impl Device {
         call_detached(py, || self.inner.synchronize())
     }
 
-    /// Gives the cached memory of all of this process's heaps on the device back to the driver.
-    /// Returns the number of bytes given back.
+    /// Returns the cached memory of this process's heaps on the device to the driver. The result is
+    /// the number of bytes returned.
     fn flush(&self, py: Python<'_>) -> PyResult<u64> {
         call_detached(py, || self.inner.flush().map(|report| report.given_back()))
     }
@@ -77,8 +77,8 @@ impl Device {
         call_detached(py, || self.inner.can_reach(&other.inner))
     }
 
-    /// Two devices are equal if they have the same memory. Each opening of an emulated device makes
-    /// a new device.
+    /// Two devices are equal if they have the same memory. Opening an emulated device again makes
+    /// another device.
     fn __eq__(&self, other: &Device) -> bool {
         self.inner.describe() == other.inner.describe()
     }

@@ -52,8 +52,8 @@ pub(crate) trait Lent: Send + Sync {
 }
 
 /// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand
-/// such memory back to gpuheap, and does not order that use after gpuheap's own work on the memory.
-/// [`Shown::order`] does.
+/// such memory back to gpuheap without ordering it after gpuheap's own work. [`Shown::order`] adds
+/// that order.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.
@@ -69,7 +69,7 @@ impl Shown {
     /// Number of entries at which dead entries are first dropped.
     const PRUNE: usize = 64;
 
-    /// Notes that `bytes` bytes from `address` on were handed over.
+    /// Notes that `bytes` bytes at `address` were handed over.
     pub(crate) fn note<L: Lent + 'static>(
         &self,
         owner: &Owner,

@@ -77,7 +77,7 @@ pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> 
     elements.try_reserve(more).map_err(|_| no_host_memory(py, wanted))
 }
 
-/// Makes the exception for a copy of `bytes` that the host has no memory for.
+/// Makes the exception for a copy of `bytes` bytes for which the host has no memory.
 pub(crate) fn no_host_memory(py: Python<'_>, bytes: usize) -> PyErr {
     refused(
         py,

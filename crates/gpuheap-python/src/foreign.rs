@@ -30,7 +30,7 @@ use crate::owner::Owner;
 /// Without `heap`, results for a gpuheap array or buffer come from its own heap. Results for other
 /// objects come from the default heap. `stream` waits for the library's work, and the first work on
 /// the array is enqueued on it. The library keeps the memory until the array is freed and the work
-/// on it has completed. That free waits for the work.
+/// on it has completed. Freeing the array waits for that work.
 ///
 /// Page-locked and managed memory is accepted too. Pageable host memory, strides with gaps, and
 /// other element types raise `BufferError`.

@@ -28,7 +28,8 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     // interpreter ends, and only this thread pushes and pops its frames.
     let mut places = unsafe { layout.frames(ffi::PyGILState_GetThisThreadState() as usize) };
     Some(std::iter::from_fn(move || {
-        // Held until the last read: the interpreter frees the states of threads when it exits.
+        // Hold the lock until the last read: the interpreter frees the states of threads when it
+        // exits.
         let _held = &known;
         places.next()
     }))
@@ -37,17 +38,17 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
 /// Makes [`places`] read frames until the interpreter exits, if its structures are known.
 pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
-    // Not in the stable interface of CPython, so an interpreter may lack it. SAFETY: null stands
-    // for all libraries, and the name ends with a zero.
+    // `_PyRuntime` is not in CPython's stable interface, so an interpreter may lack it. SAFETY:
+    // null stands for all libraries, and the name ends with a zero.
     let runtime = unsafe { dlsym(null_mut(), c"_PyRuntime".as_ptr()) };
     // SAFETY: the symbol is the interpreter's state.
     let known = unsafe { CPython::new((version.major, version.minor), runtime.cast()) };
-    // A build for debugging or without the interpreter's lock has flags.
+    // Debug builds and builds without the interpreter's lock have flags, and another layout.
     let flags: String = py.import("sys")?.getattr("abiflags")?.extract()?;
     let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };
     *LAYOUT.write().unwrap_or_else(PoisonError::into_inner) = Some(layout);
     let public: Vec<usize> = frames(py).map(|frame| code_of(&frame).as_ptr() as usize).collect();
-    // CPython's functions leave out frames that have not begun.
+    // CPython's functions leave out frames that have not begun, so `public` may have fewer frames.
     let is_right = places()
         .is_some_and(|mut read| public.iter().all(|&code| read.any(|place| place.0 == code)));
     if !is_right {
@@ -58,10 +59,11 @@ pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Ends the reading of frames in place, before the interpreter exits.
+/// Stops [`places`], before the interpreter exits.
 #[pyfunction]
 fn forget_places() {
-    // Waits for threads that are reading, 10 ms at most: in a forked child they do not exist.
+    // Wait for threads that are reading, but 10 ms at most: in a forked child these threads do not
+    // exist.
     for _ in 0..100 {
         if let Ok(mut layout) = LAYOUT.try_write() {
             *layout = None;

@@ -320,7 +320,7 @@ pub(crate) struct GroupChunks {
 
 #[pymethods]
 impl GroupChunks {
-    /// The next groups, at most `most` groups; no group at the end.
+    /// The next groups, at most `most` groups. Empty after the last group.
     fn next(&self, py: Python<'_>, most: usize) -> PyResult<GroupChunk> {
         let (keys, states) = run(py, || {
             self.groups.lock().unwrap_or_else(PoisonError::into_inner).next_chunk(most)

@@ -30,16 +30,15 @@ use crate::streams::Stream;
 /// Values of `GPUHEAP_TRACK` that make a Python heap record lines.
 const TRACKS: [&str; 2] = ["counts", "backtraces"];
 
-/// The memory of one device: a caching pool under limits, with an account.
+/// The memory of one device: a caching pool with limits and statistics.
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, or `"80%"` of the device's memory.
-/// `total_limit` bounds the memory of several heaps together, also of several devices: a size for
-/// the first, and that heap for the others.
-/// `pool` is `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`.
-/// With `publish=True`, other processes of the user can read the heap's figures and lines;
-/// with `publish="control"` they can also flush it and set its limit.
-/// With `track="lines"` the heap records the Python line that made each allocation. Without
-/// `track`, setting `GPUHEAP_TRACK` to `counts` or `backtraces` does the same.
+/// `total_limit` bounds the memory of several heaps together, on one device or several. Pass a size
+/// for the first heap, and the first heap for the others. `pool` is `"stitched"` (the default),
+/// `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With `publish=True`, other processes
+/// of the user can read the heap's figures and lines; with `publish="control"` they can also flush
+/// it and set its limit. With `track="lines"` the heap records the Python line that made each
+/// allocation. Without `track`, setting `GPUHEAP_TRACK` to `counts` or `backtraces` does the same.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB", limit="512MiB")
@@ -58,8 +57,8 @@ pub(crate) struct Heap {
 #[pymethods]
 impl Heap {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // The collector does not see the other holders of the heap. If there are any, the objects
-        // stay.
+        // The collector does not see other holders of the heap. Visit the objects only if this is
+        // the last holder.
         match Arc::strong_count(&self.owner) {
             1 => self.owner.streams.traverse(&visit),
             _ => Ok(()),
@@ -240,15 +239,15 @@ impl Heap {
         (hard, soft)
     }
 
-    /// The limit in bytes that the heap shares with other heaps; `None` without one.
+    /// The limit in bytes that the heap shares with other heaps; `None` without a total limit.
     #[getter]
     fn total_limit(&self) -> Option<u64> {
         Some(self.owner.heap.total_limit()?.bytes())
     }
 
-    /// Sets the limits. Each is a size, or `None` for no limit. A limit that is left out does not
-    /// change. Gives cached memory above the limits back to the driver at once. Returns the number
-    /// of bytes given back.
+    /// Sets the limits. Each is a size, or `None` for no limit. An omitted limit does not change.
+    /// Returns cached memory above the limits to the driver at once. The result is the number of
+    /// bytes returned.
     #[pyo3(signature = (limit=Given::Nothing, soft_limit=Given::Nothing), text_signature = "($self, limit=..., soft_limit=...)")]
     fn set_limits(&self, py: Python<'_>, limit: Given<'_>, soft_limit: Given<'_>) -> PyResult<u64> {
         let total = self.owner.device.total_memory();
@@ -262,7 +261,7 @@ impl Heap {
     /// live blocks; `pending` and `cached`; `largest_cached_block`, the largest contiguous cached
     /// block; `largest_stitchable`, the most cached bytes that the pool can map together as one
     /// block; `reserved`; and the peaks of live and reserved memory. Counts: `allocations`, `frees`
-    /// and `driver_calls`. Does not wait.
+    /// and `driver_calls`. Does not wait for the GPU.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
@@ -287,8 +286,8 @@ impl Heap {
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Gives at least `nbytes` of cached memory back to the driver, or all of it without `nbytes`.
-    /// Waits for frees in flight. Returns the number of bytes given back.
+    /// Returns at least `nbytes` of cached memory to the driver; without `nbytes`, all of it. Waits
+    /// for frees in flight. The result is the number of bytes returned.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
@@ -353,8 +352,8 @@ impl Heap {
         }
         let stream = self.owner.named_stream(py, stream)?;
         let on = stream.as_ref().unwrap_or(&self.owner.default);
-        // If a budget is exceeded, `charge` runs the collector. Below a foreign allocator no Python
-        // may run.
+        // If a budget is exceeded, `charge` runs the collector. So charge nothing below a foreign
+        // allocator, where no Python may run.
         let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, on)?,
@@ -375,7 +374,7 @@ impl Heap {
     }
 
     /// Frees memory that `_allocate_address` allocated, in the order of its stream. If `stream` is
-    /// given, also after the work of `stream`. Does not wait.
+    /// given, also after the work of `stream`. Does not wait for the GPU.
     #[pyo3(signature = (address, stream=None))]
     fn _free_address(
         &self,

@@ -287,7 +287,7 @@ fn masked(object: &Bound<'_, PyAny>) -> PyErr {
 pub(crate) fn read_view(view: &Bound<'_, PyAny>) -> PyResult<HostBytes> {
     let py = view.py();
     let is_contiguous: bool = view.getattr(intern!(py, "c_contiguous"))?.extract()?;
-    // PyO3 refuses the view of a number without axes.
+    // PyO3 refuses a view without axes.
     if is_contiguous && let Ok(buffer) = PyUntypedBuffer::get(view) {
         return Ok(HostBytes::View(buffer));
     }

@@ -1,5 +1,5 @@
 //! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python. It calls the
-//! Rust crate directly, and not the C interface. Parts that need no speed are Python, in
+//! Rust crate directly instead of the C interface. Code that need not be fast is Python, in
 //! `python/gpuheap/`.
 //!
 //! * `heap`: heaps as Python objects, and their figures.
@@ -75,8 +75,7 @@ use pyo3::prelude::*;
 /// Defines the module's entries. The package `gpuheap` re-exports the public entries.
 #[pymodule(gil_used = true)]
 fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // This check comes before the first class is made: classes belong to the interpreter that makes
-    // them.
+    // Check before the first class is made: a class belongs to the interpreter that makes it.
     check_interpreter()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     lines::keep_package(module.py())?;
@@ -129,7 +128,8 @@ fn _gpuheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Returns an error unless the interpreter is the process's main one. Classes and modules are kept
-/// for the whole process. Classes of another interpreter would be used after its end.
+/// for the whole process. Classes of another interpreter would be used after that interpreter's
+/// end.
 fn check_interpreter() -> PyResult<()> {
     // SAFETY: the interpreter that imports the module is running, and its lock is held.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };

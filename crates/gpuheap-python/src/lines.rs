@@ -58,7 +58,7 @@ struct Code {
 /// A thread that allocated. After a thread has ended, the interpreter gives its number to a later
 /// thread.
 struct Thread {
-    /// Number that no other thread of the process ever has.
+    /// Unique number of the thread. It is never reused in the process.
     serial: u64,
     name: String,
     /// Number of outstanding allocations.
@@ -420,7 +420,7 @@ impl Table {
     }
 
     /// Adds a thread. If an earlier thread had the same number and no record names that thread, the
-    /// new thread gets its index.
+    /// new thread reuses the earlier thread's index.
     fn new_thread(&mut self, ident: u64, thread: Thread) -> u32 {
         let before = self.by_ident.get(&ident).copied();
         if let Some(index) = before.filter(|at| self.threads[*at as usize].allocations == 0) {
@@ -474,7 +474,7 @@ pub(crate) fn requester() -> Option<gpuheap::Requester> {
     Some(gpuheap::Requester { place: 0, line: line.flatten() })
 }
 
-/// Function that is called with a frame's key, and with a function that finds the frame's line.
+/// Callback that gets a frame's key, and a function that finds the frame's line.
 type AddFrame<'a> = dyn FnMut([u64; 3], &dyn Fn() -> gpuheap::SourceLine) + 'a;
 
 /// Calls `each` for each Python frame of the calling thread, the innermost first.
@@ -484,7 +484,8 @@ pub(crate) fn walk_frames(each: &mut AddFrame<'_>) {
     let walk = |py: Python<'_>| {
         for frame in frames(py).take(DEPTH) {
             let (code, number) = (code_of(&frame), line_of(&frame));
-            // A code object may get the address of a freed code object. Its name differs then.
+            // A new code object may reuse the address of a freed code object, so the key contains
+            // the name too.
             let name = code.getattr(intern!(py, "co_qualname"));
             let name = name.map_or(0, |name| name.as_ptr() as u64);
             each([code.as_ptr() as u64, name, number as u64], &|| {
@@ -493,7 +494,7 @@ pub(crate) fn walk_frames(each: &mut AddFrame<'_>) {
             });
         }
     };
-    // Without an interpreter, or while it shuts down, the stack has no such frames.
+    // Without an interpreter, or while it shuts down, the stack has no Python frames.
     let _ = Python::try_attach(walk);
 }
 

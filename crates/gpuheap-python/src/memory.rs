@@ -83,7 +83,7 @@ impl Memory {
         let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
         for other in std::mem::take(others) {
             if let Err(error) = order(self.stream(), &other) {
-                // The other stream may still use the memory. Leaks the block, so that no allocation
+                // The other stream may still use the memory. Leak the block, so that no allocation
                 // reuses it.
                 std::mem::forget(block);
                 return Err(error);

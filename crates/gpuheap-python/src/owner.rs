@@ -58,7 +58,7 @@ impl Owner {
             libraries: libraries.clone(),
             device: device.name().to_owned(),
         };
-        // After an error, only this part is missing: the heap is already published.
+        // If `join` fails, only this part is missing: the heap itself is already published.
         let publication = heap.published().and_then(|access| part.join(access).ok());
         Arc::new(Owner {
             heap,

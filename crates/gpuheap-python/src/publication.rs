@@ -1,7 +1,7 @@
 //! Publishes the lines, holders, scopes and libraries of a heap for other processes.
 //!
-//! A thread that only answers questions takes the interpreter's lock here. If the program keeps the
-//! lock, the question is answered in time, without these figures.
+//! A separate thread answers other processes, and takes the interpreter's lock for these figures.
+//! If the program keeps the lock, the answer comes in time, but without the figures.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -37,7 +37,7 @@ impl PythonPart {
     /// no lines, or if the heap or the interpreter has ended.
     fn with_lines<R>(&self, work: impl FnOnce(Python<'_>, &Lines) -> PyResult<R>) -> Option<R> {
         Python::try_attach(|py| {
-            // Dropped with the lock held, because it may be the last reference.
+            // Drop `lines` with the lock held, because it may be the last reference.
             let lines = self.lines.as_ref()?.upgrade()?;
             work(py, &lines).ok()
         })?

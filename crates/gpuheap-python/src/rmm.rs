@@ -36,8 +36,8 @@ impl RmmHeap {
         RmmHeap { served: Arc::new(Served { owner, addresses, streams: Mutex::default() }) }
     }
 
-    /// Adds a reference to the heap. Returns the addresses of the functions that allocate, free,
-    /// and release this reference, and the address of the heap that they take.
+    /// Adds a reference to the heap. Returns the addresses of three functions (allocate, free,
+    /// release this reference), and the address of the heap to pass to them.
     fn share(&self) -> (usize, usize, usize, usize) {
         let heap = Arc::into_raw(self.served.clone()) as usize;
         let functions = [allocate as *const (), free as *const (), release as *const ()];
@@ -70,8 +70,9 @@ impl Served {
         // SAFETY: RMM's callers pass a stream that is alive, and free the memory of a stream before
         // the stream ends.
         let stream = unsafe { self.owner.device.unannounced_stream(raw) }?;
-        // The handle of a thread's default stream names a different stream on each thread. The id
-        // of a stream within a capture is valid only until the capture ends.
+        // A thread's default stream has the same handle on each thread, but is a different stream.
+        // The id of a stream within a capture is valid only until the capture ends. So the table
+        // stores neither.
         if raw != CUstream::PER_THREAD && !stream.is_of_capture() {
             locked(&self.owner.heap, &self.streams)?.insert(raw.0, stream.clone());
             if let Some(ended) = known {
@@ -99,8 +100,8 @@ impl Served {
     }
 }
 
-/// Allocates for RMM. On failure, returns null, and writes the reason to `to`, and to `is_full` if
-/// memory ran out.
+/// Allocates for RMM. On failure, returns null and writes the reason to `to`. If memory ran out,
+/// sets `is_full`.
 ///
 /// # Safety
 ///
@@ -141,7 +142,7 @@ unsafe extern "C" fn free(heap: *const c_void, address: *mut c_void, stream: *mu
     let _ = catch_unwind(AssertUnwindSafe(|| served.free(address as u64, stream)));
 }
 
-/// Releases a reference of [`RmmHeap::share`].
+/// Releases a reference that [`RmmHeap::share`] added.
 ///
 /// # Safety
 ///

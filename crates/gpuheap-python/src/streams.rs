@@ -127,17 +127,17 @@ impl Streams {
             return Ok(default.clone());
         }
         if CUstream(handle) == CUstream::PER_THREAD {
-            // Not stored in the table, because the handle names a different stream on each thread.
-            // SAFETY: the stream lives as long as its thread, and heaps notice the thread's end
-            // themselves.
+            // The table does not store this stream, because the handle names a different stream on
+            // each thread. SAFETY: the stream lives as long as its thread, and heaps notice the
+            // thread's end themselves.
             return call(py, || unsafe { default.device().foreign_stream(CUstream(handle)) });
         }
         let object = is_object.then_some(given);
         match self.find(handle, object) {
             Some(Found::Object(stream)) => return Ok(stream),
             Some(Found::Stream { stream, has_objects }) => {
-                // The id of a stream that is capturing a graph cannot be read. Trusts the objects
-                // instead.
+                // The id of a stream that is capturing a graph cannot be read, so trust the
+                // objects.
                 if call(py, || still_means(&stream))?.unwrap_or(has_objects)
                     && let Some(known) = self.join(handle, &stream, object)
                 {
@@ -331,7 +331,7 @@ impl Entry {
     }
 
     /// Removes the unneeded users if there are many users. Libraries that make an object for each
-    /// call (`torch.cuda.current_stream()`) would fill the table while one block is live.
+    /// call (`torch.cuda.current_stream()`) would otherwise fill the table while one block is live.
     fn prune(&mut self) -> Vec<User> {
         if self.users.len() < self.prune_at {
             return Vec::new();

@@ -18,8 +18,8 @@ def heap():
 
 @pytest.fixture
 def driver_heap():
-    """A heap of the machine's driver, which is the emulated driver or a GPU's. Its memory is freed
-    at the test's end."""
+    """A heap on the machine's driver: the emulated driver or the driver of a GPU. Its memory is
+    freed at the test's end."""
     needs_driver()
     heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
     yield heap

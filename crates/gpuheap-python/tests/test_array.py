@@ -74,7 +74,7 @@ def endless():
 
 
 class Liar:
-    """An element whose conversion makes the list that contains it longer."""
+    """An element that makes its list longer when it is converted."""
 
     def __init__(self, items):
         self.items = items
@@ -695,7 +695,7 @@ def test_iteration_lets_threads_interrupt_it(heap, request):
     import signal
     import threading
 
-    # A shell starts jobs in the background with the signal ignored.
+    # A shell starts background jobs with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     a, begun = heap.zeros(1 << 22, "uint8"), threading.Event()

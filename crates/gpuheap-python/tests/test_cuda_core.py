@@ -72,9 +72,9 @@ def test_install_and_uninstall(driver_heap, device):
 
 
 def test_own_pool_keeps_stream_order(driver_heap, device):
-    """Closed memory is reused without new memory of the driver. Each reuse costs only the driver
-    calls of a free on a foreign stream: queries for a capture and for earlier frees, and an
-    event."""
+    """A closed buffer's memory is reused without new memory from the driver. Each reuse costs only
+    the driver calls of a free on a foreign stream: queries for a capture and for earlier frees,
+    and an event."""
     resource = gpuheap.cuda_core.resource(driver_heap)
     stream = device.create_stream()
     for _ in range(3):

@@ -198,7 +198,7 @@ def test_second_install_is_refused(cupy, driver_heap):
     kept = cupy.allocator(1000)
     cupy.hook.uninstall()
     assert (cupy.allocator, cupy.pinned) == (before, cupy.pools[1].malloc)
-    # `uninstall` leaves an allocator that the program set after `install`.
+    # `uninstall` keeps an allocator that the program set after `install`.
     cupy.allocator = before = Pool().malloc
     cupy.hook.uninstall()
     assert cupy.allocator == before

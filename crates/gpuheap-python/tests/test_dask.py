@@ -26,7 +26,7 @@ from gpuheap._dask_data import Sent  # noqa: E402
 MIB = 1 << 20
 LIMIT = 8 * MIB
 ROWS = 100_000
-#: Number of parts. Together they have ten times as many bytes as the limit of a worker.
+#: Number of parts. Their total size is ten times the limit of a worker.
 PARTS = 10 * LIMIT // (2 * 8 * ROWS) + 1
 KEYS = 7
 #: Seconds until a wait fails. On a busy machine a worker needs half a minute to start.
@@ -68,7 +68,7 @@ def limit():
 
 @pytest.fixture(scope="module")
 def expected():
-    # Workers import this module, and need no pandas.
+    # Workers import this module, and need no pandas, so import pandas only here.
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     keys, values = map(np.concatenate, zip(*map(columns, range(PARTS))))
     return pandas.Series(values).groupby(keys).sum().to_numpy()
@@ -93,7 +93,7 @@ def client():
 
 @pytest.fixture
 def threads():
-    """A worker that is a thread of this process, with two results of the device."""
+    """A worker that is a thread of this process, with two results on the device."""
     cluster = LocalCluster(
         n_workers=1,
         threads_per_worker=1,

@@ -37,8 +37,8 @@ def lines(text, *expected):
 
 
 def printed(name, *expected, arguments=(), options=(), path=PACKAGE):
-    """Runs an example, checks that it succeeds and prints the expected lines in this order, and
-    returns all that it prints."""
+    """Runs an example and returns its output. Checks that the example succeeds, and that its output
+    has the expected lines in this order."""
     done = run(*options, EXAMPLES / name, *arguments, path=path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines(done.stdout, *expected)

@@ -142,7 +142,7 @@ def test_distinct_keys_are_spilled(heap, tmp_path):
     )
     groups = gpuheap.group_by(parts, "k", host_limit="512KiB", spill=tmp_path).agg({"v": "sum"})
     assert groups.spilled > 512 << 10
-    # The files have no names, so nothing is left of them at the end of the process.
+    # The files are unnamed, so no file remains after the process ends.
     assert list(tmp_path.iterdir()) == []
     tables = list(groups.tables(rows=9000))
     assert [len(table) for table in tables] == [9000, 9000, 9000, 9000, 4000]

@@ -32,7 +32,7 @@ def limit():
 
 
 def test_share_becomes_limit(cluster):
-    # Half of a small share is for CUDA.
+    # Of a small share, half is reserved for CUDA.
     quarter, half = (ray.remote(num_gpus=share)(limit) for share in (0.25, 0.5))
     assert ray.get([quarter.remote(), half.remote()]) == [
         (8 << 20, 64 << 20),

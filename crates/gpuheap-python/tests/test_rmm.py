@@ -144,7 +144,8 @@ def test_native_resource_reports_the_limit(built, driver_heap):
 
 
 def test_native_resources_are_replaced(built):
-    """An object's end took a reference from its class, and later ends crashed."""
+    """Regression test: destroying an object dropped a reference to its class, and later objects
+    crashed."""
     other = gpuheap.Heap("cuda:0")
     heap = gpuheap.Heap("cuda:0")
     resource = gpuheap.rmm.resource(heap)

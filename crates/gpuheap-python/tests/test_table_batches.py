@@ -78,7 +78,7 @@ def test_file_is_summed_in_batches(small, files, form):
 
 
 def test_repeated_text_bounds_its_parts(tmp_path):
-    """Repeated text has a hundredth of its size in the file."""
+    """Repeated text takes a hundredth of its decoded size in the file."""
     from pyarrow import parquet
 
     words = [f"{number:0100}" for number in range(9)] * 20_000
@@ -251,7 +251,7 @@ def test_folder_counts_its_files(small, tmp_path):
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 @pytest.mark.parametrize("form", ["arrow", "arrows"])
 def test_large_compressed_batch_is_refused(small, tmp_path, monkeypatch, form, compression):
-    # Both files are as small as their compressed bytes: each row has one of two texts.
+    # Each row has one of two texts, so the compressed batches are small.
     table = pa.table({"n": pa.array(range(20_000)), "t": ["x" * 500, "y" * 500] * 10_000})
     path = tmp_path / f"a.{form}"
     options = pa.ipc.IpcWriteOptions(compression=compression)

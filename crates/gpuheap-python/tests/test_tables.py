@@ -12,7 +12,8 @@ np = pytest.importorskip("numpy")
 
 @pytest.fixture
 def table():
-    """A table with nulls in two chunks. Their bits begin in the middle of a byte."""
+    """A table of two chunks with nulls. The validity bits of each chunk begin in the middle of a
+    byte."""
     whole = pa.table(
         {
             "n": pa.array([None if i % 5 == 0 else i for i in range(50)], pa.int32()),

@@ -452,7 +452,7 @@ assert live() == MIB
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_child_waits_for_no_lock():
     # Threads of PyTorch free memory without the interpreter's lock, so a fork may find a locked
-    # table. If the child waits for the table, its alarm ends it.
+    # table. If the child waits for the table, an alarm ends the child.
     run("""
 import os, signal, warnings
 warnings.simplefilter("ignore")

@@ -61,7 +61,7 @@ def texts(image):
 def test_notebook_keeps_last_chart(run):
     cell = "chart = gpuheap.watch()\ndrawn(chart, 3)\nkept = heap.alloc(3 << 20)\nchart"
     _, outputs, after = run(cell, "print(names().count('gpuheap-watch'))")
-    # Redrawn in place, and no text of the object itself.
+    # The output is redrawn in place, and has no text of the object itself.
     [output] = outputs
     assert output.output_type == "display_data"
     assert "gpuheap on emulated:1GiB: 3 MiB live" in output.data["text/plain"]

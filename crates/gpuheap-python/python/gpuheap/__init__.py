@@ -84,8 +84,8 @@ if TYPE_CHECKING:
         torch,
     )
 
-# Public names, keyed by module. Every run of pytest loads this package for its plugin, so each
-# module is imported only at its first use.
+# Public names, keyed by module. A module is imported at its first use, because every run of pytest
+# loads this package for its plugin.
 _MODULES = {
     "_adapt": ("host",),
     "_batches": ("batches",),
@@ -204,7 +204,7 @@ __all__ = [
 
 
 # Modules of the package that a program may use without importing them, such as `gpuheap.torch`.
-# Each imports its library at the first use, except `numba`.
+# Each module except `numba` imports its library at the first use.
 _SUBMODULES = (
     "cuda_core",
     "cupy",
@@ -240,7 +240,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the magics `%%gpumem`, `%%gpurecord`, `%%gpuwatch` and `%gpuflush`. IPython calls
-    it for `%load_ext gpuheap`."""
+    this function for `%load_ext gpuheap`."""
     from gpuheap.ipython import load
 
     load(shell)

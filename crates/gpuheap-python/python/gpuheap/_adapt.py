@@ -39,7 +39,8 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[An
     try:
         return walk(structure, adapted), made
     except BaseException:
-        # The exception's traceback keeps frames alive, and the frames would keep the arrays.
+        # Free the arrays now: the traceback keeps frames alive, and the frames would keep the
+        # arrays.
         for one in made:
             one.free()
         raise
@@ -48,9 +49,9 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[An
 def host(structure: Any) -> Any:
     """Moves a structure to the host: the inverse of `Heap.adapt`.
 
-    Each `gpuheap.Array` becomes a NumPy array. If NumPy is not installed, it becomes nested lists.
-    A table or a column becomes what it was adapted from: a DataFrame, a Series, a RecordBatch.
-    Everything else stays unchanged. Waits for the work on the arrays.
+    Each `gpuheap.Array` becomes a NumPy array, or nested lists if NumPy is not installed. An
+    adapted table or column becomes its original type again, such as a DataFrame, a Series or a
+    RecordBatch. Everything else stays unchanged. Waits for the work on the arrays.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -74,7 +75,7 @@ def host(structure: Any) -> Any:
 
 
 def unpickled(elements: Any) -> Array:
-    """Makes the array that was pickled as a NumPy array."""
+    """Restores a pickled array: uploads its elements to the default heap."""
     from gpuheap._heap import default_heap
 
     return default_heap().array(elements)
@@ -94,7 +95,7 @@ class Open:
 
     def __init__(self, container: Any, step: Step | None, parts: list[tuple[Step, Any]]) -> None:
         self.container = container
-        #: Name of this container in the container that contains it.
+        #: Key, index or field of this container in its parent.
         self.step = step
         self.parts = parts
         self.made: list[Any] = []
@@ -116,18 +117,18 @@ class Step(NamedTuple):
 
 
 class Walk:
-    """State of a walk. It is a class because nested functions would refer to each other, and keep
-    arrays until the collector runs."""
+    """State of a walk. Nested functions would refer to each other, and keep arrays until the
+    collector runs."""
 
     def __init__(self, leaf: Callable[[Any], Any]) -> None:
         self.leaf = leaf
-        # Replaced objects, keyed by `id`: each object with its replacement.
+        # Replaced objects and their replacements, keyed by the original's `id`.
         self.done: dict[int, tuple[Any, Any]] = {}
         # Containers whose parts are being replaced, the outermost first. The structure keeps them
         # alive.
         self.open: list[Open] = []
         self.open_numbers: set[int] = set()
-        # Name of the current part in the innermost open container.
+        # Key, index or field of the current part in the innermost open container.
         self.step: Step | None = None
 
     def rebuilt(self, structure: Any) -> Any:
@@ -239,8 +240,8 @@ def with_fields(part: Any, fields: dict[str, Any]) -> Any:
 
 
 def is_host_array(part: Any) -> bool:
-    """Returns `True` for an object that becomes a device array: any object with the buffer
-    protocol, except `bytes` and NumPy's numbers. Those are values, as strings and numbers are."""
+    """Returns `True` for an object that becomes a device array. Such an object has the buffer
+    protocol, and is neither `bytes` nor a number of NumPy."""
     if isinstance(part, (bytes, str, int, float, complex, type(None), Array)):
         return False
     numpy = sys.modules.get("numpy")
@@ -263,7 +264,7 @@ def is_table(part: Any) -> bool:
         return False
     if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):
         return True
-    # A Series of pandas 2 has no such interface. Its frame has it.
+    # pandas 2 has an Arrow interface for DataFrames, and none for Series.
     return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "Series"
 
 

@@ -27,11 +27,11 @@ def batches(
 ) -> Batches:
     """Uploads data in batches. Frees each batch before the next one.
 
-    pyarrow reads files of CSV, Parquet, IPC or Feather part by part: a path, a file object or a
-    list of paths. The batches are tables (`gpuheap.Table`). A table or a reader of pandas, Polars,
-    pyarrow or DuckDB gives tables too. `columns` chooses columns before they are read. `types` are
-    types of a CSV file's columns, such as `{"price": "float64"}`; pyarrow infers the other types
-    from the first part of the file.
+    `data` may name files: a path, a file object or a list of paths. pyarrow reads CSV, Parquet, IPC
+    and Feather files in parts. `data` may also be a table or a reader of pandas, Polars, pyarrow or
+    DuckDB. In both cases the batches are tables (`gpuheap.Table`). `columns` chooses the columns to
+    read. `types` sets types of a CSV file's columns, such as `{"price": "float64"}`; pyarrow infers
+    the other types from the first part of the file.
 
     An array (an object with the buffer protocol), or a tuple of arrays with equally many rows, is
     cut into ranges of rows. A batch takes at most `fraction` of the memory that the heap can still
@@ -39,8 +39,8 @@ def batches(
     items of any other iterable are adapted one after another, as `Heap.adapt` does. With `narrow`,
     float64 becomes float32.
 
-    Without `heap`, the default heap is used. Using a batch after the loop has moved on raises an
-    error. `batches.keep(batch)` prevents this: it keeps the batch's memory.
+    Without `heap`, the default heap is used. A batch's memory is freed when the loop moves on, and
+    later use raises an error. `batches.keep(batch)` keeps the memory.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB", limit="16MiB")
@@ -83,8 +83,8 @@ def batches(
 
 class Batches(Iterator[Any]):
     """An iterator of batches, made by `gpuheap.batches`. A batch is an item of an iterable, or a
-    range of rows. Its memory is freed when the next batch is requested, and at the end of the loop
-    or of a `with` block."""
+    range of rows. A batch's memory is freed when the next batch is requested, and at the end of
+    the loop or of a `with` block."""
 
     def __init__(self, heap: Heap, source: _Items | _Rows | _TableRows, narrow: bool) -> None:
         self._heap = heap
@@ -120,8 +120,8 @@ class Batches(Iterator[Any]):
         return batch
 
     def _without_rows(self) -> Any:
-        """Returns a table without rows, after the batches of a source that has none; otherwise
-        `None`. It has the columns of the source."""
+        """Returns a table without rows, with the columns of a source that yielded no batch. Returns
+        `None` if the source yielded no part without rows."""
         empty = getattr(self._source, "empty", None)
         if empty is None:
             return None
@@ -129,15 +129,15 @@ class Batches(Iterator[Any]):
         return made
 
     def halve(self) -> None:
-        """Frees the current batch after work on it ran out of memory. Its rows are uploaded again
-        in batches of half as many rows. Later batches have that size too. Raises `ValueError` for a
-        batch of one row, and for items of an iterable."""
+        """Frees the current batch. Uploads its rows again in batches of half as many rows, and
+        halves all later batches. Call this if work on the batch ran out of memory. Raises
+        `ValueError` for a batch of one row, and for items of an iterable."""
         self._source.halve()
         self.close()
 
     def close(self) -> None:
-        """Frees the current batch. If a program leaves the loop early, this is called at the end of
-        the `with` block, or when the batches are collected."""
+        """Frees the current batch. A loop that ends early frees its batch at the end of the `with`
+        block, or when the batches are collected."""
         current, self._current = self._current, []
         for one in current:
             one.free()
@@ -147,8 +147,7 @@ class Batches(Iterator[Any]):
         while True:
             piece = self._source.next()
             try:
-                # Device arrays that the program put in the structure are freed by the program
-                # alone.
+                # Only the program frees device arrays that it put in the structure itself.
                 batch, self._current = self._source.upload(self._heap, piece, self._narrow)
             except OutOfMemory as error:
                 self._source.split(error)
@@ -174,7 +173,7 @@ class Batches(Iterator[Any]):
 
 
 class _Source:
-    """Pieces in host memory, each of them a batch."""
+    """Source of pieces in host memory. Each piece becomes a batch."""
 
     chunk = 0
     rows = range(0)
@@ -204,7 +203,7 @@ class _Items(_Source):
         raise error
 
     def put_back(self) -> None:
-        """Does nothing: an iterator cannot give an item twice."""
+        """Does nothing: an iterator cannot return an item twice."""
 
     def halve(self) -> None:
         raise ValueError("an item cannot be halved; pass smaller items")
@@ -213,7 +212,7 @@ class _Items(_Source):
 class _Ranges(_Source, ABC):
     """Ranges of rows."""
 
-    #: First row that is not uploaded, counted from row `_before`.
+    #: First row not yet uploaded, counted from row `_before`.
     _begun = 0
     _before = 0
 
@@ -231,7 +230,7 @@ class _Ranges(_Source, ABC):
         """Leaves out the remaining rows."""
 
     def put_back(self) -> None:
-        """Continues with the same rows, for an upload that was interrupted."""
+        """Goes back to the first row of an interrupted upload."""
         self._begun = self.rows.start - self._before
 
     def halve(self) -> None:
@@ -289,7 +288,7 @@ class _TableRows(_Ranges):
         self._most: int | None = None
         #: The current part. Its first row is row `_before`.
         self._part: _ArrowChunk | None = None
-        #: A part without rows, if the source has one.
+        #: A part without rows, if the source yielded one.
         self.empty: _ArrowChunk | None = None
         self._copies = Copies(0, 0, 0)
 
@@ -350,8 +349,7 @@ def arrays(structure: Any) -> list[Array]:
 
 
 def room(heap: Heap) -> int:
-    """Returns the number of bytes that the heap can still allocate, to 1 MiB: the largest size for
-    which `would_fit` does not return `"no"`."""
+    """Returns the number of bytes that the heap can still allocate, with a precision of 1 MiB."""
     low, high = 0, heap.device.total_memory
     while high - low > 1 << 20:
         middle = (low + high) // 2

@@ -39,8 +39,8 @@ def _without_frames(record: logging.LogRecord) -> bool:
 for _name in (log.name, "distributed.spill", "distributed.protocol.pickle"):
     logging.getLogger(_name).addFilter(_without_frames)
 
-#: Returns the bytes of device memory in a value. Register classes whose memory the default does not
-#: find. The default finds arrays in containers and in attributes of objects.
+#: Returns the bytes of device memory in a value. The default finds arrays in containers and in
+#: attributes of objects. Register other classes.
 device_bytes = Dispatch("device_bytes")
 
 
@@ -78,8 +78,8 @@ def _size_of_array(value: Any) -> int:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Empties the frames of an error and of its causes: serializers keep errors in cycles, and the
-    frames keep device memory until the collector runs."""
+    """Clears the frames of an error and of its causes. Serializers keep errors in reference cycles,
+    so the frames would keep device memory until the collector runs."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -90,8 +90,8 @@ def _clear_frames(error: BaseException) -> None:
 
 
 class Packed:
-    """The bytes of a value on the host, as Dask sends them. A worker with `Data` uploads them at
-    their first use. In other processes the receiver gets the value itself."""
+    """Serialized value in host memory. A worker with `Data` uploads the value at its first use.
+    Other processes receive the value itself."""
 
     def __init__(self, header: dict[str, Any], frames: list[Any]) -> None:
         self.header, self.frames = header, frames
@@ -110,7 +110,7 @@ class Packed:
 
 
 class Sent(Packed):
-    """A packed value for a client. Its receiver gets the value itself."""
+    """A packed value for a client. The client receives the value itself."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpacked, super().__reduce__()[1]
@@ -125,8 +125,8 @@ def unpacked(header: dict[str, Any], frames: list[Any]) -> Any:
 
 
 class Unsendable:
-    """A value that cannot be read. Serializing it raises the error: Dask counts the end of a
-    transfer if serializing fails, but not if reading a value fails."""
+    """Stands for a value that could not be read. Serializing it raises the error: Dask counts a
+    transfer as ended if serializing fails, but not if reading fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -135,7 +135,7 @@ class Unsendable:
         raise self.error
 
 
-#: Returns the value of a key while a worker sends it; `None` at other times.
+#: Function that reads a key's value while a worker sends it; `None` at other times.
 sent_value: ContextVar[Callable[[Any], Any] | None] = ContextVar("sent_value", default=None)
 
 #: Results of this process's workers.
@@ -164,7 +164,7 @@ class Data(MutableMapping[Any, Any]):
         device_limit: int | str = "80%",
         host_limit: int | str | None = None,
     ) -> None:
-        # Refuses a wrong text here: later errors would end tasks.
+        # Reject an invalid limit here: an error at its first use would fail a task.
         _gpuheap._size(device_limit, 1 << 30)
         most = sys.maxsize if host_limit is None else _gpuheap._size(host_limit)
         self.host = SpillBuffer(os.path.join(worker_local_directory, "storage"), target=most)
@@ -266,8 +266,8 @@ class Data(MutableMapping[Any, Any]):
             self._evict(max(self.device.total_weight - excess, 0))
 
     def packed(self, key: Any, form: type[Packed]) -> Any:
-        """Returns the value of a key, packed if the value is on the device. Returns a value that
-        cannot be packed as it is: a receiver in this process can use it."""
+        """Returns the value of a key, packed if the value is on the device. Returns the value
+        unpacked if packing fails: a receiver in this process can use it."""
         value = self.device.get(key)
         try:
             packed = self.host[key] if value is None else Packed.of(value)
@@ -296,7 +296,7 @@ class Data(MutableMapping[Any, Any]):
         self.host[key] = Packed.of(value)
         self.moved += device_bytes(value)
 
-    # Methods that a worker's memory manager and its metrics use.
+    # The worker's memory manager and metrics use these methods.
 
     @property
     def fast(self) -> Any:

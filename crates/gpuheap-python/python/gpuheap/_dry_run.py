@@ -16,19 +16,19 @@ from typing import Any
 
 from gpuheap._errors import BadInput, DryRunFailed
 
-# Environment variable by which the child finds the call to make.
+# Environment variable with the path of the pickled call that the child makes.
 CALL = "GPUHEAP_DRY_RUN_CALL"
 
 
 @dataclass(frozen=True)
 class CardFit:
-    """The result of a dry run on one card. Sizes are bytes; `None` if nothing was recorded."""
+    """The result of a dry run on one card. Sizes are bytes, or `None` if nothing was recorded."""
 
     #: Name of the card.
     card: str
-    #: `True` if the function did not run out of memory there.
+    #: `True` if the function did not run out of memory on the card.
     fits: bool
-    #: Peak of memory in use, including CUDA's own.
+    #: Peak of memory in use, including CUDA's own memory.
     peak: int | None
     #: Peak that PyTorch's allocator reserved.
     reserved: int | None
@@ -96,12 +96,12 @@ def dry_run(
     GPU is needed or used. The function is defined in a module, or is a `functools.partial` of such
     a function. A text names a function (`"train:main"`) or a program (`"train.py"`); a list is a
     program with its arguments. `card` may have several names with commas between them. `memory`
-    replaces the card's size, `margin` is the part of a card to leave free (0.05 is 5 %; default 0),
-    and `time_limit` is in seconds. `remedies` runs the function again with each remedy that can be
+    replaces the card's size. `margin` is the part of a card to leave free (0.05 is 5 %; default 0).
+    `time_limit` is in seconds. `remedies` runs the function again with each remedy that can be
     switched on from outside.
 
-    Raises `gpuheap.DryRunFailed` if the run has no verdict, with the end of its output: the
-    function raised an exception, or used no GPU.
+    If the function raised an exception or used no GPU, there is no verdict. `gpuheap.DryRunFailed`
+    is then raised, with the end of the output.
 
         def train():
             model = torch.nn.Linear(4096, 4096, device="cuda")
@@ -207,7 +207,7 @@ def _program(function: Any, arguments: tuple[Any, ...], call: Path) -> list[str]
 
 
 def _target(function: Any) -> tuple[str, str | None, str]:
-    """Returns the module of a function, its file, and the function's name in it."""
+    """Returns a function's module, the module's file, and the function's name in the module."""
     name = getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", None)
     if not callable(function) or name is None or module is None:

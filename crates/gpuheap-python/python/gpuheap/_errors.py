@@ -14,15 +14,15 @@ class Error(RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """A request that a heap had no memory for, with the evidence.
+    """A heap had no memory for a request. The attributes are the evidence.
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
     `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
     `device_free`, `foreign`, `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`,
-    `total_limit`, `total_short_by`, `device_name` if the process has several devices, and
-    `devices` with the bytes reserved of each device under the total limit.
-    `cause` is one word. `tried` contains the reclaim steps, with the bytes that each step freed.
-    `figures` is a dictionary of all of these. The error holds no memory and no frames.
+    `total_limit` and `total_short_by`. If the process has several devices, `device_name` is set.
+    Under a total limit, `devices` has the reserved bytes of each device. `cause` is one word.
+    `tried` contains the reclaim steps, with the bytes that each step freed. `figures` is a
+    dictionary of all of these. The error holds no memory and no frames.
 
     If a request exceeds the limit of a scope, `cause` is `"scope"`. The other attributes are then
     `scope` (the scope's name), `requested`, `live`, `limit` and `short_by`.
@@ -33,7 +33,7 @@ class OutOfMemory(Error, MemoryError):
         figures: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        # `figures` is no attribute of the class: it would hide the figures of an error that Ray
+        # `figures` must not be a class attribute: it would hide the figures of an error that Ray
         # wraps in another class.
         if name == "figures":
             return {}

@@ -98,8 +98,8 @@ def _of_scope(figures: dict[str, Any]) -> Explained:
 
 
 def _text(error: BaseException) -> str:
-    """Returns the last lines of an exception's traceback, without its causes. With them,
-    `traceback` would read all causes again at each call."""
+    """Returns the last lines of an exception's traceback, without its causes. The caller reads each
+    cause itself."""
     kind = type(error)
     name = (
         kind.__qualname__

@@ -18,8 +18,8 @@ _LAST = ("last_exc", "last_value", "last_type", "last_traceback")
 
 
 def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
-    """Collects Python's garbage, and returns all cached memory to the driver: of the default heap,
-    and of the heaps of other devices that `install(devices=...)` serves.
+    """Collects Python's garbage, and flushes the default heap and the heaps of
+    `install(devices=...)`.
 
     With `tracebacks`, it first releases objects that an error left and no code needs:
     `sys.last_exc`, `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the
@@ -83,7 +83,8 @@ def _forget_traceback(shell: Any) -> None:
 
 def _forget_outputs(shell: Any) -> None:
     shell.displayhook.flush()
-    # IPython's `flush` removes these names only from the user's namespace.
+    # IPython's `flush` removes these names from the user's namespace, but not from the hidden
+    # names.
     shell.user_ns_hidden.update(
         (name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden
     )
@@ -93,7 +94,7 @@ def _forget_outputs(shell: Any) -> None:
 
 
 def _frames_of_dead_threads() -> dict[str, list[types.FrameType]]:
-    """Returns the frames of ended threads that a traceback keeps, keyed by thread name."""
+    """Returns frames that a traceback keeps after their thread ended, keyed by thread name."""
     running = {id(frame) for _, frame in _frames.running_frames()}
     found: dict[str, dict[int, types.FrameType]] = {}
     for traceback in gc.get_objects():

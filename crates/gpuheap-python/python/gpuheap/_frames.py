@@ -23,8 +23,7 @@ def running_frames() -> list[tuple[int, types.FrameType]]:
     innermost = sys._current_frames()
     while innermost:
         ident, running = innermost.popitem()
-        # Deletes `running`: if this function's own frame held itself, its locals would outlive the
-        # call.
+        # A frame that holds itself would keep its locals after the call, so delete `running`.
         frame: types.FrameType | None = running
         del running
         while frame is not None:
@@ -52,8 +51,8 @@ def _locals(frame: types.FrameType) -> dict[str, Any]:
         named = _plain.items(values) if _plain.is_a(values, dict) else []
         return {name: value for name, value in named if type(name) is str}
     found = dict(values)
-    # Until Python 3.13, `f_locals` leaves a dictionary in a function's frame that keeps the values
-    # alive. Empties the dictionary unless `locals()` or a debugger uses it too.
+    # Before Python 3.13, reading `f_locals` leaves a dictionary in a function's frame. The
+    # dictionary keeps the values alive. Clear it unless `locals()` or a debugger uses it too.
     if sys.version_info < (3, 13) and sys.gettrace() is None and sys.getrefcount(values) <= 3:
         values.clear()
     return found
@@ -74,8 +73,7 @@ def thread_names() -> dict[int | None, str]:
 
 
 def name_of(thread: threading.Thread) -> str:
-    """Returns the name of a thread. If the program's subclass overrides `name`, does not run the
-    override."""
+    """Returns the name of a thread. Does not run a subclass's override of `name`."""
     name = _of_thread(thread, threading.Thread.name)
     return name if type(name) is str else "?"
 

@@ -1,4 +1,4 @@
-# Type stubs of the extension module. Its docstrings contain the documentation.
+# Type stubs of the extension module. The module's docstrings contain the documentation.
 
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -60,7 +60,7 @@ __version__: str
 class _SupportsBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-# NumPy's arrays. Their types have the buffer protocol from Python 3.12 on.
+# Accepts NumPy's arrays. Before Python 3.12, their type does not declare the buffer protocol.
 class _HasArrayInterface(Protocol):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...

@@ -50,16 +50,16 @@ def group_by(
 ) -> GroupBy:
     """Groups the rows of a table by the values of one column or several, as pandas' `groupby` does.
 
-    `data` is a table on the device, an iterable of such tables, or anything that
-    `gpuheap.batches` makes tables of: a table of pandas, Polars, pyarrow or DuckDB, or a path of a
-    file. Only the columns that are needed are read. One batch is on the device at a time.
+    `data` is a table on the device, or an iterable of such tables. It may also be a table of
+    pandas, Polars, pyarrow or DuckDB, or a path of a file. Reads only the needed columns, with one
+    batch on the device at a time.
 
     Keys are numbers, text, dates and booleans. Floats are compared by value. Rows with a missing
     key, NaN or null, are left out; with `dropna=False` they form the last groups.
 
-    The aggregates of the batches are merged on the host, in at most `host_limit` bytes, or a share
-    of the memory that the host has free. Beyond that, the aggregates go to unnamed files in the
-    folder `spill`, by default the system's folder of temporary files.
+    The aggregates of the batches are merged in host memory. `host_limit` bounds this memory: bytes,
+    or a share of the host's free memory. Above the limit, aggregates go to unnamed files in the
+    folder `spill`. The default is the system's folder of temporary files.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -116,7 +116,7 @@ class GroupBy:
             except OutOfMemory:
                 if not isinstance(source, Batches) or len(source.rows) <= 1:
                     raise
-                # The rows of this batch come again, in batches of half the size.
+                # The source yields the batch's rows again, in batches of half the size.
                 source.halve()
         if work.merger is None and isinstance(source, Batches):
             with source:
@@ -137,8 +137,8 @@ class GroupBy:
 
 
 class Groups:
-    """Aggregates of groups, on the host. Iteration gives tables on the device, of at most 2^20
-    groups each, in ascending order of the keys. Without groups, it gives a table without rows."""
+    """Aggregates of groups, in host memory. Iteration yields device tables of at most 2^20 groups
+    each, in ascending order of the keys. If there are no groups, it yields one empty table."""
 
     def __init__(self, work: _Work) -> None:
         self._work = work
@@ -156,7 +156,7 @@ class Groups:
                 "without rows instead"
             )
         chunks = work.merger.groups()
-        # Without groups, a table without rows has the types.
+        # Yield a first table even if it is empty, because it has the column types.
         yield work.table(chunks.next(rows))
         while len(chunk := chunks.next(rows)):
             yield work.table(chunk)
@@ -206,7 +206,7 @@ class _Work:
         self.results = list(self.wanted)
         #: Column types of the first batch, by name.
         self.types: dict[str, str] = {}
-        #: For each column, an object with the Arrow type that columns of results get.
+        #: Arrow type of each column, for the columns of results.
         self.like: dict[str, Any] = {}
         self.merger: _PartsMerger | None = None
         #: An array on the heap of the batches. Results are uploaded to its heap, on its stream.
@@ -230,7 +230,7 @@ class _Work:
         merger.add(keys, parts)
 
     def _check(self, batch: Table) -> None:
-        """Refuses a batch that lacks a column, or has a column of another type than the earlier
+        """Raises an error if a batch lacks a column, or if a column's type differs from earlier
         batches."""
         for name in dict.fromkeys([*self.keys, *self.columns]):
             column = batch[name]
@@ -271,7 +271,7 @@ class _Work:
         made = {name: self._column(name, host) for name, host in zip(self.keys, chunk.keys())}
         for result, (name, how) in self.wanted.items():
             host = chunk.result(self.columns.index(name), how)
-            # The smallest and the largest value have the type of the column, such as a date.
+            # `min` and `max` have the type of their column, such as a date.
             made[result] = self._column(name if how in ("min", "max") else None, host)
         return Table(made)
 
@@ -327,7 +327,7 @@ def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[
     valid = column.validity
     made: dict[str, Array] = {}
     numbers = column._numbers
-    # Text is only counted, so any values serve.
+    # Text has only the aggregate `count`, so any values will do.
     values = codes if numbers is None else numbers
     floats = values
     if values.dtype != "float64" and {"total", "squares"} & set(names):

@@ -1,6 +1,6 @@
 """The class `Heap` with its reports: status, flush, leaks."""
 
-# The named tuples below declare the types of their fields in the class.
+# By default, pyright rejects named tuples that declare the types of their fields in the class.
 # pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Heap(_gpuheap.Heap):
 
     def status(self) -> Status:
         """Returns figures of the heap and its device. If the program uses RMM, adds the figures of
-        RMM's adaptors. Does not wait."""
+        RMM's adaptors. Does not wait for the GPU."""
         import json
 
         figures, text = self._status()
@@ -147,8 +147,8 @@ class Heap(_gpuheap.Heap):
         return Status(known, text)
 
     def flush(self) -> FlushReport:
-        """Gives all cached memory back to the driver. Returns a report of the memory given back and
-        of the remaining memory. Waits for frees in flight."""
+        """Returns all cached memory to the driver. The result reports the returned and the
+        remaining memory. Waits for frees in flight."""
         import json
 
         figures, text = self._flush()
@@ -224,7 +224,7 @@ class Heap(_gpuheap.Heap):
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond the
         limit raises `gpuheap.OutOfMemory` with the scope's name. The limit counts requests of
         Python code, made directly or through CuPy, Numba, cuda.core and PyCUDA. Requests of RMM and
-        PyTorch count only against the heap's limit, because no Python may run below them.
+        PyTorch count only against the heap's limit, because their allocators must not call Python.
 
         `on_leak` is the reaction if memory outlives the scope: `"warn"` (a `gpuheap.LeakWarning`),
         `"raise"` (`gpuheap.Leaked`), `"ignore"`, or a function that is called with the scope. If an
@@ -272,7 +272,7 @@ def default_heap() -> Heap:
     with _default_lock:
         if _default is None:
             made = _make_default()
-            # A signal handler may have made the default heap meanwhile. That heap stays.
+            # A signal handler may have made the default heap meanwhile. Keep that heap.
             _default = made if _default is None else _default
         return _default
 

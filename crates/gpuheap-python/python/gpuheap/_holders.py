@@ -29,9 +29,8 @@ _MOST_HOLDERS = 8
 _FEW = 16
 _CHUNK = 200
 
-# Searches of several threads take turns, because each search would find the objects that another
-# search holds. A thread waits at most this many seconds: the other search may hang in the program's
-# own code.
+# Only one search runs at a time, because a search would find the objects that another search holds.
+# A thread waits at most this many seconds: the other search may hang in the program's own code.
 _turn = threading.RLock()
 _MOST_SECONDS = 30
 
@@ -216,8 +215,8 @@ class _Search:
         #: Names of the parts of large containers, keyed by the `id` of the container, then of the
         #: part.
         self.steps: dict[int, dict[int, str]] = {}
-        # A module may have two names: multiprocessing's __mp_main__ is also __main__. Uses the
-        # first.
+        # A module may have two names: multiprocessing's __mp_main__ is also __main__. Use the first
+        # name.
         self.modules: dict[int, str] = {}
         for name, module in _plain.items(sys.modules):
             variables = _plain.variables(module)
@@ -226,7 +225,7 @@ class _Search:
         self.threads = {id(thread): _frames.name_of(thread) for thread in threading.enumerate()}
         self.running = {id(frame) for _, frame in _frames.running_frames()}
         self._walk(targets)
-        # Reads `id`s only now that `nodes` holds all objects: the `id` of an ended object may be
+        # Read `id`s only now that `nodes` holds all objects: the `id` of an ended object may be
         # reused.
         names = _frames.thread_names()
         self.handled = _handled(names)

@@ -16,7 +16,8 @@ Undo = Callable[[], object]
 
 
 class Outcome(NamedTuple):
-    """The outcome of `install` for one library. `text` names the action, or why it was not done."""
+    """The outcome of `install` for one library. `text` names the action, or the reason why nothing
+    was done."""
 
     done: bool
     text: str
@@ -26,8 +27,8 @@ class Outcome(NamedTuple):
 
 
 class Installed:
-    """The result of `gpuheap.install`: `heap`, `heaps` with the heap of each device, keyed by the
-    device's name, and `libraries` with an `Outcome` for each library."""
+    """The result of `gpuheap.install`. `heap` is the first device's heap, `heaps` has all heaps by
+    device name, and `libraries` has an `Outcome` for each library."""
 
     def __init__(
         self, heaps: list[_heap.Heap], before: _heap.Heap | None, given: tuple[Any, ...]
@@ -47,7 +48,7 @@ class Installed:
         return self._given[-1]
 
     def serve(self, libraries: str | Iterable[str]) -> None:
-        """Installs the heaps in libraries that they are not yet installed in."""
+        """Installs the heaps in the libraries that do not use them yet."""
         asked = libraries != "auto"
         for name in _names(libraries):
             if name in self.libraries:
@@ -136,9 +137,9 @@ def install(
 
     `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
     `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
-    be served, the other libraries still are: print the result to see each outcome. A
-    `RuntimeWarning` gives the reason if the library was named. A second call with the same
-    arguments returns the first result, as does `gpuheap.installed()`.
+    be served, `install` still serves the others: print the result to see each outcome. If that
+    library was named, a `RuntimeWarning` gives the reason. A second call with the same arguments
+    returns the first result, as does `gpuheap.installed()`.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")
@@ -153,7 +154,7 @@ def install(
         libraries = list(libraries)
     names = _names(libraries)
     chosen = _chosen(devices)
-    # Compares devices by name: each opening of a device makes a new object.
+    # Compare devices by name, because opening a device again makes another object.
     names_of = [getattr(one, "name", one) for one in (device, *(chosen or ()))]
     given = (limit, total_limit, names, libraries == "auto", heap, names_of, settings)
     if _current is not None:
@@ -176,7 +177,7 @@ def install(
     try:
         made.serve(libraries)
     except BaseException:
-        # Ctrl-C during an import, for example. The caller has no object yet to call `undo` on.
+        # Undo here, for example after Ctrl-C: the caller has no object to call `undo` on.
         made.undo()
         raise
     return made
@@ -205,8 +206,9 @@ def _made(
     real = [device.ordinal for device in opened if not device.emulated]
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
-    # Libraries copy between devices without regard to the allocator, so each device gets access to
-    # the others' memory. Without access, only plain memory can be copied: memory of pool `split`.
+    # Libraries copy between devices with any allocator, so each device gets access to the other
+    # devices' memory. If a pair of devices has no access, only plain memory can be copied: use pool
+    # `split`.
     pairs = [(one, other) for one in opened for other in opened if other is not one]
     reached = [one._can_reach(other) for one, other in pairs]
     if not all(reached) and not os.environ.get("GPUHEAP_POOL"):
@@ -345,8 +347,8 @@ def _of_devices(heaps: list[_heap.Heap]) -> str:
     return "the device" if len(heaps) == 1 else f"{len(heaps)} devices"
 
 
-#: Hooks, keyed by library. Each is the module that shows whether the library is installed, and the
-#: function that installs the hook.
+#: Hooks, keyed by library. An entry has the module by which to find the library, and the function
+#: that installs the hook.
 _LIBRARIES: dict[str, tuple[str, Callable[[list[_heap.Heap]], tuple[str, Undo | None]]]] = {
     "torch": ("torch", _torch),
     "rmm": ("rmm", _rmm),

@@ -1,7 +1,7 @@
 """Sizes of compressed record batches of IPC files, read before the batches are decoded.
 
-Each buffer of a compressed batch begins with its decoded size. The buffers' places are in
-flatbuffers of Arrow's format: `Footer` of a file, and `Message` of a batch.
+Each buffer of a compressed batch begins with its decoded size. Arrow's flatbuffers have the
+buffers' offsets: `Footer` of a file, and `Message` of a batch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 
 def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
-    """Yields the bytes that decoding the columns takes, for each record batch of a mapped file: 0
-    for a batch that is not compressed."""
+    """Yields the decoded size of the columns for each record batch of a mapped file; 0 if the batch
+    is not compressed."""
     schema = pyarrow.ipc.open_file(source).schema
     source.seek(0)
     whole = source.read_buffer()
@@ -27,8 +27,8 @@ def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterato
 
 
 def of_stream(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
-    """Yields the bytes that decoding the columns takes, for each record batch of a mapped stream: 0
-    for a batch that is not compressed."""
+    """Yields the decoded size of the columns for each record batch of a mapped stream; 0 if the
+    batch is not compressed."""
     reader = pyarrow.ipc.MessageReader.open_stream(source)
     schema = pyarrow.ipc.read_schema(reader.read_next_message())
     for message in reader:
@@ -46,7 +46,7 @@ def _of_message(pyarrow: Any, message: Any, schema: Any, columns: Sequence[str] 
     for nth in range(unpack_from("<I", metadata, buffers)[0]):
         start, length = unpack_from("<qq", metadata, buffers + 4 + 16 * nth)
         size = unpack_from("<q", body, start)[0] if length else 0
-        # -1 stands for a buffer that is stored as it is.
+        # -1 marks a buffer that is not compressed.
         sizes.append(length if size < 0 else size)
     chosen: list[bool] = []
     for field in schema:
@@ -54,18 +54,18 @@ def _of_message(pyarrow: Any, message: Any, schema: Any, columns: Sequence[str] 
         count = 0 if is_null else len(pyarrow.nulls(0, field.type).buffers())
         chosen += [columns is None or field.name in columns] * count
     if len(chosen) != len(sizes):
-        # Some types have more buffers than an array without rows. All columns are counted.
+        # Some types have more buffers than `nulls` shows. Count all columns then.
         return sum(sizes)
     return sum(size for size, is_chosen in zip(sizes, chosen) if is_chosen)
 
 
 def _follow(data: memoryview, at: int) -> int:
-    """Returns the place that the offset at `at` refers to."""
+    """Returns the target of the relative offset stored at `at`."""
     return at + unpack_from("<I", data, at)[0]
 
 
 def _field(data: memoryview, table: int, nth: int) -> int:
-    """Returns the place of a table's field; 0 if the table does not have the field."""
+    """Returns the position of a table's field; 0 if the table does not have the field."""
     offsets = table - unpack_from("<i", data, table)[0]
     place = 4 + 2 * nth
     if place >= unpack_from("<H", data, offsets)[0]:

@@ -64,7 +64,7 @@ class Meter:
         heaps = _heap.known_heaps() if self._is_default else measured
         new = [heap for heap in heaps if heap not in measured]
         for heap in new:
-            # The heap was made, or became the default heap, after the meter was made.
+            # This heap became known only after the meter was made.
             stats = heap.stats()
             add(heap.device.name, stats["live_peak"], stats["live"])
         for device, cuda in self._torch_devices():

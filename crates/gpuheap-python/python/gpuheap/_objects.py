@@ -47,17 +47,17 @@ def _memory_of(holder: Any, kind: type) -> tuple[int, int] | None:
 
 
 def memory_objects() -> list[Any]:
-    """Returns all objects that may hold device memory. Finds an object if Python's collector tracks
-    it or an object that refers to it. Examines every object of the program, and runs no code of the
-    program."""
+    """Returns all objects that may hold device memory. Finds objects that Python's collector
+    tracks, and objects that a tracked object refers to. Examines every object of the program,
+    and runs no code of the program."""
     found: dict[int, Any] = {}
     look = _Look(found)
     everything, chunk = gc.get_objects(), []
     for start in range(0, len(everything), _CHUNK):
         chunk = everything[start : start + _CHUNK]
         look.at(chunk)
-        # The collector does not track a buffer, because a buffer refers to no other object.
-        # Examines the objects that the chunk refers to as well.
+        # The collector does not track a buffer, because a buffer refers to no other object. So also
+        # examine the objects that the chunk refers to.
         look.at(gc.get_referents(*chunk))
     # These lists refer to the dictionaries of frames' locals. `local_values` below empties such a
     # dictionary only if no other object refers to it.

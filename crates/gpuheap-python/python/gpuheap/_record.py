@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gpuheap import _gpuheap
 
 
-# Recordings that were not stopped. They go on even if the program holds no reference to them.
+# Recordings that were not stopped. The set keeps them running if the program drops them.
 _running: set[Recording] = set()
 
 
 class Recording:
     """A recording that `gpuheap.record()` or `Heap.record()` started. The end of its `with` block,
-    or `stop()`, ends it. Without these, it ends with the heap or the program."""
+    or `stop()`, ends it. Otherwise the recording ends with the heap or the program."""
 
     def __init__(self, heaps: list[_heap.Heap], path: str | os.PathLike[str]) -> None:
         self._parts: list[_gpuheap._Recording] = []
@@ -68,11 +68,12 @@ class Recording:
 
 
 def record(path: str | os.PathLike[str]) -> Recording:
-    """Records the allocations and frees of the default heap, and of the heaps of other devices that
-    `install()` serves, into one file for each heap, for `gpuheap report` and `gpuheap replay`.
+    """Records allocations and frees for `gpuheap report` and `gpuheap replay`. Records the default
+    heap and all heaps of `install()`, each into a file of its own.
 
-    A file has each allocation's size, thread, time and stack, with lines of Python. Memory that was
-    allocated before is not in it. An existing file is kept; the new file is then `run.2.gph`.
+    A file has each allocation's size, thread, time and stack, with lines of Python. Memory
+    allocated before the recording is not in the file. An existing file is kept; the new file is
+    then `run.2.gph`.
 
     >>> import os, tempfile
     >>> import gpuheap

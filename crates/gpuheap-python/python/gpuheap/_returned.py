@@ -31,8 +31,8 @@ _MOST = 100_000
 
 
 def memory_in(result: Any) -> Iterator[Any]:
-    """Returns the buffers and arrays in a value: the value itself, and what is inside lists,
-    tuples, sets, dictionaries and attributes of objects, including dataclasses."""
+    """Returns the buffers and arrays in a value: the value itself, and the parts of lists, tuples,
+    sets, dictionaries and objects."""
     seen: set[int] = set()
     # `kept` holds the objects: the `id` of an ended object may be reused.
     left, kept = [result], []

@@ -22,7 +22,7 @@ _SOURCE = Path(__file__).parent / "_rmm_native.pyx"
 
 def build() -> Path:
     """Compiles the native resource against the installed RMM, and returns its file. `resource` and
-    `install` use it from then on. If the file is there already, does nothing.
+    `install` use it from then on. If the file exists, does nothing.
 
     Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers, from
     `CUDA_HOME` or the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute. The
@@ -71,14 +71,14 @@ def compile_against_rmm(source: Path, made: Path) -> None:
             sysconfig.get_path("include"),
         ]
         compiler = os.environ.get("CXX", "c++")
-        # RMM makes its classes at run time, and so must a class that derives from one. Otherwise
-        # each end of an object takes a reference from the class.
+        # RMM's classes are heap types, so a derived class has to be one too. Otherwise each
+        # destroyed object drops one reference too many to its class.
         types = "-DCYTHON_USE_TYPE_SPECS=1"
         flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", f"-L{library / 'lib64'}", "-lrmm"]
         found = [f"-I{folder}" for folder in includes]
         _run([compiler, types, translated, "-o", object, *found, *flags], compiler)
         made.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # Another process may do the same. The rename makes the file appear complete.
+        # Another process may build it too. The rename makes the whole file appear at once.
         partial = made.with_suffix(f".{os.getpid()}")
         shutil.copyfile(object, partial)
         partial.replace(made)
@@ -121,8 +121,8 @@ def _folder_of(package: str) -> str:
 
 
 def _library() -> Path:
-    """Returns the path of the native resource for the versions of RMM, gpuheap and Python, and for
-    its source."""
+    """Returns the path of the native resource. The path names the versions of RMM, gpuheap and
+    Python, and a hash of the source."""
     import rmm
 
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -24,13 +24,13 @@ MOST_TEXT = 2**31 - 1
 
 
 class TableRows:
-    """Methods of a table that make another table of its rows."""
+    """Table methods that select, order or join rows."""
 
     __slots__ = ()
 
     def filter(self: Any, mask: Array | Column) -> Table:
-        """The rows at which a mask is true: a column of booleans, such as `table["price"] > 10`, or
-        a `gpuheap.Array` of bool. A null is not true.
+        """The rows at which `mask` is true. `mask` is a column of booleans, such as
+        `table["price"] > 10`, or a `gpuheap.Array` of bool. A null counts as false.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -54,14 +54,14 @@ class TableRows:
     def sort(
         self: Any, by: str | Sequence[str], descending: bool | Sequence[bool] = False
     ) -> Table:
-        """The rows in the order of one column or several. Equal rows stay in their order. Rows
-        with NaN or a null are last."""
+        """The rows, sorted by one column or several. Equal rows stay in their order. Rows with NaN
+        or a null are last."""
         names = [by] if isinstance(by, str) else list(by)
         down = [descending] * len(names) if isinstance(descending, bool) else list(descending)
         return _taken(self, names, _sort_rows(_keys(self, names), down))
 
     def unique(self: Any, columns: str | Sequence[str] | None = None) -> Table:
-        """The first row of each distinct key, as pandas' `drop_duplicates`. The key is `columns`,
+        """The first row of each distinct key, like pandas' `drop_duplicates`. The key is `columns`,
         or all columns except the index."""
         every = [name for name in self if name not in self._index]
         names = every if columns is None else columns
@@ -69,9 +69,10 @@ class TableRows:
         return _taken(self, names, _unique_rows(_keys(self, names)))
 
     def join(self: Any, other: Table, on: str | Sequence[str], how: str = "inner") -> Table:
-        """The rows of both tables with equal keys, as pandas' `merge`. Both tables are on the
-        device. `how` is `"inner"`, or `"left"`: then rows of this table without a match stay, with
-        nulls. Columns of the same name get `_x` and `_y`. An index that is no key is left out."""
+        """The rows of both tables with equal keys, like pandas' `merge`. Both tables are on the
+        device. `how` is `"inner"` or `"left"`. With `"left"`, rows of this table without a match
+        get nulls. Columns of the same name get `_x` and `_y`. An index that is no key is left
+        out."""
         if how not in ("inner", "left"):
             raise ValueError(f'how={how!r} is no kind of join here; pass "inner" or "left"')
         names = [on] if isinstance(on, str) else list(on)
@@ -156,8 +157,8 @@ class Rolling:
 
 
 def take(table: Table, indices: Array) -> Table:
-    """Returns the rows of a table at `indices`, of type `uint32`. An index beyond the rows makes a
-    row of nulls."""
+    """Returns the rows of a table at `indices`, an array of `uint32`. An index beyond the rows
+    makes a row of nulls."""
     from gpuheap._table import Table
 
     picked = indices.to_bytes()
@@ -185,8 +186,8 @@ def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
 
 
 def text_column(values: Array, mask: Array | None, ends: Array, like: Any) -> Column:
-    """Returns a column of text, of the type of `like`. The offsets have 64 bits if 32 bits cannot
-    count the text."""
+    """Returns a column of text, of the type of `like`. The offsets have 64 bits if the text is too
+    long for 32 bits."""
     from gpuheap._table import Column
 
     is_short = like._field.type in ("string", "binary")
@@ -229,7 +230,7 @@ def _key_type(column: Column) -> str:
 
 
 def _count_up(like: Array) -> Array:
-    """Returns the numbers of the rows, made on the device."""
+    """Returns the row numbers of `like` as an array on the device."""
     rows = len(like)
     numbers = like[:1].astype("uint32") * 0
     while len(numbers) < rows:

@@ -75,8 +75,8 @@ def _place_of(buffer: Any) -> tuple[int, int] | None:
 
 
 class _Failures:
-    """A context manager that keeps the exceptions of the steps at a scope's end. `tell` raises the
-    first after all steps have run."""
+    """Collects the exceptions of the steps at a scope's end. After all steps, `tell` raises the
+    first exception."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -91,13 +91,13 @@ class _Failures:
         return True
 
     def tell(self, body: BaseException | None) -> None:
-        """Raises the first failure, with notes about the others. If the body of the scope raised an
-        exception, that exception gets the notes and no failure is raised, unless an interrupt is
-        among the failures."""
+        """Raises the first failure, with notes about the others. If the scope's body raised an
+        exception, adds the notes to that exception and raises nothing. Interrupts among the
+        failures are always raised."""
         if not self._kept:
             return
-        # Sorts interrupts to the front. Empties `_kept`, because an exception holds the frames that
-        # it passed.
+        # Sort interrupts to the front. Empty `_kept`, because an exception holds the frames that it
+        # passed.
         kept, self._kept = sorted(self._kept, key=lambda error: isinstance(error, Exception)), []
         raised = body if body is not None and isinstance(kept[0], Exception) else kept.pop(0)
         where = f"the end of scope {self._scope.name!r} also failed"
@@ -209,9 +209,9 @@ class Scope:
         account = self._opened()
         account.close()
         _open.pop(account.number, None)
-        # A framework may enter the scope in one context and leave it in another. A program may
-        # leave it while a scope inside it is open. In both cases `current` contains another scope,
-        # and stays unchanged: later look-ups skip the closed scope.
+        # A framework may enter a scope in one context and leave it in another. A program may leave
+        # a scope while an inner scope is open. In both cases `current` contains another scope. Do
+        # not change `current` then: later look-ups skip the closed scope.
         if current.get() is account:
             current.set(account.before)
         failures = _Failures(self)
@@ -282,8 +282,7 @@ class Scope:
     def _tell(self, error: BaseException | None) -> None:
         text = self.report()
         if error is not None:
-            # The traceback of `error` holds the objects of its frames. These objects may be no
-            # leak, so only a note is added.
+            # Only add a note: the objects that the traceback of `error` holds may be no leak.
             error.add_note(text)
         elif callable(self._on_leak):
             self._on_leak(self)
@@ -421,8 +420,7 @@ def thread_scope(
 
 
 def _is_read(buffer: Any) -> bool:
-    """Returns whether an array made through the CUDA array interface may refer to the buffer. Such
-    an array holds the buffer, and does not notice `free`. An exposed buffer that is alive counts as
-    held. The interface does not report the end of a use, and reference counts differ between Python
-    versions."""
+    """Returns whether an array of another library may refer to the buffer, through the CUDA array
+    interface. Such an array does not notice `free`. Every exposed buffer counts: the interface does
+    not report the end of a use, and reference counts differ between Python versions."""
     return getattr(buffer, "_exposed", False)

@@ -17,11 +17,11 @@ from gpuheap._table import refuse_twice
 MOST = 32 << 20
 #: Smallest part, so that the columns of a wide row fit.
 LEAST = 1 << 20
-#: Rows of text of a Parquet file that are decoded at once.
+#: Number of rows of text that are decoded at once from a Parquet file.
 TEXT_ROWS = 1 << 13
-#: Number of a file's columns that an error names.
+#: Maximum number of a file's columns that an error names.
 MOST_NAMES = 20
-#: First bytes of files that are not read, with their format and the remedy.
+#: First bytes of unsupported files, each with the format and the remedy.
 OTHERS: dict[bytes | tuple[bytes, ...], tuple[str, str]] = {
     b"FEA1": ("Feather, version 1", "write it again: pyarrow.feather.write_feather(frame, path)"),
     b"\x1f\x8b": ("gzip", "pass gzip.open(path), or name it .csv.gz"),
@@ -46,8 +46,8 @@ def is_file(source: Any) -> bool:
 def chunks_of_files(
     source: Any, columns: Sequence[str] | None, types: Mapping[str, Any] | None, nbytes: int
 ) -> Iterator[_ArrowChunk]:
-    """Reads files of CSV, Parquet, IPC and Feather, one after the other. The columns are chosen
-    before they are read. A part has about `nbytes` bytes. Files without rows give one chunk without
+    """Reads files of CSV, Parquet, IPC and Feather, one after the other. Reads only the chosen
+    columns, in parts of about `nbytes` bytes. If the files have no rows, yields one chunk without
     rows. Raises `ValueError` if a file has other columns than the first file."""
     try:
         import pyarrow
@@ -81,7 +81,8 @@ def chunks_of_files(
 
 
 def chunks_of(source: Any, columns: Sequence[str] | None) -> Iterator[_ArrowChunk]:
-    """Reads the chunks of another library's table or column. Without rows, there is one chunk."""
+    """Reads the chunks of another library's table or column. If there are no rows, yields one empty
+    chunk."""
     if columns is not None and type(source).__module__.partition(".")[0] in ("pandas", "polars"):
         # These libraries convert columns for Arrow.
         source, columns = source[list(columns)], None
@@ -171,8 +172,8 @@ def _parquet(pyarrow: Any, file: Any, columns: Sequence[str] | None, nbytes: int
         _check_columns(columns, opened.schema_arrow.names)
         empty = _without_rows(opened.schema_arrow, columns)
         yield empty
-        # The file has the size of its encoded pages. Repeated text is a hundred times as large when
-        # it is decoded, so text is decoded in small batches.
+        # The file states only the encoded size of its pages. Repeated text may be a hundred times
+        # larger after decoding, so decode text in small batches.
         row = _row_size(pyarrow, empty.schema)
         rows = TEXT_ROWS if row is None else max(1, nbytes // max(row, 1))
         read = (
@@ -240,7 +241,7 @@ def _mapped(
     pyarrow: Any, file: Any, columns: Sequence[str] | None, sizes: Callable[..., Iterator[int]]
 ) -> tuple[Any, Iterator[int]]:
     """Returns the source that pyarrow reads, and the decoded sizes of its record batches. The sizes
-    in a file object are not known, because reading them would move the object."""
+    in a file object are unknown, because reading them would move its position."""
     if hasattr(file, "read"):
         return file, iter(())
     path = os.fspath(file)
@@ -248,8 +249,8 @@ def _mapped(
 
 
 def _check_room(number: int, size: int) -> None:
-    """Raises `MemoryError` before a record batch is decoded that would take more than half of the
-    host's free memory."""
+    """Raises `MemoryError` if decoding a record batch would take more than half of the host's free
+    memory."""
     if size > (free := free_host_memory()) // 2:
         from gpuheap._heap import size as text
 
@@ -269,7 +270,8 @@ def _csv(
     parse = csv.ParseOptions(delimiter="\t" if is_tab else ",")
 
     def names() -> list[str]:
-        """Returns the names of all columns; none of a file object, which is not read twice."""
+        """Returns the names of all columns. Returns no names for a file object, because it cannot
+        be read twice."""
         if hasattr(file, "read"):
             return []
         with csv.open_csv(_path(file), parse_options=parse) as again:
@@ -307,8 +309,8 @@ def _csv(
 
 
 def _without_rows(schema: Any, columns: Sequence[str] | None) -> Any:
-    """Returns a table without rows. Columns of nulls become numbers, so that they have sums: a CSV
-    file without rows has no types."""
+    """Returns a table without rows. A CSV file without rows has no types, so a column of nulls
+    becomes a column of numbers, and has a sum."""
     import pyarrow
 
     fields = list(schema) if columns is None else [schema.field(name) for name in columns]
@@ -366,7 +368,8 @@ def _name(file: Any) -> str:
 
 
 def _begin(file: Any) -> bytes:
-    """Returns the first bytes of a file. A pipe has to be CSV: it cannot be read twice."""
+    """Returns the first bytes of a file. A pipe has to contain CSV, because it cannot be read
+    twice."""
     if not hasattr(file, "read"):
         if os.path.isdir(file):
             files = len(os.listdir(file))

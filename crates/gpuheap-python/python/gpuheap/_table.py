@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuheap._heap import Heap
 
 
-#: Attributes of pandas' DataFrame, and the form they have here.
+#: Attributes of pandas' DataFrame, each with its equivalent in gpuheap.
 PANDAS = {
     "columns": "table.column_names",
     "drop_duplicates": "table.unique(key)",
@@ -98,7 +98,7 @@ class Column(ColumnRows):
     #: Extension type of pandas that the column had before its upload.
     _dtype: Any
     _rows: int
-    #: Columns whose codes refer to this dictionary, by `id`. The last column frees it.
+    #: Columns whose codes refer to this dictionary, by `id`. The last column frees the dictionary.
     _users: WeakValueDictionary[int, Column]
     #: Bits of booleans.
     _bits: Array | None
@@ -211,7 +211,7 @@ class Column(ColumnRows):
         return self._bits
 
     def sum(self) -> Any:
-        """The sum of the values that are not null, as a number. Waits."""
+        """The sum of the values that are not null, as a number. Waits for the GPU."""
         if self.kind not in ("number", "bool") or self.values is None:
             raise TypeError(f"a column of {self.type} has no sum")
         values = self.values.astype("int64") if self.kind == "bool" else self.values
@@ -224,14 +224,15 @@ class Column(ColumnRows):
         return self._rows - self.null_count
 
     def mean(self) -> float:
-        """The mean of the values that are not null. Waits. Raises an error if all are null."""
+        """The mean of the values that are not null. Raises an error if all values are null. Waits
+        for the GPU."""
         if not self.count():
             raise ValueError("a column without values has no mean")
         return self.sum() / self.count()
 
     def to_numpy(self) -> Any:
-        """The rows as a NumPy array, copied to the host. Columns other than numbers without nulls
-        need pyarrow."""
+        """The rows as a NumPy array, copied to the host. Needs pyarrow, unless the column has
+        numbers and no nulls."""
         if self.kind == "number" and not self.null_count and self.values is not None:
             return self.values.to_numpy()
         return _pyarrow().array(self).to_numpy(zero_copy_only=False)
@@ -242,8 +243,8 @@ class Column(ColumnRows):
         return sum(array.nbytes for array in self._arrays())
 
     def free(self) -> None:
-        """Frees the memory, in the order of the work on it. A dictionary that other columns use
-        stays."""
+        """Frees the memory, after the work enqueued on it. Keeps a dictionary that other columns
+        use."""
         for array in self._own_arrays():
             array.free()
         if self.dictionary is not None:
@@ -358,7 +359,7 @@ class Column(ColumnRows):
 
 
 class Table(TableRows):
-    """Named columns on the device, of equally many rows.
+    """Named columns on the device, with the same number of rows.
 
     `Heap.adapt` and `Table.from_arrow` upload a table of pandas, Polars, pyarrow or DuckDB, and
     `gpuheap.host` makes a table of that library again. Other libraries read a `Table` through
@@ -452,7 +453,7 @@ class Table(TableRows):
         return self._columns.keys()
 
     def free(self) -> None:
-        """Frees all columns, in the order of the work on them."""
+        """Frees all columns, after the work enqueued on them."""
         for column in self._columns.values():
             column.free()
 
@@ -515,8 +516,9 @@ class Table(TableRows):
 
 
 class OnDevice:
-    """A table's device memory, through Arrow's device interface. The table does not have this
-    interface: pyarrow would prefer it to the host's interface, and cannot read GPU memory."""
+    """A table's device memory, through Arrow's device interface. `Table` itself lacks this
+    interface, because pyarrow would prefer it to the host's interface, and cannot read GPU
+    memory."""
 
     __slots__ = ("_table",)
 
@@ -558,7 +560,7 @@ def uploaded(heap: Heap, source: Any, narrow: bool = False) -> Table | Column:
 def of_chunks(
     heap: Heap, field: _ArrowField, chunks: list[_ArrowChunk], narrow: bool
 ) -> Table | Column:
-    """Uploads chunks of a table or a column, joined."""
+    """Joins the chunks of a table or a column, and uploads them."""
     made = _arrow_upload(heap, field, chunks, narrow)
     columns = [Column._uploaded(column) for column in made]
     if field.columns is None:
@@ -595,7 +597,7 @@ def restored(part: Table | Column) -> Any:
 
 
 def renamed(column: Column, name: str) -> Column:
-    """Returns the column with another name. It shares the memory."""
+    """Returns the column under another name. Both columns share the memory."""
     same = Column.__new__(Column)
     for slot in Column.__slots__:
         if slot != "__weakref__":
@@ -662,14 +664,14 @@ def _to_pandas(table: Table) -> Any:
     made = pandas.DataFrame({name: _series(column) for name, column in table.items()})
     if table._index:
         made = made.set_index(table._index)
-        # pyarrow gives an unnamed index such a name.
+        # pyarrow gives this kind of name to an unnamed index.
         unnamed = [name.startswith("__index_level_") for name in table._index]
         made.index.names = [None if is_so else name for is_so, name in zip(unnamed, table._index)]
     return made
 
 
 def _extension(dtype: Any) -> Any:
-    """Returns a pandas type if it reads Arrow's arrays itself, otherwise `None`."""
+    """Returns `dtype` if it is a pandas type that reads Arrow's arrays, otherwise `None`."""
     return dtype if hasattr(dtype, "__from_arrow__") else None
 
 

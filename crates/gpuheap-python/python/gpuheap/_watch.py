@@ -65,7 +65,7 @@ class Watch:
 
     def stop(self) -> None:
         """Ends the chart, and draws it once more. A second call does nothing."""
-        # A forked child has a copy of the object, and not its thread.
+        # A forked child has a copy of the object, but not its thread.
         if self._ended.is_set() or os.getpid() != self._pid:
             return
         self._ended.set()
@@ -91,7 +91,7 @@ class Watch:
             try:
                 rows += read()
             except Exception as error:
-                # A lost device, for example. The program goes on.
+                # For example, the device is lost. The program continues.
                 failures[library] = f"the figures of {library} cannot be read: {error}"
         self._failure = ", ".join(failures.values())
         self._history.add(self.seconds, rows, tuple(failures))
@@ -113,8 +113,8 @@ class Watch:
         return {"image/svg+xml": self._svg(), "text/plain": str(self)}
 
     def _svg(self) -> str:
-        """Returns the chart as an image, because a notebook that is not trusted shows images, and
-        removes drawings within HTML."""
+        """Returns the chart as an image: an untrusted notebook shows images, but removes drawings
+        in HTML."""
         curves = self._history.curves
         height = ROW * len(curves) + 26
         parts = [
@@ -219,7 +219,7 @@ class _History:
 def watch() -> Watch:
     """Draws a chart of live and cached GPU memory by library, once a second, in place. In a
     notebook the chart ends with the cell, and is saved with it. In a terminal it is one line on
-    stderr, and in other programs one line at the end.
+    stderr, and elsewhere one line at the end.
 
     Shows the heaps that `gpuheap.record` records, PyTorch's own allocator, and CuPy's own pool on
     each device. Opens no device and imports no library.
@@ -272,8 +272,8 @@ def _cupy() -> list[Row]:
         except Exception as error:
             rows.set_exception(error)
 
-    # The pool answers for the thread's current device. Making the earlier device current again
-    # would open a context on it, so a thread that ends reads the pool.
+    # The pool reports the thread's current device. Switching back to the earlier device would open
+    # a context there, so a short-lived thread reads the pool.
     threading.Thread(target=read).start()
     return [row for row in rows.result() if row.live + row.cached]
 
@@ -287,7 +287,8 @@ def _pools(cupy: Any) -> list[Row]:
 
 
 def _has_context(ordinal: int) -> bool:
-    """Returns whether this process uses a device. Making another device current opens a context."""
+    """Returns whether this process has a context on a device. Making another device current would
+    open a context."""
     flags, is_active = ctypes.c_uint(), ctypes.c_int()
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuDevicePrimaryCtxGetState(ordinal, ctypes.byref(flags), ctypes.byref(is_active))
@@ -301,7 +302,7 @@ def libraries(in_heap: list[tuple[str, int]], device: str) -> str:
     failed = served._failures().items() if served else ()
     pools: list[Row] = []
     for read in (_torch, _cupy):
-        # If one library fails, the figures of the other stay.
+        # If one library fails, keep the figures of the other.
         with contextlib.suppress(Exception):
             pools += read()
     found = [
@@ -337,13 +338,13 @@ class _Notebook:
 
 
 class _Terminal:
-    """A line of stderr that is written again and again."""
+    """A line on stderr that is rewritten in place."""
 
     def show(self, watch: Watch, end: str = "") -> None:
         columns = shutil.get_terminal_size().columns
         line = watch._line()
         short = line if len(line) < columns else line[: columns - 2] + "…"
-        # The last part erases the rest of a longer line.
+        # The escape sequence erases the rest of a longer line.
         sys.stderr.write(f"\r{short}\x1b[K{end}")
         sys.stderr.flush()
 
@@ -362,7 +363,7 @@ class _Log:
 
 
 def _screen(watch: Watch) -> _Notebook | _Terminal | _Log:
-    # Looks among the loaded modules, so that a script without IPython does not import it.
+    # Look only at loaded modules, so that a script without IPython does not import it.
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if hasattr(ipython, "get_ipython") else None
     if hasattr(shell, "kernel"):

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def resource(heap: _heap.Heap | None = None) -> MemoryResource:
     """Returns a `cuda.core.MemoryResource` over `heap`, or over the default heap.
 
-    A buffer is freed when it is closed or collected. The free comes after the work of the stream
-    that it was allocated on, and of the stream that it is closed on. If memory runs out, an
-    allocation raises `gpuheap.OutOfMemory`.
+    A buffer is freed when it is closed or collected. The free is ordered after the work of two
+    streams: the stream of the allocation, and the stream on which the buffer is closed. If memory
+    runs out, an allocation raises `gpuheap.OutOfMemory`.
     """
     heap = _heap.default_heap() if heap is None else heap
     if heap.device.emulated:

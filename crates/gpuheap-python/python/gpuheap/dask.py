@@ -40,7 +40,7 @@ from gpuheap._record import Recording
 
 __all__ = ["Data", "Plugin", "device_bytes"]
 
-#: Oldest release of Dask whose workers report a task's error as `Plugin` reads it.
+#: Oldest supported release of Dask. Earlier workers report a task's error in another form.
 _OLDEST = (2025, 1)
 
 _INSTALLED = distributed.__version__  # pyright: ignore[reportPrivateImportUsage]
@@ -190,11 +190,12 @@ class _Served:
 
 
 def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the worker's handler that sends results. It sends packed results: a message of many
-    results may have more bytes than the receiver's device.
+    """Returns the worker's handler that sends results. The handler sends packed results, because a
+    message of many results may exceed the memory of the receiver's device.
 
     Dask does not count the end of a transfer if `get_data` cannot read a value, and refuses all
-    transfers after some such failures."""
+    transfers after some such failures.
+    """
 
     async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:
         def packed(key: Any) -> Any:
@@ -206,7 +207,7 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
 
         send: Callable[[Any], Any] = packed
         if comm.peer_address.startswith("inproc://"):
-            # Values are not serialized within a process, so they are read before `get_data`.
+            # Dask serializes no values within a process, so read them before `get_data`.
             workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
             is_packed = any(worker.address == who for worker in workers)
             read = partial(data.packed, form=Packed) if is_packed else data.__getitem__
@@ -221,7 +222,7 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether memory ran out. RMM's error is a `MemoryError`."""
+    """Returns whether an error says that memory ran out. RMM's error is a `MemoryError`."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 

@@ -2,9 +2,9 @@
 
     python -m gpuheap emulate --device rtx4090 --checks -- python script.py
 
-Programs that use only the driver's interface run: cuda.core, Numba's memory, PyCUDA's memory, this
-package. Libraries that use NVIDIA's runtime do not run: CuPy, RMM and PyTorch. PyTorch runs with
-`gpuheap run --emulate` and `gpuheap dry-run`. Kernels of other libraries do not run either.
+A program may use only the driver's interface: cuda.core, Numba's memory, PyCUDA's memory, this
+package. Libraries that use NVIDIA's runtime (CuPy, RMM, PyTorch) do not run, and neither do kernels
+of other libraries. PyTorch runs with `gpuheap run --emulate` and `gpuheap dry-run`.
 """
 
 from __future__ import annotations

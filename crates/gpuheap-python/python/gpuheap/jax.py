@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
-#: Earlier name of the variable. JAX refuses to have both set.
+#: Earlier name of the variable. JAX fails if both are set.
 FRACTION_BEFORE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
@@ -33,9 +33,9 @@ def configure(
     heap: _heap.Heap | list[_heap.Heap] | None = None,
 ) -> Callable[[], None]:
     """Sets the largest share of the device's memory that JAX takes. Sets environment variables that
-    JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the limit of
-    `heap` (or of the default heap). JAX has one share for all devices: with a list of heaps, the
-    smallest of their shares. Returns a function that restores the variables.
+    JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the limit
+    of `heap` (or of the default heap). JAX has one share for all devices. For a list of heaps,
+    it is the smallest of the heaps' shares. Returns a function that restores the variables.
 
     If JAX has opened the GPU already, raises `gpuheap.BadInput`.
 

@@ -29,7 +29,7 @@ from gpuheap._errors import BadInput
 
 def install(heap: _heap.Heap | None = None) -> None:
     """Makes Numba allocate device memory from `heap`, or from the default heap. Each other device
-    gets a separate heap. Call it before Numba makes a context: Numba refuses it afterwards."""
+    gets a separate heap. Call this before Numba makes a context: Numba rejects later calls."""
     global _heap_given
     from numba.cuda.cudadrv import devices, driver
 
@@ -57,8 +57,8 @@ _others: dict[int, _heap.Heap] = {}
 
 
 class HeapManager(HostOnlyCUDAMemoryManager):
-    """A memory manager that takes device memory from a heap. Pinned and mapped memory is Numba's
-    own."""
+    """A memory manager that takes device memory from a heap. Numba allocates pinned and mapped
+    memory itself."""
 
     def __init__(self, *arguments, **keywords) -> None:
         super().__init__(*arguments, **keywords)

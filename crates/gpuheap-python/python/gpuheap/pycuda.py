@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def allocator(heap: _heap.Heap | None = None) -> Callable[[int], Any]:
-    """Returns a callable for the argument `allocator=` of PyCUDA's arrays. It takes a number of
-    bytes, and returns a pointer that owns its memory. The memory is ordered on the legacy default
-    stream."""
+    """Returns a callable for the argument `allocator=` of PyCUDA's arrays. The callable takes a
+    number of bytes, and returns a pointer that owns its memory. The memory is ordered on the
+    legacy default stream."""
     from pycuda import driver
 
     of = _heap.default_heap() if heap is None else heap

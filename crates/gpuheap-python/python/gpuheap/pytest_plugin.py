@@ -124,8 +124,7 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # Does not check the limits: the frames of the traceback hold memory, which is not a
-                # leak.
+                # Do not check the limits: the traceback's frames hold memory that is no leak.
                 _note(item, measured.read())
                 raise
             gc.collect()

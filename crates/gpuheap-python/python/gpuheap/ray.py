@@ -31,8 +31,8 @@ CONTEXT = 512 << 20
 
 def setup(**settings: Any) -> None:
     """Makes the process's default heap by `install` at the heap's first use, with `settings` of
-    `gpuheap.Heap`. Pass this function as `worker_process_setup_hook`, or a function that calls it.
-    It opens no device, because Ray calls it before it assigns a GPU."""
+    `gpuheap.Heap`. Pass this function as `worker_process_setup_hook`, or a function that calls
+    it. The function opens no device, because Ray assigns a GPU only later."""
     _heap.make_default_by(lambda: install(libraries=[], **settings).heap)
 
 
@@ -41,11 +41,12 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
     share, and installs it in the libraries. Call it at the start of a task or an actor that uses
     CuPy, PyTorch or RAPIDS.
 
-    `num_gpus=0.25` is a limit of a quarter of the device's memory, less 0.5 GiB for CUDA's own
-    memory of the process, at most half the share. `settings` are passed to `gpuheap.Heap`.
+    With `num_gpus=0.25`, the limit is a quarter of the device's memory, less CUDA's own memory of
+    the process. The deduction is 0.5 GiB, or half the share if that is less. `settings` are passed
+    to `gpuheap.Heap`.
 
-    In a process that has a heap already, of an earlier task or from `setup`, the limit changes and
-    the other settings cannot: raises `BadInput` for settings that the heap was not made with.
+    If an earlier task or `setup` made a heap in the process, only its limit changes. Raises
+    `BadInput` if the other settings differ from the settings of that heap.
     """
     share = _share()
     current = _install.installed()
@@ -61,7 +62,7 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
         )
     for heap in current.heaps.values():
         heap.set_limits(limit=_limit(heap.device, share))
-    # `setup` makes the heap for arguments of the task, before the task calls `install`.
+    # `setup` may have made the heap for the task's arguments, before the task calls `install`.
     current.serve(libraries)
     return current
 

@@ -55,7 +55,7 @@ def resource(heap: _heap.Heap | None = None) -> Any:
     return CallbackMemoryResource(request, deallocate)
 
 
-#: Devices that gpuheap serves, each with its resource and the resource before.
+#: Devices that gpuheap serves, each with its resource and the earlier resource.
 _installed: list[tuple[int, Any, Any]] = []
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Track = Literal["off", "lines"]
 
-#: Heaps that `install` made PyTorch's allocator, keyed by device.
+#: Heaps that `install` set as PyTorch's allocator, keyed by device.
 _installed: dict[int, _heap.Heap] = {}
 #: Heaps that serve PyTorch until the end of the process, keyed by device.
 _served: dict[int, _heap.Heap] = {}
@@ -50,8 +50,8 @@ def install(
     device, or from a new heap of cuda:0 with `limit`. Returns the first heap. Call it before
     PyTorch's first allocation. The call cannot be undone.
 
-    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. Only
-    their devices are served.
+    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. Only the
+    heaps' devices are served.
     """
     import torch
 
@@ -83,7 +83,7 @@ def install(
         allocator.set_release_pool(functions["release_pool"])
     were_served = set(_served)
     try:
-        # Uses device 0, because `torch.cuda.current_device()` would initialize PyTorch's allocator.
+        # Use device 0, because `torch.cuda.current_device()` would initialize PyTorch's allocator.
         heaps = [
             _serve(0, each, limit, track) for each in (heap if isinstance(heap, list) else [heap])
         ]
@@ -127,7 +127,7 @@ def pool(
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Returns the bytes of live tensors of a device, as requested. The default is PyTorch's current
+    """Returns the requested bytes of a device's live tensors. The default is PyTorch's current
     device. Replaces `torch.cuda.memory_allocated`."""
     return _of_install(device).stats()["live"]
 

@@ -123,8 +123,8 @@ fn axis(item: &Bound<'_, PyAny>, length: usize, shape: &[usize]) -> PyResult<Axi
     at.map(Axis::At).ok_or_else(outside)
 }
 
-/// Returns the part as a window if it is contiguous: single indices, then one range, then whole
-/// axes.
+/// Returns the part as a window if it is contiguous. A contiguous part has single indices first,
+/// then at most one range, then whole axes.
 fn without_gaps(window: &Window, axes: &[Axis]) -> Option<Window> {
     let mut lengths = window.shape.as_slice();
     let (mut first, mut shape, mut must_be_whole) = (0_usize, Vec::new(), false);

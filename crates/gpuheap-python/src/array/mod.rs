@@ -45,9 +45,9 @@ const MOST_EMPTY_LISTS: usize = 1 << 20;
 /// `gpuheap.from_dlpack` and operations on arrays.
 ///
 /// An operation is enqueued on the stream of the array's last use. Only calls that return numbers
-/// wait. Both sides of an operation have the same element type, or one side is a number. `a[1:3]`
-/// and `a[0]` share the memory of `a`; other parts are copies. The memory is freed at `free()`, or
-/// when the last array that shares it is collected.
+/// wait for the GPU. Both sides of an operation have the same element type, or one side is a
+/// number. `a[1:3]` and `a[0]` share the memory of `a`; other parts are copies. The memory is freed
+/// at `free()`, or when the last array that shares it is collected.
 ///
 /// >>> import gpuheap
 /// >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -258,8 +258,8 @@ impl Array {
         self.held.owner.device.name()
     }
 
-    /// Address on the device; 0 for an array without elements. Enqueue work on the memory on
-    /// `stream`, or on a stream that was passed to `used_on`.
+    /// Address on the device; 0 for an array without elements. Use the memory only on `stream`, or
+    /// on a stream that was passed to `used_on`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         let window = self.window(py)?;
@@ -306,7 +306,7 @@ impl Array {
         Ok(())
     }
 
-    /// The elements as nested lists; a number for an array without axes. Waits.
+    /// The elements as nested lists; a number for an array without axes. Waits for the GPU.
     fn to_list(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let Window { shape, kind, .. } = &self.window;
         let lists = shape.iter().take_while(|length| **length != 0);
@@ -319,7 +319,7 @@ impl Array {
         Array::nested_lists(py, shape, *kind, &self.bytes(py)?)
     }
 
-    /// The bytes of the elements, in row-major order. Waits.
+    /// The bytes of the elements, in row-major order. Waits for the GPU.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.bytes(py)?;
         // Uses `new_with`, because `new` panics if the host has no memory.
@@ -329,7 +329,7 @@ impl Array {
         })
     }
 
-    /// A NumPy array with the elements. Waits. Needs NumPy.
+    /// A NumPy array with the elements. Waits for the GPU. Needs NumPy.
     fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let numpy = py.import("numpy")?;
         let read = self.bytes(py)?;
@@ -346,7 +346,7 @@ impl Array {
         Ok((made, PyTuple::new(py, [self.to_numpy(py)?])?.into_any()))
     }
 
-    /// A NumPy array with the elements, for `numpy.asarray(array)`. Waits.
+    /// A NumPy array with the elements, for `numpy.asarray(array)`. Waits for the GPU.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         &self,
@@ -366,7 +366,7 @@ impl Array {
         }
     }
 
-    /// The only element, as a number. Waits.
+    /// The only element, as a number. Waits for the GPU.
     fn item(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let window = self.window(py)?;
         if window.len() != 1 {
@@ -402,7 +402,7 @@ impl Array {
     }
 
     /// Returns whether any element equals `value`: a number, or an array that is compared
-    /// elementwise. Waits.
+    /// elementwise. Waits for the GPU.
     fn __contains__(&self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.contains(value)
     }
@@ -446,8 +446,8 @@ impl Array {
     }
 
     /// A copy with the elements converted. Floats become integers by truncation and saturate; NaN
-    /// becomes 0. Integers become smaller integers by their low bits. Every number except 0 becomes
-    /// `True`.
+    /// becomes 0. An integer keeps only its low bits in a smaller type. Every number except 0
+    /// becomes `True`.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
         let kind = Kind::read(dtype)?;
         self.make(py, |window| operations::cast(window, kind))
@@ -482,7 +482,7 @@ impl Array {
         self.make(py, |window| operations::broadcast(window, &shape))
     }
 
-    /// Sets every element to a number. Does not wait.
+    /// Sets every element to a number. Does not wait for the GPU.
     fn fill(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let window = self.writable(py)?;
         let number = read_number(value)?.check(window.kind)?;
@@ -580,7 +580,7 @@ impl Array {
         self.make(py, operations::inverted)
     }
 
-    /// Hashes the identity, so that sets can contain arrays and dictionaries can have them as keys.
+    /// Hashes the identity, so that arrays can be elements of sets and keys of dictionaries.
     fn __hash__(slf: &Bound<'_, Array>) -> usize {
         slf.as_ptr() as usize >> 4
     }
@@ -651,19 +651,19 @@ impl Array {
         self.reduced(py, Reduction::Max, axis, None, out, keepdims)
     }
 
-    /// Returns `True` if all elements of a mask are true. Waits.
+    /// Returns `True` if all elements of a mask are true. Waits for the GPU.
     fn all(&self, py: Python<'_>) -> PyResult<bool> {
         self.truth(py, true)
     }
 
-    /// Returns `True` if any element of a mask is true. Waits.
+    /// Returns `True` if any element of a mask is true. Waits for the GPU.
     fn any(&self, py: Python<'_>) -> PyResult<bool> {
         self.truth(py, false)
     }
 
     /// The sum of the rows of each group. `keys` contains the group number of each row, in
     /// `0..groups`. Without `groups`, rows with equal keys form a group. The result is then a pair:
-    /// the distinct keys in ascending order, and the sums. Waits.
+    /// the distinct keys in ascending order, and the sums. Waits for the GPU.
     ///
     /// >>> import gpuheap
     /// >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -695,7 +695,7 @@ impl Array {
 
     /// The number of occurrences of each key in `0..groups`; this array contains the keys. Without
     /// `groups`, the result is a pair: the distinct keys in ascending order, and the count of each.
-    /// Waits.
+    /// Waits for the GPU.
     #[pyo3(signature = (groups=None))]
     fn count_by_key(&self, py: Python<'_>, groups: Option<Count>) -> PyResult<Py<PyAny>> {
         Array::by_key(py, None, self, groups.map(Count::length))
@@ -820,14 +820,14 @@ impl Array {
         self.window.bytes()
     }
 
-    /// Downloads the bytes of the elements to `target`, of the same size. Waits.
+    /// Downloads the bytes of the elements to `target`, of the same size. Waits for the GPU.
     pub(crate) fn read_into(&self, py: Python<'_>, target: &mut [u8]) -> PyResult<()> {
         let window = self.window(py)?;
         self.held.owner.work(py, || window.raw()?.read_into(target))
     }
 
-    /// Hands the memory to a reader that takes no stream: waits for the work on it first. Returns
-    /// the address and the export. The memory is kept until the export is dropped.
+    /// Lends the memory to a reader that takes no stream. Waits for the work on the memory first.
+    /// Returns the address and the export. The export keeps the memory until it is dropped.
     pub(crate) fn lend(&self, py: Python<'_>) -> PyResult<(u64, Arc<dyn Lent>)> {
         let export = self.export(py)?;
         let stream = self.window(py)?.stream();

@@ -71,8 +71,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the number of type `kind` that equals `number`; `None` if no number of that type
-    /// does.
+    /// Returns the number of type `kind` that equals `number`. Returns `None` if the type has no
+    /// such number.
     pub(crate) fn equal_number(kind: Kind, number: Number) -> Option<Number> {
         match Comparison::Equal.against(kind, number) {
             Compared::With(_, number) => Some(number),
@@ -139,7 +139,8 @@ impl Comparison {
     }
 }
 
-/// The second side of an operation. The caller has checked that both sides have the same type.
+/// The second operand of an operation. The caller has checked that both operands have the same
+/// type.
 pub(crate) enum Side {
     Number(Number),
     Array(Window),
@@ -210,8 +211,8 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
     }
     let copy;
     let right = match right {
-        // The windows overlap and differ. The operation reads a copy of the source, so that its own
-        // writes do not change its input.
+        // The windows overlap and differ. Read a copy of the source: the operation's writes would
+        // change its input.
         Side::Array(source) if source.shares(left) && !source.is_same(left) => {
             copy = Side::Array(copied(source, None)?);
             &copy
@@ -387,7 +388,7 @@ pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Wi
             }
         }
     }
-    // Each element type is compiled for four key types only. Keys of other types are widened first.
+    // Only four key types are compiled for each element type. Widen keys of other types first.
     match keys.kind {
         Kind::I8 | Kind::I16 => keyed::<i32>(what, &cast(keys, Kind::I32)?, groups),
         Kind::U16 => keyed::<u32>(what, &cast(keys, Kind::U32)?, groups),
@@ -596,7 +597,7 @@ pub(crate) fn broadcast(window: &Window, shape: &[usize]) -> Result<Window, Erro
     Ok(copy.read_as(window.kind))
 }
 
-/// Downloads the bytes of the elements. Waits.
+/// Downloads the bytes of the elements. Waits for the GPU.
 pub(crate) fn bytes(py: Python<'_>, owner: &Owner, window: &Window) -> PyResult<Vec<u8>> {
     owner.work(py, || window.raw()?.to_vec())
 }

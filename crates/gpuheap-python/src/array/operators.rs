@@ -1,4 +1,4 @@
-//! Python's operators on arrays, and the rules for the types of both sides.
+//! Python's operators on arrays, and the rules for the types of both operands.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -14,7 +14,7 @@ use crate::host::has_buffer;
 use crate::kind::{self, Kind, Number};
 
 impl Array {
-    /// Reads the other side of an operation. Returns `None` for an object that cannot be a side.
+    /// Reads the other operand. Returns `None` for an object that cannot be an operand.
     pub(super) fn side(&self, other: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Side>> {
         if let Some(window) = Array::other_array(other, kind)? {
             return Ok(Some(Side::Array(window)));
@@ -52,8 +52,8 @@ impl Array {
             let compare = |window: &Window| operations::compare_number(op, window, number);
             return self.make(py, compare)?.into_py_any(py);
         }
-        // If `==` is not implemented, Python compares identities and returns `False`. Raises an
-        // error instead if the object has elements.
+        // Raise an error for an object with elements. If `==` were not implemented, Python would
+        // compare identities and return `False`.
         match op {
             Comparison::Equal | Comparison::NotEqual if has_elements(other)? => {
                 Err(PyTypeError::new_err(format!(
@@ -251,7 +251,7 @@ impl Array {
     }
 }
 
-/// Makes the error for an object that cannot be a side of an operation.
+/// Makes the error for an object that cannot be an operand.
 pub(super) fn no_side(other: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!(
         "{} is neither a number nor a gpuheap array; make an array of it: {}",

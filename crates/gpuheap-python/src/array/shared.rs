@@ -1,5 +1,5 @@
-//! The memory of arrays, for scopes and batches. They free the whole memory, even if only a part of
-//! the array is still referenced.
+//! The memory of arrays, for scopes and batches. A scope or a batch frees the whole memory, even if
+//! only a part of the array is still referenced.
 
 use std::sync::{Arc, Weak};
 
@@ -56,7 +56,8 @@ impl SharedMemory {
         self.held.upgrade().is_some_and(|held| held.is_exposed())
     }
 
-    /// Frees the memory for all arrays that share it, after the work enqueued on it. Does not wait.
+    /// Frees the memory for all arrays that share it, after the work enqueued on it. Does not wait
+    /// for the GPU.
     fn free(&self, py: Python<'_>) -> PyResult<()> {
         match self.held.upgrade() {
             Some(held) => call(py, || held.free()),

@@ -69,8 +69,7 @@ impl Window {
         Window { shape, ..self.clone() }
     }
 
-    /// Returns a part of the window with its own shape. It begins after the first `elements`
-    /// elements.
+    /// Returns the part of the window that begins after `elements` elements, with its own shape.
     pub(crate) fn part(&self, elements: usize, shape: Vec<usize>) -> Window {
         Window { offset: self.offset + elements * self.kind.size(), shape, ..self.clone() }
     }
@@ -109,8 +108,8 @@ pub(crate) fn length(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
 
-/// The memory of an array and its windows. It is freed with the last window, or earlier for all
-/// windows by [`free`](Held::free).
+/// The memory of an array and its windows. The last window frees the memory. [`free`](Held::free)
+/// frees it earlier, for all windows.
 pub(crate) struct Held {
     whole: SharedArray<u8, Ix1>,
     pub(crate) owner: Arc<Owner>,
@@ -224,7 +223,7 @@ impl Held {
         drop(state.charge);
         for stream in state.used_on {
             // The work of a destroyed stream may still run, and no event can be recorded on that
-            // stream. Waits for the whole device instead.
+            // stream. So wait for the whole device.
             match has_ended(&stream) {
                 true => stream.device().synchronize()?,
                 false => self.whole.device_ptr(&stream).map(drop)?,

@@ -103,7 +103,7 @@ pub(crate) fn _arrow_export<'py>(
     Ok(PyTuple::new(py, [schema.into_any(), array.into_any()])?.into_any())
 }
 
-/// Memory that the exported buffers are in: a copy on the host, or the device memory itself.
+/// Location of the exported buffers: a copy on the host, or the device memory itself.
 #[derive(Clone, Copy)]
 enum Place {
     Host,
@@ -122,7 +122,7 @@ struct DeviceArray {
     reserved: [i64; 3],
 }
 
-// SAFETY: `sync_event` is null, and the other fields may be sent.
+// SAFETY: `sync_event` is null, and the other fields are `Send`.
 unsafe impl Send for DeviceArray {}
 
 impl ExportedColumn<'_> {

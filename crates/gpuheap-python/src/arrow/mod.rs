@@ -257,8 +257,8 @@ fn type_of(kind: Kind) -> DataType {
     }
 }
 
-/// Returns the element type of a column's values: the codes of a dictionary, the bytes of text and
-/// of bits. `None` if no array can contain the values.
+/// Returns the element type of a column's values. A dictionary has codes; text and bits have bytes.
+/// Returns `None` if no array can contain the values.
 fn kind_of(data_type: &DataType) -> Option<Kind> {
     Some(match data_type {
         DataType::Int8 => Kind::I8,

@@ -125,7 +125,7 @@ impl Counts {
             .take_while(move |scope| scope.number >= number)
     }
 
-    /// Returns the next outer scope of the same heap that is open.
+    /// Returns the closest open outer scope of the same heap.
     pub(crate) fn around(&self) -> Option<Arc<Counts>> {
         let mut next = self.outer.as_ref();
         while let Some(scope) = next {
@@ -200,8 +200,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges `bytes` to `counts` and to all of its outer scopes of the same heap. If a budget is
-    /// exceeded, returns that scope's number as the error.
+    /// Charges `bytes` to `counts` and to all of its outer scopes of the same heap. If a scope's
+    /// budget is exceeded, returns that scope's number as the error.
     pub(super) fn new(counts: &Arc<Counts>, bytes: u64) -> Result<Charge, u32> {
         for scope in counts.of_heap() {
             if !scope.add(bytes) {

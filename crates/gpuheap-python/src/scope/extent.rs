@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Serial of this thread. No other thread of the process ever has it. The interpreter's thread
-    /// numbers are reused.
+    /// Serial of this thread. Unlike the interpreter's thread numbers, a serial is never reused in
+    /// the process.
     static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
 }
 
@@ -19,9 +19,8 @@ thread_local! {
 pub(super) struct Extent {
     /// Serial of the thread.
     thread: u64,
-    /// Weak references to the generators and coroutines on the stack, the innermost first. Strong
-    /// references would keep an abandoned generator alive, and the generator's end closes the
-    /// scope.
+    /// Weak references to the generators and coroutines on the stack, the innermost first. A strong
+    /// reference would keep an abandoned generator alive, and thereby its scope open.
     resumable: Vec<Py<PyAny>>,
 }
 
@@ -49,7 +48,8 @@ impl Extent {
     }
 
     /// Returns whether `other` may be inside this extent although it began earlier. This is so if
-    /// the generator of `other` was not on the stack when this extent began. Both are running.
+    /// the generator of `other` was not on the stack when this extent began. Both extents are
+    /// running.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {
@@ -100,7 +100,7 @@ fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
     Ok(if is_running { Progress::Running } else { Progress::Suspended })
 }
 
-/// Returns the serial of this thread. No other thread of the process ever has it.
+/// Returns the serial of this thread. A serial is never reused in the process.
 pub(crate) fn thread_serial() -> u64 {
     SERIAL.with(|serial| *serial)
 }

@@ -153,8 +153,8 @@ impl Counts {
     }
 }
 
-/// Returns the innermost scope that governs the caller. If `heap` is given, considers only its
-/// scopes.
+/// Returns the innermost scope that governs the caller. If `heap` is given, considers only scopes
+/// of that heap.
 pub(crate) fn innermost(
     py: Python<'_>,
     heap: Option<&Arc<OpenScopes>>,

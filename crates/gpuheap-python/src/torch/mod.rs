@@ -259,7 +259,7 @@ extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64
     on_pools(device, |pools| pools.release([first, second]));
 }
 
-/// Runs `work` on a device's pools. Ignores its error, because PyTorch accepts none here.
+/// Runs `work` on a device's pools. Ignores errors of `work`, because PyTorch accepts none here.
 fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {

@@ -45,7 +45,7 @@ struct PoolState {
 
 #[derive(Default)]
 struct Pool {
-    /// Number of captures into the pool whose graphs exist.
+    /// Number of existing graphs that were captured into the pool.
     uses: usize,
     free: Vec<Pooled>,
 }

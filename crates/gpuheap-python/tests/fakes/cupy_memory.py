@@ -1,4 +1,4 @@
-"""Fakes of the classes of CuPy that a pointer of CuPy refers to."""
+"""Fakes of the CuPy classes to which a CuPy pointer refers."""
 
 import ctypes
 import weakref
