@@ -1,11 +1,11 @@
-//! Price of memory that a second device may use, by pool, on the first two GPUs of a machine:
-//! `GPUHEAP_TEST_TWO_DEVICES=1 cargo bench -p gpuheap --bench devices`. On emulated devices, which
-//! are the default, the figures mean nothing.
+//! Cost of memory that a second device can access, for each pool, on the first two GPUs of a
+//! machine: `GPUHEAP_TEST_TWO_DEVICES=1 cargo bench -p gpuheap --bench devices`. On emulated
+//! devices, which are the default, the figures mean nothing.
 //!
-//! `grow` is the time per block of 32 MiB that the heap takes from the driver, and `back` the time
-//! per block of a flush. `pair` is an allocation of 1 MiB from the heap's cache with its free.
-//! `copy` is the bandwidth of a copy of 256 MiB to the other device's heap. Each figure is
-//! measured before the other device has access to the heap's memory, and again afterwards.
+//! `grow` is the time to take a block of 32 MiB from the driver, and `back` the time to give one
+//! back in a flush. `pair` is an allocation of 1 MiB from the heap's cache and its free. `copy` is
+//! the bandwidth of a copy of 256 MiB to the other device's heap. Each figure is measured before
+//! the other device has access to the heap's memory, and again afterwards.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]

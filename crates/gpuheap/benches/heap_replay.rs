@@ -1,6 +1,6 @@
 //! Replays a real trace on an emulated device: `cargo bench -p gpuheap --bench heap_replay`. An
 //! iteration is one pass through `two_streams` (2,768 events) or `serve_threads` (13,740). It
-//! starts with the cache that earlier passes left. Criterion's elements are events. `gpuheap
+//! starts with the cache that earlier passes left. Criterion counts events as elements. `gpuheap
 //! replay` shows the memory that a pass takes.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]

@@ -6,7 +6,7 @@
 //! A row is a number of handles of one size, mapped one after the other. Its figures are medians in
 //! µs. `create`, `map` and `release` are times per handle. `access` and `unmap` are times of one
 //! call for the whole range. `busy` is measured while a stream fills 1 GiB over and over. `waits`
-//! names the calls that returned only after all of that work.
+//! names the calls that returned only after all fills.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]

@@ -1,5 +1,5 @@
-//! One planted bug on one device: `planted DEVICE POOL BUG HOW [BYTES]`. Without arguments, lists
-//! all bugs. Run it under `compute-sanitizer` on a GPU; docs/emulator.md has the findings.
+//! Runs one planted bug on one device: `planted DEVICE POOL BUG HOW [BYTES]`. Without arguments,
+//! lists all bugs. Run it under `compute-sanitizer` on a GPU; docs/emulator.md has the findings.
 #![expect(clippy::unwrap_used, reason = "a program that fails says where")]
 #![expect(clippy::print_stdout, reason = "a program shows what it found")]
 

@@ -79,7 +79,8 @@ impl Download {
         if source.is_empty() || size_of::<T>() == 0 {
             return Ok(None);
         }
-        // Another thread may be writing to another array of the block in place.
+        // The array is read alone, because another thread may be writing to another array of the
+        // block.
         if source.kind().is_host_accessible() {
             return Ok(None);
         }

@@ -4,7 +4,7 @@ use num_complex::Complex;
 
 use crate::array::Element;
 
-/// An element of arrays that [`cu`](crate::Target::cu) and [`narrow`](crate::Target::narrow) can
+/// An array element that [`cu`](crate::Target::cu) and [`narrow`](crate::Target::narrow) can
 /// convert. Numbers, `bool`, `char` and arrays of these are `Plain`. A struct of the program
 /// derives [`Adapt`](macro@crate::Adapt) with `#[adapt(element)]`; `cu` and `narrow` leave it
 /// unchanged.

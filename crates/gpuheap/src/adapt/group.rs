@@ -10,7 +10,7 @@ use super::{Adapt, Download, ElementRule, Plain, Upload};
 use crate::array::DeviceArray;
 use crate::error::{Error, ErrorKind};
 
-/// A type that may be the item of an adapted vector. Deriving [`Adapt`](macro@crate::Adapt)
+/// A type that can be an item of an adapted vector. Deriving [`Adapt`](macro@crate::Adapt)
 /// implements this trait too.
 #[diagnostic::on_unimplemented(
     message = "there is no rule for how to adapt many of `{Self}`",

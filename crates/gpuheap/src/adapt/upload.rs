@@ -16,15 +16,15 @@ use crate::array::target::Target;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, SharedArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Size in bytes up to which an array is uploaded together with other arrays. For smaller arrays, a
-/// driver call costs more than copying the bytes once more.
+/// Size in bytes up to which an array is uploaded together with other arrays. Below this size, a
+/// driver call for each array costs more than a copy of its bytes into a block.
 const SMALL: usize = 16 << 10;
 /// Total size in bytes at which waiting arrays are uploaded as one block. The block's memory is
 /// given back once all its arrays are freed, so a block is kept small.
 const BLOCK: usize = 1 << 20;
 /// Alignment in bytes of each small array within its block.
 const ALIGN: usize = STAGED_ALIGN as usize;
-/// Number of bytes of elements that are converted at a time, if their type changes.
+/// Bytes of elements that are converted at a time, if the element type changes.
 const CHUNK: usize = 4 << 20;
 
 impl Target {

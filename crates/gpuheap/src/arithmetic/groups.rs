@@ -36,8 +36,8 @@ use crate::kind::MemoryKind;
 /// ```
 impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     /// Returns the sum of each group's rows; 0 for an empty group. Adds as [`sum`](ArrayBase::sum)
-    /// does, with one exception: floats are added in an order that may differ from run to run, so
-    /// the last bits may differ. Waits.
+    /// does, but the order of floats may differ from run to run. Their sum may then differ in the
+    /// last bits. Waits.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     }
 
     /// Returns the mean of each group's rows; NaN for an empty group. Computes as
-    /// [`mean`](ArrayBase::mean) does, except that elements are added in an order that may differ
-    /// from run to run. Waits.
+    /// [`mean`](ArrayBase::mean) does, but the order of additions may differ from run to run.
+    /// Waits.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
             recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
         };
         let counts: DeviceArray<f64> = recast(counts(keys, groups, at)?, at)?;
-        // Each row of means has one count. That count is repeated along the other axes.
+        // Each row has one count, which divides all means of the row.
         let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
         if let Some(rows) = shape.first_mut() {
             *rows = groups;

@@ -141,8 +141,8 @@ operators! {
         "The quotient by a number or an array, element by element: `self / right`.";
 }
 
-/// Operators with a number on the left. The traits are foreign, so each type needs its own
-/// implementation.
+/// Operators with a number on the left. The traits are foreign, so they are implemented for each
+/// number type.
 macro_rules! numbers_on_the_left {
     ($($of:ty)*) => {
         $(

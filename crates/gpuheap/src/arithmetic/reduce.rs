@@ -18,8 +18,8 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Sums and means. A method that returns a value waits for it. A method that returns an array does
-/// not wait; this array's [`target`](ArrayBase::target) allocates the result.
+/// Sums and means. A method that returns a value waits for that value. A method that returns an
+/// array does not wait; this array's [`target`](ArrayBase::target) allocates the result.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {

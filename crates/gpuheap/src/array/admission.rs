@@ -1,6 +1,6 @@
 //! Admission: a check that each thread can set, and that runs before the thread makes an array in
-//! device memory. A caller with its own memory budget, such as a scope of the Python package,
-//! refuses arrays by it.
+//! device memory. A caller with its own memory budget, such as a scope of the Python package, uses
+//! it to refuse arrays.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

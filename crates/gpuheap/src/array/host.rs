@@ -16,9 +16,9 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// Borrows the elements of unified, pinned or registered memory in place. Waits for the array's
     /// last use.
     ///
-    /// If the device has no concurrent access to managed memory (WSL2), waits for all work of the
-    /// device. Until the borrow ends, the device then refuses new work. If the borrow is forgotten,
-    /// the device refuses new work forever.
+    /// If the device has no concurrent access to managed memory (WSL2), the call waits for all work
+    /// of the device. The device then refuses new work until the borrow ends, or forever if the
+    /// borrow is forgotten.
     ///
     /// # Errors
     ///

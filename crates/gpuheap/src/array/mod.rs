@@ -114,8 +114,8 @@ pub type DeviceViewMut<'a, T, D = Ix1> = ArrayBase<ViewMut<'a>, T, D>;
 /// # Streams
 ///
 /// An array records the stream of its last use. If the array is then used on a second stream, the
-/// second stream first waits for the work of the recorded stream, by an event and without blocking
-/// the host. The second stream then becomes the stream of last use.
+/// second stream first waits for an event after the work of the recorded stream. The host does not
+/// wait. The second stream then becomes the stream of last use.
 pub struct ArrayBase<S, T, D = Ix1> {
     held: S,
     /// Offset in bytes from the start of the storage.

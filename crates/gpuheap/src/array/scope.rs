@@ -51,8 +51,8 @@ impl Heap {
 
     /// Runs `work` with a scope, as [`scope`](Heap::scope) does. All arrays of this heap that this
     /// thread makes until `work` returns belong to the scope, whatever their target. If such scopes
-    /// are nested, an array belongs to the innermost scope. An array that is kept from a
-    /// scope belongs to the next outer scope.
+    /// are nested, an array belongs to the innermost scope. An array that is [kept](Scope::keep)
+    /// out of a scope belongs to the next outer scope.
     #[track_caller]
     pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
         let scope = Scope::new(self, Location::caller());

@@ -164,8 +164,7 @@ impl Storage {
         self.peek().map_or_else(|| self.home.clone(), |state| state.stream(&self.home).clone())
     }
 
-    /// Returns a stream of the heap's device for new arrays like this one: the stream of the last
-    /// use or, if that stream belongs to another device, `home`.
+    /// Returns the stream of the last use or, if that stream belongs to another device, `home`.
     pub(crate) fn own_stream(&self) -> Stream {
         let stream = self.stream();
         if stream.context().is_same(self.context()) { stream } else { self.home.clone() }
@@ -246,7 +245,7 @@ impl Storage {
             state.memory = memory;
             return;
         }
-        // A scope's end has freed the array already, so its new memory is given back.
+        // A scope's end has freed the array already, so the new memory is given back.
         let ending = state.ending();
         drop(state);
         let _ = self.give_back(memory, ending);

@@ -21,8 +21,8 @@ use crate::stream::Stream;
 impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Writes the whole array from host data, in stream order. The source may be changed as soon as
     /// this returns: the call copies pageable memory, and waits until the device has read
-    /// page-locked memory. If the source is large and pageable, several threads copy it through
-    /// pinned memory of the heap, if available.
+    /// page-locked memory. If pinned memory of the heap is available, several threads copy a large
+    /// pageable source through that memory.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
     /// Writes the whole array from another array, in stream order. The source may be of another
     /// kind of memory, or on another device; the driver then copies between them. Does not wait,
-    /// with one exception: if the devices have no driver in common, the host copies and waits.
+    /// unless the devices have no driver in common: then the host copies and waits.
     ///
     /// # Errors
     ///
@@ -239,8 +239,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     continue;
                 }
                 // Waits for the stream before the copy. Otherwise the driver waits during the copy,
-                // and blocks the enqueues of all other threads meanwhile. That stopped a thread
-                // that uploads ahead (H200, driver 580: `prefetch_on` saved no time).
+                // and blocks enqueues of all other threads. That stopped threads that upload ahead
+                // (H200, driver 580: `prefetch_on` saved no time).
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
                 {

@@ -243,8 +243,8 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     }
 }
 
-/// Converts the length of the last axis of `shape` from elements of `old` to elements of `new` with
-/// the same total bytes. If no such length exists, the error says why.
+/// Converts the length of the last axis of `shape`, so that elements of `new` take the same bytes
+/// as elements of `old`. If no such length exists, the error says why.
 fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), String> {
     let (old, new) = (old.size(), new.size());
     if old == new {

@@ -126,7 +126,7 @@ impl Device {
 ///
 /// If a batch was uploaded in a [scope](crate::Scope), the end of that scope frees the batch too,
 /// even before its turn and even if the iterator was forgotten. If the batch was uploaded ahead,
-/// `next` then returns an error for it.
+/// `next` then returns an error for that batch.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -146,14 +146,14 @@ impl Device {
 ///
 /// # Prefetching
 ///
-/// Without prefetching, uploads and computation alternate:
+/// Without prefetching, uploads and computation alternate. Two methods overlap them:
 ///
 /// | | for a loop that | uploads |
 /// |---|---|---|
 /// | [`prefetch`](Batches::prefetch) | enqueues work and does not wait for it | in `next`, while that work runs |
 /// | [`prefetch_on`](Batches::prefetch_on) | waits for results, such as by `to_vec` | on a second thread |
 ///
-/// Both return a batch on the target's stream, so the order of work is the same as without
+/// Both methods return a batch on the target's stream, so the order of work is the same as without
 /// prefetching. Only the current batch and the batches uploaded ahead hold memory. The current
 /// batch holds its memory until its turn ends, even if the program drops the batch earlier.
 ///
@@ -262,7 +262,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<Ahead<Items<I,
     /// from then on.
     ///
     /// Arrays of the batches belong to the calling thread's [current
-    /// scope](crate::Heap::thread_scope), if any. When that scope ends, later batches are errors.
+    /// scope](crate::Heap::thread_scope), if any. Once that scope has ended, `next` returns errors.
     ///
     /// Batches of rows cannot be uploaded by a thread, because the thread could not take back a
     /// batch that is [halved](Batches::halve).

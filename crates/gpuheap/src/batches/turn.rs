@@ -57,7 +57,7 @@ impl Request {
             Some(side) => {
                 let members = turn.scope.state().members();
                 // The end is noted before the event is recorded. If another thread uses an array in
-                // between, the event covers that use, or the storage notes it.
+                // between, that use either is before the event or is noted by the storage.
                 members.iter().for_each(|storage| storage.end_upload());
                 Some((side.clone(), side.record()?))
             }
@@ -95,7 +95,8 @@ impl<V> Batch<V> {
 }
 
 impl Turn {
-    /// Returns the scope that frees the batch. [`Scope::keep`] moves arrays of the batch out of it.
+    /// Returns the scope that frees the batch. [`Scope::keep`] moves arrays of the batch out of the
+    /// scope.
     pub(super) fn scope(&self) -> &Scope {
         &self.scope
     }

@@ -15,8 +15,8 @@ use crate::size::Bytes;
 ///
 /// Each piece of advice in the text suffices on its own: raise the limit by [`limit_short_by`] or
 /// [`total_short_by`], or free memory so that [`device_short_by`] more bytes return to the device.
-/// Freed blocks count only if whole segments become free, because only those return. One freed
-/// block of at least the requested size is enough too.
+/// Freed blocks count only if whole segments become free, because only whole segments return to the
+/// device. One freed block of at least the requested size is enough too.
 ///
 /// Figures are lower bounds in two cases:
 ///
@@ -62,15 +62,16 @@ pub struct OutOfMemory {
     pub cached: u64,
     /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
-    /// Most cached bytes that the pool could hand out as one block. `stitched` maps free pieces
-    /// together for that; for other pools it is `largest_cached_block`.
+    /// Size of the largest block that the pool could make of cached memory. `stitched` maps free
+    /// pieces together for such a block. For other pools, the size is `largest_cached_block`.
     pub largest_stitchable: u64,
     /// Cached bytes that only other streams may use.
     pub cached_on_other_streams: u64,
     /// Bytes that this heap took from the driver, with the driver's own rounding if it is known.
     pub reserved: u64,
     /// Bytes that other heaps of this process took on the device. For unified memory, this heap's
-    /// device memory is included. For pinned memory, it is the pinned memory of other heaps.
+    /// device memory is included. For pinned memory, the bytes are the pinned memory of other
+    /// heaps.
     pub other_heaps: u64,
     /// Cached bytes of `other_heaps`: free, pending ones included. The rest is live.
     pub other_heaps_cached: u64,
@@ -141,7 +142,7 @@ named! {
         /// The driver refuses memory that it reports as free, or gives no more of this kind of
         /// memory. It is not known which request would succeed.
         Refused = "refused",
-        /// A stream is capturing a graph: it cannot wait for frees on other streams, and cannot be
+        /// A stream is capturing a graph. It can neither wait for frees on other streams nor be
         /// waited for.
         Capture = "capture",
     }

@@ -1,8 +1,8 @@
 //! The guide: how to use GPU memory, with reasons.
 //!
-//! Each chapter is a page, and every block of code in it runs as a test, on an emulated device, and
-//! asserts the claims of the text. The programs in `examples/` at the root of the repository show
-//! the same at full length: begin with `cargo run --bin tour`.
+//! Each chapter is a page. Its code runs as tests on an emulated device, and asserts the claims of
+//! the text. The programs in `examples/` at the root of the repository are longer: begin with
+//! `cargo run --bin tour`.
 //!
 //! | chapter | answers |
 //! |---|---|

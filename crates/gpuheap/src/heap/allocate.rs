@@ -109,9 +109,9 @@ impl HeapInner {
 }
 
 impl Store {
-    /// Allocates memory for use on `stream`, ordered after the work already enqueued there: from
-    /// the pool, and after the reclaim steps if memory is short. `cache` is this thread's cache for
-    /// the stream; it could not serve the request.
+    /// Allocates memory from the pool for use on `stream`, ordered after the work already enqueued
+    /// there. If memory is short, runs the reclaim steps. `cache` is this thread's cache for the
+    /// stream, which could not serve the request.
     pub(crate) fn allocate(
         &self,
         bytes: u64,

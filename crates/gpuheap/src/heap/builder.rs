@@ -85,9 +85,9 @@ impl Heap {
 }
 
 impl Device {
-    /// Returns the device's own heap, with the settings of the environment. All callers share it,
-    /// and it lives while any of them uses it. A program that needs another pool or other limits
-    /// [builds](Heap::builder) its own heap.
+    /// Returns the device's own heap, with the settings of the environment. All callers share this
+    /// heap, and it lives while any caller uses it. A program that needs another pool or other
+    /// limits [builds](Heap::builder) its own heap.
     ///
     /// # Errors
     ///
@@ -205,9 +205,9 @@ impl HeapBuilder {
         self
     }
 
-    /// Records all allocations and frees of the heap into a file, from its first allocation to its
-    /// end. [`Heap::record`] has the details. Heaps that are given the same path share a file; each
-    /// emulated device has a file for itself.
+    /// Records all allocations and frees of the heap into a file, from the first allocation to the
+    /// end of the heap. [`Heap::record`] has the details. Heaps that are given the same path share
+    /// a file. Each emulated device has its own file.
     pub fn record(mut self, path: impl Into<PathBuf>) -> HeapBuilder {
         self.choices.record = Some(path.into());
         self

@@ -161,8 +161,8 @@ impl StoreState {
 
     pub(super) fn flush_matching(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
         let open = self.caches.iter().filter(|cache| !cache.is_closed());
-        // While caches close, no thread may be inside one: it could put a block into a closing
-        // cache.
+        // While caches close, no thread may be inside one. Such a thread could put a block into a
+        // closing cache.
         let stopped = open.filter(|cache| closes || which(cache));
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
         stopped.iter().for_each(|cache| cache.stop());
@@ -203,8 +203,8 @@ impl StoreState {
     }
 
     /// Pauses the other threads until [`resume_other_threads`](StoreState::resume_other_threads).
-    /// Flushes and stops their caches, because a free into a cache takes no lock. Their next use of
-    /// the heap waits for the lock.
+    /// Flushes and stops their caches, because a free into a cache takes no lock. The next use of
+    /// the heap by those threads waits for the lock.
     pub(crate) fn pause_other_threads(&mut self) {
         self.is_alone = true;
         self.flush_caches();

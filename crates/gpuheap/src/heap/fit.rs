@@ -45,9 +45,9 @@ pub enum Fit {
     ///   this request, and has not granted such a request since.
     /// * The request needs more memory, and the driver does not report how much is free.
     /// * The request needs free memory that may share a piece of the device with memory in use. The
-    ///   piece may be a step of 32 MiB in the driver's pool of another heap. The driver does not
-    ///   report which part of a step is in use. Or the piece may be a granule of 2 MiB that small
-    ///   segments of several heaps share.
+    ///   piece is a granule of 2 MiB that small segments of several heaps share, or a step of 32
+    ///   MiB in the driver's pool of another heap. The driver does not report which part of a step
+    ///   is in use.
     #[non_exhaustive]
     Perhaps {
         /// Bytes that the request would take from the driver.

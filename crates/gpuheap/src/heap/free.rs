@@ -191,7 +191,8 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
-            // Both are the same stream: one is its name within a capture, the other its id.
+            // Both are the same stream: one id names it within a capture, the other outside of the
+            // capture.
             if current.is_some_and(|own| own.raw() == theirs.raw()) {
                 return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
             }

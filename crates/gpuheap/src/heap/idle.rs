@@ -70,10 +70,10 @@ impl IdleTrim {
 
 impl Heap {
     /// Drops the heap, and waits until it has ended. If no other clone and no block of the heap
-    /// exist, all its memory has returned to the driver when this call returns. Other threads may
-    /// hold the heap for a moment: the thread of an [idle trim](crate::HeapBuilder::idle_trim), and
-    /// a thread whose request to another heap reclaims this heap's cached memory. This call waits
-    /// for those threads.
+    /// exist, all its memory has returned to the driver when this call returns. Two kinds of
+    /// threads may hold the heap for a moment, and this call waits for them. One is the thread of
+    /// an [idle trim](crate::HeapBuilder::idle_trim). The other is a thread whose request to
+    /// another heap reclaims this heap's cached memory.
     pub fn close(self) {
         // Does not wait in a forked child: a thread that no longer exists may have held the lock.
         // Does not wait on a thread that is visiting heaps, because it would wait for itself.

@@ -48,10 +48,10 @@ impl Heap {
     /// the ending thread. Without a handler, the report is written to stderr. The main thread is
     /// excluded, because its end is the end of the program: use [`leaks`](Heap::leaks) there.
     ///
-    /// The handler may allocate and free. If it panics, the panic and the report go to stderr, and
-    /// the thread ends as it would have.
+    /// The handler may allocate and free. If the handler panics, the panic and the report go to
+    /// stderr, and the thread ends normally.
     ///
-    /// The heap owns the handler, so a handler that owns the heap keeps it alive forever.
+    /// The heap owns the handler, so a handler that owns the heap keeps the heap alive forever.
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         // In a forked child, none of the parent's other threads exist.
         if !self.is_forked() {

@@ -39,8 +39,8 @@ struct Thread {
 
 /// Use of a heap since a [`Meter`] was made, in bytes unless said otherwise.
 ///
-/// Its text has the figures in one line, and then the lines of the program that hold more or less
-/// than before, if the heap tracks allocations.
+/// Its text has the figures in one line. If the heap tracks allocations, the lines of the program
+/// that hold more or less than before follow.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Reading {
@@ -162,7 +162,7 @@ impl Heap {
 impl Meter {
     /// Also measures the calling thread: its allocations of every kind and from any heap, and its
     /// time in allocating and freeing. While the process has such a meter, each request and each
-    /// free on any thread reads the clock twice more.
+    /// free on any thread reads the clock two more times.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {

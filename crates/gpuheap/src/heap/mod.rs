@@ -94,7 +94,8 @@ impl Drop for Clones {
     }
 }
 
-/// State that a heap's clones, blocks and arrays share. It ends with the last of them.
+/// State that a heap's clones, blocks and arrays share. The state ends with the last of these
+/// objects.
 pub(crate) struct HeapInner {
     pub(crate) context: Arc<Context>,
     pool: PoolKind,
@@ -127,8 +128,8 @@ pub(crate) struct HeapInner {
     /// Thread that gives back cached memory while the heap is idle; unset unless the builder
     /// requested it.
     idle: OnceLock<IdleTrim>,
-    /// The heap's part in the process's socket, or the reason for which it is not published; unset
-    /// unless the builder or the environment requested it.
+    /// The heap's membership in the process's socket, or the reason why the heap is not published.
+    /// Unset unless the builder or the environment requested it.
     publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Open scopes that other processes can query. Empty if the heap is not published.
     scopes: OpenScopes,
@@ -137,8 +138,8 @@ pub(crate) struct HeapInner {
 }
 
 impl Heap {
-    /// Returns how the heap uses the device's memory. If the heap is above its soft limit, it first
-    /// gives back unused cached memory.
+    /// Returns how the heap uses the device's memory. If the heap is above its soft limit, the call
+    /// first gives back unused cached memory.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Heap {
 
     /// Returns how the heap uses one kind of memory. Device, unified and pinned memory have a pool
     /// each. Registered memory belongs to the program, so all of it is live. If the heap is above
-    /// its soft limit, it first gives back unused cached memory.
+    /// its soft limit, the call first gives back unused cached memory.
     ///
     /// # Errors
     ///
@@ -166,10 +167,10 @@ impl Heap {
     /// Gives back at least `bytes` of cached device memory to the driver, or all of it if the pool
     /// has less. Waits for frees in flight. Returns the number of bytes given back.
     ///
-    /// To give back few segments and little more than `bytes`, it chooses the smallest unused
-    /// segment that covers the remaining bytes, or else the largest segment. With `stitched`,
-    /// segments are chunks of 2 MiB and more. A `driver` pool gives back all that it can.
-    /// [`flush`](Heap::flush) empties the pools of every kind of memory.
+    /// The heap chooses the smallest unused segment that covers the remaining bytes, or else the
+    /// largest segment. It thus gives back few segments and little more than `bytes`. With
+    /// `stitched`, segments are chunks of 2 MiB and more. A `driver` pool gives back all that it
+    /// can. [`flush`](Heap::flush) empties the pools of every kind of memory.
     ///
     /// # Errors
     ///
@@ -255,7 +256,8 @@ impl Heap {
     /// # Errors
     ///
     /// The stream is of another device, or is capturing a graph; then nothing changes. A driver
-    /// error: the heap then still needs the stream, so it has to live until a later call succeeds.
+    /// error: the heap then still needs the stream, so the stream has to live until a later call
+    /// succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
         self.inner().device.check_stream(stream)?;
@@ -296,8 +298,8 @@ impl Heap {
         stream.retire()
     }
 
-    /// Retires all foreign streams, without using their handles: it waits for all work of the
-    /// device instead. Call it at the end of a program if these streams may have ended already
+    /// Retires all foreign streams. Does not use their handles, but waits for all work of the
+    /// device. Call it at the end of a program if these streams may have ended already
     /// ([`Device::foreign_stream`](crate::Device::foreign_stream) has the cases). Their [`Stream`]s
     /// refuse work, as after [`retire`](Heap::retire); blocks stay valid and can be freed. The wait
     /// breaks a capture of a graph on any stream of the device.
@@ -314,9 +316,9 @@ impl Heap {
         retired
     }
 
-    /// Returns an error if the heap cannot be used. Libraries with their own locks around a heap
-    /// call this before they take a lock: in a forked child, another thread of the parent may have
-    /// held that lock. Costs two loads.
+    /// Returns an error if the heap cannot be used. A library with its own lock around a heap calls
+    /// this before it takes that lock. In a forked child, another thread of the parent may have
+    /// held the lock. Costs two loads.
     ///
     /// # Errors
     ///
@@ -578,7 +580,7 @@ impl HeapInner {
         }
     }
 
-    /// Detaches the caches that keep the heap alive, if it has neither clones nor blocks.
+    /// If the heap has neither clones nor blocks, detaches the caches that keep the heap alive.
     #[cold]
     pub(crate) fn end_if_over(&self) {
         // Held to the end: a new request for the heap runs completely before or completely after

@@ -1,11 +1,11 @@
-//! The other heaps of the process on a device, or under a total limit: reclaims memory from them,
-//! and counts their memory.
+//! Reclaims memory from the other heaps of the process on a device or under a total limit, and
+//! counts their memory.
 //!
 //! A request that finds the device full makes the other heaps give back cached memory. Several
 //! threads may do so at once. Three rules prevent a deadlock:
 //!
-//! * A thread holds the lock of one store at a time, and no lock of its own heap while it visits
-//!   another ([`Holders::visit`]).
+//! * While a thread visits another heap ([`Holders::visit`]), it holds no lock of its own heap. A
+//!   thread holds the lock of one store at a time.
 //! * The last attempts take turns ([`ReclaimTurn`](crate::device::ReclaimTurn)). A thread requests
 //!   its turn with no store locked, and waits two seconds at most.
 //! * During a visit or a turn, no code of the program is called, not even reclaimers of other
@@ -98,7 +98,7 @@ impl Store {
         if state.source.is_stream_ordered() { trimmed } else { released }
     }
 
-    /// Sums the memory that other heaps of the process hold of this store's kind, without waiting.
+    /// Sums the memory of this store's kind that other heaps of the process hold. Does not wait.
     /// For unified memory, this heap's own device memory is included. The caller holds no lock of
     /// any heap.
     pub(crate) fn others(&self) -> OtherHeaps {
@@ -277,7 +277,7 @@ mod tests {
             is_last.recv().unwrap();
             thread::sleep(Duration::from_millis(50));
             let has_waited = !request.is_finished();
-            // If the machine stalled for so long, the wait for the turn may have ended.
+            // If the machine stalled for a second, the wait for the turn may have ended.
             assert!(has_waited || start.elapsed() > Duration::from_secs(1));
             drop(turn);
             assert!(!request.join().unwrap());

@@ -69,8 +69,8 @@ pub struct MemoryStatus {
     pub pending: u64,
     /// Largest contiguous cached block.
     pub largest_free_block: u64,
-    /// Most cached bytes that the pool could hand out as one block: `stitched` maps free pieces
-    /// together for that.
+    /// Size of the largest block that the pool could make of cached memory. `stitched` maps free
+    /// pieces together for such a block.
     pub largest_stitchable: u64,
     /// Soft limit of the device's memory.
     pub soft_limit: Option<u64>,

@@ -22,8 +22,8 @@ use crate::thread_cache::{CachedBlock, ThreadCache};
 use crate::total_limit::TotalLimit;
 
 /// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
-/// making a stream wait for another stream's work. Two streams that hand memory to each other then
-/// hold twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
+/// making a stream wait for another. Two streams that hand memory to each other then hold twice as
+/// much, so the bound is low: 1/256 is 0.55 GiB of an H200.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
@@ -196,8 +196,8 @@ impl Store {
             released?
         };
         let Some(before) = reserved_by_driver else { return Ok(released) };
-        // Only the driver knows which stream-ordered frees have completed. The wait alone makes its
-        // pool return memory above its threshold.
+        // Only the driver knows which stream-ordered frees have completed. The wait by itself makes
+        // the driver's pool return memory above the pool's threshold.
         self.synchronize()?;
         let mut state = self.lock();
         state.source.trim()?;
@@ -264,8 +264,8 @@ impl Store {
         self.state.0.lock()
     }
 
-    /// Refuses a stream that cannot be ordered with this heap's memory: a stream of another device
-    /// and, for a pool of the driver, a thread's own default stream.
+    /// Refuses a stream that cannot be ordered with this heap's memory. That is a stream of another
+    /// device or, for a pool of the driver, a thread's own default stream.
     pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
         if self.accepts(stream) {
             return Ok(());
@@ -342,8 +342,8 @@ impl Store {
 
 #[cold]
 fn refuse_thread_stream() -> Error {
-    // On an H200 (driver 580), freeing memory of a driver's pool hung if it was allocated on a
-    // thread's own default stream and that thread had ended.
+    // On an H200 (driver 580), freeing memory of a driver's pool hung if a thread had allocated the
+    // memory on its own default stream and then ended.
     ErrorKind::StreamUnusable.error(
         "a heap over a pool of the driver cannot use a thread's own default stream \
          (CU_STREAM_PER_THREAD), because the driver may hang when the memory is freed after the \

@@ -19,8 +19,8 @@ pub struct Usage {
     pub cached: u64,
     /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
-    /// Most cached bytes that the pool could hand out as one block. `stitched` maps free pieces
-    /// together for that; for other pools it is `largest_cached_block`.
+    /// Size of the largest block that the pool could make of cached memory. `stitched` maps free
+    /// pieces together for such a block. For other pools, the size is `largest_cached_block`.
     pub largest_stitchable: u64,
     /// Bytes taken from the driver, with the driver's own rounding.
     pub reserved: u64,
