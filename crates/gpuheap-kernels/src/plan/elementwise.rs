@@ -9,7 +9,7 @@ use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
 /// Operand of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand<'a> {
-    /// One value for all elements, as its bits, zero-extended.
+    /// One value for all elements: its bits, zero-extended.
     Scalar(u64),
     /// An array.
     Array {

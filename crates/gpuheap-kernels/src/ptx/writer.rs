@@ -148,8 +148,8 @@ impl Writer {
         (first, all)
     }
 
-    /// Writes `dividend / divisor` and the remainder. If both numbers fit into 32 bits, as most do,
-    /// the division is done in 32 bits, which is much faster.
+    /// Writes `dividend / divisor` and the remainder. If both numbers fit into 32 bits, divides in
+    /// 32 bits, because that is much faster. Most numbers fit.
     pub(super) fn divide(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest, high] = self.regs(Class::Bits64);
         let [a, b, q, r] = self.regs(Class::Bits32);
@@ -175,7 +175,7 @@ impl Writer {
         (quotient, rest)
     }
 
-    /// Writes a division that is skipped if the divisor is 1, as most divisors are.
+    /// Writes a division that is skipped if the divisor is 1. Most divisors are 1.
     pub(super) fn divide_unless_one(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest] = self.regs(Class::Bits64);
         let one = self.reg(Class::Predicate);
