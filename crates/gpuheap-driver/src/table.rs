@@ -486,9 +486,9 @@ macro_rules! cuda_functions {
         cuEventRecord [2000 cuEventRecord, 7000 cuEventRecord_ptsz] (event: CUevent, stream: CUstream);
         /// Records an event, in stream order, with flags.
         cuEventRecordWithFlags [11010 cuEventRecordWithFlags, 11010 cuEventRecordWithFlags_ptsz] (event: CUevent, stream: CUstream, flags: c_uint);
-        /// Returns whether the work that was captured by the event's last record has completed.
+        /// Returns whether the work before the event's last record has completed.
         cuEventQuery [2000 cuEventQuery] (event: CUevent);
-        /// Waits until the work that was captured by the event's last record has completed.
+        /// Waits until the work before the event's last record has completed.
         cuEventSynchronize [2000 cuEventSynchronize] (event: CUevent);
         /// Returns the milliseconds between two events.
         cuEventElapsedTime [2000 cuEventElapsedTime] (milliseconds: *mut f32, start: CUevent, end: CUevent);
