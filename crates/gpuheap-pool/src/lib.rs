@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`Policy`], [`PoolKind`] | how cached blocks are kept, found and given back |
 //! | [`Order`], [`Ticket`], [`Stuck`] | which stream may reuse which block, after which fence |
-//! | [`Moments`], [`Completed`] | work known to be completed, by the program's own waits |
+//! | [`Moments`], [`Completed`] | work that the program's own waits show to be completed |
 //! | [`RunningStats`], [`AllocStats`] | bytes and counts handed out, taken and given back |
 //! | [`Limits`] | bounds on the bytes taken from the driver |
 //! | [`MemorySource`], [`Pages`] | source of memory: the driver in gpuheap, a model in tests |

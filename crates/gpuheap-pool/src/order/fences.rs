@@ -74,7 +74,7 @@ impl Order {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
-    /// Returns `true` if another stream can now wait for the work before `ticket`, or needs no wait
+    /// Returns `true` if another stream needs no wait for the work before `ticket`, or can now wait
     /// for it.
     pub fn is_fenced(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].fenced() >= ticket.number

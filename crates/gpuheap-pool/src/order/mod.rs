@@ -8,7 +8,7 @@
 //! * on any stream once such a fence is known to be reached.
 //!
 //! A heap keeps a stream alive until every free on the stream is fenced. It cannot keep a foreign
-//! stream alive, so the program announces the end of a foreign stream first.
+//! stream alive, so the program announces that stream's end in advance.
 //!
 //! A fence is recorded when another stream requests a block, not at every free: recording a fence
 //! costs 140 ns on an H200, and most blocks are reused by their own stream. A wait for the fence

@@ -52,7 +52,7 @@ pub trait StreamGuard: Send {
 #[derive(Default)]
 pub struct Order {
     pub(super) streams: Vec<Slot>,
-    /// Slot of the stream that was looked up last, because most look-ups are of the same stream.
+    /// Slot of the stream that was looked up last. Most look-ups are of the same stream.
     pub(super) last: u32,
     /// Slots of the streams that are polled. A stream is removed once it has ended and all its
     /// frees are completed.
@@ -72,7 +72,7 @@ pub struct Order {
     pub(super) moments: Option<Arc<Moments>>,
     /// Value of [`Moments::changes`] when the progress in `moments` was last noted in `streams`.
     pub(super) noted_changes: u64,
-    /// `true` while all work before a new free counts as completed.
+    /// `true` while frees count as completed at once.
     pub(super) frees_completed: bool,
     /// `true` while no stream may be made to wait for another stream.
     pub(super) refuses_waits: bool,
@@ -237,7 +237,7 @@ impl Order {
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
         // A transient stream takes only the slot of another transient stream. In the slot of an
         // ordinary stream, a late free of that stream's blocks would use the transient stream's
-        // handle, which may be invalid by then.
+        // handle, and that handle may be invalid by then.
         let spare =
             self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
@@ -320,9 +320,9 @@ impl Order {
         }
     }
 
-    /// Retires all foreign streams without a driver call on their handles. The streams refuse more
-    /// work, so a later free on such a stream counts as made now. If their work is not `completed`,
-    /// memory freed on them is reused only after a wait for the whole device.
+    /// Retires all foreign streams without a driver call on their handles. The streams refuse new
+    /// work, so later frees on them count as made now. If their work is not `completed`, memory
+    /// freed on them is reused only after a wait for the whole device.
     pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];

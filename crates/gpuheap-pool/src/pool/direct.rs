@@ -83,7 +83,7 @@ impl Policy for Direct {
     }
 
     fn release_at(&mut self, _address: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
-        // Nothing is cached, so every segment that can be given back is.
+        // Gives back as much as possible, because this policy caches nothing.
         self.release(u64::MAX, env)
     }
 

@@ -125,8 +125,8 @@ pub struct Forecast {
     pub is_cached: bool,
     /// Least bytes that the policy would take from the driver if the request is not cached.
     pub take: u64,
-    /// Bytes that the policy would take if no cached piece became part of the request. Missing
-    /// memory is counted with this figure, because a reclaim gives back cached pieces too.
+    /// Bytes that the policy would take if the request used no cached piece. Missing memory is
+    /// computed from this figure, because a reclaim gives back cached pieces too.
     pub take_whole: u64,
     /// Segments without a live block. They could be given back to the driver.
     pub spare: Vec<Segment>,
@@ -196,7 +196,7 @@ pub trait Policy: Send {
     /// Forecasts a request of `bytes`, not zero, as if no work were in flight.
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;
 
-    /// Returns the memory that is not in use, seen from `stream`.
+    /// Returns the memory that is not in use. [`Cached::on_other_streams`] is counted for `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
 
     /// Returns the memory that live blocks hold.

@@ -3,7 +3,7 @@
 use super::BlockRef;
 use crate::source::Segment;
 
-/// Vector that gives the indexes of removed values to new values.
+/// Vector that reuses the indexes of removed values for new values.
 #[derive(Debug)]
 pub(super) struct SlotMap<T> {
     entries: Vec<Option<T>>,

@@ -18,7 +18,8 @@ use crate::testing::{
 
 const STREAMS: usize = 4;
 
-/// Largest common size, in bytes. The model visits each page of it, so Miri needs a smaller size.
+/// Upper bound of the random sizes, in bytes. The model visits each page of it, so Miri needs a
+/// smaller size.
 const LARGE: u64 = if cfg!(miri) { 8 << 20 } else { 200 << 20 };
 /// A size in bytes for which `binned` has no bin.
 const BEYOND_BINS: u64 = if cfg!(miri) { LARGE } else { (128 << 20) + 1 };

@@ -229,7 +229,7 @@ impl MemorySource for Model {
         self.reserved += counted;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
         let segment = Segment { address: self.next_address, bytes };
-        // The gap keeps segments with adjacent addresses from being adjacent in memory.
+        // The gap keeps segments from being adjacent.
         self.next_address += counted + GRANULE;
         self.taken.insert(segment.address, segment);
         Ok(segment)

@@ -8,7 +8,7 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Minimum number of chunks with which the bound on mappings is computed, even if the heap has
+/// Smallest number of chunks in the computation of the bound on mappings, even if the heap has
 /// fewer.
 const CHUNKS: usize = 32;
 

@@ -51,8 +51,8 @@ pub(crate) struct Primary {
     boundaries: Vec<u32>,
     /// Number of boundaries above which stale boundaries are removed, at least [`BOUNDARIES`].
     crowded: usize,
-    /// Keys of empty small runs: free blocks of small requests without another such block on either
-    /// side.
+    /// Keys of empty small runs: free blocks of small requests with no block of small requests on
+    /// either side.
     empty_runs: Vec<u32>,
     /// Keys of freed blocks whose merge is deferred. Some of these records may have another state
     /// now.
