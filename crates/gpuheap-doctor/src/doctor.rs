@@ -96,7 +96,7 @@ impl Report {
         text
     }
 
-    /// Renders the report as JSON, by `docs/doctor.schema.json`.
+    /// Renders the report as JSON that `docs/doctor.schema.json` describes.
     pub fn to_json(&self) -> String {
         crate::json(self)
     }

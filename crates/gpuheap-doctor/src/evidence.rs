@@ -67,8 +67,9 @@ pub(crate) fn is_mps(process: &Process) -> bool {
     process.comm.starts_with("nvidia-cuda-mps")
 }
 
-/// Returns `true` if a process serves a listed process that lives, as a data loader serves a
-/// training. The listed process is an ancestor of `process`, or shares a descriptor with `process`.
+/// Returns `true` if a process serves a live process that the driver lists, as a data loader serves
+/// a training run. The listed process is an ancestor of `process`, or shares a descriptor with
+/// `process`.
 pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     let mut ancestor = machine.process(process.parent);
     // A process table that changes while it is read may contain a cycle of parents.
@@ -83,8 +84,8 @@ pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
         .any(|pid| machine.is_listed(pid) && machine.process(pid).is_some())
 }
 
-/// Returns `true` if a listed process that lives is in the process group of `process`. The listed
-/// process may have started `process`.
+/// Returns `true` if a live process that the driver lists is in the process group of `process`. The
+/// listed process may have started `process`.
 pub(crate) fn is_grouped_with_living(machine: &Machine, process: &Process) -> bool {
     machine
         .processes

@@ -34,7 +34,7 @@ pub struct Orphan {
     pub command: String,
     /// NVML's index of the device.
     pub device: u32,
-    /// Ended process under which the memory is listed.
+    /// Ended process under whose pid the driver lists the memory.
     pub listed_pid: u32,
     /// Listed memory, bytes.
     pub bytes: u64,
@@ -254,7 +254,7 @@ impl Plan {
         text
     }
 
-    /// Renders the plan as JSON, by `docs/free.schema.json`.
+    /// Renders the plan as JSON that `docs/free.schema.json` describes.
     pub fn to_json(&self) -> String {
         crate::json(self)
     }

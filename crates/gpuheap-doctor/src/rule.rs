@@ -127,7 +127,7 @@ impl Rule {
         text
     }
 
-    /// Renders the rule with its explanation as JSON, by `docs/explain.schema.json`.
+    /// Renders the rule with its explanation as JSON that `docs/explain.schema.json` describes.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Explained<'r> {

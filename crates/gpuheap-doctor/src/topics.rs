@@ -35,7 +35,7 @@ impl Topic {
         Some(Topic { topic, text: text.text })
     }
 
-    /// Renders the explanation as JSON, by `docs/explain.schema.json`.
+    /// Renders the explanation as JSON that `docs/explain.schema.json` describes.
     pub fn to_json(&self) -> String {
         crate::json(self)
     }
@@ -56,7 +56,7 @@ impl Text {
         hanging(&mut self.text, "* ", "  ", words, self.width);
     }
 
-    /// Adds a line of code to copy, unbroken.
+    /// Adds a line of code to copy, without breaking it.
     fn code(&mut self, line: &str) {
         self.text.push_str(format!("    {line}").trim_end());
         self.text.push('\n');

@@ -305,7 +305,7 @@ impl Machine {
         process::stat(&Here, pid).map(|stat| stat.start_ticks)
     }
 
-    /// Returns `true` while a process of this machine with this start lives.
+    /// Returns `true` while the process with this pid and start lives on this machine.
     pub(crate) fn is_running_here(pid: u32, start_ticks: u64) -> bool {
         process::stat(&Here, pid)
             .is_some_and(|stat| stat.start_ticks == start_ticks && !matches!(stat.state, 'Z' | 'X'))

@@ -40,7 +40,7 @@ fn figures<S: Serializer>(figures: &[(&str, u64)], serializer: S) -> Result<S::O
 }
 
 impl Explanation {
-    /// Renders the explanation as JSON, by `docs/explain.schema.json`.
+    /// Renders the explanation as JSON that `docs/explain.schema.json` describes.
     pub fn to_json(&self) -> String {
         crate::json(self)
     }

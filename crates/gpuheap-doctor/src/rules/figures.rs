@@ -104,7 +104,7 @@ fn page_cache(machine: &Machine, gpu: &Gpu) -> Option<Finding> {
 pub(super) const P08: Rule =
     Rule::new("P08", Severity::Info, "memory that PyTorch may keep", Processes(pytorch_caches));
 
-/// Returns a finding for each process of PyTorch with much memory.
+/// Returns a finding for each process that uses PyTorch and holds much memory.
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
     let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
     // P25 has the exact figure of a heap that is published. A recorder does not know the cache.

@@ -83,7 +83,7 @@ pub(super) const P02: Rule = Rule::new(
     Machines(workers_without_program),
 );
 
-/// Returns a finding for each worker process that lives on after its program.
+/// Returns a finding for each worker process that outlives its program.
 fn workers_without_program(machine: &Machine) -> Vec<Finding> {
     const WORKERS: [&str; 5] =
         ["pt_data_worker", "multiprocessing", "resource_tracker", "spawn_main", "loky"];

@@ -48,8 +48,8 @@ fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
 
-/// Returns a finding if Windows programs hold much memory, or if the card is in use by no process
-/// of this distribution.
+/// Returns a finding if Windows programs hold much memory, or if the card is in use, but not by a
+/// process of this distribution.
 fn memory_of_windows(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_wsl {
         return Vec::new();

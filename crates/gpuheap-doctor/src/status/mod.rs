@@ -124,9 +124,9 @@ struct WindowsFigures {
     wsl_shared_bytes: u64,
 }
 
-/// Renders accounts as JSON, by `docs/status.schema.json`. `driver` is the driver's version, empty
-/// if unknown. `windows` contains the figures of Windows under WSL2, if known. `programs` are the
-/// processes that publish their memory.
+/// Renders accounts as JSON that `docs/status.schema.json` describes. `driver` is the driver's
+/// version, empty if unknown. `windows` contains the figures of Windows under WSL2, if known.
+/// `programs` are the processes that publish their memory.
 pub fn json(
     accounts: &[Account],
     driver: &str,
