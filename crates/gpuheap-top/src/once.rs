@@ -77,7 +77,7 @@ impl Once {
         draw::text(&self.view, width)
     }
 
-    /// Renders the frame as JSON, by `docs/top.schema.json`.
+    /// Renders the frame as JSON that `docs/top.schema.json` describes.
     pub fn to_json(&self) -> String {
         let figures = &self.view.figures;
         let examination = figures.examination.as_ref();
