@@ -159,8 +159,8 @@ fn forked_child_skips_batches() {
     });
 }
 
-/// At a fork, other threads of the parent may hold any lock, and never release it in the child. So
-/// no call in the child waits for a lock.
+/// At a fork, other threads of the parent may hold any lock. No thread releases that lock in the
+/// child, so no call in the child may wait for a lock.
 #[test]
 fn child_of_busy_parent_exits() {
     const FORKS: u32 = 60;

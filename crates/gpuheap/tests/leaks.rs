@@ -303,8 +303,8 @@ fn untracked_heaps_say_how_to_track() {
     assert!(changes.ends_with("tracking is off"), "{changes}");
 }
 
-/// Settings of the environment reach a heap, and the builder overrides them. A child process runs
-/// with these settings, because a process reads them only once.
+/// Environment variables configure a heap, and the builder overrides them. A child process runs
+/// with the variables, because a process reads them only once.
 #[test]
 fn builder_overrides_environment() {
     const CHILD: &str = "GPUHEAP_TEST_ENVIRONMENT_CHILD";

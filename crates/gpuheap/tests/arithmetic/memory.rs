@@ -1,5 +1,5 @@
-//! Memory of arithmetic: every kind of memory, windows that begin anywhere, the memory that a
-//! result takes, and the line that made the result.
+//! Memory of arithmetic: every kind of memory, windows at any offset, the memory that a result
+//! takes, and the line that made the result.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Heap, MemoryKind, Tracking};
@@ -125,7 +125,7 @@ fn owned_left_side_reuses_its_memory() {
     let (wide, used) = bench.allocated(|| (row - &table).unwrap());
     assert_eq!(used.allocations, 1);
     assert_eq!(wide.to_ndarray().unwrap(), array![[-8, -6, -4], [-8, -6, -4]]);
-    // The result has more axes, but as many elements.
+    // The result has more axes, and the same number of elements.
     let line = target.array(&[1, 2]).unwrap();
     let (line, used) = bench.allocated(|| (line + &target.array(&array![[5]]).unwrap()).unwrap());
     assert_eq!((used.allocations, line.to_ndarray().unwrap()), (2, array![[6, 7]]));
@@ -133,7 +133,7 @@ fn owned_left_side_reuses_its_memory() {
     let window = target.array(&[1, 2, 3, 4]).unwrap().into_slice(1..3).unwrap();
     let (window, used) = bench.allocated(|| (window * 5).unwrap());
     assert_eq!((used.allocations, window.to_vec().unwrap()), (0, vec![10, 15]));
-    // An operation on a reference leaves the array as it is.
+    // An operation on a reference does not change the array.
     assert_eq!((&window + 1).unwrap().to_vec().unwrap(), [11, 16]);
     assert_eq!(window.to_vec().unwrap(), [10, 15]);
     let shared = window.into_shared();

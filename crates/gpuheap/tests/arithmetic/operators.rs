@@ -245,7 +245,7 @@ fn masks_are_turned_and_asked() {
 }
 
 /// Small integers are divided through floats, whose division is not exact. For 8 bits, tests every
-/// quotient. For 16 bits, tests for every divisor the quotients at and next to whole numbers.
+/// quotient. For 16 bits, tests every divisor, with quotients at and next to whole numbers.
 #[test]
 fn quotients_of_small_integers_are_exact() {
     let bench = Bench::new(Schedule::Immediate);

@@ -171,7 +171,7 @@ fn every_axis_of_every_shape() {
     bench.end();
 }
 
-/// Sums of floats are not exact, but equal the emulator's to the last bit.
+/// Sums of floats are not exact, but equal the emulator's sums to the last bit.
 #[test]
 fn float_sum_order_is_fixed() {
     let bench = Bench::new(Schedule::Seeded(6));

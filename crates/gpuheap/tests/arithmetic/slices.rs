@@ -133,7 +133,7 @@ fn of_no_bytes() {
     bench.end();
 }
 
-/// Tests addresses that are not multiples of the unit in which elements of that size are usually
+/// Tests addresses that are not aligned to the unit in which elements of that size are usually
 /// copied.
 #[test]
 fn windows_that_begin_anywhere() {

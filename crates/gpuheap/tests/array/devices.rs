@@ -177,7 +177,7 @@ fn peer_reaches_all_mapped_memory() {
     for (array, value) in arrays.iter().chain([&beside]).zip(2..) {
         assert!(array.to_vec().unwrap() == vec![value; BYTES], "{value}");
     }
-    // Every other block is freed, so that only a stitched range is large enough.
+    // Every second block is freed, so that only a stitched range is large enough.
     let mut number = 0;
     arrays.retain(|_| {
         number += 1;

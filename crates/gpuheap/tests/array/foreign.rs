@@ -9,7 +9,7 @@ use gpuheap_driver::{CU_MEM_ATTACH_GLOBAL, check};
 
 use crate::support::{assert_all_returned, device, heap, make_heap};
 
-/// Memory of a kind from the driver, and the call that frees it.
+/// Memory of one kind, allocated by the driver. Dropping this frees the memory.
 struct Foreign<'a> {
     device: &'a Device,
     kind: MemoryKind,
@@ -211,7 +211,7 @@ fn unwrappable_pointer_names_reason() {
     assert!(said.contains("past every address"), "{said}");
     assert!(refused(memory.address, usize::MAX).contains("larger than any memory"));
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // An array of no bytes may be anywhere. SAFETY: no bytes are accessed.
+    // An array of zero bytes may have any address. SAFETY: no bytes are accessed.
     assert!(unsafe { target.wrap::<u32, _>(0, 0) }.unwrap().to_vec().unwrap().is_empty());
     drop(memory);
     assert_all_returned(&device, &heap, "refused");

@@ -163,7 +163,7 @@ fn innermost_scope_owns_array() {
         });
         assert_eq!((inner.freed, inner.freed_bytes, inner.kept.len()), (1, 20, 2), "{inner}");
         assert!(late.is_freed() && !twice.is_freed());
-        // Arrays that no target of the inner scope makes belong to the outer scope.
+        // Arrays made without a target of the inner scope belong to the outer scope.
         std::mem::forget(once);
         let (explicit, inner) = heap.scope(|scope| {
             std::mem::forget(target.filled(100, 1_u8).unwrap());

@@ -110,7 +110,7 @@ fn source_may_change_once_staged() {
 #[test]
 fn staging_slots_wait_for_device_read() {
     let device = emulated(1 << 30, Schedule::OnDemand);
-    // Each piece has its own slot, so no slot is waited for within an upload.
+    // Each piece has its own slot, so an upload does not wait for its own slots.
     let heap = staged(&device, Staging { threads: 1, slots: 4, ..SMALL });
     let target = heap.target().unwrap();
     let arrays: Vec<_> =

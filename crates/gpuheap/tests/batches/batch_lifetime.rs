@@ -173,8 +173,7 @@ fn scopes_free_batches_too() {
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!(report.freed_bytes, live - 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
-        // A batch ahead of its turn becomes an error, and so does an upload with a target of the
-        // scope.
+        // Requests for batches uploaded ahead fail, and so do uploads with a target of the scope.
         for left in (0..2).rev() {
             // If the target is the heap's own, uploads after the scope's end succeed.
             if of_thread && (ahead == 0 || left == 0) {

@@ -75,7 +75,7 @@ fn chunk_is_fraction_of_free_memory() {
     let heap = limited(&device, 48 << 20);
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (48, 24));
     assert_eq!((first(&heap, 1.0, 1), first(&heap, 1.0, 2), first(&heap, 0.25, 0)), (24, 16, 12));
-    // Live memory is not available; cached memory is.
+    // Batches may use cached memory, but not live memory.
     let live = heap.target().unwrap().filled(16 << 20, 0_u8).unwrap();
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (32, 16));
     drop(live);

@@ -1,4 +1,4 @@
-//! Events: ordering streams without the host, queries, waits and timing.
+//! Events: order between streams without the host, queries, waits and timing.
 
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ fn driver_failure_leaks_no_event() {
         let error = stream.record().unwrap_err();
         assert_eq!(error.driver().unwrap().function(), symbol);
     }
-    // Only one event is destroyed: the first was never made, the second was.
+    // Only the second event is destroyed, because the first was never made.
     assert_eq!(emulator.calls_of("cuEventDestroy_v2"), 1);
     assert_no_findings(&device);
 }

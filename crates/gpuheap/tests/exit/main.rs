@@ -101,7 +101,7 @@ fn hold_and_end(how: &str) -> ! {
         }
         drop(target.filled(bytes, 2_u8).unwrap());
     }
-    // Enqueues work that is in flight at the end.
+    // Enqueues work that is still in flight when the process ends.
     held[0].fill(3).unwrap();
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(b"holding\n").unwrap();

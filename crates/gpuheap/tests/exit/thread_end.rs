@@ -166,8 +166,8 @@ fn at_exit(pool: PoolKind, is_early: bool) {
 }
 
 /// Uses the library in a destructor of a pthread key. Such a destructor runs after the destructors
-/// of thread-local variables, and may be its thread's first use of the library. In its third round,
-/// std's own record of the thread no longer exists.
+/// of thread-local variables, and may be its thread's first use of the library. In the third round
+/// of destructors, std's own record of the thread no longer exists.
 fn in_key_destructors() {
     let mut key = 0;
     // SAFETY: `key` is a local variable, and the destructor lives as long as the process.

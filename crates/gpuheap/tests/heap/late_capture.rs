@@ -19,7 +19,7 @@ const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Sched
 const MODES: [CUstreamCaptureMode; 3] =
     [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
 
-/// A stream that another library made, and that it captures.
+/// A stream that another library made and captures.
 struct Theirs<'a> {
     device: &'a Device,
     raw: CUstream,
@@ -506,7 +506,7 @@ fn captures_in_turns_leave_no_streams() {
     assert_all_returned(&device, &heap, "captures in turns");
 }
 
-/// Breaks the capture of a stream, by a wait that it does not allow.
+/// Breaks the capture of a stream by a wait that a capture does not allow.
 fn break_capture(theirs: &Theirs<'_>) {
     // SAFETY: the tests destroy the stream of `theirs` only after this call.
     let waited =
@@ -515,7 +515,7 @@ fn break_capture(theirs: &Theirs<'_>) {
 }
 
 /// A block is used after its capture and before a later capture that breaks. The end of the earlier
-/// graph shows nothing about that use.
+/// graph does not show that this use has completed.
 #[test]
 fn later_broken_capture_keeps_order() {
     for pool in POOLS {
@@ -621,7 +621,7 @@ fn stream_of_two_names_frees() {
     });
 }
 
-/// A heap ends, and its memory waits for the device. The capture of another heap's stream goes on.
+/// A heap ends, and its memory needs a wait for the device. Another heap's capture continues.
 #[test]
 fn ending_heap_spares_other_captures() {
     for pool in POOLS {
@@ -829,7 +829,7 @@ fn heaps_end_amid_captures() {
                             theirs.begin(MODES[2]);
                             match theirs.wrap() {
                                 Ok(stream) => break stream,
-                                // If another heap ends, it may have looked for captures just before
+                                // Another heap that ends may have looked for captures just before
                                 // this capture began, and may still wait for the device. A capture
                                 // of an unannounced stream is found only after its first use.
                                 Err(_) => assert!(theirs.end().is_none()),

@@ -34,7 +34,7 @@ fn hard_limit_holds_and_changes() {
         heap.set_limits(Limits { hard: Some(64 * MIB), ..heap.limits() }).unwrap();
         let error = heap.allocate(65 * MIB, &stream).unwrap_err();
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit, "{pool}");
-        // The figure is rounded up as the pool and the driver round.
+        // The figure includes the rounding of the pool and of the driver.
         let short_by = error.out_of_memory().unwrap().short_by.unwrap();
         assert!((MIB..=64 * MIB).contains(&short_by), "{pool}: {error}");
         drop(heap.allocate(60 * MIB, &stream).unwrap());
@@ -355,7 +355,7 @@ fn any_number_is_a_slack() {
     for (slack, stitches) in
         [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
     {
-        // With eight blocks of the last size, a product that overflows would be small again.
+        // With eight blocks of the last size, an overflowing product would be small again.
         for size in [8 * MIB, 14 * MIB, 125 << 16] {
             let device = device(1024 * MIB, Schedule::Immediate);
             let heap = Heap::builder(&device)

@@ -161,7 +161,7 @@ pub(crate) fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R
 }
 
 /// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
-/// a block's contents at the time of its free, without a wait by the host.
+/// a block's contents when the block was freed, without a wait by the host.
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,
@@ -254,7 +254,7 @@ pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     assert_other_kinds_returned(heap, what);
 }
 
-/// Asserts that no device memory is live, and that as many allocations as frees were counted.
+/// Asserts that no device memory is live, and that the numbers of allocations and frees are equal.
 pub(crate) fn assert_nothing_live(heap: &Heap, what: &str) {
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");

@@ -145,8 +145,9 @@ fn stream_works_after_thread_end() {
     });
 }
 
-/// Each thread allocates on its own default stream, and frees the blocks of the other thread. The
-/// free is in the order of the block's stream, or also in the order of the freeing thread's stream.
+/// Each thread allocates on its own default stream, and frees the blocks of the other thread. Half
+/// of the frees are in the order of the block's stream alone, the other half also in the order of
+/// the freeing thread's stream.
 #[test]
 fn threads_free_others_blocks() {
     for_each(|device, heap| {

@@ -27,7 +27,7 @@ fn next_contents(target: &Target) -> (Vec<u8>, u64) {
     (bytes, array.device_ptr(target.stream()).unwrap())
 }
 
-/// Fills the block that `target`'s pool hands out next with a pattern. Returns its address.
+/// Fills the next block of `target`'s pool with a pattern. Returns the block's address.
 fn dirty(target: &Target) -> u64 {
     let array = target.filled(BLOCK, 0xab_u8).unwrap();
     array.device_ptr(target.stream()).unwrap()

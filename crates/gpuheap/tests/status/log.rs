@@ -1,5 +1,4 @@
-//! Messages to the program's logger, and loggers that use the heap about which they receive a
-//! message.
+//! Messages to the program's logger, and loggers that use the heap that sent the message.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -252,7 +251,7 @@ fn a_logger_that_panics_harms_nothing() {
     LISTENER.with(RefCell::take);
 }
 
-/// When the heap ends, the logger's own thread-local variables no longer exist, so it panics.
+/// When the heap ends, the logger panics, because its own thread-local variables no longer exist.
 #[test]
 fn heap_in_thread_local_ends_cleanly() {
     struct Last(RefCell<Option<Heap>>);

@@ -116,7 +116,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Frees `bytes` of the other heap. Returns `false` if fewer are live.
+    /// Frees `bytes` of the other heap. Returns `false` if fewer bytes are live.
     fn free_hog(&mut self, bytes: u64) -> bool {
         let left = self.hog.len().checked_sub(bytes.div_ceil(PIECE) as usize);
         left.inspect(|left| self.hog.truncate(*left)).is_some()
@@ -219,7 +219,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
         again.run(&actions[..=at]).map(|_| again)
     };
     let short_by = error.short_by.unwrap();
-    // For a pool of the driver, the sizes of its pieces are not known in advance.
+    // The sizes of the pieces of a driver's pool are not known in advance.
     if pool != PoolKind::Driver {
         let mut before = Scene::new(pool, set, DEVICE);
         assert!(before.run(&actions[..at]).is_none());

@@ -34,8 +34,8 @@ fn status_follows_array_to_reclaim() {
     }
 }
 
-/// `none` is as described on CUDA.jl's page on memory: there is no pool, and the driver serves each
-/// request.
+/// `none` behaves as described on CUDA.jl's page on memory: there is no pool, and the driver serves
+/// each request.
 #[test]
 fn pool_none_caches_nothing() {
     let device = emulated(1 << 30, Schedule::OnDemand);
