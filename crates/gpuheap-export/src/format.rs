@@ -10,8 +10,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that a header `Accept` prefers. A client that names neither format gets
-    /// Prometheus' format.
+    /// Returns the format that the header `Accept` prefers; Prometheus' format if the header names
+    /// neither.
     pub fn accepted(header: &str) -> Format {
         let weight = |types: &[&str]| {
             let ranges = header.split(',').filter_map(|range| {

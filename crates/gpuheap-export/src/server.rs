@@ -24,8 +24,8 @@ use signal_hook::iterator::Signals;
 use crate::Exposition;
 use crate::format::Format;
 
-/// Maximum number of connections, each with a thread. tokio's runtime would need fewer threads. But
-/// its build took 8 s of processor time, as much as all other dependencies of this crate together
+/// Maximum number of connections, each with a thread. tokio's runtime would need fewer threads, but
+/// building it took 8 s of processor time, as much as this crate's other dependencies together
 /// (2026-11-28, two busy cores).
 const MOST_CLIENTS: usize = 32;
 
@@ -42,7 +42,7 @@ const MOST_HEAD: usize = 16 << 10;
 const INDEX: &str = "<!DOCTYPE html>\n<html lang=\"en\"><title>gpuheap export</title>\n\
                      <h1>gpuheap export</h1>\n<p><a href=\"/metrics\">Metrics</a></p>\n</html>\n";
 
-/// A server that is bound to its address and does not serve yet.
+/// A server that is bound to its address but does not serve yet.
 #[derive(Debug)]
 pub struct Server(TcpListener);
 
@@ -72,12 +72,13 @@ impl Server {
         self.0.local_addr()
     }
 
-    /// Serves `first`, then a new reading each `interval`, until SIGTERM or SIGINT. A thread reads,
-    /// so a scrape never waits for a reading. If `read` returns `None`, the last reading stays.
+    /// Serves `first`, then a new reading each `interval`, until SIGTERM or SIGINT. A separate
+    /// thread reads, so a scrape never waits for a reading. If `read` returns `None`, the last
+    /// reading stays.
     ///
     /// # Errors
     ///
-    /// The threads or the handlers of signals cannot be set up.
+    /// The threads or the signal handlers cannot be set up.
     pub fn serve(
         self,
         first: Exposition,
@@ -109,13 +110,13 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("gpuheap-export".to_owned()).spawn(work).map(drop)
 }
 
-/// Starts a thread for each client. If all threads are in use, closes the connection that a new
-/// client replaces: waiting for a free thread would let silent clients delay every scrape.
+/// Starts a thread for each client. If all threads are in use, closes an old connection for a new
+/// client: waiting for a free thread would let silent clients delay every scrape.
 fn accept(listener: &TcpListener, current: &Current) {
     let clients: Arc<Mutex<Clients>> = Arc::default();
     loop {
         let Ok((stream, peer)) = listener.accept() else {
-            // Descriptors or memory are short; a client may also have ended its connection.
+            // File descriptors or memory are short, or the client has closed its connection.
             thread::sleep(Duration::from_millis(50));
             continue;
         };
@@ -162,7 +163,7 @@ fn answer(stream: Arc<TcpStream>, current: &Current) {
         ready(Ok::<_, Infallible>(respond(&request, &exposition)))
     });
     let connection = http1::Builder::new()
-        // Without this option, the response is written only after the client has closed its side.
+        // Without this option, hyper writes the response only after the client has closed its side.
         .half_close(true)
         .keep_alive(false)
         .header_read_timeout(None)

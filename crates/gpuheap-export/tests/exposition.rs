@@ -57,7 +57,7 @@ fn program(pid: u32, name: &str, lines: &[&str]) -> Value {
     })
 }
 
-/// Returns a machine without a GPU on which programs publish.
+/// Returns a machine without a GPU, on which `programs` publish.
 fn published(programs: &[Value]) -> Recording {
     let lines: String = programs.iter().map(|program| format!("{program}\n")).collect();
     recording("no_gpu").with("programs", &lines)
@@ -186,7 +186,7 @@ fn device_without_answer_is_down() {
     assert!(!names(&text).contains("gpuheap_device_memory_bytes"), "{text}");
 }
 
-/// Returns the names of metrics in a text.
+/// Returns the names of metrics that a text contains.
 fn named(text: &str) -> BTreeSet<String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("gpuheap_"));

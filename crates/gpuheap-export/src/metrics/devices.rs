@@ -10,8 +10,8 @@ use gpuheap_text::cut;
 use super::metric::Metric;
 use super::samples::{Labels, Samples, and};
 
-/// Maximum number of a device's processes with a separate sample. The sample `other` has the sum of
-/// the other processes. 32 processes on 8 devices are 256 series.
+/// Maximum number of processes per device that have a separate sample. The sample `other` is the
+/// sum of the rest. 32 processes on 8 devices are 256 series.
 const MOST_PROCESSES: usize = 32;
 
 pub(super) fn add(samples: &mut Samples, machine: &Machine) {
@@ -82,7 +82,7 @@ fn kind(kind: Kind) -> &'static str {
 fn holders(machine: &Machine, gpu: &Gpu) -> BTreeMap<&'static str, u64> {
     let classes = ["compute", "graphics", "mps", "inherited", "monitor", "unlisted"];
     let mut counts = BTreeMap::from(classes.map(|class| (class, 0)));
-    // A CUDA process opens the files of all visible devices, and has memory on few of them.
+    // A CUDA process opens the files of all visible devices, but may use memory on only a few.
     let is_unlisted =
         |process: &&Process| !machine.is_listed(process.pid) && process.has_open(gpu.minor);
     let unlisted = machine.processes.iter().filter(is_unlisted).map(|process| {

@@ -14,7 +14,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Returns the type, the unit, and the end of a sample's name.
+    /// Returns the metric's type and unit, and the suffix of its samples' name.
     pub(super) fn definition(self) -> (MetricType, Option<Unit>, &'static str) {
         match self {
             Shape::Number => (MetricType::Gauge, None, ""),

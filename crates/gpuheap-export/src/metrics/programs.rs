@@ -13,10 +13,10 @@ use super::samples::{Labels, Samples, and};
 /// Maximum number of lines of a program: an answer has no more lines.
 pub const MOST_LINES: usize = MOST_ENTRIES;
 
-/// Maximum number of programs. 64 programs with a heap and 10 lines each make some 1,800 series.
+/// Maximum number of programs. 64 programs with a heap and 10 lines each make about 1,800 series.
 const MOST_PROGRAMS: usize = 64;
 
-/// Maximum number of heaps of a program. A program has a heap for each device.
+/// Maximum number of heaps of a program. A program usually has a heap for each device.
 const MOST_HEAPS: usize = 16;
 
 /// Maximum number of characters of a line's or a function's name.
@@ -53,8 +53,8 @@ fn reserved(program: &Published) -> u64 {
     heaps.map(|heap| heap.reserved).fold(0, u64::saturating_add)
 }
 
-/// Returns the name of a program without its arguments, because arguments have no bound and may be
-/// secret. For Python and Julia, the name of the script's file follows.
+/// Returns the name of a program without its arguments, because these may be secret or long. For
+/// Python and Julia, the name of the script's file follows.
 fn name(command: &str) -> String {
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or_default();

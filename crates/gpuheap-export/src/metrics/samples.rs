@@ -26,7 +26,8 @@ pub(super) fn and<const N: usize>(labels: &Labels, more: [(&'static str, String)
 }
 
 impl Samples {
-    /// Adds a value to a sample. If two programs have the same labels, their values are added.
+    /// Adds a value to a sample. If two programs have the same labels, their sample is the sum of
+    /// both.
     pub(super) fn add(&mut self, metric: Metric, labels: Labels, value: u64) {
         self.add_signed(metric, labels, i64::try_from(value).unwrap_or(i64::MAX));
     }
