@@ -47,7 +47,7 @@ pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
         lines.extend(processes(view, &rows, selected, shown, width, palette));
         lines.extend(below);
     }
-    // Cuts or fills the frame to the row of the footer.
+    // Cuts or fills the frame down to the footer's row.
     lines.resize(height - 1, Line::default());
     lines.push(footer(view, palette));
     for (y, line) in lines.iter().enumerate() {
@@ -57,7 +57,7 @@ pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
     buffer
 }
 
-/// Renders all figures as text without a terminal: `width` columns wide, any number of lines.
+/// Renders all figures as text of `width` columns, with as many lines as they need.
 pub(crate) fn text(view: &View, width: usize) -> String {
     let palette = Palette { is_coloured: false };
     let rows = view.processes();
@@ -169,7 +169,7 @@ fn device(
     ])
 }
 
-/// Minimum width, in columns, for showing the ages and live bytes of processes.
+/// Minimum width of a frame that shows the ages and live bytes of processes, columns.
 const WIDE: usize = 100;
 
 fn processes(

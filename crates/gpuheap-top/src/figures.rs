@@ -9,7 +9,7 @@ use gpuheap_publish::{HeapStatus, Published, RECORDED, Site};
 use crate::history::{Growth, Series, WINDOW};
 use crate::snapshot::{Examination, Snapshot};
 
-/// Seconds that the curves of devices and heaps show.
+/// Time that the curves of devices and heaps show, seconds.
 const KEPT: u64 = 300;
 
 /// Everything that frames show.
@@ -43,7 +43,7 @@ pub(crate) struct Curves {
 #[derive(Debug, Clone, Default)]
 struct Lines {
     series: BTreeMap<LineKey, Series>,
-    /// Second of the last answer that had all lines.
+    /// Second of the last answer; `None` if that answer left out lines.
     complete: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct ProcessFigures {
     pub(crate) pid: Option<u32>,
     /// NVML's indices of its devices.
     pub(crate) devices: Vec<u32>,
-    /// Bytes that the driver counts; `None` if it gives no figure.
+    /// Bytes by the driver's figures; `None` without a figure.
     pub(crate) bytes: Option<u64>,
     pub(crate) growth: Option<Growth>,
     pub(crate) user: String,
@@ -78,7 +78,7 @@ pub(crate) struct GrownLine<'a> {
 }
 
 impl Figures {
-    /// Stores the devices and processes that were read in the given second since the start.
+    /// Stores the devices and processes that were read at `second`, counted from the start.
     pub(crate) fn take_snapshot(&mut self, second: u64, snapshot: Snapshot) {
         self.second = self.second.max(second);
         let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
@@ -98,7 +98,7 @@ impl Figures {
         self.snapshot = snapshot;
     }
 
-    /// Stores the answers of the programs that publish, and extends the curves by them.
+    /// Stores the answers of the programs that publish, and adds them to the curves.
     pub(crate) fn take_programs(&mut self, second: u64, programs: Vec<Published>) {
         self.second = self.second.max(second);
         let keys: BTreeSet<ProgramKey> = programs.iter().map(key).collect();
@@ -210,7 +210,7 @@ impl Lines {
         }
         let is_complete = program.leaks.left_out == 0;
         if is_complete {
-            // A line that is missing in a complete answer holds no memory.
+            // The answer has all lines, so a line that is not in it holds no memory.
             for line in self.series.keys() {
                 sums.entry(line.clone()).or_insert(0);
             }
@@ -242,8 +242,8 @@ fn line_key(site: &Site) -> LineKey {
     (site.line.clone(), site.function.clone(), site.device.clone(), site.kind.clone())
 }
 
-/// Sums a figure of a program's heaps. A recorder counts the memory of heaps too, so its figure
-/// counts only if the program has no heap.
+/// Sums a figure of a program's heaps. A recorder also counts the memory of heaps, so its figure is
+/// used only if the program has no heap.
 fn sum(program: &Published, figure: impl Fn(&HeapStatus) -> u64) -> u64 {
     let heaps = program.status.iter().flat_map(|status| &status.heaps);
     let is_heap = |heap: &&HeapStatus| heap.pool != RECORDED;

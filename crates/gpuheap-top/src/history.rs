@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-/// Seconds of figures from which growth is measured. The last half minute is compared with the half
-/// minute that began a minute earlier.
+/// Time over which growth is measured, seconds. Growth compares the last third of this time with
+/// the first third.
 pub(crate) const WINDOW: u64 = 90;
 
-/// Minimum number of seconds of figures for a growth.
+/// Minimum time between the first and last figure for a growth, seconds.
 const LEAST: u64 = 3;
 
-/// A figure over time, a point for each second.
+/// A figure over time, with a point for each second.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     points: VecDeque<Point>,
@@ -64,10 +64,10 @@ impl Series {
         self.points.iter().all(|point| point.last == 0)
     }
 
-    /// Returns the growth over a minute: the floor of the window's last third, less the floor of
-    /// its first third. Memory that rises and falls in each step of a program has no growth. Before
-    /// the window is full, returns the growth over two thirds of the time so far. Returns `None`
-    /// for less than three seconds of figures.
+    /// Returns the growth over a minute: the floor of the window's last third minus the floor of
+    /// its first third. Memory that rises and falls in each step of a program does not count.
+    /// Before the window is full, the thirds are those of the time so far. Returns `None` if the
+    /// figures cover less than three seconds.
     pub(crate) fn growth(&self) -> Option<Growth> {
         let end = self.last_second()?;
         let within = self.points.iter().filter(|point| point.second + WINDOW >= end);
@@ -86,9 +86,8 @@ impl Series {
         Some(Growth { bytes: clamp(last) - clamp(first), seconds })
     }
 
-    /// Returns the last figures in `cells` slots, oldest first. The slots cover the kept time, or
-    /// the time since the first figure if that is shorter. A slot without a figure repeats the slot
-    /// before it.
+    /// Returns the kept figures in at most `cells` slots of equal time, oldest first. A slot has
+    /// its last figure. A slot without a figure repeats the previous slot.
     pub(crate) fn slots(&self, cells: usize) -> Vec<u64> {
         let (Some(first), Some(last)) = (self.points.front(), self.points.back()) else {
             return Vec::new();

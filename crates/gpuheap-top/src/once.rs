@@ -19,7 +19,7 @@ pub struct Once {
     view: View,
 }
 
-/// The frame, as `gpuheap top --json` prints it.
+/// Output of `gpuheap top --json`.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
@@ -72,7 +72,7 @@ impl Once {
         Once { view }
     }
 
-    /// Renders the frame for `width` columns, in any number of lines.
+    /// Renders the frame for `width` columns, with as many lines as it needs.
     pub fn text(&self, width: usize) -> String {
         draw::text(&self.view, width)
     }

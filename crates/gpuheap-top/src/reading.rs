@@ -1,7 +1,7 @@
 //! Threads that read the machine while frames are drawn.
 //!
-//! Devices, programs and the doctor's facts each have a thread. A program that does not answer then
-//! delays no figures of devices.
+//! Devices, programs and the doctor's facts have a thread each, so that a program that does not
+//! answer does not delay the devices' figures.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,7 +20,7 @@ use crate::view::Action;
 pub struct Options {
     /// Time between two readings.
     pub interval: Duration,
-    /// `false` for a terminal without colours, or with `NO_COLOR`.
+    /// `false` if the terminal has no colours, or `NO_COLOR` is set.
     pub is_coloured: bool,
     /// `true` if the machine is a recording. Its pids may belong to other processes on this
     /// machine, so no process is flushed or ended.
@@ -85,7 +85,7 @@ pub(crate) fn start(machine: &Machine, options: Options) -> io::Result<Readers> 
     Ok(Readers { messages, actions })
 }
 
-/// Calls `work` at each interval until it returns `false`.
+/// Calls `work` at each interval, until `work` returns `false`.
 fn repeat(interval: Duration, mut work: impl FnMut() -> bool) {
     loop {
         let begin = Instant::now();
@@ -96,7 +96,8 @@ fn repeat(interval: Duration, mut work: impl FnMut() -> bool) {
     }
 }
 
-/// Examines the machine at the start, on request and every five minutes. Also frees memory.
+/// Examines the machine at the start, on request and every five minutes. Also carries out requests
+/// to free memory.
 fn examine(machine: &Machine, actions: &Receiver<Action>, to: &Sender<Message>) {
     let mut action = Action::Examine;
     loop {

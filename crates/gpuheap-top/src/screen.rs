@@ -1,4 +1,4 @@
-//! The screen: keys, messages and signals, and a frame for each change.
+//! The screen: handles keys, messages and signals, and draws a frame after each change.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -85,9 +85,9 @@ struct Catcher {
 }
 
 impl Catcher {
-    /// Starts the thread. If the screen has not ended `LONGEST_END` after a signal, the thread
-    /// leaves the terminal and ends the process. A terminal that is gone, or stopped by Ctrl-S, may
-    /// block the drawing thread for ever.
+    /// Starts the thread. If the screen does not end within [`LONGEST_END`] of a signal, the thread
+    /// restores the terminal and ends the process: a closed terminal, or one stopped by Ctrl-S, may
+    /// block the drawing thread forever.
     fn start() -> io::Result<Catcher> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGTSTP, SIGCONT])?;
         let handle = signals.handle();

@@ -11,7 +11,7 @@ use gpuheap_doctor::{Finding, Machine, diagnose};
 pub(crate) struct Snapshot {
     /// The driver's version; empty if unknown.
     pub(crate) driver: String,
-    /// Error that NVML gave for the devices, if it gave one.
+    /// NVML's error for the devices; `None` without an error.
     pub(crate) failure: Option<String>,
     pub(crate) accounts: Vec<Account>,
     /// Parent of each visible process that uses a device, by pid.
@@ -67,7 +67,7 @@ const LIBRARIES: [(&str, &str); 7] = [
 ];
 
 impl Examination {
-    /// Reads the further facts, and runs all rules. Blocks for seconds.
+    /// Reads the facts that the doctor's rules need, and runs the rules. Takes seconds.
     pub(crate) fn new(machine: &mut Machine) -> Examination {
         machine.examine();
         let named = machine.processes.iter().map(|process| {

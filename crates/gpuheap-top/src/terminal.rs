@@ -1,4 +1,4 @@
-//! The terminal: prepared for the screen, and restored after it.
+//! Prepares the terminal for the screen, and restores it afterwards.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{self, PanicHookInfo};
@@ -19,8 +19,8 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color as CellColor, Modifier, Style};
 
-/// The terminal, in raw mode and with its alternate screen. Dropping it restores the terminal, also
-/// after a panic of the thread that draws.
+/// The terminal, in raw mode and with its alternate screen. Dropping the value restores the
+/// terminal, even if the drawing thread panicked.
 pub(crate) struct Terminal {
     output: BufWriter<Stdout>,
     /// The frame that the terminal shows.
@@ -28,11 +28,11 @@ pub(crate) struct Terminal {
     hook: Arc<Hook>,
 }
 
-/// Hook of panics that was set before.
+/// Panic hook that was set before.
 type Hook = dyn Fn(&PanicHookInfo<'_>) + Send + Sync;
 
 impl Terminal {
-    /// Sets the terminal's raw mode and alternate screen, and the hook of panics.
+    /// Enables raw mode and the alternate screen, and sets the panic hook.
     pub(crate) fn enter() -> io::Result<Terminal> {
         let hook: Arc<Hook> = Arc::from(panic::take_hook());
         let terminal = Terminal {
@@ -53,7 +53,7 @@ impl Terminal {
         Ok(Rect::new(0, 0, width, height))
     }
 
-    /// Shows a frame. Writes the cells that differ from the frame before.
+    /// Shows a frame. Writes only the cells that differ from the previous frame.
     pub(crate) fn show(&mut self, frame: Buffer) -> io::Result<()> {
         if self.shown.area() != frame.area() {
             queue!(self.output, ResetColor, Clear(ClearType::All))?;
@@ -79,7 +79,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// Restores the terminal, and stops the process. Once it continues, shows the screen again.
+    /// Restores the terminal, and stops the process. When the process continues, shows the screen
+    /// again.
     pub(crate) fn suspend(&mut self) -> io::Result<()> {
         close();
         signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP)?;
@@ -88,8 +89,9 @@ impl Terminal {
         Ok(())
     }
 
-    /// Sets the raw mode again, and draws the next frame whole. Needed if another process stopped
-    /// and continued this process, because the shell then changed the mode.
+    /// Enables raw mode again, and forgets the shown frame, so that the next frame is drawn in
+    /// full. Needed if this process was stopped and continued by a signal, because the shell
+    /// changed the terminal's mode in between.
     pub(crate) fn renew(&mut self) -> io::Result<()> {
         disable_raw_mode()?;
         enable_raw_mode()?;

@@ -18,12 +18,12 @@ use crate::view::{Action, Dialog, View};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns a machine of `devices` with 80 GiB each, and processes from pid 4000 on that take turns
-/// on the devices. Every fourth process is a child of the first process.
+/// Returns a machine with `devices` of 80 GiB each. The processes have pids from 4000 on, and are
+/// spread evenly over the devices. Every fourth process is a child of the first process.
 fn machine(devices: u64, processes: u64) -> Machine {
     let device = |index: u64| {
         let own = (0..processes).filter(|process| process % devices == index);
-        // All processes together use half of the devices' memory.
+        // Together, the processes use half of the devices' memory.
         let unit = 80 * 1024 * devices / (processes * processes).max(1);
         let bytes = |process: u64| (processes - process) * unit.max(1) * MIB;
         let used: u64 = own.clone().map(bytes).sum();
@@ -176,7 +176,7 @@ fn draw(view: &View, width: u16, height: u16) -> Buffer {
     frame(view, Rect::new(0, 0, width, height), Palette { is_coloured: false })
 }
 
-/// Returns a frame's text, without blanks at the ends of lines.
+/// Returns a frame's text, without spaces at the ends of lines.
 fn text(view: &View, width: u16, height: u16) -> String {
     let buffer = draw(view, width, height);
     let row = |cells: &[ratatui_core::buffer::Cell]| {
@@ -274,7 +274,7 @@ fn selection_follows_its_process() {
     assert_eq!(selected(&view), Some(4000));
 }
 
-/// Returns the view of a machine of the doctor's tests, with an examination.
+/// Returns the view of a recorded machine of the doctor's tests, with its examination.
 fn examined(name: &str) -> View {
     let text = recorded::text_of(name);
     let mut machine = Machine::read(Recording::parse(&text).unwrap());

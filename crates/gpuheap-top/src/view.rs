@@ -60,7 +60,7 @@ pub(crate) enum Dialog {
     Text { title: String, text: String, scroll: usize },
     /// Findings of the doctor, one of them selected.
     Findings { selected: usize },
-    /// The doctor examines the machine, before memory of the process is freed.
+    /// The doctor examines the machine, before memory of process `pid` is freed.
     Looking { pid: u32 },
     /// A question before memory is freed.
     Question { text: String, action: Action },
@@ -197,7 +197,7 @@ impl View {
         self.selected = rows.get(at).map(identity);
     }
 
-    /// Handles a key. Returns the work that it requests.
+    /// Handles a key. Returns the action that the key requests, if any.
     pub(crate) fn press(&mut self, key: KeyEvent) -> Option<Action> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
@@ -314,7 +314,7 @@ impl View {
         (!std::mem::replace(&mut self.is_busy, true)).then_some(Action::Examine)
     }
 
-    /// Begins to free memory of the selected process: the doctor examines first.
+    /// Begins to free memory of the selected process. The doctor examines the machine first.
     fn free(&mut self) -> Option<Action> {
         let rows = self.processes();
         let Some(pid) = rows.get(self.selected(&rows)).and_then(|row| row.pid) else {
@@ -325,7 +325,8 @@ impl View {
         self.examine()
     }
 
-    /// Stores the doctor's facts. If the user wants to free a process's memory, opens the question.
+    /// Stores the doctor's facts. If the user requested to free a process's memory, asks for
+    /// confirmation.
     pub(crate) fn take_examination(&mut self, found: crate::snapshot::Examination) {
         self.is_busy = false;
         if let Dialog::Looking { pid } = self.dialog {

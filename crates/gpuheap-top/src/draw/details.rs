@@ -9,10 +9,10 @@ use super::style::{Palette, curve, growth, size};
 use crate::figures::ProcessFigures;
 use crate::view::View;
 
-/// Columns of a curve of live or cached bytes.
+/// Width of a curve of live or cached bytes, columns.
 const CURVE: usize = 14;
 
-/// Draws the details of a process, in any number of lines.
+/// Draws the details of a process, with as many lines as they need.
 pub(super) fn details(
     view: &View,
     process: &ProcessFigures,
@@ -77,7 +77,7 @@ fn heaps(program: &Published) -> Vec<Line<'static>> {
     let is_one = heaps.clone().count() == 1;
     let line = heaps.map(|heap| {
         let mut figures = Vec::new();
-        // The curves already show the figures if there is only one heap.
+        // If there is only one heap, the curves already show its figures.
         if !is_one {
             figures.push(format!("{} live", Amount(heap.live)));
             figures.push(format!("{} cached", Amount(heap.cached)));

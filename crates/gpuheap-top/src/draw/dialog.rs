@@ -56,7 +56,7 @@ fn findings(view: &View, selected: usize, height: u16) -> (String, Vec<Line<'sta
     (title, lines, (selected + 1).saturating_sub(shown))
 }
 
-/// Draws lines in a box in the middle of a frame.
+/// Draws a box with lines in the middle of the frame.
 fn boxed(buffer: &mut Buffer, title: &str, lines: &[Line<'_>], scroll: usize, palette: Palette) {
     let area = *buffer.area();
     if area.width < 10 || area.height < 3 {

@@ -8,7 +8,7 @@ use crate::history::Growth;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Palette {
-    /// `false` for a terminal without colours, or with `NO_COLOR`.
+    /// `false` if the terminal has no colours, or `NO_COLOR` is set.
     pub(crate) is_coloured: bool,
 }
 
@@ -37,12 +37,12 @@ impl Palette {
     }
 }
 
-/// Writes bytes with a unit, 11 columns at most.
+/// Formats bytes with a unit, in at most 11 columns.
 pub(super) fn size(bytes: u64) -> String {
     Amount(bytes).to_string()
 }
 
-/// Writes a growth with its sign in 12 columns.
+/// Formats a growth with its sign, in 12 columns.
 pub(super) fn growth(growth: Option<Growth>, palette: Palette) -> Span<'static> {
     let Some(growth) = growth else { return Span::raw(format!("{:>12}", "-")) };
     let amount = size(growth.bytes.unsigned_abs());

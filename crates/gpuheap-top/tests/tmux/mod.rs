@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Longest wait for a text. A screen opens within a second on an idle machine.
+/// Maximum wait for a text. On an idle machine, a screen opens within a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An interactive shell in a terminal of 80 columns and 24 rows.
@@ -26,7 +26,7 @@ impl Tmux {
             let words = "no tmux on this machine, so no terminal was opened";
             let is_required = std::env::var("GPUHEAP_TEST_TMUX").is_ok_and(|is| is == "required");
             assert!(!is_required, "{words}; GPUHEAP_TEST_TMUX is required");
-            // The test harness does not capture this output.
+            // Unlike `eprintln!`, this is not captured by the test harness.
             let mut stderr = std::io::stderr();
             writeln!(stderr, "SKIPPED: {words}").unwrap();
             return None;
@@ -86,8 +86,8 @@ impl Tmux {
         }
     }
 
-    /// Returns the state that a program may change: the alternate screen, the cursor, keys, mouse,
-    /// and the terminal's settings.
+    /// Returns the terminal's state that a program may change: the alternate screen, the cursor,
+    /// keys, mouse and settings.
     pub(crate) fn state(&self) -> String {
         let flags =
             "#{alternate_on} #{cursor_flag} #{keypad_flag} #{mouse_any_flag} #{insert_flag}";
@@ -100,7 +100,7 @@ impl Tmux {
 }
 
 impl Tmux {
-    /// Closes the terminal, as the end of a connection does.
+    /// Closes the terminal, as if a connection ended.
     pub(crate) fn close(&self) {
         let socket = self.folder().join("tmux");
         // Fails if it is closed already.
