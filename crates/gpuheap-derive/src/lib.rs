@@ -14,8 +14,8 @@ use options::Options;
 ///
 /// A field whose type has no type parameter must be of a type that adapting does not change, such
 /// as a number or a `String`. A type parameter stands for a whole array, such as `A = Vec<f32>`. If
-/// the parameter is only the element, as in a field of type `Vec<T>`, the resulting `DeviceArray`
-/// has no place in the type. The compiler then reports a type mismatch in `Adapt::Output`.
+/// the parameter is only the element, as in a field of type `Vec<T>`, the type cannot hold the
+/// resulting `DeviceArray`. The compiler then reports a type mismatch in `Adapt::Output`.
 ///
 /// | | |
 /// |---|---|
