@@ -1,4 +1,4 @@
-//! Searches for the largest values of variables with which a program fits.
+//! Searches for the largest value of a variable with which a program fits.
 
 /// A variable, and the range of values to search.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,11 +13,11 @@ pub struct FindBatch {
     pub step: u64,
 }
 
-/// Maximum number of combinations of values. The first variable does not count.
+/// Maximum number of combinations of the values of all variables after the first.
 const MOST_COMBINATIONS: usize = 64;
 
 impl FindBatch {
-    /// Parses `BATCH=8..64`, or with a distance between values, `LENGTH=128..8192:128`.
+    /// Parses `BATCH=8..64`, or `LENGTH=128..8192:128` with a distance between values.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl FindBatch {
 }
 
 /// Returns the combinations of the variables after the first one, smallest values first. The values
-/// of a variable are its smallest value, repeated doublings of it, and its largest value.
+/// of a variable are its smallest value, doubled repeatedly, and its largest value.
 ///
 /// # Errors
 ///
@@ -116,8 +116,8 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns the upper bound of a search with the values `with`: the smallest result of searches
-/// whose values are not larger. `Some(None)` if such a search found no fitting value.
+/// Returns an upper bound for a search with the values `with`: the smallest result of searches in
+/// `found` without larger values. `Some(None)` if such a search found no fitting value.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

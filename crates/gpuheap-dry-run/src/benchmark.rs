@@ -21,7 +21,7 @@ pub(crate) fn timed_workspace(run: &Run) -> Option<u64> {
 }
 
 /// Searches by bisection for the smallest card that the program fits on. A replay of `furthest`
-/// cannot find it: if memory is short, PyTorch chooses a plan that takes less.
+/// cannot find that card: if memory is short, PyTorch chooses a plan that takes less.
 ///
 /// Returns `None` without benchmark mode, or if remedies are off.
 ///
@@ -70,8 +70,8 @@ pub(crate) fn search(
     Ok(Some(found))
 }
 
-/// Returns one card of each size of memory below `bytes`, the smallest first. The cards have the
-/// compute capability of `card` if such cards are small enough.
+/// Returns one card for each memory size below `bytes`, smallest first. Returns only cards with the
+/// compute capability of `card`, if any of these is small enough.
 fn smaller_cards(card: &Card, bytes: u64) -> Vec<&'static Card> {
     let is_smaller = |card: &&'static Card| card.total_bytes < bytes;
     let mut cards: Vec<_> = explain::cards_like(card).filter(is_smaller).collect();

@@ -9,7 +9,7 @@ pub struct Device {
     pub card: &'static Card,
     /// Total memory of the card.
     pub total_bytes: u64,
-    /// Memory of the card that the run leaves free. The driver reports the total without it.
+    /// Memory of the card that the run leaves free. The driver's total excludes this memory.
     pub margin_bytes: u64,
     /// Memory that CUDA's context takes.
     pub context_bytes: u64,

@@ -83,7 +83,7 @@ fn least(figures: &Figures<'_>) -> Option<u64> {
 }
 
 /// Returns whether memory ran out for the process on the device. If the process has failed requests
-/// whose devices are not reported, memory counts as run out on each of its devices.
+/// without a reported device, returns `true` for each of its devices.
 fn ran_out_on((process, device): &(&ProcessResult, &DeviceResult)) -> bool {
     let is_here = |ordinal: u32| ordinal == device.device;
     let decisive = || process.refused.iter().filter(|refusal| refusal.is_decisive);

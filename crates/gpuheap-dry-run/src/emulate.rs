@@ -27,7 +27,7 @@ pub struct Emulation {
 }
 
 /// Runs the program with the emulated driver and NVML in place of NVIDIA's, and waits until the
-/// program ends. Passes signals that this process gets to the program.
+/// program ends. Passes this process's signals on to the program.
 ///
 /// # Errors
 ///
@@ -60,8 +60,8 @@ impl Emulation {
     }
 }
 
-/// Runs the program as [`emulate`] does, with the emulated CUDA runtime and libraries in place of
-/// NVIDIA's, too. PyTorch's kernels do nothing.
+/// Runs the program as [`emulate`] does, and also replaces NVIDIA's CUDA runtime and libraries.
+/// PyTorch's kernels do nothing.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub fn emulate_with_runtime(emulation: &Emulation) -> Result<ExitStatus, Error> 
     emulation.run(command)
 }
 
-/// Runs a command, and waits until it ends. Passes signals that this process gets to the command.
+/// Runs a command, and waits until it ends. Passes this process's signals on to the command.
 ///
 /// # Errors
 ///

@@ -10,8 +10,8 @@ use crate::card::Device;
 use crate::folder::Folder;
 use crate::verdict::Counts;
 
-/// Returns the environment variables to set for a program. In lists such as `LD_PRELOAD`, these
-/// entries precede the user's entries.
+/// Returns the environment variables to set for a program. In lists such as `LD_PRELOAD`, entries
+/// for the dry run precede the user's entries.
 pub(crate) fn variables(
     options: &Options,
     device: &Device,

@@ -25,12 +25,12 @@ const REMEDIES: usize = 3;
 /// Least compute capability of a card that is suggested for its memory alone. Older cards lack
 /// flash attention and bfloat16: a GPT whose trace from an H200 fits a T4 takes 182 GiB on a T4.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
-/// A request is absurd if it is at least this many times as large as all others together.
+/// A request is absurd if it is at least this many times as large as the peak of all others.
 const ABSURD: u64 = 3;
 /// Bytes below which no request is absurd: libraries take up to 32 MiB as a workspace at once.
 const LEAST_ABSURD: u64 = 64 << 20;
 
-/// A request whose size a result may have decided, and that is much larger than all others.
+/// A request that is much larger than the peak of all others. A result may have decided its size.
 pub(crate) struct Absurd {
     /// Requested bytes.
     pub(crate) bytes: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Recording {
     pub(crate) trace: Trace,
     /// Ordinal of the device.
     pub(crate) device: u32,
-    /// Optimiser step of the peak, counted from one; `None` if no step was done.
+    /// Optimiser step of the peak, counted from one; `None` if no step completed.
     step: Option<u64>,
     /// Peak of device memory outside PyTorch's allocator, bytes: context, kernels and libraries.
     pub(crate) beside: u64,
@@ -88,8 +88,8 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
     })
 }
 
-/// Returns the largest request of a trace if it is [`ABSURD`] times as large as all others
-/// together, and a function that reads a result made it. `reads` are the program's lines that read,
+/// Returns the largest request of a trace if it is [`ABSURD`] times as large as the peak of all
+/// others, and a function that reads a result made it. `reads` are the program's lines that read,
 /// as the hook reports them.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
@@ -104,7 +104,7 @@ pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Ab
     if !reads.iter().any(|read| read.starts_with(&begin) && read.ends_with(&end)) {
         return None;
     }
-    // A loop makes the same request in each round.
+    // Ignores requests of the same size: a loop may make one in each round.
     let mut live = BTreeMap::new();
     let (mut sum, mut others) = (0_u64, 0_u64);
     for event in trace.events() {
@@ -237,7 +237,7 @@ pub(crate) fn find_smaller(needs: &Needs, run: &Run, tried: &[CardResult]) -> Op
     (is_smaller && result(smallest).is_none()).then(|| smallest.name.to_owned())
 }
 
-/// Returns all whole cards with the compute capability of `card`.
+/// Returns all cards with the compute capability of `card`, except MIG slices.
 pub(crate) fn cards_like(card: &Card) -> impl Iterator<Item = &'static Card> {
     let capability = card.capability;
     gpuheap_replay::cards::all()

@@ -168,7 +168,7 @@ pub(crate) fn judge(
     Ok(verdict)
 }
 
-/// Returns the run that shows the most of the program: preferably a run that fits.
+/// Returns the run that got furthest: with room, or else a run that fits, or else the first.
 fn most_complete_run(results: &Results) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = results.cards.iter().find(|card| card.card == run.device.card.name);

@@ -138,8 +138,8 @@ fn is_static(process: &Process) -> bool {
     !static_runtimes(process).is_empty() && torch.is_none_or(|torch| torch.devices.is_empty())
 }
 
-/// Returns the libraries whose static CUDA runtime requested the driver's tables. Returns none if
-/// the program takes its memory from the driver.
+/// Returns the libraries whose static CUDA runtime requested the driver's tables. Empty if the
+/// program takes its memory from the driver.
 pub(crate) fn static_runtimes(process: &Process) -> &[String] {
     let uses_driver = process.python.as_ref().is_some_and(|python| python.uses_driver);
     let driver = process.driver.as_ref().filter(|_| !uses_driver);

@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub(crate) launches_dropped: u64,
     /// Number of allocations that were refused because device or host memory was too small.
     pub(crate) out_of_memory: u64,
-    /// Refused requests for device memory: the first of each place in the program.
+    /// Refused requests for device memory: the first at each place in the program.
     pub(crate) requests: Vec<Refusal>,
     pub(crate) refused: Vec<Refused>,
     /// Libraries whose statically linked CUDA runtime requested the driver's private tables.
@@ -147,7 +147,7 @@ pub(crate) struct Owners {
 pub(crate) struct Python {
     /// Modules that the program imported, but that do not run on the emulated driver.
     pub(crate) not_served: Vec<String>,
-    /// `true` if the program's Python takes memory from the driver alone, as numba does.
+    /// `true` if the program's Python takes memory only from the driver, as numba does.
     pub(crate) uses_driver: bool,
 }
 

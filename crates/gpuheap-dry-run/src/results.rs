@@ -9,8 +9,8 @@ pub struct SetResult {
     pub file: String,
     /// Line number in the file.
     pub line: u32,
-    /// Python expression of the result. It may use `shape`, the sizes of the tensor that is read,
-    /// and `bound`, the largest possible count.
+    /// Python expression of the result. It may use `shape` (the sizes of the tensor that is read)
+    /// and `bound` (the largest possible count).
     pub value: String,
 }
 

@@ -23,7 +23,7 @@ use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 /// Maximum number of lines that are run alone with the smallest counts, each in 1 or 2 runs.
 const LINES: usize = 8;
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
-/// It is more than any card has.
+/// No card has as much.
 const ROOM: u64 = 2 << 40;
 
 /// Runs the program as `options` specify, and judges the memory that the program took.
@@ -115,8 +115,8 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Runs the program on each device with its change. As many runs are parallel as cores and host
-    /// memory allow. `host_bytes` is the host memory that each run takes.
+    /// Runs the program on each device with its change, in parallel as far as cores and host memory
+    /// allow. `host_bytes` is the host memory that each run takes.
     fn run_side_by_side(
         &self,
         devices: &[(Device, Change<'_>)],
@@ -231,8 +231,8 @@ impl Runner<'_> {
         })
     }
 
-    /// Runs the program on the first card with the smallest counts with which it completes: at all
-    /// lines, then at each line alone. Returns `None` if no result decided a size.
+    /// Finds the smallest counts with which the program completes on the first card: at all lines,
+    /// then at each line alone. Returns `None` if no result decided a size.
     fn run_range(
         &self,
         devices: &[Device],
@@ -270,8 +270,8 @@ impl Runner<'_> {
         Ok(Some(ResultRange { largest, smallest, lines, lines_left }))
     }
 
-    /// Runs the program for each of `lines` with counts of 0 at that line; `None` is all lines.
-    /// If the program fails, runs it with counts of 1. Returns no ends after a signal.
+    /// Runs the program for each of `lines` with counts of 0 at that line; `None` stands for all
+    /// lines. If a run fails, repeats it with counts of 1. Returns no ends after a signal.
     fn run_smallest(
         &self,
         device: &Device,

@@ -1,4 +1,4 @@
-//! Passes signals that the command gets to the programs that it runs.
+//! Passes the command's signals on to the programs that it runs.
 
 use std::io::{self, IsTerminal, stdin};
 use std::process::{Child, Command};
@@ -74,7 +74,7 @@ pub(crate) struct Running<'s> {
 }
 
 impl Running<'_> {
-    /// Returns `true` after a signal to the command that ends programs.
+    /// Returns `true` after the command got a signal that ends programs.
     pub(crate) fn is_ending(&self) -> bool {
         self.signals.shared.is_ending.load(Ordering::Relaxed)
     }

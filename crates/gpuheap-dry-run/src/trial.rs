@@ -9,7 +9,7 @@ use crate::program::Run;
 use crate::verdict::{CardResult, Outcome, Peak, Trial};
 use crate::{Options, Remedies};
 
-/// Longest run, in seconds, of a program whose remedies are run without a request by the user.
+/// Longest run, in seconds, after which remedies are run without a request by the user.
 const LONGEST: f64 = 60.0;
 /// Name of the remedy that keeps cuDNN's benchmark mode off.
 pub(crate) const BENCHMARK_OFF: &str = "benchmark_off";
@@ -46,7 +46,7 @@ pub(crate) struct Planned {
     details: Vec<String>,
 }
 
-/// Returns the remedies to run after the runs of the cards. `run` got furthest.
+/// Returns the remedies to run after the runs of the cards. `run` is the run that got furthest.
 pub(crate) fn choose(options: &Options, cards: &[CardResult], run: &Run) -> Vec<Planned> {
     let fails = |outcome| matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
     let is_wanted = match options.remedies {

@@ -120,12 +120,12 @@ pub enum Reason {
     NoGpuUsed,
     /// The CUDA runtime is linked statically into the program, so no stand-in can replace it.
     StaticRuntime,
-    /// The program failed for another reason than memory.
+    /// The program failed for a reason other than memory.
     Failed,
     /// The program read the same results again and again, without progress.
     Hang,
-    /// A request failed that is much larger than all others together, and whose size a result may
-    /// have decided.
+    /// A request failed that is much larger than the peak of all others. A result may have decided
+    /// its size.
     AbsurdRequest,
     /// Memory ran out on another device first.
     OtherDevice,
@@ -192,7 +192,7 @@ pub struct ProcessResult {
     pub devices: Vec<DeviceResult>,
     /// The first failed requests of PyTorch.
     pub failures: Vec<Failure>,
-    /// Requests for device memory that the driver refused: the first of each place in the program.
+    /// Requests for device memory that the driver refused: the first at each place in the program.
     pub refused: Vec<Refusal>,
     /// Number of failed requests of PyTorch; without PyTorch, number of requests that the driver
     /// refused.
@@ -242,7 +242,7 @@ pub struct Failure {
     pub step: u64,
     /// Lines of the program on the stack, innermost first.
     pub lines: Vec<String>,
-    /// `true` if the request is much larger than all others together, and its function reads
+    /// `true` if the request is much larger than the peak of all others, and its function reads
     /// results.
     pub is_absurd: bool,
 }
@@ -281,9 +281,9 @@ pub enum Then {
     /// Nothing followed that made up for the refusal.
     #[default]
     Nothing,
-    /// The place requested as many bytes again. That request was granted.
+    /// A request for as many bytes followed at the same place, and was granted.
     Repeated,
-    /// A smaller request followed at once. That request was granted.
+    /// A smaller request followed at once, and was granted.
     Less,
     /// No such request followed, but the program completed another optimiser step.
     Step,
@@ -345,7 +345,7 @@ pub struct Peak {
     pub event: u64,
     /// Number of events in the trace.
     pub events: u64,
-    /// Optimiser step of the peak, counted from one; `None` if no step was done.
+    /// Optimiser step of the peak, counted from one; `None` if no step completed.
     pub step: Option<u64>,
     /// Bytes in live blocks.
     pub live: u64,
@@ -385,8 +385,8 @@ pub struct ModuleBytes {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Held {
-    /// File, line and function: the innermost line outside PyTorch. Words if no line of Python
-    /// allocated the memory, as in a backward pass.
+    /// File, line and function: the innermost line outside PyTorch. A description if no line of
+    /// Python allocated the memory, as in a backward pass.
     pub line: String,
     /// Line of the program that called `line`; `None` if `line` is in the program.
     pub called_from: Option<String>,
@@ -405,7 +405,7 @@ pub struct Held {
 pub struct Needs {
     /// Least memory for PyTorch's allocator on a device.
     pub least: u64,
-    /// Memory that PyTorch's allocator takes if the device has room for it.
+    /// Memory that PyTorch's allocator takes on a device with room.
     pub most: u64,
     /// Device memory outside PyTorch's allocator: context, kernels and libraries.
     pub beside: u64,
@@ -415,7 +415,7 @@ pub struct Needs {
     /// compute capability.
     pub cards: Vec<String>,
     /// Smallest card with enough memory, if it is smaller than all of `cards`. It has another
-    /// compute capability, so the program may take other memory there.
+    /// compute capability, so the program may need a different amount of memory.
     pub smaller: Option<String>,
 }
 
@@ -450,7 +450,7 @@ pub struct Trial {
     pub fits: Option<bool>,
     /// Smallest cards of the run's compute capability on which the program fits.
     pub cards: Vec<String>,
-    /// `true` if the figures are computed and the program was not run with the remedy.
+    /// `true` if the figures are estimates: the program was not run with the remedy.
     pub is_estimate: bool,
     /// Seconds that the run took.
     pub seconds: f64,

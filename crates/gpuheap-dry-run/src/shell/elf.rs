@@ -1,6 +1,6 @@
 //! Builds a shared object that has a name, a version, a needed library, and no symbol.
 
-/// Alignment of the segment: the largest page of the machines that run CUDA.
+/// Alignment of the segment: the largest page size of the machines that run CUDA.
 const PAGE: u64 = 0x1_0000;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;

@@ -1,7 +1,7 @@
-"""Chooses the program's branches that a truth value from the device decides.
+"""Chooses branches of the program that depend on a truth value from the device.
 
-No kernel runs, so the hook may choose the value. By the source of the program, it chooses a value
-with which the program raises no error and leaves no loop.
+No kernel runs, so the hook may choose the value. The hook reads the program's source, and chooses a
+value with which the program raises no error and leaves no loop.
 """
 
 import ast
@@ -12,13 +12,13 @@ import linecache
 from .lines import place, variables
 from .process import state
 
-# Number of rounds in which memory did not grow after which a `while` loop is left: further rounds
-# would take no more memory.
+# A `while` loop is left after this many rounds without growth of memory: further rounds would take
+# no more memory.
 ROUNDS = 100
 # Maximum number of rounds of a `while` loop in which memory grows. A round may add a token to a
 # sequence, and few programs generate more tokens.
 MOST_ROUNDS = 4096
-# Maximum number of callers whose loops are searched for the integers that end them.
+# Maximum number of callers to search for the integers that end their loops.
 CALLERS = 4
 # Consequences of a branch, from the best to the worst.
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
@@ -26,10 +26,11 @@ GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
 EXITS = {"exit", "quit", "_exit", "abort"}
 # Functions whose result is rarely true. A true result means that there was an error.
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
-# Comparisons that hold for equal numbers and for different numbers, and parts of compared values.
+# Comparisons that hold for equal values, and comparisons that hold for different values.
 SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
-# Comparisons that are true for a large number on the left, of another number and of 0.
+# Comparisons that hold if the left number is large: with another number, and with 0.
 LARGE_OR_EQUAL, LARGE = (ast.Gt, ast.GtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)
+# Parts of the expressions that are evaluated.
 VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
 
 
@@ -57,9 +58,9 @@ class Branch:
 
     def __init__(self, value, loop=None):
         self.value = value
-        # The loop that the other value leaves; None if the value leaves no loop.
+        # The loop that the other value leaves; None if the other value leaves no loop.
         self.loop = loop
-        # Most bytes that PyTorch had allocated at the read, rounds since then, and all rounds.
+        # Peak of bytes allocated at the read, rounds since that peak, and all rounds.
         self.most = 0
         self.rounds = 0
         self.all_rounds = 0
@@ -69,7 +70,7 @@ def is_staying(branch, frame):
     """Returns True if the program stays in a loop that a result may end.
 
     A `for` loop runs to its end. A `while` loop ends after rounds in which memory did not grow.
-    Growth below the peak counts too: the allocator may reserve more for it.
+    Growth below the program's peak counts too: the allocator may reserve more for it.
     """
     if isinstance(branch.loop, (ast.For, ast.AsyncFor)):
         state.note(f"a result may end the loop at {place(frame)} early: it ran to its last round")
@@ -93,7 +94,7 @@ def left(frame, reason):
 
 
 def find_branch(frame):
-    """Returns the branch that a value read in `frame` decides; None if both values go on."""
+    """Returns the branch that a value read in `frame` decides; None if any value will do."""
     where = position(frame)
     for node, loop in tests_of(frame.f_code.co_filename).get(frame.f_lineno, ()):
         found = operand_at(node.test, where)
@@ -105,7 +106,7 @@ def find_branch(frame):
             branch.value = branch.value != is_negated
             return branch
         return Branch(False) if names_in(read) & RARE else None
-    # The value is stored. If its expression looks for errors, the value says that none occurred.
+    # The value is stored. If its expression looks for errors, the value reports none.
     expression = expression_at(frame, where)
     if expression is not None and names_in(expression) & RARE:
         return Branch(False)
@@ -139,10 +140,11 @@ def find_comparison(frame):
 
 
 def parts_that_read(frame):
-    """Yields the parts of tests that contain the value read in `frame`, or a name that it gets.
+    """Yields the parts of tests that contain the value read in `frame`, or a name assigned to it.
 
-    The value is on the left of a comparison. Each part has the truth value with which the program
-    stays in a loop, and that loop. If the code returns the value, the tests are its caller's.
+    In a comparison, the value is on the left. Each part comes with the truth value with which the
+    program stays in a loop, and with that loop. If the code returns the value, the tests are the
+    caller's.
     """
     is_changed = False
     for _ in range(CALLERS):
@@ -165,7 +167,7 @@ def parts_that_read(frame):
 
 
 def consequence(node, loop):
-    """Returns the value of a test with which the program goes on; None if both values do."""
+    """Returns the branch of a test with which the program goes on; None if both branches do."""
     if isinstance(node, ast.Assert):
         return Branch(True)
     if isinstance(node, ast.While):
@@ -250,9 +252,9 @@ def ends_slice(frame):
 def number(frame):
     """Returns the integer with which the code of `frame` goes on.
 
-    It is the smallest number at which no loop ends: mostly 0, an index that is in range. A `while`
-    loop that only a number ends is left after `MOST_ROUNDS`. In a loop over the places that
-    `nonzero` found in a vector, such as the experts with tokens, it is the number of the round.
+    This is the smallest integer at which no loop ends: mostly 0, an index that is in range. A
+    `while` loop that only an integer ends is left after `MOST_ROUNDS`. In a loop over the indices
+    that `nonzero` found in a vector, such as the experts with tokens, returns the round's number.
     """
     ends = set()
     for _ in range(CALLERS):
@@ -276,7 +278,7 @@ def number(frame):
 def row_of_loop(frame):
     """Returns the number of the round of a loop over the rows of `nonzero`; None elsewhere.
 
-    Places in a vector have rows of one number.
+    For a vector, each row of `nonzero` has one number.
     """
     at = (frame.f_code, frame.f_lineno)
     if at not in state.loops:
@@ -310,7 +312,7 @@ def end_of_last_round(at, frame, ends):
 
 
 class End:
-    """An expression, compiled, and the loop that ends if a result is equal to its value."""
+    """A compiled expression, and the loop that ends if a result equals the expression's value."""
 
     def __init__(self, code, loop):
         self.code, self.loop = code, loop
@@ -357,7 +359,7 @@ def integers(end, frame):
 
 
 def parsed(file):
-    """Returns the source of a file, parsed; an empty module without one."""
+    """Returns the parsed source of a file; an empty module if the source is missing or invalid."""
     if file not in state.sources:
         try:
             state.sources[file] = ast.parse("".join(linecache.getlines(file)))
@@ -393,7 +395,7 @@ def add_tests(node, loop, found):
 
 
 def expression_at(frame, where):
-    """Returns the expression at a position; of the whole line if the position is not known."""
+    """Returns the expression at a position, or on the whole line if the position is not known."""
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     if where is not None and where[0] == where[2] == frame.f_lineno:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).encode()

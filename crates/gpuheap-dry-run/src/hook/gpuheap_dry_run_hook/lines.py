@@ -33,7 +33,7 @@ def innermost(frame):
 
 
 def reader(frame):
-    """Returns the innermost frame outside of the hook, PyTorch and Python; None if none is."""
+    """Returns the innermost frame outside of the hook, PyTorch and Python; None without one."""
     while frame is not None:
         name = frame.f_code.co_filename
         if is_package(name):
@@ -49,12 +49,12 @@ def variables(frame):
     """Returns the local variables of `frame`.
 
     Before Python 3.13, a function's frame keeps the dictionary that `f_locals` returns, and with it
-    tensors that the program frees. The dictionary is emptied, unless the program has it too.
+    tensors that the program frees. Empties the dictionary, unless the program holds it too.
     """
     kept = frame.f_locals
     found = dict(kept)
     is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13)
-    # The references of the frame, of this function, and of the call.
+    # Three references: of the frame, of this function, and of the call.
     if is_copy and sys.getrefcount(kept) <= 3:
         kept.clear()
     return found

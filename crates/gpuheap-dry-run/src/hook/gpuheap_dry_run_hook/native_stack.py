@@ -31,7 +31,7 @@ OPERATOR = re.compile(rb"_ZN2at4_ops(\d+)(\w+)")
 
 
 def operator_that_reads():
-    """Returns the operator that reads a result, and whether it may choose a size by it.
+    """Returns the operator that reads a result, and whether the result may decide a size.
 
     The operator is None if the program itself reads. The stack contains, from the innermost frame:
     hook, driver, operators of PyTorch, and interpreter.

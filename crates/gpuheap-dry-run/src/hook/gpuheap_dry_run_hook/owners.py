@@ -1,7 +1,7 @@
 """Owners of a program's memory at the peak: kinds of memory, modules of PyTorch, and lines.
 
-PyTorch records each allocation with a text that a program may set. The hook sets it to the module
-that is called. Parameters, gradients and optimiser states are recognised by their addresses, read
+PyTorch records each allocation with a text that a program may set. The hook sets it to the called
+module. Parameters, gradients and optimiser states are recognised by their addresses, read
 at steps and at failures. Neither method allocates device memory or changes a size.
 """
 
@@ -20,7 +20,7 @@ KINDS = (
 # Maximum number of reads of all addresses: at first steps, steps with a new peak, and failures. A
 # read for a thousand parameters takes 3 ms.
 MOST_LOOKS = 48
-# Number of first steps that always read addresses. From the second step on, states exist.
+# Number of first steps that always read addresses. Optimiser states exist from the second step on.
 FIRST_STEPS = 3
 # Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
@@ -53,7 +53,7 @@ class Owners:
         self.largest_block = 0
         self.calls = threading.local()
         self.set_text = getattr(torch._C, "_cuda_setMemoryMetadata", None)
-        # Functions to call with the outermost module of a call, before and after it.
+        # Functions to call with the outermost module, before and after its call.
         self.on_enter, self.on_leave = [], []
 
     # ---- modules --------------------------------------------------------------------------------

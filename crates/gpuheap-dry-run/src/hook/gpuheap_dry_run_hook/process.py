@@ -20,8 +20,8 @@ class State:
         self.torch = None
         # Number of reads and last result for each line; None while the hook records no lines.
         self.lines = {}
-        # Functions of the emulated libraries that report the tensors that operators read, and
-        # PyTorch's memory; None if this PyTorch does not provide these.
+        # Functions of the emulated libraries. `operands` reports the tensors that operators read,
+        # `memory` reports PyTorch's memory. None if this PyTorch does not support them.
         self.operands = None
         self.memory = None
         # Branches that results decide, keyed by place in the code, and statements with tests, keyed
@@ -31,9 +31,9 @@ class State:
         # Values that end the loops around a line of code, and rounds of the loops.
         self.ends = {}
         self.rounds = {}
-        # Parsed sources, keyed by file, and the name of the tensor that the loop around a line
-        # goes over. For each place in the code that reads a number, whether the
-        # number is a size, and whether it is returned.
+        # Parsed sources, keyed by file. Name of the tensor that the loop around a line iterates
+        # over. For each place in the code that reads a number: whether the number is a size, and
+        # whether it is returned.
         self.sources = {}
         self.loops = {}
         self.sized = {}
@@ -81,14 +81,14 @@ class State:
             self.notes.append(text)
 
     def allocated(self):
-        """Peak of bytes that PyTorch had allocated on a device, blocks so far, and bytes now."""
+        """Returns PyTorch's peak of allocated bytes on a device, blocks so far, and bytes now."""
         figures = [ctypes.c_ulonglong() for _ in range(3)]
         if self.memory is not None:
             self.memory(*map(ctypes.byref, figures))
         return tuple(figure.value for figure in figures)
 
     def step(self):
-        """Number of steps of the optimiser that has made the most steps."""
+        """Returns the number of steps of the optimiser that has made the most steps."""
         return max(self.steps.values(), default=0)
 
 

@@ -39,7 +39,7 @@ def watch_reads():
 
 
 def stop_watching():
-    """Ends callbacks: while the interpreter ends, they would wait for its lock forever."""
+    """Stops callbacks: while the interpreter exits, they would wait for its lock forever."""
     if state.callback is not None:
         state.register(READ())
 

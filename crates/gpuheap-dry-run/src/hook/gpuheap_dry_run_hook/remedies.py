@@ -11,9 +11,9 @@ import weakref
 
 from .sharding import Sharding
 
-# Start of the names of remedies that shard a model. The number of cards follows.
+# Prefix of the names of remedies that shard a model. The number of cards follows.
 FSDP = "fsdp_"
-# Least number of repeated blocks that get gradient checkpoints: fewer blocks are no stack.
+# Least number of repeated blocks that get gradient checkpoints: fewer do not count as a stack.
 LEAST_BLOCKS = 2
 # Number of elements that share a scale in 8-bit optimisers, and least number of elements in a
 # state of 8 bits (as bitsandbytes documents).
@@ -51,7 +51,7 @@ class Remedies:
         if "adam_8bit" in self.on:
             for kind in self.adams():
                 kind.step = step_of(self.step_in_8_bits)
-        # With either remedy, the device holds no state: the second keeps it in host memory.
+        # With either remedy, the device holds no optimiser state: the second keeps it on the host.
         if self.on & {"no_state", "offload_parameters"}:
             for kind in (*self.adams(), self.torch.optim.SGD):
                 kind.step = step_of(self.step_without_state)
@@ -102,7 +102,7 @@ class Remedies:
         return self.contexts.stack
 
     def half(self):
-        """Returns the type of 16 bits that the device has in hardware."""
+        """Returns the 16-bit type that the device supports in hardware."""
         major = self.torch.cuda.get_device_capability()[0]
         return self.torch.bfloat16 if major >= 8 else self.torch.float16
 
@@ -131,7 +131,7 @@ class Remedies:
             self.found["checkpoint"] = place
 
     def is_alone(self):
-        """Returns True if the process is in no group, and has one device."""
+        """Returns True if the process is in no process group, and has one device."""
         distributed = getattr(self.torch, "distributed", None)
         return (
             distributed is not None
@@ -143,7 +143,7 @@ class Remedies:
     # ---- gradient checkpoints -------------------------------------------------------------------
 
     def checkpoint(self, root, is_on):
-        """Returns the call or block names for checkpoints. If `is_on`, enables checkpoints."""
+        """Returns the call that enables checkpoints, or block names. Enables them if `is_on`."""
         for module in root.modules():
             enable = getattr(module, "gradient_checkpointing_enable", None)
             if enable is not None and getattr(module, "supports_gradient_checkpointing", False):
@@ -273,7 +273,7 @@ class Remedies:
                     batch_sampler.batch_size = size // 2
             make(loader, dataset, batch_size, shuffle, sampler, batch_sampler, *others, **keywords)
             if loader.batch_sampler is not None:
-                # Libraries make further loaders with the batch sampler of this loader.
+                # Libraries reuse this batch sampler in further loaders: do not halve it again.
                 owner.halved.add(loader.batch_sampler)
 
         DataLoader.__init__ = halving

@@ -27,7 +27,7 @@ FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
 INTEGERS = {0: "B", 1: "b", 2: "h", 3: "i", 4: "q", 27: "H", 28: "I", 29: "Q"}
 FLOATS = {5: "e", 6: "f", 7: "d"}
 BOOLEAN, BFLOAT16 = 11, 15
-# Value of a slice's end that is read from the device: Python shortens it to the sequence's end.
+# Value for a slice's end read from the device: Python clamps it to the sequence's length.
 MOST_INDEX = 2**31 - 1
 # Bytes that are written at a time.
 PIECE = 1 << 20
@@ -81,8 +81,8 @@ NOT_CHOSEN = Result(None)
 def put_result(copy, operator, frame, line):
     """Writes the result of a copy, and returns it; None if the copy keeps the program's value.
 
-    `operator` is the operator of PyTorch that reads. `frame` is the Python code that called it.
-    `line` is the code and the number of the line that reads.
+    `operator` is the operator of PyTorch that reads. `frame` is the Python code that called the
+    operator. `line` is the code and the number of the line that reads.
     """
     rule = rules.rule_at(line)
     is_largest = rules.is_largest_at(line)
@@ -129,7 +129,7 @@ def count(bound, operand, rule, is_largest):
 
 
 def put_counts(copy, value, form):
-    """Writes equal integers, or nearly so, that sum to `value`. Returns the largest."""
+    """Writes nearly equal integers that sum to `value`. Returns the largest."""
     width = struct.calcsize(form)
     parts = max(copy.bytes // width, 1)
     share, more = divmod(value, parts)
@@ -155,7 +155,7 @@ def chosen(read, operator, frame):
 
 def chosen_truth(read, operator, frame):
     if operator == "multinomial":
-        # Reads first whether the probabilities are valid, then whether they are all 0.
+        # The operator first reads whether the probabilities are valid, then whether all are 0.
         state.multinomial = not state.multinomial
         return state.multinomial
     if operator not in (None, "__index__"):

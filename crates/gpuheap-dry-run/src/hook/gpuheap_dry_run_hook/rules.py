@@ -20,7 +20,7 @@ def is_largest_at(line):
 
 
 def rule_at(line):
-    """Returns the rule for a line, given as code and number; None if no rule is for it."""
+    """Returns the rule for a line, given as code and number; None if the line has no rule."""
     if not RULES or line is None:
         return None
     file, number = line[0].co_filename, line[1]
@@ -34,7 +34,7 @@ def rule_at(line):
 def value_of(rule, shape, bound):
     """Returns the value of a rule for a tensor of this shape.
 
-    The expression may use `shape`, the tensor's sizes, and `bound`, the largest possible count.
+    The expression may use `shape` (the tensor's sizes) and `bound` (the largest possible count).
     """
     if "code" not in rule:
         rule["code"] = compile(str(rule["value"]), f"--read {rule['file']}", "eval")

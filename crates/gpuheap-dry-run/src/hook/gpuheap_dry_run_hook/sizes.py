@@ -1,4 +1,4 @@
-"""Numbers that a program reads and makes the size of a tensor, as its source shows."""
+"""Finds numbers that a program reads and uses as the size of a tensor, by its source."""
 
 import ast
 
@@ -8,9 +8,9 @@ from .process import state
 # Functions of PyTorch all of whose arguments are sizes.
 SIZED = {"arange", "empty", "expand", "eye", "narrow", "new_empty", "new_ones", "new_zeros", "ones"}
 SIZED |= {"one_hot", "rand", "randn", "repeat", "reshape", "split", "topk", "view", "zeros"}
-# Functions whose first arguments are sizes, with their number.
+# Functions whose first arguments are sizes, with the number of these arguments.
 PARTLY_SIZED = {"full": 1, "new_full": 1, "Embedding": 2, "Linear": 2}
-# Functions of Python that compute a number of numbers.
+# Functions of Python that compute a number from numbers.
 ARITHMETIC = {"int", "max", "min", "round"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Maximum number of callers to which a number is followed.
@@ -18,7 +18,7 @@ CALLERS = 4
 
 
 def becomes_size(frame):
-    """Returns True if a number that `frame` reads, or returns to its callers, is a size there."""
+    """Returns True if a number that `frame` reads is used as a size, there or in its callers."""
     for _ in range(CALLERS):
         at = (frame.f_code, frame.f_lasti)
         if at not in state.sized:
@@ -52,13 +52,13 @@ def find_size(frame):
 
 
 def is_number_in(expressions, where):
-    """Returns True if the call at a position gives a number of one of the expressions."""
+    """Returns True if one of the expressions takes a number from the call at a position."""
     parts = (part for expression in expressions for part in parts_of_number(expression))
     return any(isinstance(part, ast.Call) and span(part) == where for part in parts)
 
 
 def names_in_numbers(expressions):
-    """Returns the names of which numbers are computed, such as `n` and `self.n` of `n + self.n`."""
+    """Returns the names from which numbers are computed, as `n` and `self.n` in `n + self.n`."""
     parts = [part for expression in expressions for part in parts_of_number(expression)]
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     kept = [part for part in parts if isinstance(part, ast.Attribute)]
@@ -66,7 +66,7 @@ def names_in_numbers(expressions):
 
 
 def parts_of_number(node):
-    """Yields an expression, and the expressions of which its number is computed."""
+    """Yields an expression, and the expressions from which its number is computed."""
     yield node
     parts = []
     if isinstance(node, ast.BinOp):
@@ -84,7 +84,8 @@ def parts_of_number(node):
 def sizes_in(node, own):
     """Returns the expressions that a call or a slice takes as sizes.
 
-    `own` are the program's functions, keyed by name: an argument that is a size there is one here.
+    `own` has the program's functions, keyed by name. An argument of such a function is a size if
+    the function uses it as a size.
     """
     if isinstance(node, ast.Slice):
         return [node.upper] if node.upper is not None else []
@@ -113,7 +114,7 @@ def function_of(frame, tree):
 
 
 def nodes_of(function):
-    """Yields the nodes of a function, or of a module, without those of functions within."""
+    """Yields the nodes of a function or module, but not of functions within it."""
     for node in ast.iter_child_nodes(function):
         if not isinstance(node, FUNCTIONS):
             yield node
