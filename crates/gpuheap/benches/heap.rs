@@ -40,7 +40,7 @@ fn miss(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(pool.name(), bytes), |bencher| {
                 bencher.iter_batched(
                     || heap.reclaim_all().unwrap(),
-                    // The result is dropped only after the clock is read.
+                    // Criterion drops the block only after it has read the clock.
                     |_| heap.allocate(black_box(bytes), &stream).unwrap(),
                     BatchSize::PerIteration,
                 );

@@ -86,7 +86,6 @@ impl Event {
         self.context.moments.complete(&self.completed, self.moment);
     }
 
-    /// Returns the moment at which the event was recorded.
     pub(crate) fn moment(&self) -> u64 {
         self.moment
     }

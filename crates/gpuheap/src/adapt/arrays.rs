@@ -1,4 +1,4 @@
-//! Rules for arrays of `ndarray` and of gpuheap.
+//! Rules by which arrays of `ndarray` and of gpuheap are adapted.
 
 use ndarray::{Array, Data, Dimension};
 

@@ -69,7 +69,7 @@ impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
         groups: usize,
     ) -> Result<DeviceArray<T::Mean, D>, Error> {
         let at = Location::caller();
-        // Sums of the largest integers would wrap in 64 bits.
+        // 64-bit sums of such integers could wrap.
         let is_wide = matches!(T::TYPE, Type::I64 | Type::U64);
         let means: DeviceArray<f64, D> = if is_wide {
             let values: DeviceArray<f64, D> = cast(self, at)?;

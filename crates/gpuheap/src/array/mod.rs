@@ -260,7 +260,6 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.held.storage()
     }
 
-    /// Returns the offset in bytes from the start of the storage.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }

@@ -95,7 +95,6 @@ impl ScopeState {
         ))
     }
 
-    /// Returns an error if the scope has ended.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.is_open() { Ok(()) } else { Err(self.ended()) }
     }

@@ -39,7 +39,7 @@ pub(super) struct Slots<'a> {
     zeroed: bool,
 }
 
-/// Direction of a copy, with the host's memory.
+/// Direction of a copy, and the host's memory.
 #[derive(Clone, Copy)]
 enum Way<'a> {
     Up(&'a [u8]),

@@ -154,7 +154,6 @@ impl Storage {
         self.zero_on_free
     }
 
-    /// Returns the line of the program that made the array.
     pub(crate) fn made_at(&self) -> Caller {
         self.made
     }
@@ -197,7 +196,6 @@ impl Storage {
         }
     }
 
-    /// Returns the scope whose end frees the memory.
     pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
         self.peek()?.scope.clone()
     }

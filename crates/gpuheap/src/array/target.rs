@@ -84,7 +84,6 @@ impl Target {
         scope_state::current(&self.heap, self.scope.as_ref())
     }
 
-    /// Returns an error if the target's scope has ended.
     pub(crate) fn check_scope(&self) -> Result<(), Error> {
         self.scope().map_or(Ok(()), |scope| scope.check_open())
     }

@@ -155,7 +155,7 @@ impl Captures {
         self.lock().by_number.get(&number).cloned()
     }
 
-    /// Notes the announced end of a stream, or of all streams.
+    /// Marks a stream, or all streams, as retired.
     pub(crate) fn retire(&self, handle: Option<StreamHandle>) {
         let known = self.lock();
         let ended = |stream: &&Arc<CaptureStream>| handle.is_none_or(|of| of == stream.handle);

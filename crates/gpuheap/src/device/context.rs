@@ -215,7 +215,6 @@ impl Context {
         self.has_siblings.then_some(name)
     }
 
-    /// Returns the identifier of the context in this process; it is never reused.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }

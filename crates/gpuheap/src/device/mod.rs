@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn open_default_without_gpu_names_emulator() {
-        // On a machine with a GPU, the call opens it.
+        // On a machine with a GPU, the call opens that GPU.
         let Err(error) = Device::open_default() else { return };
         let text = error.to_string();
         assert_eq!(error.kind(), ErrorKind::NoDevice, "{text}");

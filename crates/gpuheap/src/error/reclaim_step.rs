@@ -19,7 +19,7 @@ pub enum ReclaimStep {
     /// heaps on the device or, if a total limit is reached, under that limit. They return unused
     /// memory first, then memory that needs a wait for its streams.
     OtherHeaps,
-    /// Makes the same heaps return all their cached memory.
+    /// Makes the heaps of the previous step return all their cached memory.
     WholeOtherHeaps,
     /// Calls the reclaimers registered with this heap, each once.
     Reclaimers,

@@ -120,7 +120,7 @@ impl Store {
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
         let kept = Lease { stream_id, ..lease };
         if !zeroed {
-            // Noted before another thread can allocate the block.
+            // The free is noted before another thread can allocate the block.
             lease.note_freed(&self.context, stream.map(Stream::raw), false);
             if cache.is_some_and(|cache| cache.keep(&kept)) {
                 return Ok(());

@@ -405,7 +405,6 @@ impl Heap {
         Ok(store.lock().room(others)?)
     }
 
-    /// Returns the stream on which staging memory is allocated.
     pub(crate) fn staging_stream(&self) -> Result<&Stream, Error> {
         self.inner().context.check_alive()?;
         self.stream_in(&self.inner().staging_stream)
@@ -451,7 +450,6 @@ impl Heap {
         self.inner().free(kind, lease, stream, zeroed)
     }
 
-    /// Returns the state that the heap's clones, blocks and arrays share.
     #[inline]
     pub(crate) fn inner(&self) -> &Arc<HeapInner> {
         &self.clones.inner

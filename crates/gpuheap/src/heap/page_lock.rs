@@ -175,7 +175,6 @@ fn device_pointer(context: &Context, host: u64) -> Result<u64, Error> {
     Ok(device)
 }
 
-/// Converts an address on the host to a pointer.
 fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }

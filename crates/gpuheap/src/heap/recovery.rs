@@ -31,7 +31,7 @@ pub(crate) enum Attempt<T> {
     Got(T),
     /// Memory is still short.
     Short(Missing),
-    /// Memory is short after all steps, with the evidence.
+    /// Memory is short after all steps. The error has the figures.
     Exhausted(Missing, Error),
     /// The failure is not about memory, or nothing more can be done.
     Failed(Error),
@@ -550,7 +550,7 @@ impl Figures {
         match () {
             () if bytes > capacity => Cause::LargerThanDevice,
             () if self.hard.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
-            // Too large only because of the pool's rounding.
+            // The request is too large only because of the pool's rounding.
             () if needed > capacity => Cause::LargerThanDevice,
             () if self.hard.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
             // A policy with free pieces may need less than the request. This comparison uses all of

@@ -1,4 +1,4 @@
-//! Repeats foreign calls that ran out of memory, after reclaim steps.
+//! Repeats calls of other libraries that ran out of memory, after reclaim steps.
 
 use gpuheap_driver::DriverError;
 

@@ -146,7 +146,7 @@ impl Store {
         self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
         let cached = state.policy.cached(None, &state.order);
-        // Read before this call makes its own driver calls.
+        // The calls are counted before this function makes its own driver calls.
         let driver_calls = state.source.calls();
         let reserved = state.source.reserved()?;
         // Memory in a driver's pool is cached too, although no policy holds it.
