@@ -1,10 +1,10 @@
-//! Account of device memory that several processes share: a file.
+//! File in which several processes account for the device memory that they share.
 //!
 //! Each process has a slot in the file and locks the slot through its own open file description.
-//! The kernel releases the lock when the last descriptor of that description is closed. So a slot
-//! becomes free when its process ends, like memory of a real device. If a forked child inherited
-//! the descriptor, the slot becomes free when the child ends. Until then, the slot contains the pid
-//! of the parent, which may have ended.
+//! The kernel releases the lock when the description's last descriptor is closed. So a slot becomes
+//! free when its process ends, like memory of a real device. If a forked child inherited the
+//! descriptor, the slot becomes free when the child ends. Until then, the slot contains the pid of
+//! the parent, even if the parent has ended.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-/// First bytes of the file. They identify its format.
+/// First bytes of the file, which identify its format.
 const MAGIC: [u8; 16] = *b"gpuheap account1";
 
 /// Maximum number of processes that share an account.
@@ -33,8 +33,8 @@ const ORDER: (u64, u64) = (0, 1);
 pub struct Account {
     file: File,
     slot: u64,
-    /// Lock between the threads of this process. All these threads share the file's lock, so the
-    /// file's lock does not order them.
+    /// Serialises the threads of this process. They share the file's lock, so it does not order
+    /// them.
     threads: Mutex<()>,
 }
 
@@ -88,7 +88,7 @@ impl Account {
         entries(&file, None)
     }
 
-    /// Takes memory of a device. Returns false if all processes together would have more than
+    /// Takes memory of a device. Returns `false` if all processes together would use more than
     /// `capacity`, or if the file cannot be written.
     pub(crate) fn charge(&self, device: usize, bytes: u64, capacity: u64) -> bool {
         let change = |own: &mut u64, all: u64| {
@@ -106,8 +106,7 @@ impl Account {
             *own = own.saturating_sub(bytes);
             true
         };
-        // A failure leaves the memory counted only until the process ends, because that frees the
-        // slot.
+        // After a failure, the memory stays counted until the process ends and frees its slot.
         let _ = self.change(device, change);
     }
 
@@ -150,8 +149,8 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of locked slots. `own` is this process's slot, because a process cannot
-/// query its own lock.
+/// Returns the entries of locked slots. `own` is this process's slot: a process cannot query its
+/// own lock.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();

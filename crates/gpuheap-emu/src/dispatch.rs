@@ -23,7 +23,7 @@ macro_rules! dispatch {
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
                 match self.enter(Symbol::$symbol as usize) {
                     Ok(mut call) => {
-                        // SAFETY: the caller keeps the contract of the C function, as `Driver`
+                        // SAFETY: the caller meets the contract of the C function, as `Driver`
                         // requires.
                         let outcome = dispatch!(@call call.$symbol($(unsafe { $arg.typed() }),*));
                         call.end(Symbol::$symbol as usize, outcome)
@@ -33,8 +33,8 @@ macro_rules! dispatch {
             })*
         }
 
-        /// Types of the arguments of each driver function, from the table: a tuple, unless the
-        /// function has one argument.
+        /// Argument types of each driver function, from the table: a tuple, or a single type for
+        /// one argument.
         #[allow(non_camel_case_types, dead_code, unused_parens, reason = "one type for each symbol")]
         pub(crate) mod args {
             use super::*;

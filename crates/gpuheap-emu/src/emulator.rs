@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) instance: u64,
     /// True if the checks look for misuse.
     pub(crate) checks: bool,
-    /// Count of forks at the driver's initialisation, plus one; 0 before the initialisation.
+    /// Fork count at the driver's initialisation, plus 1; 0 before the initialisation.
     initialised_in: AtomicU64,
     /// Figure that grows when the peak memory of a device grows.
     pub(crate) peak_mark: AtomicU64,
@@ -92,9 +92,8 @@ impl Emulator {
         call.advance_to(now);
     }
 
-    /// Sets the virtual clock and does the work that is due at the new time. An earlier time
-    /// changes nothing: the clock never goes back. A time past the clock's end of 584 years sets it
-    /// to that end. Work done at that end takes no virtual time.
+    /// Sets the virtual clock and does the work that is due at the new time. An earlier time has no
+    /// effect. The clock stops at its end of 584 years. Work done there takes no virtual time.
     pub fn set_time(&self, now: Duration) {
         if let Some(mut call) = self.shared.call("Emulator::set_time") {
             call.advance_to(nanoseconds(now));
@@ -122,8 +121,8 @@ impl Emulator {
             .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
     }
 
-    /// Returns a figure that grows when the peak memory of a device grows. The figure has no other
-    /// meaning. Takes no lock.
+    /// Returns a figure that grows when the peak memory of a device grows. It has no other meaning.
+    /// Takes no lock.
     pub fn peak_mark(&self) -> u64 {
         self.shared.peak_mark.load(Ordering::Relaxed)
     }
@@ -164,23 +163,23 @@ impl Emulator {
     }
 
     /// Marks a range of device memory as never written. Call this when an allocator of the program
-    /// hands out part of a larger allocation, because the driver does not see that.
+    /// hands out part of a larger allocation: the driver does not see such a block.
     pub fn handed_out(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::handed_out") {
             call.hand_out(address, bytes);
         }
     }
 
-    /// Marks a range of device memory as never written, unless one copy or fill wrote all of the
-    /// range after the last launch. A framework calls this after each operation that changed the
-    /// range in place, be it a kernel or a copy.
+    /// Marks a range of device memory as never written, unless one copy or fill has written the
+    /// whole range since the last launch. A framework calls this after each kernel or copy that
+    /// changed the range in place.
     pub fn changed(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::changed") {
             call.change(address, bytes);
         }
     }
 
-    /// Writes a repeated value to a range of device memory, if kernels are not run. A framework
+    /// If kernels are not run, writes a repeated value to a range of device memory. A framework
     /// calls this after an operation whose kernel would have written that value.
     pub fn filled(&self, address: CUdeviceptr, bytes: u64, value: &[u8]) {
         if let Some(mut call) = self.shared.call("Emulator::filled") {
@@ -188,7 +187,7 @@ impl Emulator {
         }
     }
 
-    /// Returns the options that the emulator was made with.
+    /// Returns the emulator's options.
     pub fn options(&self) -> Options {
         self.shared.lock().map_or_else(Options::default, |state| state.options.clone())
     }
@@ -262,8 +261,8 @@ pub(crate) struct Call<'e> {
     pub(crate) symbol: &'static str,
     /// This call's request for device memory: device, bytes, and address of the result.
     request: Option<(usize, u64, u64)>,
-    /// Request that a device had too little memory for: device, requested bytes, and the device's
-    /// free bytes.
+    /// Request that exceeded a device's free memory: device, requested bytes, and the device's free
+    /// bytes.
     pub(crate) short_of: Option<(usize, u64, u64)>,
     pub(crate) state: MutexGuard<'e, State>,
 }
@@ -346,7 +345,7 @@ impl Call<'_> {
 /// Time that the worker sleeps between rounds while no queued work is due.
 const ROUND: Duration = Duration::from_millis(1);
 
-/// Starts the thread that makes progress between driver calls. It ends when the emulator is
+/// Starts the thread that makes progress between driver calls. The thread ends when the emulator is
 /// dropped.
 fn start_worker(shared: &Arc<Shared>) {
     let weak = Arc::downgrade(shared);
@@ -373,8 +372,8 @@ fn start_worker(shared: &Arc<Shared>) {
             shared.changed.wait_for(&mut call.state, ROUND);
         }
     };
-    // If the thread does not start, waits in driver calls still do queued work. Only a host that
-    // waits without a driver call waits forever.
+    // If the thread does not start, waits in driver calls still do queued work. A host that waits
+    // without a driver call then waits forever.
     drop(thread::Builder::new().name("gpuheap-emu".to_owned()).spawn(body));
 }
 
@@ -445,8 +444,8 @@ pub struct CopyToHost {
     pub address: u64,
     /// Number of copied bytes.
     pub bytes: u64,
-    /// `true` if copies and fills wrote all of these bytes. Other bytes read as 0 if kernels are
-    /// not run.
+    /// `true` if copies and fills wrote all of these bytes. If kernels are not run, other bytes
+    /// read as 0.
     pub is_written: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::state::user_object::{Callback, HostFunction};
 
 /// Virtual time that a piece of work takes in schedules without a lag, nanoseconds.
 const WORK_TIME: u64 = 1_000;
-/// Virtual time that a query with the answer "not ready" takes under a lag, nanoseconds.
+/// Virtual time that a query takes under a lag if the work is not ready, nanoseconds.
 const QUERY_TIME: u64 = 100;
 
 impl State {
@@ -25,8 +25,8 @@ impl State {
         Some(OpRef { stream, id: last.id })
     }
 
-    /// Returns the work that a wait for a stream waits for: the stream's last work. For the legacy
-    /// default stream, also returns the last work of each blocking stream.
+    /// Returns the work for which a wait for a stream must wait: the stream's last work. For the
+    /// legacy default stream, also returns the last work of each blocking stream.
     pub(crate) fn last_work(&self, stream: u32) -> Vec<OpRef> {
         if self.pending == 0 {
             return Vec::new();
@@ -49,8 +49,8 @@ impl State {
             .collect()
     }
 
-    /// Returns the work that new work of `stream` waits for under the rule of the legacy default
-    /// stream.
+    /// Returns the work for which new work of `stream` must wait under the rule of the legacy
+    /// default stream.
     fn legacy_order(&self, stream: u32) -> Vec<OpRef> {
         let Some(found) = self.streams.at(stream) else { return Vec::new() };
         let related =
@@ -228,8 +228,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Finds the first ready work on which the last work in `wanted` depends, and does it. Does
-        // not wait for a running callback.
+        // Runs the first ready work on which the last work in `wanted` depends. Does not wait for a
+        // running callback.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {
@@ -257,8 +257,7 @@ impl Call<'_> {
     }
 
     /// Returns whether the first work of a stream may run now. If a worker exists, only the worker
-    /// runs callbacks. A caller may hold a lock that the callback takes, so the caller would
-    /// deadlock.
+    /// runs callbacks: a caller may hold a lock that the callback takes, and would deadlock.
     fn may_run(&self, stream: u32) -> bool {
         let is_callback = || {
             let first = self.state.streams.at(stream).and_then(|found| found.queue.front());
@@ -334,7 +333,7 @@ impl Call<'_> {
         self.shared.changed.notify_all();
     }
 
-    /// Runs code of the program without holding the lock. That code must not call the driver.
+    /// Runs code of the program without holding the lock. The code must not call the driver.
     pub(crate) fn run_unlocked(&mut self, run: impl FnOnce()) {
         let instance = self.shared.instance;
         MutexGuard::unlocked(&mut self.state, || {
@@ -349,12 +348,12 @@ impl Callback {
     pub(crate) fn run(&self, status: CUresult) {
         let data = std::ptr::with_exposed_provenance_mut(self.data as usize);
         match self.function {
-            // SAFETY: the caller of `cuLaunchHostFunc` promised a function that takes this data.
+            // SAFETY: the caller of `cuLaunchHostFunc` guarantees a function that takes this data.
             HostFunction::Plain(Some(function)) => unsafe { function(data) },
             HostFunction::WithStatus(Some(function), stream) => {
                 // If the context is lost, only callbacks of this form are called, with the
                 // context's error as status.
-                // SAFETY: the caller of `cuStreamAddCallback` promised a function that takes this
+                // SAFETY: the caller of `cuStreamAddCallback` guarantees a function that takes this
                 // data.
                 unsafe { function(gpuheap_driver::CUstream(stream), status, data) }
             }

@@ -54,8 +54,8 @@ impl FaultPlan {
         self.memory_limit
     }
 
-    /// Returns the failures planned for one call of `symbol`. It is call number `overall` of all
-    /// functions and call number `own` of this function.
+    /// Returns the failures planned for one call of `symbol`. The call is number `overall` of all
+    /// calls, and number `own` of the calls of `symbol`.
     pub(crate) fn at(&self, symbol: &str, overall: u64, own: u64) -> impl Iterator<Item = &Fault> {
         self.faults.iter().filter(move |fault| {
             let count = match fault.symbol {

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Finding {
     /// Kind of misuse.
     pub kind: FindingKind,
-    /// Text for people: the call, addresses, sizes, streams, and what to do.
+    /// Message: the call, addresses, sizes, streams, and a remedy.
     pub text: String,
 }
 
@@ -25,8 +25,7 @@ pub enum FindingKind {
     UseAfterFree,
     /// A copy, fill or kernel that extends beyond the allocation in which it starts.
     OutOfBounds,
-    /// A copy, fill or kernel that uses an address without memory, or memory that it has no access
-    /// to.
+    /// A copy, fill or kernel that uses an address without memory, or memory without access.
     WildPointer,
     /// A read of device memory that was never written: a copy to the host, or a computation in a
     /// kernel.
@@ -38,7 +37,7 @@ pub enum FindingKind {
     Unordered,
     /// A block that a heap hands out although it overlaps a live block.
     OverlappingBlocks,
-    /// A module with a kernel other than gpuheap's own. The emulator does not run that kernel.
+    /// A module with a kernel that is not gpuheap's. The emulator does not run the kernel.
     KernelRefused,
     /// A call of the driver from one of its callbacks.
     CalledFromCallback,

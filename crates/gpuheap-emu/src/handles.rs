@@ -1,6 +1,6 @@
 //! Handles: numbers that identify objects. A handle becomes stale when its object is removed.
 
-/// Kind of object that a handle names. Objects of different kinds never have equal handles.
+/// Kind of object that a handle identifies. Objects of different kinds never have equal handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HandleKind {
     Context = 1,
@@ -61,7 +61,7 @@ impl<T> Handles<T> {
             | self.kind as usize
     }
 
-    /// Returns the index that a handle names; `None` if the handle is stale.
+    /// Returns the index of a handle; `None` if the handle is stale.
     pub(crate) fn index(&self, handle: usize) -> Option<u32> {
         if handle & ((1 << KIND_BITS) - 1) != self.kind as usize {
             return None;

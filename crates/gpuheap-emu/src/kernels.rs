@@ -1,13 +1,13 @@
-//! Kernels that the emulated device runs. With the feature `kernels`, these are gpuheap's own
-//! kernels; without it, no kernels.
+//! Kernels that the emulated device runs: gpuheap's own kernels with the feature `kernels`, and
+//! none without it.
 
 #[cfg(feature = "kernels")]
 pub(crate) use gpuheap_kernels::{Access, BLOCK, Kernel, Memory, Region};
 #[cfg(not(feature = "kernels"))]
 pub(crate) use none::{Access, BLOCK, Kernel, Memory, Region};
 
-/// Stand-ins for the types of `gpuheap-kernels` in a build without that crate. No kernel exists in
-/// such a build, so no method of a kernel is ever called.
+/// Stand-ins for the types of `gpuheap-kernels` in a build without that crate. Such a build has no
+/// kernels, so the methods are never called.
 #[cfg(not(feature = "kernels"))]
 mod none {
     #![expect(dead_code, reason = "the emulator names fields that nothing makes")]

@@ -77,13 +77,13 @@ pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;
 pub(crate) const INVALID_VALUE: gpuheap_driver::CUresult =
     gpuheap_driver::CUresult::ERROR_INVALID_VALUE;
 
-/// Returns the failure `code` if the condition is true.
+/// Fails with `code` if the condition is true.
 pub(crate) fn fail_if(condition: bool, code: gpuheap_driver::CUresult) -> Outcome {
     if condition { Err(code) } else { Ok(()) }
 }
 
 // Pointer arguments of a driver call: results and inputs. `dispatch` converts each C pointer to one
-// of these types under the contract of `Driver`. The rest of the emulator then reads and writes
-// through them in safe code.
+// of these types under the contract of `Driver`. The rest of the emulator then uses them in safe
+// code.
 pub(crate) type Out<T> = gpuheap_driver::abi::Out<T, gpuheap_driver::CUresult>;
 pub(crate) type In<T> = gpuheap_driver::abi::In<T, gpuheap_driver::CUresult>;

@@ -18,8 +18,8 @@ impl Messages {
 
     /// Sets the panic hook, so that each panic prints one line with this library's name.
     ///
-    /// The hook belongs to the caller's copy of the standard library. A `cdylib` has its own copy
-    /// and leaves the hook of the program alone.
+    /// The hook belongs to the caller's copy of the standard library. A `cdylib` has its own copy,
+    /// so the program's hook stays as it is.
     pub fn say_panics(self) {
         std::panic::set_hook(Box::new(move |panic| self.say(&describe(panic))));
     }

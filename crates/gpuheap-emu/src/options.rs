@@ -25,9 +25,8 @@ pub struct Options {
     /// Version that `cuDriverGetVersion` reports, as 1000 × major + 10 × minor.
     pub driver_version: i32,
     /// True if a thread makes progress between driver calls. Without this thread, a host that waits
-    /// for a callback and makes no driver call waits forever. Under [`Schedule::Lag`], the thread
-    /// also lets virtual time pass with real time. The order in which work runs is then not
-    /// reproducible.
+    /// for a callback and makes no driver call waits forever. Under [`Schedule::Lag`], virtual time
+    /// also passes with real time, so the order in which work runs is not reproducible.
     pub worker: bool,
     /// Account of device memory that several processes share; `None` if no other process shares the
     /// memory.
@@ -59,7 +58,7 @@ impl Options {
     }
 }
 
-/// Kernels that the device accepts. In every mode, the device runs gpuheap's own kernels.
+/// Kernels that the device accepts. gpuheap's own kernels always run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernels {
     /// Refuses all other kernels.
@@ -67,7 +66,7 @@ pub enum Kernels {
     /// Accepts all other kernels and runs none of them. A launch is queued in its stream and does
     /// nothing. Memory that was never written reads as zero. A copy of more than 1 MiB from the
     /// host to the device keeps no content, so the target reads as zero too. The checks report
-    /// neither reads of memory that was never written nor unordered uses.
+    /// neither reads of unwritten memory nor unordered uses.
     NoOp,
 }
 
@@ -76,7 +75,7 @@ pub enum Kernels {
 pub enum Schedule {
     /// At once, in the call that enqueues it.
     Immediate,
-    /// Later: each driver call may do some of the ready work, which the seed picks. The same calls
+    /// Later: each driver call may do some of the ready work, selected by the seed. The same calls
     /// with the same seed do the same work.
     Seeded(u64),
     /// Only when the host waits. A query returns its answer and then does one step of the queried

@@ -6,7 +6,7 @@ const GIB: u64 = 1 << 30;
 /// Properties of the device that an emulated device imitates. Any field may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name that `cuDeviceGetName` returns. It states that the device is emulated.
+    /// Name that `cuDeviceGetName` returns, with a note that the device is emulated.
     pub name: String,
     /// Memory of the device as the driver reports it, bytes.
     pub memory_bytes: u64,
@@ -100,8 +100,8 @@ impl Profile {
         (profile.memory_bytes > 0).then_some(profile)
     }
 
-    /// Returns a device with exactly `bytes` bytes that can be allocated, because its contexts take
-    /// no memory. All other properties are as in [`h200`](Profile::h200).
+    /// Returns a device on which exactly `bytes` bytes can be allocated, because contexts take no
+    /// memory. All other properties are as in [`h200`](Profile::h200).
     pub fn with_memory(bytes: u64) -> Profile {
         Profile {
             name: "emulated device".to_owned(),
@@ -135,7 +135,7 @@ impl Profile {
     }
 
     /// Returns an NVIDIA GeForce RTX 4090. The memory size is from the data sheet, minus the bytes
-    /// that drivers keep. The context size is an estimate.
+    /// that drivers reserve. The context size is an estimate.
     pub fn rtx4090() -> Profile {
         Profile {
             name: "emulated NVIDIA GeForce RTX 4090".to_owned(),
@@ -152,7 +152,7 @@ impl Profile {
     }
 
     /// Returns an NVIDIA T4. The memory size is from the data sheet, minus the bytes that drivers
-    /// keep. The context size is an estimate.
+    /// reserve. The context size is an estimate.
     pub fn t4() -> Profile {
         Profile {
             name: "emulated Tesla T4".to_owned(),

@@ -5,12 +5,12 @@ use crate::{Options, Profile};
 impl Options {
     /// Makes the driver show only the devices that `list` names, in the order of the list, as the
     /// driver does for `CUDA_VISIBLE_DEVICES`. The other devices stay in the machine. Each device
-    /// keeps its UUID and its place on the PCI bus.
+    /// keeps its UUID and its PCI address.
     ///
     /// The list contains either ordinals or UUIDs, separated by commas. An ordinal is parsed like
     /// C's `atoi`: text after the digits is ignored. A UUID is `GPU-` and hexadecimal digits: all
     /// digits, or enough to distinguish the device from other devices. The list ends before the
-    /// first entry that names no device, or that has another form than the first entry. An empty
+    /// first entry that names no device, or whose form differs from the first entry's. An empty
     /// list shows no device. If the list names a device twice, `cuInit` fails with
     /// `CUDA_ERROR_INVALID_DEVICE`. Measured on one H200 with driver 580.
     pub fn with_visible_devices(mut self, list: &str) -> Options {

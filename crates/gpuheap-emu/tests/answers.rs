@@ -1,7 +1,6 @@
 //! Results of driver calls that the tests of cuda-bindings, cuda-core and numba-cuda expect, in
-//! addition to the conformance suite. This file contains calls that the emulator refuses on
-//! purpose. It also contains results that the suite cannot check on a device that other programs
-//! use.
+//! addition to the conformance suite. Some calls are refused by the emulator on purpose. Some
+//! results cannot be checked by the suite on a device that other programs use.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -79,7 +78,7 @@ fn wsl2_has_no_host_pools() {
     }
 }
 
-/// A faulty program may use freed pool memory after the free, as on a real device.
+/// As on a real device, a faulty program may use pool memory after its free.
 #[test]
 fn freed_host_memory_readable_until_done() {
     let devices = vec![Profile::with_memory(4 * GIB)];

@@ -181,8 +181,7 @@ fn wsl2_profile_lacks_features() {
         CUresult::ERROR_INVALID_DEVICE
     );
     ok!(gpu, cuMemFree_v2(managed));
-    // Without concurrent access, managed memory takes memory of the device, like all other memory
-    // there.
+    // Without concurrent access, managed memory takes device memory.
     for _ in 0..profile.late_release_calls {
         ok!(gpu, cuCtxSynchronize());
     }

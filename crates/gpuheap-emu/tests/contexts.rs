@@ -58,8 +58,7 @@ fn orphaned_pool_memory_is_no_leak() {
     let (own, stream) = own_context(&gpu);
     let pointer = made!(gpu, cuMemAllocAsync(MIB, stream));
     ok!(gpu, cuCtxDestroy_v2(own));
-    // A new context that reuses the index of the first context does not get the objects of the
-    // first context.
+    // A new context that reuses the first context's index does not get the first context's objects.
     let (other, stream) = own_context(&gpu);
     let mut context = other;
     let attribute = CUpointer_attribute::CONTEXT;

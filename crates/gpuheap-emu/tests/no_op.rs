@@ -304,7 +304,7 @@ fn argument_of_a_kernel_reads_zero() {
 fn unknown_parameters_change_nothing() {
     let mut damaged = cubin_of_three();
     damaged[40] = 0xff;
-    // The flags are for LZ4 and for Zstandard, with which CUDA's two tools compress.
+    // Compression flags: LZ4 and Zstandard.
     for image in [fat_binary_of_three(0x2000), fat_binary_of_three(0x8000), damaged] {
         let gpu = no_op();
         let function = load(&gpu, &image, c"three");
@@ -347,7 +347,7 @@ fn kernel_changes_its_block_alone() {
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, at + 516, 1);
     assert_eq!(read(&gpu, &parts), [7, 0, 0, 7]);
-    // If no block is known, the rest of the allocation reads as zero.
+    // If no block is known, the rest of the allocation counts as changed.
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, 1, at + 1536);
     assert_eq!(read(&gpu, &parts), [7, 7, 7, 0]);

@@ -1,7 +1,7 @@
 //! Random programs on several streams, compared with a model that does all work during the call.
 //!
-//! If all waits are in place, a program reads equal bytes under every schedule. If one wait is left
-//! out and two accesses are then unordered, the checks report them.
+//! With all waits in place, a program reads equal bytes under every schedule. If a removed wait
+//! leaves two accesses unordered, the checks report them.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -99,7 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the content of every buffer after the last step, if each step is done during its call.
+/// Returns the content of every buffer after the last step, as if each step were done during its
+/// call.
 fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     let mut buffers = vec![vec![0_u8; BYTES]; BUFFERS];
     for step in steps {
@@ -117,8 +118,8 @@ fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     buffers
 }
 
-/// Returns the waits that the steps need: a pair `(step, earlier step on another stream)` for each
-/// wait that nothing else implies.
+/// Returns the waits that the steps need and that nothing else implies: pairs
+/// `(step, earlier step on another stream)`.
 fn waits(steps: &[Step]) -> Vec<(usize, usize)> {
     let mut waits = Vec::new();
     for (index, step) in steps.iter().enumerate() {
@@ -210,8 +211,7 @@ fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usiz
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        // Other waits imply most waits of a random program. A draw is rejected if other waits imply
-        // the removed wait.
+        // A draw is rejected if other waits imply the removed wait, as they do for most waits.
         max_global_rejects: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -239,7 +239,7 @@ proptest! {
         prop_assume!(!waits.is_empty());
         let (later, earlier) = waits.remove(which.index(waits.len()));
         prop_assume!(!ordered(&steps, &waits, earlier, later));
-        // After a renewal, the earlier step's buffer is another allocation, so no conflict is left.
+        // After a renewal, the earlier step used another allocation, so no conflict is left.
         let renewed = steps[earlier + 1..later].iter().any(|step| matches!(step, Step::Renew { .. }));
         prop_assume!(!renewed);
         for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {

@@ -1,5 +1,5 @@
-//! Captures, and the graphs that they record. A launch runs the work of a graph in the recorded
-//! order, on the one stream of the launch. Allocations in a graph are not modelled.
+//! Captures, and the graphs that they record. The launch of a graph runs its work in the recorded
+//! order, on one stream. Allocations in a graph are not modelled.
 
 use super::prelude::*;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::state::user_object::{Kept, UserObject};
 
 /// Flag that uploads a graph when it is instantiated.
 const UPLOAD: u64 = 2;
-/// Flags of an executable graph: free memory at the launch, upload, launches by a device, and
-/// priorities of nodes. They have no effect on graphs of copies, fills and callbacks.
+/// Valid flags of an executable graph: free memory at launch, upload, launch from a device, node
+/// priorities. They have no effect on graphs of copies, fills and callbacks.
 const INSTANTIATE_FLAGS: u64 = 1 | UPLOAD | 4 | 8;
 
 impl Call<'_> {
@@ -110,8 +110,7 @@ impl Call<'_> {
         if edges.is_null() || status.get()? != CUstreamCaptureStatus::ACTIVE {
             return Ok(());
         }
-        // Edge data belongs to dependencies, so a caller of edge data must also request the
-        // dependencies: measured.
+        // A caller that requests edge data must also request the dependencies (measured).
         dependencies.require()?;
         edges.write(std::ptr::null())
     }
@@ -133,8 +132,8 @@ impl Call<'_> {
         let wanted = mode.get()?;
         let modes = &mut self.state.captures.modes;
         let before = match wanted {
-            // The initial mode of threads is not stored, so that the map does not grow with the
-            // number of threads.
+            // The initial mode is not stored, so that the map does not grow with the number of
+            // threads.
             Mode::GLOBAL => modes.remove(&this_thread()),
             Mode::THREAD_LOCAL | Mode::RELAXED => modes.insert(this_thread(), wanted),
             _ => return Err(INVALID_VALUE),
@@ -146,7 +145,7 @@ impl Call<'_> {
         &mut self,
         (executable, graph, flags): args::cuGraphInstantiateWithFlags,
     ) -> Outcome {
-        // An upload needs a stream. Only `cuGraphInstantiateWithParams` takes a stream: measured.
+        // An upload needs a stream. Only `cuGraphInstantiateWithParams` takes a stream (measured).
         fail_if(flags & UPLOAD != 0, INVALID_VALUE)?;
         self.instantiate(executable, graph, flags)
     }
@@ -268,8 +267,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Makes a graph keep a user object alive. The graph of an active capture is accepted too:
-    /// measured.
+    /// Makes a graph keep a user object alive. The graph of an active capture is accepted too
+    /// (measured).
     pub(crate) fn cuGraphRetainUserObject(
         &mut self,
         (graph, object, count, flags): args::cuGraphRetainUserObject,
@@ -284,7 +283,7 @@ impl Call<'_> {
         if moves { self.cuUserObjectRelease((object, count)) } else { Ok(()) }
     }
 
-    /// Calls the functions of user objects that ended, without holding the lock.
+    /// Calls the destructors of user objects that ended, without holding the lock.
     pub(crate) fn end_user_objects(&mut self) {
         for end in self.state.captures.due.take() {
             self.order_host_after(end.clock.as_deref());
@@ -305,7 +304,7 @@ impl Call<'_> {
         }
     }
 
-    /// Resets a high-water mark. The mark is always zero, and can only be set to zero.
+    /// Resets a high-water mark. The mark is always 0, and 0 is the only valid value.
     pub(crate) fn cuDeviceSetGraphMemAttribute(
         &mut self,
         (device, attribute, value): args::cuDeviceSetGraphMemAttribute,
@@ -355,7 +354,7 @@ impl Call<'_> {
                 state.streams.at(member.stream).is_some_and(|stream| stream.is_blocking())
             });
             if capture.context == context && blocking {
-                // Only these queries do not invalidate the capture: measured.
+                // Only these queries leave the capture valid (measured).
                 let queries = ["cuStreamIsCapturing", "cuStreamGetCaptureInfo"];
                 capture.invalidated |= !queries.iter().any(|name| self.symbol.starts_with(name));
                 any = true;
@@ -393,7 +392,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_CAPTURED_EVENT)
     }
 
-    /// Lets a stream wait for an event if the stream, the event's stream, or both are recording.
+    /// Makes a stream wait for an event. The stream, the event's stream, or both are recording.
     pub(crate) fn wait_recorded(&mut self, stream: u32, event: Option<Captured>) -> Outcome {
         let captures = &mut self.state.captures;
         let position = |is: &dyn Fn(&Capture) -> bool| captures.active.iter().position(is);

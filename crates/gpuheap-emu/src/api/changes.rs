@@ -1,5 +1,5 @@
-//! Changes to device memory that the driver does not see. Allocators of the program hand out blocks
-//! of a larger allocation, and kernels that are not run would have written memory.
+//! Changes to device memory that the driver does not see: the program's allocators reuse blocks of
+//! an allocation, and kernels that are not run would have written memory.
 
 use crate::Kernels;
 use crate::api::work::KEPT;
@@ -15,15 +15,15 @@ impl Call<'_> {
         }
     }
 
-    /// Records a copy or a fill, if kernels are not run.
+    /// If kernels are not run, records the range of a copy or a fill.
     pub(super) fn note_written(&mut self, address: u64, bytes: u64) {
         if self.state.options.kernels == Kernels::NoOp {
             self.state.changes.note_written(address, bytes);
         }
     }
 
-    /// Forgets the content of a range, unless one copy or fill wrote all of the range after the
-    /// last launch.
+    /// Forgets the content of a range, unless one copy or fill has written the whole range since
+    /// the last launch.
     pub(crate) fn change(&mut self, address: u64, bytes: u64) {
         if !self.state.changes.is_written(address, address.saturating_add(bytes)) {
             self.forget(address, bytes);
@@ -43,8 +43,8 @@ impl Call<'_> {
         }
     }
 
-    /// Writes a repeated value that a kernel would have written, if kernels are not run. The value
-    /// is as long as an element.
+    /// If kernels are not run, writes a repeated value that a kernel would have written. `value`
+    /// has the size of an element.
     pub(crate) fn fill_by_kernel(&mut self, address: u64, bytes: u64, value: &[u8]) {
         if bytes > KEPT || self.state.options.kernels != Kernels::NoOp {
             return;
@@ -55,7 +55,7 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets the content of a device address range, where the range has memory.
+    /// Forgets the content of the parts of a device address range that have memory.
     fn forget(&mut self, address: u64, bytes: u64) {
         if self.state.pages.is_empty() {
             return;

@@ -5,16 +5,16 @@ use crate::state::context::Context;
 use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
 
-/// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory that
-/// is kept, core dumps, synchronous copies.
+/// Valid flags of a context: way of waiting (0, 1, 2, 4), mapped host memory, kept local memory,
+/// core dumps, synchronous copies.
 const CONTEXT_FLAGS: c_uint = 0xff;
-/// Lowest and highest priority of streams, as on the H200.
+/// Lowest and highest priority of streams, as on an H200.
 pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
-/// `CU_CTX_MAP_HOST`. Every context has it: measured.
+/// `CU_CTX_MAP_HOST`. Every context has it (measured).
 const MAP_HOST: c_uint = 8;
 /// Version that `cuCtxGetApiVersion` writes under driver 580.
 const API_VERSION: c_uint = 3020;
-/// Limits that the driver knows: `CU_LIMIT_STACK_SIZE` and the limits after it.
+/// Limits known to the driver: `CU_LIMIT_STACK_SIZE` and the limits after it.
 const LIMITS: std::ops::Range<c_int> = 0..7;
 /// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which newer devices lack.
 const UNSUPPORTED_LIMIT: c_int = 3;
@@ -198,7 +198,7 @@ impl Call<'_> {
         self.initialised()?;
         let handle = Some(context.0).filter(|_| !context.is_null()).or(self.current_handle());
         let handle = handle.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        // A primary context that was reset still has its device: measured.
+        // A primary context that was reset still has its device (measured).
         let primary = |device: &Device| device.primary.handle == Some(handle);
         let found = match self.state.devices.iter().position(primary) {
             Some(found) => found,
@@ -352,7 +352,7 @@ impl Call<'_> {
         self.host_waits_for_context(context);
     }
 
-    /// Returns the error that every call in a lost context returns.
+    /// Returns the error of a lost context. Every call in the context returns it.
     pub(crate) fn alive(&self, context: u32) -> Outcome {
         self.state.contexts.at(context).and_then(|context| context.error).map_or(Ok(()), Err)
     }

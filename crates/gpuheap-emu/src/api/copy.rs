@@ -15,7 +15,7 @@ pub(super) struct Shape {
     pub(super) height: u64,
 }
 
-/// Defines copies of a row between two kinds of memory: at once, and on a stream.
+/// Defines one-dimensional copies between two kinds of memory, synchronous and on a stream.
 macro_rules! copies {
     ($($at_once:ident $in_order:ident: $target:expr, $source:expr;)*) => {
         impl Call<'_> {$(
@@ -239,8 +239,8 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Returns whether copies and fills wrote all that a copy from device memory reads. If kernels
-    /// are not run, other bytes have no known content.
+    /// Returns whether copies and fills wrote all bytes that a copy from device memory reads. If
+    /// kernels are not run, the content of other bytes is unknown.
     fn is_written(&self, stream: u32, source: Side, shape: Shape) -> bool {
         let pages = &self.state.pages;
         (0..shape.height).all(|row| {
@@ -250,8 +250,8 @@ impl Call<'_> {
         })
     }
 
-    /// Checks that the bytes of one side are in the kind of memory that the caller states. Also
-    /// finds the kind: device memory, or host memory that is pinned, managed or pageable.
+    /// Checks that one side of a copy is in the kind of memory that the caller states. Also
+    /// determines the kind: device memory, or host memory that is pinned, managed or pageable.
     pub(super) fn check_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
         fail_if(side.address == 0, INVALID_VALUE)?;
         let span = span(side.pitch, shape).filter(|span| side.address.checked_add(*span).is_some());
@@ -285,7 +285,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns one side (source or target) of a copy of rectangles.
+/// Returns one side (source or target) of a two-dimensional copy.
 fn side(
     kind: CUmemorytype,
     (host, device): (u64, u64),

@@ -165,8 +165,8 @@ fn bus_id(number: CUdevice) -> String {
 }
 
 /// Device attributes of an H200 under driver 580, from number 1 on, all measured.
-/// [`device_attribute`] takes some attributes from the profile instead. All profiles share the
-/// other attributes, because figures of other devices are missing.
+/// [`device_attribute`] takes some attributes from the profile instead. The others are the same in
+/// all profiles, because other devices were not measured.
 #[rustfmt::skip]
 const H200: [c_int; 147] = [
     1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32,
@@ -216,8 +216,8 @@ fn device_attribute(
         A::HOST_NUMA_MEMORY_POOLS_SUPPORTED | A::HOST_MEMORY_POOLS_SUPPORTED => {
             c_int::from(profile.pools && !profile.wsl2)
         }
-        // Not emulated: pageable memory in place, sharing with other processes, RDMA, physical
-        // memory of the host.
+        // Not emulated: direct access to pageable memory, sharing with other processes, RDMA, and
+        // host memory from `cuMemCreate`.
         A::PAGEABLE_MEMORY_ACCESS
         | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | A::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
@@ -229,7 +229,7 @@ fn device_attribute(
     })
 }
 
-/// Writes a string, cut to `length` bytes including the final zero.
+/// Writes a string, truncated to `length` bytes including the null.
 fn write_text(place: Out<c_char>, text: &str, length: i32) -> Outcome {
     let Ok(length @ 1..) = usize::try_from(length) else {
         return Err(INVALID_VALUE);

@@ -39,7 +39,7 @@ impl Call<'_> {
             return Ok(());
         }
         let clock = self.clock_of_event(index);
-        // The record is set first, because the work that marks it may be done at once.
+        // Sets the record first, because the work that marks it may run at once.
         let op = OpRef { stream: index, id: self.state.next_op };
         if let Some(found) = self.state.events.get_mut(event.0) {
             found.recorded = Some(Record { op, time: None, clock });
@@ -102,8 +102,8 @@ impl Call<'_> {
         milliseconds.write((nanoseconds / 1e6) as f32)
     }
 
-    /// Returns an event. The event determines the context, so a current context is not needed:
-    /// measured.
+    /// Returns an event. The event determines the context, so a current context is not needed
+    /// (measured).
     pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
         self.initialised()?;
         let found = self.state.events.get(event.0).ok_or_else(|| self.stale_handle())?;

@@ -5,8 +5,8 @@ use crate::api::copy::Shape;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::stream::{FillWork, Work};
 
-/// Defines the four fills with a value of one size: a row or a rectangle, at once or on a stream.
-/// The closure returns the value repeated to four bytes.
+/// Defines the four fills with a value of one size: a row or a rectangle, synchronous or on a
+/// stream. The closure returns the value repeated to four bytes.
 macro_rules! fills {
     ($($row:ident $row_async:ident $plane:ident $plane_async:ident: $pattern:expr;)*) => {
         impl Call<'_> {$(
@@ -58,7 +58,7 @@ impl Call<'_> {
         self.cuMemsetD32Async((pointer, value, 1, stream))
     }
 
-    /// Fills a rectangle of elements of `size` bytes. The forms without a stream wait only if the
+    /// Fills a rectangle of elements of `size` bytes. The calls without a stream wait only if the
     /// target is host memory.
     fn fill(
         &mut self,

@@ -5,8 +5,8 @@ use super::prelude::*;
 use crate::state::module::Function;
 
 /// Architectures for which binaries are commonly compiled, such as PyTorch's wheels. Kernel
-/// libraries have plans for these architectures only. CUB has no plan for 8.9: devices of 8.9 run
-/// the code for 8.6.
+/// libraries have plans for these architectures only. CUB has no plan for 8.9: such devices run the
+/// code for 8.6.
 const ARCHITECTURES: [c_int; 6] = [75, 80, 86, 90, 100, 120];
 /// Number of registers of a thread.
 const REGISTERS: c_int = 32;
@@ -18,11 +18,11 @@ const SHARED_BYTES: c_int = 48 << 10;
 const BLOCKS: c_int = 32;
 /// Shared memory of a multiprocessor on an H200, bytes.
 const SHARED_BYTES_OF_MULTIPROCESSOR: usize = 228 << 10;
-/// Shared memory that the device keeps for itself in each block, bytes.
+/// Shared memory that the device reserves in each block, bytes.
 const SHARED_BYTES_KEPT: usize = 1 << 10;
-/// Size of the largest cluster that every device with clusters can launch, blocks.
+/// Largest cluster that every device with clusters can launch, blocks.
 const CLUSTER: c_int = 8;
-/// Size of the description of a tensor, bytes.
+/// Size of a `CUtensorMap`, bytes.
 const TENSOR_MAP: usize = 128;
 
 impl Call<'_> {

@@ -33,7 +33,7 @@ impl Call<'_> {
         write_text(text, error.driver_text())
     }
 
-    /// Refuses the lookup: an emulator within a process has no C symbols.
+    /// Fails: an emulator within a process exports no C symbols.
     pub(crate) fn cuGetProcAddress(
         &mut self,
         (symbol, function, version, _flags): args::cuGetProcAddress,
@@ -44,7 +44,8 @@ impl Call<'_> {
         Err(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// Refuses the lookup of an entry point, and writes the reason.
+    /// Finds no entry point: writes a null address, and the reason as the status. Fails if `status`
+    /// is null.
     pub(crate) fn cuGetProcAddress_v2(
         &mut self,
         (symbol, function, version, flags, status): args::cuGetProcAddress_v2,

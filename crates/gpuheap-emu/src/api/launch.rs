@@ -9,7 +9,7 @@ use crate::state::stream::{KernelWork, Work};
 
 /// Maximum number of threads in a block.
 const BLOCK_THREADS: u32 = 1024;
-/// Keys in the list of a launch's extra options. Any other value ends the list.
+/// Keys in the list of a launch's extra options. Any other key ends the list.
 const LAUNCH_PARAM_BUFFER_POINTER: u64 = 1;
 const LAUNCH_PARAM_BUFFER_SIZE: u64 = 2;
 
@@ -81,14 +81,14 @@ impl Call<'_> {
 
     fn launch_own(&mut self, kernel: Kernel, stream: u32, launch: &Launch) -> Outcome {
         fail_if(!launch.extra.is_null(), CUresult::ERROR_NOT_SUPPORTED)?;
-        // Every kernel of gpuheap requires this block. Further dimensions of the grid would repeat
-        // all the work.
+        // Every kernel of gpuheap requires this block size. Further dimensions of the grid would
+        // repeat all work.
         let [grid_x, grid_y, grid_z] = launch.grid;
         fail_if(
             grid_x == 0 || [grid_y, grid_z] != [1, 1] || launch.block != [BLOCK, 1, 1],
             INVALID_VALUE,
         )?;
-        // SAFETY: the one parameter of each of gpuheap's kernels is an array of words.
+        // SAFETY: each of gpuheap's kernels has one parameter, an array of words.
         let parameter = unsafe { launch.parameters.follow()?.cast::<u64>() };
         let words: Vec<u64> =
             (0..kernel.words()).map(|i| parameter.at(i).get()).collect::<Outcome<_>>()?;
@@ -99,8 +99,8 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Queues a kernel that is not run. `parameters` contains the sizes of the kernel's parameters,
-    /// if known.
+    /// Enqueues a kernel that is not run. `parameters` contains the sizes of the kernel's
+    /// parameters, if known.
     fn launch_nothing(&mut self, stream: u32, launch: &Launch, parameters: &[u32]) -> Outcome {
         let threads = launch.block.iter().try_fold(1_u32, |all, threads| all.checked_mul(*threads));
         let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
@@ -178,7 +178,7 @@ impl Launch {
     }
 }
 
-/// Memory that the kernels of a stream see.
+/// Memory accesses of a kernel on a stream.
 struct Seen<'c, 'e> {
     call: &'c mut Call<'e>,
     stream: u32,

@@ -1,4 +1,4 @@
-//! Managed memory: real memory of this process that device and host share.
+//! Managed memory: real memory of this process, shared by device and host.
 
 use super::prelude::*;
 use crate::api::pinned::page_bytes;
@@ -7,7 +7,7 @@ use crate::state::host;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
 
-/// Flags that managed memory may be allocated with. `CU_MEM_ATTACH_SINGLE` can only be set later.
+/// Valid flags to allocate managed memory. `CU_MEM_ATTACH_SINGLE` can only be set later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
 /// `CU_DEVICE_INVALID`: the location of a range whose location was never set.
 const NO_LOCATION: c_int = -2;
@@ -45,7 +45,7 @@ impl Call<'_> {
         let device = self.device_of(context);
         let address = self.map_managed(bytes as u64)?;
         let mapped = page_bytes(bytes as u64);
-        // Without concurrent access, all managed memory is on the device whenever the device works.
+        // Without concurrent access, all managed memory is on the device while the device works.
         let charged = if self.is_concurrent(device) { 0 } else { mapped };
         if !self.charge(device, Owner::Managed, charged) {
             self.note_request(device, bytes as u64, pointer.address());
@@ -55,7 +55,7 @@ impl Call<'_> {
         let kind = Kind::Managed { mapped: mapped as usize, charged };
         self.insert(address, bytes as u64, kind, context, device);
         if let Some(made) = self.state.space.get_mut(address) {
-            // Managed memory has this flag from the start: measured.
+            // Managed memory has this flag from the start (measured).
             made.sync_memops = true;
         }
         self.host_wrote(address, bytes as u64);
@@ -84,9 +84,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Prefetches each range as `cuMemPrefetchAsync` does. If a range is wrong, the ranges before
-    /// it are still prefetched. A group of ranges ends where the next group begins. If group `n +
-    /// 1` does not begin after group `n`, group `n + 1` has no ranges. Measured.
+    /// Prefetches each range like `cuMemPrefetchAsync`. If a range is wrong, the ranges before it
+    /// are still prefetched. A group of ranges ends where the next group begins. If a group does
+    /// not begin after the group before it, it and all later groups have no ranges.
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
         (pointers, sizes, count, locations, firsts, locations_count, flags, stream): args::cuMemPrefetchBatchAsync,
@@ -106,7 +106,7 @@ impl Call<'_> {
                 code => code,
             })?;
             fail_if(first >= count, INVALID_VALUE)?;
-            // A batch keeps the id of a host location as the caller gave it: measured.
+            // A batch keeps the id of a host location as the caller gave it (measured).
             let id = locations.at(group).get()?.id;
             groups.push((first, CUmemLocation { id, ..place }));
         }
@@ -225,7 +225,7 @@ impl Call<'_> {
         let nothing = Advice::default();
         let found = self.state.space.get(base).ok_or(INVALID_VALUE)?;
         let kept = found.advice.as_deref().unwrap_or(&nothing);
-        // SAFETY: the caller passes a pointer to `data_bytes` bytes: an `int` or several.
+        // SAFETY: the caller passes a pointer to `data_bytes` bytes: one or more `int`.
         let data = unsafe { data.cast::<c_int>() };
         let one =
             |value: c_int| if data_bytes == 4 { data.write(value) } else { Err(INVALID_VALUE) };
@@ -265,8 +265,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Accepts an attachment of managed memory to a stream and does nothing. The checks find
-    /// unordered uses with any attachment. Pageable memory belongs to no device, so the call
+    /// Accepts an attachment of managed memory to a stream, and does nothing. The checks find
+    /// unordered uses whatever the attachment. Pageable memory belongs to no device, so the call
     /// refuses it.
     pub(crate) fn cuStreamAttachMemAsync(
         &mut self,
@@ -328,13 +328,13 @@ impl Call<'_> {
     }
 }
 
-/// Location of the host, any node, as the range attributes show it: measured.
+/// Location of the host, any node, as range attributes show it (measured).
 const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -1 };
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };
 
-/// Returns a location as the ordinal that the first forms of advice and prefetch use. A NUMA node
-/// of the host becomes the ordinal of the host.
+/// Returns a location as the ordinal for `cuMemAdvise` and `cuMemPrefetchAsync`. A NUMA node of the
+/// host becomes the ordinal of the host.
 fn device_of(location: CUmemLocation) -> CUdevice {
     if location.kind == CUmemLocationType::DEVICE { location.id } else { CU_DEVICE_CPU }
 }

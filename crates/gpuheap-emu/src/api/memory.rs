@@ -9,9 +9,9 @@ use crate::state::physical::PAGE;
 use crate::state::slots::GRANULE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 
-/// Multiple to which the size of small allocations is rounded up, bytes.
+/// Sizes of small allocations are rounded up to a multiple of this number, bytes.
 const ALIGN: u64 = 512;
-/// Largest allocation that shares a granule, bytes. Larger allocations do not share granules.
+/// Largest allocation that shares a granule, bytes.
 const SMALL: u64 = 1 << 20;
 /// Alignment of the rows of pitched memory, bytes.
 const PITCH: u64 = 512;
@@ -62,7 +62,7 @@ impl Call<'_> {
     }
 
     /// Frees plain device memory. The pointer determines the context, so a current context is not
-    /// needed: measured.
+    /// needed (measured).
     pub(crate) fn cuMemFree_v2(&mut self, pointer: CUdeviceptr) -> Outcome {
         self.initialised()?;
         if pointer == 0 {
@@ -89,7 +89,7 @@ impl Call<'_> {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        // The range of another device's plain memory is found with peer access alone: measured.
+        // The range of another device's plain memory is found with peer access alone (measured).
         let is_mapping = self.state.vmm.find(pointer).is_some();
         fail_if(!is_mapping && !self.reaches(current, pointer), CUresult::ERROR_NOT_FOUND)?;
         base.write_if_wanted(start)?;
@@ -170,7 +170,7 @@ impl Call<'_> {
     /// Returns the bytes of an allocation that count as managed memory.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            // Managed memory that the device holds counts as memory in use instead.
+            // Managed memory on the device counts as memory in use instead.
             Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,
@@ -217,7 +217,7 @@ impl Call<'_> {
         self.state.devices[device].release(owner, bytes, calls);
     }
 
-    /// Ends an allocation once the work that may use it is done.
+    /// Waits for the work that may use an allocation, then frees the allocation.
     pub(crate) fn free_after_work(&mut self, address: u64) -> Outcome {
         let Some(found) = self.state.space.get(address) else { return Ok(()) };
         let (context, on_host, mut device) = (found.context, found.kind.is_host(), found.device);
@@ -233,7 +233,7 @@ impl Call<'_> {
             }
             self.wait_for_device(device);
         }
-        // During the wait, a callback may have let another thread free the allocation.
+        // During the wait, another thread may have freed the allocation.
         if self.state.space.get(address).is_some_and(|found| found.freed.is_none()) {
             self.free_now(address);
         }
@@ -256,7 +256,7 @@ impl Call<'_> {
         }
     }
 
-    /// Ends an allocation whose last use is done. The allocation may also be pinned or managed.
+    /// Frees an allocation after its last use. The allocation may also be pinned or managed.
     pub(crate) fn free_now(&mut self, address: u64) {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.note_removed(&gone);
@@ -315,7 +315,7 @@ impl Call<'_> {
             .state
             .space
             .iter()
-            // If a free is queued on a stream of another context, that free ends the memory.
+            // If a free is queued on a stream of another context, that free releases the memory.
             .filter(|(_, found)| found.context == context && found.freed.is_none())
             .map(|(address, found)| (address, matches!(found.kind, Kind::Pool { .. })))
             .collect();
@@ -329,8 +329,8 @@ impl Call<'_> {
                 self.free_now(address);
             }
         }
-        // Pool memory stays without a context, because a new context may get the index of the ended
-        // context. This includes pool memory whose free is queued.
+        // Removes the context of remaining pool memory, even if a free is queued: a new context may
+        // get the same index.
         for found in self.state.space.iter_mut() {
             if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
                 found.context = NO_CONTEXT;

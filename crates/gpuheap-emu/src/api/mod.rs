@@ -36,7 +36,7 @@ mod prelude {
     pub(super) use crate::{INVALID_VALUE, In, Out, Outcome, fail_if};
 }
 
-/// Defines functions that do the same as another function with the same arguments.
+/// Defines functions that equal another function.
 macro_rules! aliases {
     ($($alias:ident = $function:ident;)*) => {
         impl Call<'_> {$(
@@ -66,7 +66,7 @@ macro_rules! refusals {
     };
 }
 
-// An emulated device is memory of its own process and cannot be moved.
+// An emulated device is memory of its own process, so it cannot be checkpointed.
 refusals! {
     cuCheckpointProcessLock cuCheckpointProcessCheckpoint cuCheckpointProcessRestore
     cuCheckpointProcessUnlock

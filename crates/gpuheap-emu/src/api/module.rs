@@ -1,5 +1,5 @@
 //! Modules and libraries of kernels. gpuheap's own modules are recognised by their text. Any other
-//! module is refused, or loaded with launches that do nothing.
+//! module is refused, or its launches do nothing.
 
 use super::prelude::*;
 use rustc_hash::FxHashMap;
@@ -131,8 +131,8 @@ impl Call<'_> {
         module.write(CUmodule(found.module))
     }
 
-    /// Refuses the call if the emulator refuses kernels other than gpuheap's. The figures that the
-    /// call returns would be invented.
+    /// Fails if the emulator refuses kernels other than gpuheap's. The figures that the call
+    /// returns would be invented.
     pub(crate) fn kernels_are_no_ops(&self) -> Outcome {
         fail_if(self.state.options.kernels == Kernels::Own, CUresult::ERROR_NOT_SUPPORTED)
     }

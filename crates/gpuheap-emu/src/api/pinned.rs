@@ -8,10 +8,9 @@ use crate::state::space::Kind;
 /// Flags of `cuMemHostAlloc`.
 const PINNED_FLAGS: c_uint =
     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-/// Flags of `cuMemHostRegister`: portable, mapped, input and output memory, read-only.
+/// Valid flags of `cuMemHostRegister`: portable, mapped, I/O memory, read-only.
 const REGISTER_FLAGS: c_uint = 0xf;
-/// `CU_MEMHOSTREGISTER_IOMEMORY`. It is refused, because it needs memory of another kind of device,
-/// which the emulator does not have.
+/// `CU_MEMHOSTREGISTER_IOMEMORY`. It is refused, because the emulator has no I/O devices.
 const REGISTER_IO_MEMORY: c_uint = 4;
 /// Size of the host's pages, bytes.
 const HOST_PAGE: u64 = 4096;
@@ -34,8 +33,7 @@ impl Call<'_> {
         if bytes == 0 {
             return pointer.write(std::ptr::null_mut());
         }
-        // All pinned memory is mapped and portable, because every 64-bit system has one address
-        // space.
+        // All pinned memory is mapped and portable, because 64-bit systems have unified addressing.
         let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
         let address = self.map_host(context, bytes as u64)?;
         let kind = Kind::Pinned { mapped: page_bytes(bytes as u64) as usize, flags };
@@ -44,8 +42,8 @@ impl Call<'_> {
         pointer.write(std::ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    /// Frees pinned memory. The pointer determines the context, so a current context is not needed:
-    /// measured.
+    /// Frees pinned memory. The pointer determines the context, so a current context is not needed
+    /// (measured).
     pub(crate) fn cuMemFreeHost(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         if pointer.is_null() {
@@ -100,7 +98,7 @@ impl Call<'_> {
     }
 
     /// Unregisters host memory. The pointer determines the context, so a current context is not
-    /// needed: measured.
+    /// needed (measured).
     pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         let address = pointer.address();

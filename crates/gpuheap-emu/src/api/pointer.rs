@@ -4,10 +4,10 @@ use super::prelude::*;
 use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
 
-/// Value of the attribute `DEVICE_ORDINAL` for memory of no device: measured.
+/// Value of the attribute `DEVICE_ORDINAL` for memory of no device (measured).
 const NO_DEVICE: c_int = -2;
 
-/// Value of an attribute, in the type in which the call writes it.
+/// Value of an attribute, in the type that the call writes.
 #[derive(Clone, Copy)]
 enum Value {
     Int(c_int),
@@ -94,8 +94,8 @@ impl Call<'_> {
             Some(pool) => matches!(pool.memory, PoolMemory::Host(_)),
             None => matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. }),
         };
-        // A device sees memory of a host pool at an address only after the pool granted access to
-        // the device: measured.
+        // Memory of a host pool has a device address only after the pool granted access to a device
+        // (measured).
         let given = |(_, flags): &(i32, i32)| *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
         let unseen = host && pool.is_some_and(|pool| !pool.access.iter().any(given));
         Ok(Some(match attribute {
@@ -104,7 +104,7 @@ impl Call<'_> {
                 let kind = if host { CUmemorytype::HOST } else { CUmemorytype::DEVICE };
                 Value::Int(kind.0)
             }
-            // Only this attribute needs a current context: measured.
+            // This attribute alone needs a current context (measured).
             A::DEVICE_POINTER => {
                 let current = self.current()?;
                 if unseen || !self.reaches(current, pointer) {
@@ -164,12 +164,12 @@ impl Call<'_> {
     }
 
     /// Finds the allocation or mapping at an address. The allocation determines the context, so a
-    /// current context is not needed: measured.
+    /// current context is not needed (measured).
     fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
         let Some((base, allocation)) = found else { return Ok(None) };
         self.alive(allocation.context)?;
-        // Pool memory belongs to the device and so has no context: measured.
+        // Pool memory belongs to the device and so has no context (measured).
         let context = match self.state.contexts.at(allocation.context) {
             Some(_) if !matches!(allocation.kind, Kind::Pool { .. }) => {
                 CUcontext(self.state.contexts.handle(allocation.context))
@@ -189,7 +189,7 @@ impl Call<'_> {
         if allocation.kind == Kind::Reserved {
             let Some((start, mapping)) = self.state.vmm.find(pointer) else { return Ok(None) };
             (found.base, found.bytes, found.device) = (start, mapping.bytes, mapping.device);
-            // The access of the current context's device: measured.
+            // Reports the access of the current context's device (measured).
             let device = self.current().map_or(mapping.device, |current| self.device_of(current));
             found.access = mapping.access[device];
         }

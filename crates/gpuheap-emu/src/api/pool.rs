@@ -47,7 +47,7 @@ impl Call<'_> {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, AccessKind::Free);
                 // The record must be complete before the work is queued. If the work runs at once,
-                // another thread may get the lock.
+                // another thread may take the lock.
                 let op = OpRef { stream, id: self.state.next_op };
                 let done = self.can_run_now();
                 if let Some(found) = self.state.space.get_mut(pointer) {
@@ -61,14 +61,14 @@ impl Call<'_> {
                 self.enqueue(stream, Work::FreePool(pointer), &[]);
                 Ok(())
             }
-            // If the memory is plain, the free waits here for the stream's work.
+            // A free of plain memory waits here for the stream's work.
             Some((Kind::Small { .. } | Kind::Large { .. }, _, None)) => {
                 if let Some(op) = self.state.last_op(stream) {
                     self.complete(op);
                 }
                 self.cuMemFree_v2(pointer)
             }
-            // Managed memory is not freed: measured.
+            // Managed memory is not freed (measured).
             Some((Kind::Managed { .. }, ..)) => {
                 self.find_bad_free(pointer);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
@@ -84,7 +84,7 @@ impl Call<'_> {
         pool.require()?;
         let asked = properties.get()?;
         let (device, memory) = self.memory_of_new_pool(&asked)?;
-        // The limit is rounded up to whole chunks: measured.
+        // The limit is rounded up to whole chunks (measured).
         let max_bytes = (asked.max_size as u64).checked_next_multiple_of(CHUNK);
         let max_bytes = max_bytes.filter(|bytes| *bytes <= MAX_POOL_BYTES);
         let max_bytes = max_bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -125,7 +125,7 @@ impl Call<'_> {
         // to a `u64` for the other attributes.
         let (flag, number) = unsafe { (value.cast::<c_int>(), value.cast::<u64>()) };
         let flag = || flag.get().map(|value| value != 0);
-        // A high-water mark accepts only 0. It is then reset to the current value.
+        // A high-water mark accepts only 0, which resets the mark to the current value.
         let back = || match number.get()? {
             0 => Ok(()),
             _ => Err(INVALID_VALUE),
@@ -194,8 +194,7 @@ impl Call<'_> {
         self.pool_emptied(pool);
     }
 
-    /// Returns the memory of a destroyed pool to the device after the pool's last allocation was
-    /// freed.
+    /// If a destroyed pool has no allocations left, returns its memory to the device.
     pub(crate) fn pool_emptied(&mut self, pool: usize) {
         let Some(found) = self.state.pools.get(pool) else { return };
         if found.destroyed && found.live == 0 {
@@ -308,7 +307,7 @@ impl Call<'_> {
         pointer.write(address)
     }
 
-    /// Takes a place in a pool. Tries memory of the pool, then new memory of the device, then
+    /// Finds a place in a pool. Tries memory of the pool, then new memory of the device, then
     /// memory that another stream's queued free will release.
     fn place_in(&mut self, pool: usize, bytes: u64, stream: u32) -> Option<(u64, Option<OpRef>)> {
         let state = &mut *self.state;
@@ -319,7 +318,7 @@ impl Call<'_> {
         let (device, bound) = (found.device, found.max_bytes);
         let of_device = found.is_of_device();
         // If the device has no whole chunk left, the pool takes half a chunk, then a quarter, and
-        // so on: measured.
+        // so on (measured).
         for unit in std::iter::successors(Some(CHUNK), |unit| Some(unit / 2)) {
             if unit < GRANULE {
                 break;

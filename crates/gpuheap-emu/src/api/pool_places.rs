@@ -70,7 +70,7 @@ impl Call<'_> {
         if has { Ok(()) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
     }
 
-    /// Returns whether a pool gives out managed memory.
+    /// Returns whether a pool hands out managed memory.
     pub(crate) fn is_pool_managed(&self, pool: usize) -> bool {
         let found = self.state.pools.get(pool);
         found.is_some_and(|pool| matches!(pool.memory, PoolMemory::Managed(_)))
@@ -170,7 +170,7 @@ impl Call<'_> {
             )?;
             changed.push((location.id, flags));
         }
-        // A wrong description changes nothing: measured.
+        // A wrong description changes nothing (measured).
         let found = self.pool(pool)?;
         found.host_access = host_access;
         for (device, flags) in changed {

@@ -20,7 +20,6 @@ impl Call<'_> {
         stream.require()?;
         fail_if(flags & !CU_STREAM_NON_BLOCKING != 0, INVALID_VALUE)?;
         let id = self.state.fresh_id();
-        // A priority outside the range is moved to its nearest end.
         let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
         let made = Stream::new(context, StreamKind::Created, flags, priority, id);
         let handle = self.state.streams.insert(made);
@@ -117,8 +116,8 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamGetId(&mut self, (stream, id): args::cuStreamGetId) -> Outcome {
         let index = self.stream(stream)?;
-        // This call invalidates a capture, but cuStreamGetCtx does not: seen on an H200, driver
-        // 580.
+        // This call invalidates a capture, but `cuStreamGetCtx` does not: measured on an H200,
+        // driver 580.
         self.refuse_while_recording(index)?;
         let found = self.stream_state(stream)?.id;
         id.write(found)
@@ -166,7 +165,7 @@ impl Call<'_> {
     }
 
     /// Returns the index of a stream. A default stream belongs to the current context. Any other
-    /// stream determines its context, so a current context is not needed: measured.
+    /// stream determines its context, so a current context is not needed (measured).
     pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
         if self.is_default(stream) {
             return self.default_stream(stream);

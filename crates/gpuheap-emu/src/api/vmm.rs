@@ -98,7 +98,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Maps all memory of a handle. Mapping a part is refused, as on the H200.
+    /// Maps all memory of a handle. A part cannot be mapped, as on an H200.
     pub(crate) fn cuMemMap(
         &mut self,
         (pointer, bytes, offset, handle, flags): args::cuMemMap,
@@ -130,7 +130,7 @@ impl Call<'_> {
     }
 
     /// Unmaps the mappings in a range. The range must not cut through a mapping. A range without
-    /// mappings is not an error: measured.
+    /// mappings is not an error (measured).
     pub(crate) fn cuMemUnmap(&mut self, (pointer, bytes): args::cuMemUnmap) -> Outcome {
         self.vmm_supported()?;
         let end = pointer.checked_add(bytes as u64).ok_or(INVALID_VALUE)?;
@@ -165,7 +165,7 @@ impl Call<'_> {
                 CUmemLocationType::DEVICE if ACCESS.contains(&flags) => {
                     self.device(location.id).map_err(|_| INVALID_VALUE)?
                 }
-                // The host has no access to a device's memory: measured.
+                // The host has no access to a device's memory (measured).
                 CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => {
                     return Err(CUresult::ERROR_NOT_SUPPORTED);
                 }
@@ -202,15 +202,14 @@ impl Call<'_> {
     ) -> Outcome {
         self.vmm_supported()?;
         let location = properties.get()?.location;
-        // If the location is a device, the driver checks this device. The driver checks no other
-        // property: measured.
+        // The driver checks only the device of a device location (measured).
         if location.kind == CUmemLocationType::DEVICE
             && self.device(location.id).is_ok_and(|device| !device.profile.vmm)
         {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         match option {
-            // On the H200, the minimum and the recommended granularity are equal.
+            // On an H200, the minimum and the recommended granularity are equal.
             0 | 1 => granularity.write(GRANULE as usize),
             _ => Err(INVALID_VALUE),
         }
@@ -226,7 +225,7 @@ impl Call<'_> {
     }
 
     /// Returns the handle of the memory that is mapped at an address, and adds a reference to that
-    /// memory: measured.
+    /// memory (measured).
     pub(crate) fn cuMemRetainAllocationHandle(
         &mut self,
         (handle, address): args::cuMemRetainAllocationHandle,

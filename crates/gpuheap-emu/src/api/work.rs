@@ -6,16 +6,16 @@ use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
 use crate::{Kernels, Schedule};
 
-/// Maximum number of bytes that are copied at a time between device and host.
+/// Maximum number of bytes to copy at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
 /// Largest copy from the host, or fill by a kernel, whose content is kept if kernels are not run,
-/// bytes. Programs read back sizes and indices that they uploaded. If the content of weights and
-/// batches were kept too, the host would need as much memory as the device.
+/// bytes. Programs read back sizes and indices that they uploaded. With the content of weights and
+/// batches, the host would need as much memory as the device.
 pub(super) const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {
-    /// Does a piece of work other than a callback. In a lost context, does only frees and event
+    /// Does one piece of work, except callbacks. In a lost context, does only frees and event
     /// records.
     pub(crate) fn perform(&mut self, op: OpRef, work: Work) {
         let context = self.context_of(op.stream);
@@ -50,7 +50,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns whether work that is queued now is done in the call that queues it.
+    /// Returns whether work that is queued now runs within the same call.
     pub(crate) fn can_run_now(&self) -> bool {
         self.state.pending == 0 && self.state.options.schedule == Schedule::Immediate
     }

@@ -33,8 +33,7 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // This copy covers the whole block: a heap's library copies all parts to the host in
-            // one copy.
+            // A heap's library copies all parts of a block to the host in one copy.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))
@@ -104,10 +103,10 @@ impl Call<'_> {
         self.change_blocks(|blocks| blocks.free(note.address, freed));
     }
 
-    /// Finds memory that is handed out while earlier work may still use it.
+    /// Reports memory that is handed out while earlier work may still use it.
     fn find_unordered_reuse(&mut self, note: &BlockNote, stream: Option<u32>) {
         let Some(stream) = stream else { return };
-        // The heap enqueues nothing here, so the stream's own clock is not changed.
+        // The heap enqueues nothing here, so the stream's clock stays the same.
         let Some(clock) = self.clock_of_new_work(stream) else { return };
         let ranges = self.physical_ranges(note.address, note.room);
         let calls = self.state.calls.total;

@@ -1,5 +1,4 @@
-//! Checks of the memory ranges that a kernel uses. They run at the launch, as the checks of a copy
-//! run at its call.
+//! Checks of the memory ranges that a kernel uses. They run during the launch call.
 
 use gpuheap_driver::CUresult;
 
@@ -15,7 +14,7 @@ use crate::state::access::AccessKind;
 const MOST_RUNS: u64 = 1 << 16;
 
 impl Call<'_> {
-    /// Records the uses of a launch. An error contains the code with which the kernel loses the
+    /// Records the uses of a launch. Fails with the code of the kernel's fault, which loses the
     /// context.
     pub(crate) fn note_kernel(&mut self, stream: u32, kernel: Kernel, words: &[u64]) -> Outcome {
         let mut accesses = Vec::new();
@@ -110,7 +109,7 @@ impl Call<'_> {
         Ok((address, bytes))
     }
 
-    /// Finds a computation with bytes that were never written.
+    /// Reports a computation with bytes that were never written.
     fn find_unwritten_use(&mut self, kernel: Kernel, region: &Region) {
         if region.runs() > MOST_RUNS {
             return;

@@ -28,7 +28,7 @@ impl Call<'_> {
         self.find(FindingKind::CalledFromCallback, text);
     }
 
-    /// Finds a free of a pointer that the called function cannot free.
+    /// Reports a free of a pointer that the called function cannot free.
     pub(crate) fn find_bad_free(&mut self, address: u64) {
         if self.state.checker.is_none() {
             return;
@@ -134,7 +134,7 @@ impl Call<'_> {
         self.find(FindingKind::OutOfBounds, text);
     }
 
-    /// Finds a copy to the host of bytes that were never written.
+    /// Reports a copy to the host of bytes that were never written.
     pub(super) fn find_uninitialised(&mut self, runs: &[(u64, u64)], address: u64, bytes: u64) {
         if let Some((first, end)) = runs.first() {
             let text = format!(

@@ -59,8 +59,8 @@ impl Call<'_> {
     }
 
     /// Begins a host's wait for a stream, a query of a stream, or a stream's wait for an event. On
-    /// the legacy default stream, these calls wait for other streams, as new work does. On another
-    /// stream, they do not wait for the legacy default stream: seen on an H200, driver 580.
+    /// the legacy default stream, these calls wait for other streams, like new work. On another
+    /// stream, they do not wait for the legacy default stream: measured on an H200, driver 580.
     pub(crate) fn begin_wait(&mut self, stream: u32) {
         if self.state.streams.at(stream).is_some_and(|found| found.kind == StreamKind::Legacy) {
             self.begin(stream);
@@ -70,8 +70,8 @@ impl Call<'_> {
     }
 
     /// Returns the clock of an event that is recorded on a stream. An event waits for the legacy
-    /// default stream, as new work does. A wait for the event's stream does not wait for the event:
-    /// seen on an H200, driver 580. So the stream's own clock is not changed.
+    /// default stream, like new work. A wait for the event's stream does not wait for the event:
+    /// measured on an H200, driver 580. So the stream's own clock is not changed.
     pub(crate) fn clock_of_event(&mut self, stream: u32) -> Option<Box<Clock>> {
         self.begin_wait(stream);
         self.clock_of_new_work(stream).map(Box::new)

@@ -21,11 +21,11 @@ pub(crate) struct Side {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Is {
-    /// An address that the device sees, according to the caller.
+    /// A device address, according to the caller.
     Device,
-    /// An address of the host, according to the caller or to a lookup.
+    /// A host address, according to the caller or to a lookup.
     Host,
-    /// An address of either kind. The address itself decides which kind it is.
+    /// An address of either kind. A lookup determines the kind.
     Any,
 }
 

@@ -7,10 +7,9 @@ use rustc_hash::FxHashMap;
 
 use crate::state::stream::OpRef;
 
-/// Size of the chunks in which a pool takes memory from the device, bytes. Measured on the H200.
+/// Size of the chunks in which a pool takes memory from the device, bytes. Measured on an H200.
 pub(crate) const CHUNK: u64 = 32 << 20;
-/// Multiple to which the size of an allocation in a pool is rounded up, bytes. Measured on the
-/// H200.
+/// Sizes in a pool are rounded up to a multiple of this number, bytes. Measured on an H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
 /// Places in a growing range of chunks. A free extent records the queued free that must be done
@@ -181,8 +180,8 @@ impl Arena {
             let spare = self.backed.saturating_sub(keep);
             let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
             let end = place + bytes;
-            // The last chunk that a nearly full device provided may be smaller than other chunks.
-            // Such a chunk ends where no memory is backed.
+            // The last chunk of a nearly full device may be smaller than other chunks. It ends
+            // where the backed memory ends.
             let last = if end == self.end || self.holes.contains_key(&end) {
                 end
             } else {

@@ -32,7 +32,7 @@ struct Range {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
-    /// Size that the heap's user may use, bytes.
+    /// Size that the program may use, bytes.
     pub(crate) bytes: u64,
     /// Size after the heap's rounding, bytes.
     pub(crate) room: u64,

@@ -23,7 +23,7 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
 }
 
 /// `true` for each function that gives a device work, indexed like [`SYMBOLS`]. Copies to the host
-/// do not count: a program that found no memory makes such copies before it tries again.
+/// do not count: a program may make them between a refused request and the next try.
 pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
     const BEGINNINGS: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
     let gives_work = |symbol: &&str| BEGINNINGS.iter().any(|start| symbol.starts_with(start));

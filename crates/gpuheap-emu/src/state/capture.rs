@@ -17,7 +17,7 @@ pub(crate) struct Captures {
     pub(crate) graphs: Handles<Graph>,
     pub(crate) executables: Handles<Graph>,
     pub(crate) objects: Handles<UserObject>,
-    /// Functions to call for user objects that ended.
+    /// Destructors to call for user objects that ended.
     pub(crate) due: Due,
     /// Capture mode of each thread that changed its mode, keyed by thread number.
     pub(crate) modes: FxHashMap<u64, CUstreamCaptureMode>,
@@ -87,8 +87,8 @@ impl Captures {
         self.modes.get(&thread).copied().unwrap_or(CUstreamCaptureMode::GLOBAL)
     }
 
-    /// Invalidates the captures whose mode forbids disturbing calls of `thread`. Returns whether
-    /// there were such captures.
+    /// Invalidates the captures that forbid unsafe calls of `thread`. Returns `true` if there are
+    /// such captures.
     pub(crate) fn break_by(&mut self, thread: u64) -> bool {
         let mode = self.mode(thread);
         if mode == CUstreamCaptureMode::RELAXED {
@@ -124,16 +124,16 @@ impl Capture {
         }
     }
 
-    /// Returns whether a stream that joined the capture has recorded work that no other stream
-    /// waits for.
+    /// Returns whether a stream that joined the capture has recorded work for which no other stream
+    /// waits.
     pub(crate) fn is_unjoined(&self) -> bool {
         self.members.iter().skip(1).any(|member| member.joined < member.work)
     }
 }
 
-/// Returns whether a call invalidates the captures that forbid it. The list contains the calls that
-/// an H200 refused (driver 580). It also contains all synchronous copies and fills. The H200
-/// accepted these during a capture on a stream that does not wait for the legacy default stream.
+/// Returns whether a call invalidates the captures that forbid it. These are the calls that an H200
+/// refused (driver 580), and all synchronous copies and fills. The H200 accepted such copies and
+/// fills if the capturing stream does not wait for the legacy default stream.
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",

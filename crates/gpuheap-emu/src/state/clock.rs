@@ -7,7 +7,7 @@ pub(crate) type Lane = usize;
 /// locks. A clock for each thread would report accesses that those locks order.
 pub(crate) const HOST: Lane = 0;
 
-/// Last step of each lane that has happened, indexed by lane.
+/// Latest step that has happened on each lane, indexed by lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -28,7 +28,7 @@ impl Clock {
         Epoch { lane, step: self.0[lane] }
     }
 
-    /// Returns the latest step of a lane that has happened.
+    /// Returns the latest step that has happened on a lane.
     pub(crate) fn latest(&self, lane: Lane) -> Epoch {
         Epoch { lane, step: self.0.get(lane).copied().unwrap_or(0) }
     }

@@ -13,9 +13,9 @@ pub(crate) struct Context {
     pub(crate) attached: u64,
     pub(crate) flags: u32,
     pub(crate) id: u64,
-    /// Code that every call in a lost context returns.
+    /// Error that every call in a lost context returns.
     pub(crate) error: Option<CUresult>,
-    /// The default stream that waits for all blocking streams.
+    /// Default stream that waits for all blocking streams.
     pub(crate) legacy: u32,
     /// Each thread's own default stream, keyed by thread number.
     pub(crate) per_thread: FxHashMap<u64, u32>,
@@ -41,8 +41,8 @@ pub(crate) struct Stacks {
 struct Stack {
     /// Handles of contexts. Null entries (0) are allowed.
     contexts: Vec<usize>,
-    /// Reference to the thread's `ALIVE`. It is alive until the destructors of the thread's
-    /// variables run.
+    /// Reference to the thread's `ALIVE`, valid until the destructors of the thread's variables
+    /// run.
     thread: Weak<()>,
     /// True if the last search found the thread ending. The thread may have made calls since.
     was_ending: bool,

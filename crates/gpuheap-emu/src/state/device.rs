@@ -20,8 +20,7 @@ pub(crate) enum Owner {
 
 pub(crate) struct Device {
     pub(crate) profile: Profile,
-    /// Index of the device in the machine. The device's UUID and place on the PCI bus contain this
-    /// index.
+    /// Index of the device in the machine. The device's UUID and PCI address contain this index.
     pub(crate) number: CUdevice,
     used: [u64; 5],
     high_water: u64,
@@ -71,7 +70,7 @@ pub struct Usage {
     /// Peak of the sum of memory in use and managed memory. If this peak exceeds the device's
     /// memory, managed memory is oversubscribed.
     pub demand_high_water: u64,
-    /// Largest request that the device had no memory for, bytes.
+    /// Largest request that exceeded the device's free memory, bytes.
     pub largest_refused: u64,
 }
 
@@ -83,14 +82,14 @@ impl Usage {
     }
 }
 
-/// The primary context. The whole process shares it.
+/// Primary context, shared by the whole process.
 #[derive(Default)]
 pub(crate) struct Primary {
-    /// Handle; `None` until the context is first made. After that, the handle stays the same:
-    /// measured.
+    /// Handle; `None` until the context is first made. After that, the handle stays the same
+    /// (measured).
     pub(crate) handle: Option<usize>,
     pub(crate) active: bool,
-    /// Number of references. A reset does not change it: measured.
+    /// Number of references. A reset does not change it (measured).
     pub(crate) retained: u64,
     pub(crate) flags: u32,
 }

@@ -27,21 +27,21 @@ pub(crate) fn unmap(address: u64, bytes: usize) {
 
 /// Copies out of host memory.
 pub(crate) fn read(address: u64, out: &mut [u8]) {
-    // SAFETY: the caller of the driver API promised that these bytes are valid until the work is
+    // SAFETY: the caller of the driver API guarantees that these bytes are valid until the work is
     // done. `out` is the emulator's own memory and does not overlap them.
     unsafe { ptr::copy_nonoverlapping(pointer(address), out.as_mut_ptr(), out.len()) };
 }
 
 /// Copies into host memory.
 pub(crate) fn write(address: u64, data: &[u8]) {
-    // SAFETY: the caller of the driver API promised that these bytes are valid until the work is
+    // SAFETY: the caller of the driver API guarantees that these bytes are valid until the work is
     // done. `data` is the emulator's own memory and does not overlap them.
     unsafe { ptr::copy_nonoverlapping(data.as_ptr(), pointer(address), data.len()) };
 }
 
 /// Copies within host memory.
 pub(crate) fn copy(target: u64, source: u64, bytes: usize) {
-    // SAFETY: the caller of the driver API promised that both ranges are valid until the work is
+    // SAFETY: the caller of the driver API guarantees that both ranges are valid until the work is
     // done. The ranges may overlap.
     unsafe { ptr::copy(pointer(source), pointer(target), bytes) };
 }

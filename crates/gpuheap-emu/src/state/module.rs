@@ -9,7 +9,7 @@ use crate::state::parameters::Parameters;
 
 /// A module, or a library of kernels.
 pub(crate) struct Module {
-    /// Context of the module; `None` for a library: it belongs to no context.
+    /// Context of the module; `None` for a library, because libraries belong to no context.
     pub(crate) context: Option<u32>,
     pub(crate) code: Code,
     /// Parameters of the module's kernels; empty if the module's image does not state them.

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 /// Unit in which host memory backs device memory, bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
-/// Value of a byte that was never written, if kernels are run. A program that reads such bytes gets
+/// Value of a byte that was never written, if kernels are run. Programs that read such bytes get
 /// absurd values.
 pub(crate) const POISON: u8 = 0xcb;
 
@@ -178,7 +178,7 @@ impl Pages {
         let end = at + length;
         let (first, last) = (at.next_multiple_of(PAGE), end - end % PAGE);
         if first >= last {
-            // The range is inside one page, or crosses one border.
+            // The range is inside one page, or crosses one page border.
             let border = first.clamp(at, end);
             self.set_bytes(at, border, word);
             self.set_bytes(border, end, word);
@@ -282,8 +282,8 @@ impl Page {
         }
     }
 
-    /// Returns whether the byte at an offset was written, and the number of bytes from there on
-    /// with the same answer.
+    /// Returns whether the byte at an offset was written, and the number of bytes from there in the
+    /// same state.
     fn run(&self, offset: u64) -> (bool, u64) {
         let word = |at: u64| self.written[(at / 64) as usize];
         let is_written = word(offset) >> (offset % 64) & 1 == 1;
@@ -300,8 +300,8 @@ impl Page {
     }
 }
 
-/// Returns `length` equal bytes. If the host has no memory for them, unwinds with the error. The
-/// caller of the emulated driver can report the error, but an abort would end the program.
+/// Returns `length` equal bytes. If the host lacks memory, unwinds with the error: the caller of
+/// the emulated driver can report it, but an abort would end the program.
 fn bytes_of(byte: u8, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = bytes.try_reserve_exact(length) {

@@ -1,4 +1,4 @@
-//! Stream-ordered pools: their memory, and which stream may take memory that was freed.
+//! Stream-ordered pools: their memory, and the streams that may take freed memory.
 
 use std::ffi::c_int;
 
@@ -44,7 +44,7 @@ pub(crate) struct Pool {
     pub(crate) opportunistic: bool,
     pub(crate) internal_dependencies: bool,
     pub(crate) reserved_high: u64,
-    /// Bytes handed out, as requested. `cuMemFree` does not subtract from this count: measured.
+    /// Bytes handed out, as requested. `cuMemFree` does not subtract from this count (measured).
     pub(crate) used: u64,
     pub(crate) used_high: u64,
     /// Number of allocations that are live or whose queued free is not done.

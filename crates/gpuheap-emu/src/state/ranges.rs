@@ -24,7 +24,7 @@ struct Span {
 pub(crate) struct Use {
     pub(crate) epoch: Epoch,
     pub(crate) call: &'static str,
-    /// Address and bytes of the heap's block that contains the accessed memory.
+    /// Two unordered accesses.
     pub(crate) block: Option<(u64, u64)>,
 }
 

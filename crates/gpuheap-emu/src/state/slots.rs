@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-/// Unit in which device memory in use grows and shrinks, bytes. Measured on the H200. Virtual
-/// memory management has the same granularity.
+/// Unit in which device memory in use grows and shrinks, bytes. Measured on an H200. Virtual memory
+/// management has the same granularity.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
-/// Granules shared by small allocations. The smallest free place that suffices is taken, free
-/// neighbours are joined, and an empty granule is returned.
+/// Granules shared by small allocations. An allocation takes the smallest free place that suffices.
+/// Free neighbours are joined, and an empty granule is returned.
 #[derive(Default)]
 pub(crate) struct Slots {
     free_by_size: BTreeSet<(u64, u64)>,

@@ -64,16 +64,15 @@ pub(crate) struct Advice {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A small plain allocation in a shared granule. `taken` is the bytes that it takes in the
-    /// granule.
+    /// A small plain allocation that takes `taken` bytes of a shared granule.
     Small { taken: u64 },
     /// A plain allocation in granules that no other allocation shares.
     Large { charged: u64 },
-    /// An allocation from a stream-ordered pool. It takes `taken` bytes at `place` in the pool.
-    /// `mapped` is the bytes of host memory that are mapped for it; 0 for device memory.
+    /// An allocation from a stream-ordered pool. It takes `taken` bytes at `place` in the pool, and
+    /// `mapped` bytes of host memory; 0 for device memory.
     Pool { pool: usize, place: u64, taken: u64, mapped: usize },
-    /// Managed host memory that the emulator owns. `charged` is the bytes that it takes of the
-    /// device's memory; 0 if its pages migrate.
+    /// Managed host memory that the emulator owns. It takes `charged` bytes of the device's memory;
+    /// 0 if its pages migrate.
     Managed { mapped: usize, charged: u64 },
     /// Pinned host memory that the emulator owns.
     Pinned { mapped: usize, flags: u32 },
@@ -111,8 +110,8 @@ impl Space {
         Space { allocations: BTreeMap::new(), cursor: FIRST, limit: END, granules: BTreeSet::new() }
     }
 
-    /// Returns the start of free addresses; `None` if no gap is large enough. The caller must then
-    /// take the addresses with `insert`.
+    /// Returns the start of a free range that the caller must take with `insert`; `None` if no gap
+    /// is large enough.
     pub(crate) fn find_gap(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let mut wrapped = false;
         loop {
@@ -169,7 +168,7 @@ impl Space {
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
         if (self.cursor..self.limit).contains(&base) {
-            // The caller chose this address instead of calling `find_gap`.
+            // The caller chose this address without calling `find_gap`.
             self.limit = self.cursor;
         }
         self.allocations.insert(base, allocation);

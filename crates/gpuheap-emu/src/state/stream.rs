@@ -22,14 +22,14 @@ pub(crate) struct Stream {
     pub(crate) destroyed: bool,
     /// Time at which the stream's last work is done, virtual nanoseconds.
     pub(crate) last_done_at: u64,
-    /// Last work of each other stream that this stream has waited for through events. The driver's
-    /// pools use these waits.
+    /// Last work of each other stream that this stream has waited for through events. Pools use
+    /// these waits.
     pub(crate) waited: Vec<OpRef>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamKind {
-    /// The default stream that waits for all blocking streams.
+    /// Default stream that waits for all blocking streams.
     Legacy,
     /// A thread's own default stream.
     PerThread,
@@ -61,22 +61,22 @@ pub(crate) enum Work {
     Copy(Box<CopyWork>),
     Fill(FillWork),
     Kernel(Box<KernelWork>),
-    /// A launch of a kernel that is not run. The values are the device addresses among its
-    /// arguments. The memory at these addresses counts as changed by the launch.
+    /// A launch of a kernel that is not run, with the device addresses among its arguments. The
+    /// memory there counts as changed by the launch.
     Foreign(Box<[u64]>),
     /// Marks the event with this handle as passed.
     Record(usize),
     Callback(Callback),
-    /// Lets any stream take the freed pool memory at this address.
+    /// Makes the freed pool memory at this address available to all streams.
     FreePool(u64),
-    /// Drops the references of a graph's launch to user objects. Contains the clock of the launch.
+    /// Drops a graph launch's references to user objects. Contains the clock of the launch.
     Release(Vec<Arc<Kept>>, Option<Box<Clock>>),
 }
 
 /// Location of bytes.
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// An address that the device sees and the emulator translates.
+    /// A device address, to be translated by the emulator.
     Device(u64),
     /// An address of this process.
     Host(u64),
@@ -113,8 +113,8 @@ pub(crate) struct KernelWork {
     pub(crate) kernel: Kernel,
     /// Words of the kernel's one parameter.
     pub(crate) words: Vec<u64>,
-    /// Error that the kernel causes in its context when it runs. `None` if the kernel uses no
-    /// forbidden memory.
+    /// Error that the kernel causes in its context when it runs; `None` if it uses no forbidden
+    /// memory.
     pub(crate) error: Option<CUresult>,
 }
 

@@ -1,5 +1,4 @@
-//! User objects: data of the program that graphs keep alive. Each object has a function that ends
-//! it.
+//! User objects: data of the program that graphs keep alive. Each object has a destructor.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +15,19 @@ pub(crate) struct UserObject {
 }
 
 /// Part of a user object that graphs and their launches share. When the last reference is dropped,
-/// the function that ends the object becomes due.
+/// the object's destructor becomes due.
 pub(crate) struct Kept {
     end: Mutex<Option<Callback>>,
     due: Due,
 }
 
-/// Functions to call once the emulator's lock is released.
+/// Destructors to call once the emulator's lock is released.
 #[derive(Clone, Default)]
 pub(crate) struct Due(Arc<DueList>);
 
 #[derive(Default)]
 struct DueList {
-    /// `false` if the list is empty. Each driver call reads this flag, so that few calls take the
+    /// `false` if the list is empty. Driver calls read this flag first, so that few calls take the
     /// list's lock.
     is_any: AtomicBool,
     list: Mutex<Vec<Callback>>,
@@ -39,8 +38,8 @@ impl Kept {
         Kept { end: Mutex::new(Some(end)), due }
     }
 
-    /// Records that a launch of a graph that keeps the object is done. The function that ends the
-    /// object is ordered after this launch.
+    /// Records that a launch of a graph that keeps the object is done. The destructor is ordered
+    /// after this launch.
     pub(crate) fn note_launch(&self, clock: Option<&Clock>) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(end), Some(clock)) = (&mut *end, clock) {
@@ -83,6 +82,6 @@ pub(crate) struct Callback {
 #[derive(Clone, Copy)]
 pub(crate) enum HostFunction {
     Plain(CUhostFn),
-    /// A callback that gets the stream's handle and status.
+    /// Callback that receives the stream's handle and a status.
     WithStatus(CUstreamCallback, usize),
 }

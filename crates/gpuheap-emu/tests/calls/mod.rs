@@ -1,4 +1,4 @@
-//! Calls of an emulator, and the emulator with which a test begins.
+//! Macros that call an emulator, and the emulator with which a test begins.
 
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, Options};

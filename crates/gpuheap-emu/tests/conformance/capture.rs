@@ -37,7 +37,7 @@ fn status(gpu: &Gpu<'_>, stream: CUstream) -> Status {
     status
 }
 
-/// Sets the mode that decides which calls captures forbid this thread. Returns the previous mode.
+/// Sets the thread's capture mode, and returns the previous mode.
 fn exchange(gpu: &Gpu<'_>, mut mode: Mode) -> Mode {
     ok!(gpu, cuThreadExchangeStreamCaptureMode(&mut mode));
     mode
@@ -190,7 +190,7 @@ fn mapping_is_allowed_during_capture() {
 #[test]
 fn global_capture_binds_other_threads() {
     struct Shared<'g, 'd>(&'g Gpu<'d>);
-    // SAFETY: drivers are called from any thread, and handles are numbers.
+    // SAFETY: drivers may be called from any thread, and handles are numbers.
     unsafe impl Sync for Shared<'_, '_> {}
     on_every_driver_unchecked(|gpu| {
         let stream = gpu.stream();
@@ -328,7 +328,7 @@ fn capture_query_leaves_capture_valid() {
         assert_eq!(implicit, CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
         assert_eq!(info(stream, &mut status), CUresult::SUCCESS);
         assert_eq!(status, Status::ACTIVE);
-        // Edge data is not returned unless the nodes are requested too.
+        // Edge data is returned only if the nodes are requested too.
         let mut edges = std::ptr::null();
         let alone = code!(
             gpu,
@@ -385,13 +385,13 @@ fn unknown_graph_flags_are_refused() {
     });
 }
 
-/// Counts that a user object ended. The object's data is the count.
+/// Destructor of a user object: increments the counter that is the object's data.
 unsafe extern "C" fn count_end(data: *mut c_void) {
-    // SAFETY: the data of each object here is a count that outlives the object.
+    // SAFETY: the data of each object here is a counter that outlives the object.
     unsafe { &*data.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Makes the graph of a capture keep a user object. The object counts its own end in `ends`.
+/// Makes the graph of a capture keep a user object. The object's destructor increments `ends`.
 fn keep(gpu: &Gpu<'_>, stream: CUstream, ends: &AtomicUsize) {
     let (mut status, mut graph, mut object) = (Status::NONE, CUgraph::NULL, CUuserObject::NULL);
     let (id, dependencies, count) = (null_mut(), null_mut(), null_mut());
@@ -401,8 +401,8 @@ fn keep(gpu: &Gpu<'_>, stream: CUstream, ends: &AtomicUsize) {
     ok!(gpu, cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
 }
 
-/// Waits until `count` objects have ended. A driver calls the functions of ended objects on another
-/// thread, some time later.
+/// Waits until `count` objects have ended. A driver calls destructors on another thread, some time
+/// later.
 fn await_ends(ends: &AtomicUsize, count: usize) {
     let late = Instant::now() + Duration::from_secs(30);
     while ends.load(Ordering::SeqCst) != count && Instant::now() < late {

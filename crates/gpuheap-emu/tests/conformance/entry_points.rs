@@ -7,8 +7,7 @@ use std::ptr;
 use gpuheap_driver::*;
 use libloading::Library;
 
-/// Flags of `cuGetProcAddress`: one for the legacy default stream, one for a default stream of each
-/// thread.
+/// Flags of `cuGetProcAddress`, for the legacy default stream and for per-thread default streams.
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 

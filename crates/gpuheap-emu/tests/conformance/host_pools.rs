@@ -79,7 +79,7 @@ fn host_pool_memory_is_shared() {
             let memory = if managed { CUmemorytype::DEVICE } else { CUmemorytype::HOST };
             assert_eq!(number(gpu, A::MEMORY_TYPE, pointer), Some(memory.0 as u64));
             assert_eq!(number(gpu, A::IS_MANAGED, pointer), Some(u64::from(managed)));
-            // A device sees memory of a host pool only after the pool granted access to the device.
+            // A device can access memory of a host pool only after the pool granted access.
             let seen = number(gpu, A::DEVICE_POINTER, pointer);
             assert_eq!(seen, managed.then_some(pointer));
             let all = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -100,8 +100,8 @@ fn host_pool_memory_is_shared() {
             let target = data.as_mut_ptr().expose_provenance() as u64;
             ok!(gpu, cuMemcpy(target, pointer, 1000));
             assert_eq!(data, [9; 1000]);
-            // Functions that state which side is device memory refuse pinned memory of a pool as
-            // that side.
+            // Functions that state which side is device memory refuse a host pool's memory on that
+            // side.
             let code = if managed { CUresult::SUCCESS } else { INVALID };
             let on_host = std::ptr::with_exposed_provenance_mut::<c_void>(pointer as usize);
             let device = gpu.allocate(1000);

@@ -1,5 +1,5 @@
-//! Launches every kernel of gpuheap through the driver. A kernel must give the same result as its
-//! Rust version on equal bytes, and change no other bytes. On a GPU, this compares the PTX with the
+//! Launches every kernel of gpuheap through the driver. On equal bytes, a kernel must give the same
+//! result as its Rust version, and change no other bytes. On a GPU, this compares the PTX with the
 //! Rust code.
 
 use std::cell::RefCell;
@@ -96,8 +96,8 @@ impl<'g, 'd> Bench<'g, 'd> {
         assert_eq!(code, CUresult::SUCCESS, "{launch:?}");
     }
 
-    /// Uploads the image, launches the kernels, and compares every byte with the result of the Rust
-    /// code. `floats` names ranges of floats in which any NaN equals any other NaN.
+    /// Uploads the image, launches the kernels, and compares every byte with the Rust result. In
+    /// the ranges `floats`, any NaN equals any other NaN.
     fn compare(&self, image: Image, floats: &[(usize, Type, usize)], launches: &[Launch]) {
         self.gpu.upload(self.arena, &image.bytes);
         let mut expected = image;
@@ -138,7 +138,7 @@ fn c_text(text: String) -> CString {
 }
 
 /// Content of the start of the arena. It is uploaded to the device, and the Rust kernels change a
-/// copy of it.
+/// copy.
 #[derive(Clone)]
 struct Image {
     base: u64,
@@ -667,7 +667,7 @@ fn groups(bench: &Bench<'_, '_>) {
                         (true, 3) => u64::MAX,
                         (true, 5) => groups as u64,
                         (true, 7) => random.next() ^ bits,
-                        // A narrow key type can name only the first groups.
+                        // A narrow key type can represent only the first groups.
                         _ => random.next() % (groups as u64).min(1 << (8 * key.size() - 1)),
                     };
                     let keys: Vec<u8> = (0..rows)
@@ -789,8 +789,8 @@ fn kernel_lives_until_module_unload() {
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(pinned[32..40], [251, 255, 255, 255, 1, 0, 0, 0]);
 
-        // Each of these launches is refused: an empty grid, or a block of a size that the kernel
-        // does not allow.
+        // These launches are refused: an empty grid, or a block size that the kernel does not
+        // allow.
         for (grid, block) in [(0, 256), (1, 128), (1, 2000)] {
             let wrong = Launch { grid, block, ..launch };
             let code = launch_with(gpu, function, &wrong, stream);

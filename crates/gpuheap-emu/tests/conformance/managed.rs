@@ -179,7 +179,7 @@ fn prefetch_batch_moves_each_group() {
         assert_eq!(prefetch(&[0, 2, 1], &three, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
-        // If a range is wrong, the ranges before it are still moved.
+        // If a range is wrong, the ranges before it are still prefetched.
         let wrong = [pointers[0], 0, pointers[2]];
         assert_eq!(prefetch(&[0], &[host], wrong, stream), invalid);
         ok!(gpu, cuStreamSynchronize(stream));

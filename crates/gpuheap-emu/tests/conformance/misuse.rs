@@ -1,5 +1,5 @@
-//! Wrong arguments, and the code that each one gets. The emulator runs without its checks, because
-//! the checks would report this misuse.
+//! Wrong arguments, and the codes that calls return for them. The emulator's checks are off,
+//! because they would report this misuse.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -12,7 +12,7 @@ const OK: CUresult = CUresult::SUCCESS;
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 const HANDLE: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
-/// Asserts the code of each call, one call a line.
+/// Asserts the code of each call. Each line has one call.
 macro_rules! codes {
     ($gpu:expr; $($function:ident($($arg:expr),*) => $code:expr;)*) => {
         $(assert_eq!(

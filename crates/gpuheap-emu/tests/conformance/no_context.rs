@@ -1,5 +1,5 @@
 //! Calls on a thread without a current context. Handles and pointers determine their context, so
-//! calls that take one succeed. All other calls need a current context.
+//! calls that take a handle or a pointer succeed. All other calls need a current context.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

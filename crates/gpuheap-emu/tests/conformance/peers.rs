@@ -15,7 +15,7 @@ impl Gpu<'_> {
         ok!(self, cuCtxSetCurrent(self.context));
     }
 
-    /// Allocates on this device. The first device stays current.
+    /// Allocates on this device. The first device is current afterwards.
     fn allocate_here(&self, first: &Gpu<'_>) -> CUdeviceptr {
         self.make_current();
         let pointer = self.allocate(BYTES);
@@ -198,7 +198,7 @@ fn pool_grants_access_by_device() {
         assert_eq!(set(&[missing]), CUresult::ERROR_INVALID_DEVICE);
         assert_eq!(set(&[description(far.device, 3), missing]), CUresult::ERROR_INVALID_DEVICE);
         assert_eq!(get(), 0);
-        // Neither fills nor copies reach the pool, and peer access does not help.
+        // Neither fills nor copies can access the pool, even with peer access.
         far.make_current();
         ok!(far, cuCtxEnablePeerAccess(near.context, 0));
         assert_eq!(far.fill_on(a, 3, s1), REFUSED);

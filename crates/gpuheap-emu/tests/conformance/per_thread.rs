@@ -1,5 +1,5 @@
-//! Default streams of single threads, and the legacy default stream. Threads without their own
-//! default stream use the legacy default stream.
+//! Per-thread default streams, and the legacy default stream. Threads without their own default
+//! stream use the legacy default stream.
 
 use std::ffi::c_void;
 use std::thread;
@@ -15,7 +15,7 @@ unsafe extern "C" fn nap(_data: *mut c_void) {
     thread::sleep(Duration::from_millis(20));
 }
 
-/// Enqueues a pause, so that later work on this stream is not done when work on another stream
+/// Enqueues a pause, so that later work on this stream is still pending when work on another stream
 /// begins.
 fn pause(gpu: &Gpu<'_>, stream: CUstream) {
     ok!(gpu, cuLaunchHostFunc(stream, Some(nap), std::ptr::null_mut()));
@@ -26,7 +26,7 @@ fn write_late(gpu: &Gpu<'_>, target: CUdeviceptr, value: u8, stream: CUstream) {
     ok!(gpu, cuMemsetD8Async(target, value, BYTES, stream));
 }
 
-/// Runs `work` on a new thread. The thread has ended when this function returns.
+/// Runs `work` on a new thread, and waits until the thread has ended.
 fn on_a_thread(gpu: &Gpu<'_>, work: impl Fn() + Send + Sync) {
     let body = || {
         ok!(gpu, cuCtxSetCurrent(gpu.context));
@@ -59,7 +59,7 @@ impl Scene<'_> {
         });
     }
 
-    /// Asserts that the event covers a write of `value`.
+    /// Asserts that a wait for the event also waits for a write of `value`.
     fn assert_covered(&self, value: u8) {
         let gpu = self.gpu;
         ok!(gpu, cuStreamWaitEvent(self.stream, self.event, 0));

@@ -54,8 +54,8 @@ pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }
 
-/// Runs a long test on the real device, or once on the emulator. The test must not depend on order
-/// between streams.
+/// Runs a long test on the real device, or once on the emulator. The test must not depend on the
+/// order between streams.
 pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     if std::env::var_os("GPUHEAP_TEST_DEVICE").is_some() {
         return run(true, test);
@@ -65,9 +65,9 @@ pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     assert_eq!(emulator.findings().unwrap(), []);
 }
 
-/// Runs a test on two devices of one driver: the first two GPUs if the environment says that there
-/// are two, and otherwise the emulator. The first device is current. The emulator's checks are off,
-/// because the tests use memory without access.
+/// Runs a test on two devices of one driver: the first two GPUs if the environment enables them,
+/// else two emulated devices. The first device is current. The emulator's checks are off, because
+/// the tests use memory without access.
 pub(crate) fn on_two_devices(test: impl Fn(&Gpu<'_>, &Gpu<'_>)) {
     let both = |driver: &dyn Driver, name: &str| {
         with_context(driver, name.to_owned(), 1, |far| {
@@ -89,8 +89,8 @@ pub(crate) fn on_two_devices(test: impl Fn(&Gpu<'_>, &Gpu<'_>)) {
     }
 }
 
-/// Returns the real driver. The tests run one at a time, because each test compares the device's
-/// free memory.
+/// Returns the real driver. Tests run one at a time, because each compares the device's free
+/// memory.
 fn real() -> MutexGuard<'static, LibCuda> {
     static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
     let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));

@@ -1,9 +1,9 @@
-//! The emulated libraries: builds them and puts them where a loader finds them.
+//! Emulated libraries: builds them and puts them where a loader finds them.
 //!
 //! Cargo builds no cdylib for the tests of a package, because a dependency of a test must be a
-//! library that Rust code can link. These libraries must never be linked into a Rust program,
-//! because they would replace the real libraries for all code of that program. So the tests build
-//! them with the cargo that runs the tests.
+//! library that Rust code can link. These libraries must never be linked into a Rust program: they
+//! would replace the real libraries for all code of the program. So the tests build them with the
+//! cargo that runs the tests.
 #![allow(dead_code, reason = "each suite uses its own part")]
 
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) static LIBRARIES: Emulated = Emulated::new(
     "libgpuheap_emu_libraries.so",
 );
 
-/// The CUDA runtime on top of an emulated driver.
+/// CUDA runtime for use with an emulated driver.
 pub(crate) static CUDART: Emulated =
     Emulated::new("gpuheap-emu-cudart", "libgpuheap_emu_cudart.so", "libgpuheap_emu_cudart.so");
 
@@ -60,9 +60,8 @@ pub(crate) fn folder(libraries: &[&Emulated]) -> TempDir {
     folder
 }
 
-/// Returns a command for `program` whose loader finds the libraries in `folder` before any others.
-/// The emulator's variables and the driver's choice of devices are unset, except for those in
-/// `variables`.
+/// Returns a command for `program` whose loader finds the libraries in `folder` first. Unsets the
+/// emulator's variables and the driver's choice of devices, except for those in `variables`.
 pub(crate) fn command(program: &Path, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -90,7 +89,7 @@ pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str,
     quiet_success(ignored_test(name, folder, variables).output().unwrap())
 }
 
-/// Runs one [ignored test](ignored_test) that succeeds, and returns its text on stderr.
+/// Runs one [ignored test](ignored_test) that succeeds, and returns the text on its stderr.
 pub(crate) fn stderr_of(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> String {
     let output = ignored_test(name, folder, variables).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
