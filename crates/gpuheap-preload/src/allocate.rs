@@ -43,13 +43,13 @@ impl Request {
         Request { kind, bytes, stream }
     }
 
-    /// Passes on a call whose result is the address at `place`, and records the memory.
+    /// Passes on a call that writes an address to `place`, and records the memory.
     pub(crate) fn run<T: Number>(self, place: Out<T>, call: impl FnOnce() -> CUresult) -> CUresult {
         self.run_on(None, call, || Ok((place.get()?.number(), self.bytes)))
     }
 
-    /// Passes on a call for memory of a device, by default the current device. `result` returns the
-    /// address and the size after the call.
+    /// Passes on a call that allocates on a device, by default the current device, and records the
+    /// memory. After the call, `result` returns the address and the size.
     pub(crate) fn run_on(
         self,
         device: Option<i32>,
@@ -82,7 +82,7 @@ impl Request {
             }
         };
         let code = call();
-        // After a failure, the places of the results still hold the program's bytes.
+        // After a failure, the results are not read: they still hold the program's bytes.
         match code.is_success().then(result) {
             Some(Ok((address, bytes))) => {
                 block.address = address;
@@ -142,7 +142,7 @@ pub(crate) fn freed(freed: Freed, call: impl FnOnce() -> CUresult) -> CUresult {
     code
 }
 
-/// Returns `true` if the memory is free after a call that returned a code. At the end of the
+/// Returns `true` if the memory is free after a call that returned `code`. At the end of the
 /// process, the driver has already freed all memory.
 pub(crate) fn has_freed(code: CUresult) -> bool {
     code.is_success() || code == CUresult::ERROR_DEINITIALIZED
@@ -155,7 +155,7 @@ pub(crate) fn cuMemAllocPitch_v2(
     height: usize,
     element_bytes: c_uint,
 ) -> CUresult {
-    /// Unit of a row's size on NVIDIA's devices, bytes. The driver returns the exact size.
+    /// Alignment of a row on NVIDIA's devices, bytes. The driver returns the exact pitch.
     const ROW: usize = 512;
     let row = width_bytes.checked_next_multiple_of(ROW).unwrap_or(usize::MAX);
     let bytes = row.saturating_mul(height);

@@ -1,5 +1,5 @@
-//! Arrays for textures and surfaces. Their size is computed from their shape: the driver does not
-//! report it.
+//! Arrays for textures and surfaces. The driver does not report an array's size, so the size is
+//! computed from the shape.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_int, c_uint, c_void};

@@ -9,7 +9,7 @@ use std::mem;
 
 use gpuheap_catch::loader;
 
-/// Maximum number of variables, and of bytes of a list. Both are copied to the stack.
+/// Maximum number of environment variables, and of bytes in the list. Both are copied to the stack.
 const VARIABLES: usize = 1024;
 const BYTES: usize = 4096;
 
@@ -31,7 +31,7 @@ unsafe extern "C" {
 }
 
 /// `execve`: keeps this library in the list.
-// SAFETY: the function has the type of `execve`, and its effect.
+// SAFETY: the function has the signature and the effect of `execve`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     // SAFETY: the program keeps the contract of `execve`. Other libraries that replace `execve`
@@ -44,7 +44,7 @@ unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: 
 }
 
 /// `execv`: keeps this library in the list.
-// SAFETY: the function has the type of `execv`, and its effect.
+// SAFETY: the function has the signature and the effect of `execv`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the program keeps the contract of `execv`.
@@ -52,7 +52,7 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
 }
 
 /// `execvp`: keeps this library in the list.
-// SAFETY: the function has the type of `execvp`, and its effect.
+// SAFETY: the function has the signature and the effect of `execvp`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the program keeps the contract of `execvp`.
@@ -62,7 +62,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 macro_rules! spawns {
     ($($name:ident)*) => {$(
         /// Starts a child that keeps this library in its list.
-        // SAFETY: the function has the type and the effect of the function of `spawn.h`.
+        // SAFETY: the function has the signature and the effect of the function in `spawn.h`.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             child: *mut libc::pid_t,
@@ -89,8 +89,8 @@ macro_rules! spawns {
 
 spawns!(posix_spawn posix_spawnp);
 
-/// Calls `call` with the variables. If they have a list of libraries that lacks this library, adds
-/// this library at the end of the list. An empty list stays empty.
+/// Calls `call` with the environment variables. If `LD_PRELOAD` is set and lacks this library,
+/// appends this library to the list. An empty list stays empty.
 ///
 /// # Safety
 ///
@@ -99,7 +99,7 @@ unsafe fn with_own(variables: Strings, call: impl FnOnce(Strings) -> c_int) -> c
     let mut all = [std::ptr::null(); VARIABLES];
     let (mut list, mut own, mut count) = (None, None, 0);
     loop {
-        // SAFETY: not null, and the end was not reached.
+        // SAFETY: the array is not null, and its end was not reached.
         let next = if variables.is_null() { break } else { unsafe { *variables.add(count) } };
         if next.is_null() {
             break;
@@ -109,7 +109,7 @@ unsafe fn with_own(variables: Strings, call: impl FnOnce(Strings) -> c_int) -> c
             Some(place) if count + 1 < VARIABLES => *place = next,
             _ => return call(variables),
         }
-        // SAFETY: an element of the array, so a C string.
+        // SAFETY: the array's elements are C strings.
         let text = unsafe { CStr::from_ptr(next) }.to_bytes();
         if let Some(value) = text.strip_prefix(LIST) {
             list = Some((count, value));

@@ -7,22 +7,22 @@ use gpuheap_catch::loader;
 
 static CLOSES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns a count that grows by two with each call. While the count is unchanged, no newly loaded
-/// file has got the addresses of a closed file.
+/// Returns a count that grows by two with each `dlclose`. While the count is unchanged, no newly
+/// loaded file has the addresses of a closed file.
 pub(crate) fn count() -> u64 {
     CLOSES.load(Ordering::Acquire)
 }
 
 /// `dlclose`: counts the calls.
-// SAFETY: the function has the type of `dlclose`, and its effect.
+// SAFETY: the function has the signature and the effect of `dlclose`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     type Close = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
     let Some(found) = loader::next(c"dlclose") else { return -1 };
     // SAFETY: the loader found its `dlclose` at the address.
     let close = unsafe { std::mem::transmute::<*mut c_void, Close>(found) };
-    // Counts before the call, so that a count read while the addresses were in use is outdated.
-    // Counts after the call too: a thread may load a file at these addresses before the call ends.
+    // Counts before the call, so that a count from before the close is outdated. Counts after the
+    // call too, because a thread may load a file at these addresses before the call ends.
     CLOSES.fetch_add(1, Ordering::AcqRel);
     // SAFETY: the program keeps the contract of `dlclose`.
     let code = unsafe { close(handle) };

@@ -1,4 +1,4 @@
-//! Contexts: the current context with its device, and ends of contexts that free memory.
+//! Contexts: the current context and its device, and memory that ends with a context.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
@@ -11,11 +11,11 @@ use crate::table::Out;
 use crate::threads::Guard;
 use crate::{real, recorder};
 
-/// Number of contexts that ended. A new context of another device may get an ended context's
-/// handle.
+/// Count of contexts that ended. It outdates [`LAST`], because a new context of another device may
+/// get the handle of an ended context.
 static ENDS: AtomicU64 = AtomicU64::new(1);
 
-/// Primary context of each device, as far as known.
+/// Primary context of each device, if known.
 static PRIMARY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 thread_local! {

@@ -19,7 +19,7 @@ pub(crate) enum End {
     Host(u64),
     /// Memory of a device.
     Device,
-    /// Memory of the host or of a device, decided by its address.
+    /// Host or device memory. The address decides.
     Either(u64),
 }
 
@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    /// Returns the [`End`] in the driver's structure. `offset` is the first copied byte.
+    /// Converts an end of the driver's structure. `offset` is the offset of the first copied byte.
     fn of(kind: CUmemorytype, host: *const c_void, device: CUdeviceptr, offset: usize) -> End {
         let offset = offset as u64;
         match kind {
@@ -118,17 +118,17 @@ pub(crate) fn copied(
     code
 }
 
-/// Returns the kind of the host's memory in a copy, and `true` if the host can read the memory.
-/// Uses the recorded kind if there is one.
+/// Returns the kind of a copy's host memory, and `true` if the host can read the memory. Uses the
+/// recorded kind if there is one.
 fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
     if let Some(recorded) = recorded {
-        // Some systems cannot share managed memory between device and host: a read would fault.
+        // On some systems, a read of managed memory by the host would fault.
         return (recorded, recorded != CopyMemory::Managed);
     }
     match attribute(address, IS_MANAGED) {
         Err(CUresult::ERROR_INVALID_VALUE) => (CopyMemory::Pageable, true),
         Err(_) => (CopyMemory::Pageable, false),
-        // A variable of the program's kernels, or memory of a pool.
+        // Such memory is a variable of the program's kernels, or from a pool.
         Ok(managed) if managed != 0 => (CopyMemory::Managed, false),
         // The memory may be mapped only for devices.
         Ok(_) if is_on_device(address) => (CopyMemory::None, false),
@@ -147,11 +147,11 @@ const MEMORY_TYPE: i32 = 2;
 /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
 const IS_MANAGED: i32 = 8;
 
-/// Returns an attribute of an address. The code of the error is
-/// [`ERROR_INVALID_VALUE`](CUresult::ERROR_INVALID_VALUE) if the driver does not know the address:
-/// the memory is pageable memory of the host.
+/// Returns an attribute of an address. For pageable host memory, returns the error
+/// [`ERROR_INVALID_VALUE`](CUresult::ERROR_INVALID_VALUE), because the driver does not know the
+/// address.
 fn attribute(address: u64, attribute: i32) -> Result<u32, CUresult> {
-    // A driver may write a boolean as one byte.
+    // Starts at 0, because a driver may write a boolean as one byte.
     let mut found = 0_u32;
     match real::cuPointerGetAttribute((&raw mut found).cast(), attribute, address) {
         CUresult::SUCCESS => Ok(found),

@@ -8,23 +8,23 @@ use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use crate::settings;
 
-/// Maximum number of bytes of an upload that are hashed, to bound the work for a copy. Of a longer
-/// upload, equally spaced pieces are hashed.
+/// Maximum number of bytes that are hashed in an upload, to bound the work per copy. A longer
+/// upload is hashed in equally spaced pieces.
 const HASHED: usize = 64 << 10;
 
 /// Number of pieces of a long upload that are hashed.
 const PIECES: usize = 16;
 
-/// Maximum number of hashes that are kept for a site. Repeated data is not recognised if its hash
-/// was not kept.
+/// Maximum number of hashes that are kept for a site. Data is recognised as repeated only if its
+/// hash was kept.
 const HASHES: usize = 256;
 
-/// Minimum time between two records of all sums. A killed program loses the copies after the last
-/// record. Each record of a site takes 20 to 40 bytes.
+/// Minimum time between two records of all sums, nanoseconds. A killed program loses the copies
+/// after the last record. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Divisor of the recording's duration. If the quotient exceeds `INTERVAL_NS`, the quotient is the
-/// minimum time. Each site then has about 500 records in a day.
+/// Divisor of the recording's duration so far. The quotient is also a minimum time between two
+/// records of all sums. Each site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.
@@ -47,11 +47,11 @@ pub(crate) struct Copies {
     /// End and kind of pinned, registered and managed memory, keyed by address.
     host: BTreeMap<u64, (u64, MemoryKind)>,
     sums: FxHashMap<Key, Sum>,
-    /// Time at which all sums were written, nanoseconds.
+    /// Time when all sums were last written, nanoseconds.
     written_ns: u64,
 }
 
-/// Copies that are summed up: direction, memory on the host, whether the call waits, and the stack.
+/// Key of a sum: direction, memory on the host's side, `true` for asynchronous calls, and stack.
 type Key = (CopyDirection, CopyMemory, bool, u32);
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Numbers of processes. A forked child gets another number than its parent.
+//! Numbers of processes. A forked child gets a different number than its parent.
 
 use std::ptr;
 use std::sync::Once;
@@ -12,7 +12,7 @@ static LAST: AtomicU32 = AtomicU32::new(FIRST);
 /// Number of the process that called [`watch`] first.
 const FIRST: u32 = 1;
 
-/// Number of the process, in a page that the kernel zeroes in a child. Handlers of `fork` would
+/// Number of the process, in a page that the kernel zeroes in a child. A handler of `fork` would
 /// miss a raw `clone`.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
@@ -28,7 +28,7 @@ pub(crate) fn watch() -> u32 {
     count()
 }
 
-/// Returns the process's number. The parent has another number.
+/// Returns the process's number. The parent has a different number.
 #[inline]
 pub(crate) fn count() -> u32 {
     // SAFETY: null or a page that is never unmapped.
@@ -40,7 +40,7 @@ pub(crate) fn count() -> u32 {
     fork::count().wrapping_add(number - FIRST)
 }
 
-/// Gives a new process its number. The first thread that writes a number decides.
+/// Numbers a new process. The number that the first thread writes stays.
 #[cold]
 fn number_child(mark: &AtomicU32) -> u32 {
     let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -48,12 +48,13 @@ fn number_child(mark: &AtomicU32) -> u32 {
     written.map_or_else(|other| other, |_| next)
 }
 
-/// Maps a page that the kernel zeroes in children. `None` before Linux 4.14.
+/// Maps a page that the kernel zeroes in children. Returns `None` before Linux 4.14.
 fn map() -> Option<&'static AtomicU32> {
     const BYTES: usize = 4096;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, which no other code knows. It is unmapped only if it is not returned.
+    // SAFETY: the mapping is new, so no other code knows it. It is unmapped only if it is not
+    // returned.
     unsafe {
         let page = libc::mmap(ptr::null_mut(), BYTES, protection, flags, -1, 0);
         if page == libc::MAP_FAILED {

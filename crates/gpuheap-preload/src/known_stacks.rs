@@ -1,9 +1,9 @@
-//! Stacks that were unwound before. The unwinder takes some 1,800 instructions for a frame, and a
-//! comparison takes four.
+//! Cache of unwound stacks. The unwinder takes some 1,800 instructions for a frame, and a
+//! comparison with a cached stack takes four.
 //!
 //! A stack is known if it was captured at the same stack pointer of the same thread, and each of
 //! its return addresses is still in its place. If a frame has a variable size (`alloca`), an old
-//! return address may be there by chance. Then the earlier stack is recorded instead.
+//! return address may still be in place by chance. The earlier stack is then recorded instead.
 //!
 //! Only places in the thread's own stack are read. Stacks of fibres and of signal handlers may be
 //! unmapped, and later stacks may have the same addresses. Calls on such stacks are always unwound.
@@ -53,7 +53,7 @@ pub(crate) struct Unwound {
 }
 
 impl Unwound {
-    /// Begins a stack. The caller's stack pointer does not change until [`Unwound::keep`].
+    /// Begins a stack. The caller's stack pointer must not change until [`Unwound::keep`].
     pub(crate) fn new(stack_pointer: usize) -> Unwound {
         Unwound { stack_pointer, slots: Vec::with_capacity(32) }
     }
@@ -61,8 +61,8 @@ impl Unwound {
     /// Adds a frame: the return address, and the stack pointer after the return.
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
-        // Frames of the unwinder have ended when the stack is compared. The outermost frame may
-        // have a null address, and no place holds it.
+        // Leaves out frames of the unwinder, which have ended when stacks are compared. Leaves out
+        // a null address of the outermost frame, because no place holds it.
         if place >= self.stack_pointer && address != 0 {
             self.slots.push(Slot { place, address });
         }
@@ -96,8 +96,8 @@ impl Stacks {
     }
 }
 
-/// If the stack is one that was captured at this stack pointer, calls `add` with each of its return
-/// addresses. If not, returns `false`.
+/// If the current stack is known at this stack pointer, calls `add` with each of its return
+/// addresses. Otherwise returns `false`.
 pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> bool {
     let Some(end) = stack_end(stack_pointer) else { return false };
     // If another thread holds the lock, or held it at a fork, the stack is unwound.
@@ -109,7 +109,7 @@ pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> b
     let is_same = |found: &&Known| {
         found.thread == thread && found.slots.iter().all(|slot| slot.is_current(end))
     };
-    // The latest stack is the most likely one: earlier stacks did not match when it was added.
+    // Tries the latest stack first: earlier stacks did not match when it was added.
     let Some(found) = at_one.iter().rev().find(is_same) else { return false };
     let _ = found.slots.iter().all(|slot| add(slot.address));
     true
@@ -120,7 +120,7 @@ impl Slot {
     /// address.
     fn is_current(&self, end: StackEnd) -> bool {
         let place = std::ptr::with_exposed_provenance::<u64>(self.place);
-        // SAFETY: `Unwound::push` took no place below the stack pointer, and this place is below
+        // SAFETY: `Unwound::push` adds no place below the stack pointer, and this place is below
         // the end of the thread's stack. The stack is mapped from the pointer to the end.
         self.place <= end.0 - size_of::<u64>() && unsafe { place.read_volatile() == self.address }
     }
@@ -143,7 +143,7 @@ fn stack_end(stack_pointer: usize) -> Option<StackEnd> {
     (start..end).contains(&stack_pointer).then_some(StackEnd(end))
 }
 
-/// Reads the addresses of the calling thread's stack; an empty range if the system fails.
+/// Returns the addresses of the calling thread's stack; an empty range if the system call fails.
 fn stack_of_thread() -> Range<usize> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut start, mut bytes) = (std::ptr::null_mut(), 0);

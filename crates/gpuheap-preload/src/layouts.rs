@@ -1,4 +1,4 @@
-//! Arguments that `cuda.h` defines and crate gpuheap-driver does not.
+//! Argument types of `cuda.h` that the crate gpuheap-driver lacks.
 
 use std::ffi::{c_int, c_uint, c_void};
 

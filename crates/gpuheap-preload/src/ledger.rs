@@ -1,4 +1,4 @@
-//! Ledger in shared memory: the bytes that the processes with a common limit hold.
+//! Ledger in shared memory: the bytes that are held by processes with a common limit.
 
 use std::fs::{self, OpenOptions};
 use std::hash::BuildHasher as _;
@@ -19,11 +19,11 @@ use crate::{forks, settings};
 /// Maximum number of devices that have an account.
 pub(crate) const DEVICES: usize = 64;
 
-/// Maximum number of processes with an own entry. Later processes share one entry. If one of the
-/// later processes is killed, its bytes stay counted.
+/// Maximum number of processes with a separate entry. Later processes share one entry. If one of
+/// these is killed, its bytes stay counted.
 const PROCESSES: usize = 255;
 
-/// Number of rounds in which a wait for the lock does not sleep, and the sleep in later rounds. A
+/// Number of rounds in which a wait for the lock only yields, and the sleep in later rounds. A
 /// change under the lock takes less than a microsecond.
 const FAST_ROUNDS: u32 = 100;
 const SLEEP: Duration = Duration::from_micros(100);
@@ -40,7 +40,7 @@ struct Account {
     pending: AtomicU64,
 }
 
-/// Reason for which an account has no room for a request.
+/// Reason why an account has no room for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// The live bytes alone leave no room.
@@ -57,7 +57,7 @@ struct Entry {
     accounts: [Account; DEVICES],
 }
 
-/// Accounts of all processes, and the share of each process.
+/// Accounts of all devices, and each process's share in them.
 #[repr(C)]
 pub(crate) struct Ledger {
     /// Process that holds the lock, as in [`Entry::owner`]; 0 if none does.
@@ -66,7 +66,7 @@ pub(crate) struct Ledger {
     devices: [AtomicU64; DEVICES],
     /// Sums of the shares.
     totals: [Account; DEVICES],
-    /// Share of each process. The last share is for all processes without an own entry.
+    /// Share of each process. The last share is for all processes without a separate entry.
     entries: [Entry; PROCESSES + 1],
 }
 
@@ -79,7 +79,7 @@ impl Drop for Lock<'_> {
     }
 }
 
-/// `gpuheap run` makes a file of this size.
+/// `gpuheap run` makes a file of 512 KiB.
 const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 
 /// This process's entry. The upper half is the process's number (`forks`). The lower half is a
@@ -88,7 +88,7 @@ static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const ENTRY: u64 = 2;
 
-/// Value of [`Ledger::holder`] for this process, if it has an entry.
+/// Value of [`Ledger::holder`] while this process holds the lock.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// File name of the shared ledger.
@@ -120,8 +120,8 @@ fn map(path: &Path) -> Option<&'static Ledger> {
     if file.metadata().ok()?.len() < size_of::<Ledger>() as u64 {
         return None;
     }
-    // SAFETY: a new mapping of an open file that is long enough. It is never unmapped, and atomics
-    // may be changed by other processes.
+    // SAFETY: the mapping is new, of an open file that is long enough. It is never unmapped. Other
+    // processes may change atomics.
     unsafe {
         let mapped = libc::mmap(
             ptr::null_mut(),
@@ -215,7 +215,7 @@ impl Ledger {
         accounts.into_iter().flatten().for_each(|account| account.remove((bytes, pending)));
     }
 
-    /// Takes the lock for a process. If the holder was killed, its change may be incomplete, so the
+    /// Takes the lock as `own`. If the holder was killed, its change may be incomplete, so the
     /// totals are summed up again.
     fn lock(&self, own: u64) -> Lock<'_> {
         let (mut rounds, mut checked) = (0, Instant::now());
@@ -232,7 +232,7 @@ impl Ledger {
             if checked.elapsed() < CHECK_EVERY {
                 continue;
             }
-            // The holder is a program of this process that was replaced with `exec`.
+            // The holder may be an earlier program of this process that `exec` replaced.
             let is_earlier = holder != own && holder % PROGRAM == own % PROGRAM;
             let has_ended = is_earlier || holder != 0 && !runs(holder, &AtomicU64::new(0));
             if has_ended && self.holder.compare_exchange(holder, own, order.0, order.1).is_ok() {
@@ -276,17 +276,19 @@ impl Ledger {
         }
     }
 
-    /// Takes an entry for this process. An entry with this process's identity has the share of the
-    /// program before an `exec`.
+    /// Takes an entry for this process. An entry with this process's identity holds the share of
+    /// the program before an `exec`.
     fn take_entry(&self) -> usize {
         let identity = identity();
         let owner = |entry: &Entry| entry.owner.load(Ordering::Acquire);
         let earlier = self.entries.iter().position(|entry| owner(entry) % PROGRAM == identity);
-        // A process that saw the earlier program end must not reap this program's share.
+        // Differs from the earlier program's value: a process that saw that program end must not
+        // reap this program's share.
         let own = earlier.map_or(identity, |at| owner(&self.entries[at]).wrapping_add(PROGRAM));
         OWNER.store(own, Ordering::Relaxed);
         if ptr::eq(self, &ALONE) {
-            // After a fork, this is a copy of the parent's ledger: its bytes, and maybe its lock.
+            // After a fork, this ledger is a copy of the parent's: it has the parent's bytes, and
+            // maybe a held lock.
             let shares = self.entries.iter().flat_map(|entry| &entry.accounts);
             shares.for_each(|share| share.set(0, 0));
             self.sum_up();
@@ -308,7 +310,7 @@ impl Ledger {
         }
     }
 
-    /// Gives back the shares of programs that have ended. Returns `true` if there were some.
+    /// Gives back the shares of programs that have ended. Returns `true` if it found any.
     pub(crate) fn reap(&self) -> bool {
         let own = self.own_entry();
         let mut found = false;
@@ -336,14 +338,14 @@ const PID_BITS: u32 = 22;
 /// The identity's start time has 34 bits, in hundredths of a second: 5 years.
 const PROGRAM: u64 = 1 << 56;
 
-/// Returns this process's id and its start time as one number, because ids are used again.
+/// Returns this process's id and its start time as one number, because ids are reused.
 fn identity() -> u64 {
     let started = Stat::of("self").map_or(0, |stat| stat.started);
     (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
 
-/// For each entry, the program that was last seen to map the ledger. The program is kept because
-/// reading all mappings of a large process takes milliseconds.
+/// For each entry, the program that was last seen to map the ledger. The program is remembered,
+/// because reading all mappings of a large process takes milliseconds.
 static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
@@ -377,7 +379,7 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
     let exists = libc::pid_t::try_from(pid).is_ok_and(|pid| {
         // SAFETY: signal 0 only checks that the process exists.
         let found = unsafe { libc::kill(pid, 0) } == 0;
-        // Without the right to send signals, the error differs.
+        // If the process exists but must not be signalled, the error is another one.
         found || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     });
     let Some(stat) = Stat::of(&pid.to_string()).filter(|_| exists) else { return exists };

@@ -1,8 +1,8 @@
 //! The recorder: a library that `gpuheap run` preloads into a CUDA program.
 //!
 //! The program's calls of the functions in `table.rs` reach this library (crate gpuheap-catch).
-//! Each function of this library calls the driver's real function. If the call succeeds, it is
-//! recorded in a mapped file, so a killed process leaves all records before its last call.
+//! Each function of this library calls the driver's real function, and records the call in a mapped
+//! file. If the process is killed, the file has all records before the last call.
 //!
 //! No code runs when the library is loaded, and nothing is opened before the first allocation. No
 //! lock is held during a call of the driver. No panic reaches the program.

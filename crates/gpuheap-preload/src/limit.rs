@@ -14,8 +14,8 @@ use crate::ledger::{self, DEVICES, Full};
 use crate::real;
 use crate::settings::{self, Limit};
 
-/// Maximum wait for pending requests, because they may fail and give back their bytes. A request
-/// that waits longer is refused. Drivers refuse within a second.
+/// Maximum time that a request waits for pending requests, because these may fail and give back
+/// bytes. After that, the request is refused. Drivers refuse within a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Number of rounds without a sleep, and the sleep in later rounds. Most drivers answer within some
@@ -42,7 +42,7 @@ pub(crate) struct Charge {
 #[derive(Debug)]
 pub(crate) struct Refused;
 
-/// Bytes of a request that the driver has not answered; none if no limit counts them.
+/// Bytes of a request that the driver has not answered; 0 if no limit counts them.
 #[derive(Debug)]
 pub(crate) struct Pending(Charge);
 
@@ -89,7 +89,7 @@ pub(crate) fn reserve(device: CUdevice, bytes: u64) -> Result<Pending, Refused> 
 }
 
 impl Pending {
-    /// Ends the request: it succeeded.
+    /// Ends a request that succeeded.
     pub(crate) fn succeeded(self) -> Charge {
         let Pending(charge) = self;
         if charge.bytes > 0 {
@@ -98,7 +98,7 @@ impl Pending {
         charge
     }
 
-    /// Ends the request: it failed, so its bytes are given back.
+    /// Ends a request that failed, and gives its bytes back.
     pub(crate) fn failed(self) {
         let Pending(Charge { account, bytes }) = self;
         if bytes > 0 {

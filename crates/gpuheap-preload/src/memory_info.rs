@@ -1,4 +1,4 @@
-//! Figures of the driver, as the program reads them. With a limit, they describe a smaller device.
+//! Replacements of the driver's memory figures. With a limit, they describe a smaller device.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use gpuheap_driver::{CUdevice, CUresult};

@@ -1,5 +1,5 @@
-//! Open ranges of the program. A range is recorded once an event of memory occurs in it. A program
-//! may name each of its operations, and most operations have no event.
+//! Open ranges of the program. A range is recorded once a memory event occurs in it. A program may
+//! name each of its operations, and most operations have no such event.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -13,7 +13,8 @@ pub(crate) struct OpenRanges {
     last: u32,
     /// Value of `last` when ranges were last recorded.
     recorded: u32,
-    /// Ranges not opened because too many were open: their number, and the number already recorded.
+    /// Number of ranges that were not opened because too many were open, and the part already
+    /// recorded.
     lost: u64,
     recorded_lost: u64,
 }
@@ -47,7 +48,7 @@ impl OpenRanges {
         capture: &mut ProcessCapture,
         mut thread: impl FnMut(&mut ProcessCapture, u32, Time) -> u32,
     ) {
-        // The number is recorded when it has doubled, so that many lost ranges need few records.
+        // The number is recorded once it has doubled, so that many lost ranges need few records.
         if self.lost >= 2 * self.recorded_lost {
             self.write_lost(capture);
         }

@@ -1,6 +1,5 @@
-//! Blocks of frameworks' pools. PyTorch reports each block to its profiler by a function of a
-//! library, so this library replaces that function. Hooks of other frameworks call this library
-//! from Python.
+//! Blocks of frameworks' pools. PyTorch reports each block to its profiler by an exported function.
+//! This library replaces that function. Hooks of other frameworks call this library from Python.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -105,7 +104,7 @@ fn allocated_block(
         let mut stack = allocate::stack();
         stack.skip_python(skipped);
         let device = u32::try_from(device).unwrap_or(0);
-        // The end of a context frees the memory that contains the block.
+        // The block has no context: a context's end frees the memory that contains the block.
         let (context, charge) = (CUcontext::NULL, Charge::default());
         let block = Block { kind, device, context, stream, address, bytes, charge };
         recorder.allocated(block, &stack, false);

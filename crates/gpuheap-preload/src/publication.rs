@@ -1,4 +1,4 @@
-//! Live memory of the process, for other processes of the user that read it (`GPUHEAP_PUBLISH`).
+//! Publishes the process's live memory to other processes of the user (`GPUHEAP_PUBLISH`).
 
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -22,8 +22,8 @@ static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 /// device.
 struct RecordedBytes<F>(F);
 
-/// Publishes the bytes of the devices that `devices` returns, if the settings say so. A failure is
-/// written to stderr, and the recording goes on.
+/// Publishes the bytes of the devices that `devices` returns, if the settings enable it. A failure
+/// is written to stderr, and the recording goes on.
 pub(crate) fn begin(devices: impl Fn() -> Vec<(u32, DeviceBytes)> + Send + Sync + 'static) {
     if !settings::get().publish {
         return;
@@ -70,7 +70,7 @@ impl<F: Fn() -> Vec<(u32, DeviceBytes)> + Send + Sync> Member for RecordedBytes<
 /// Returns the UUID of a device in NVML's format; `None` if the driver does not answer.
 fn uuid(device: u32) -> Option<String> {
     let (device, mut uuid) = (CUdevice::try_from(device).ok()?, CUuuid::default());
-    // Without `_v2`, this is the UUID of the whole device. `gpuheap status` finds devices by it.
+    // Without `_v2`, the UUID is the whole device's, by which `gpuheap status` finds devices.
     let is_known = real::cuDeviceGetUuid(&mut uuid, device).is_success()
         || real::cuDeviceGetUuid_v2(&mut uuid, device).is_success();
     is_known.then(|| uuid.to_string())

@@ -1,9 +1,9 @@
 //! Frames of Python on the calling thread, read from the interpreter's memory.
 //!
-//! The thread itself is within a call from Python, so its frames and their code do not change, even
-//! if it has released the interpreter's lock. The only call is a look-up of the thread's state, and
-//! no reference count changes. So no Python code runs. Each object's type is checked before the
-//! object is read.
+//! The thread is within a call from Python, so its frames and their code do not change, even if the
+//! thread has released the interpreter's lock. No Python code runs: the only call looks up the
+//! thread's state, and no reference count changes. Each object's type is checked before the object
+//! is read.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gpuheap_capture::{CPython, LineTable, SourceLine};
 use gpuheap_catch::{loader, messages};
 
-/// Maximum number of frames that are recorded of a stack.
+/// Maximum number of recorded frames of a stack.
 const DEPTH: usize = 48;
 
 /// Maximum length of a name or path, bytes.
@@ -44,7 +44,7 @@ pub(crate) struct PythonFrame {
     /// Address of the code object's name. A new code object at a freed address has its name
     /// elsewhere.
     name: usize,
-    /// Offset of the running instruction from the first instruction, bytes.
+    /// Offset of the current instruction from the first instruction, bytes.
     at: i64,
 }
 
@@ -100,8 +100,8 @@ impl PythonFrame {
         [self.code as u64, self.name as u64, self.at as u64]
     }
 
-    /// Reads the name, file and line. The calling thread captured the frame in the same call from
-    /// Python.
+    /// Reads the name, file and line. The calling thread must have captured the frame in the same
+    /// call from Python.
     pub(crate) fn line(self) -> Option<SourceLine> {
         let Interpreter { layout, types, .. } = interpreter()?;
         // SAFETY: the running frame keeps the code object alive, with its texts and its table.
@@ -127,8 +127,8 @@ fn interpreter() -> Option<Interpreter> {
     if let Some(found) = FOUND.get() {
         return *found;
     }
-    // A search takes the loader's lock and microseconds. It runs at the 1st, 2nd, 4th call and so
-    // on, because a program may load the interpreter later.
+    // A search takes the loader's lock and some microseconds. It runs at the 1st, 2nd, 4th call and
+    // so on, because a program may load the interpreter later.
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     if !(CALLS.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {
         return None;
@@ -191,10 +191,10 @@ unsafe fn type_of(object: usize) -> usize {
     unsafe { word(object, 8) }
 }
 
-/// Reads a text. Names of code are compact. A name that is not ASCII has a UTF-8 form only if the
-/// program has used that form.
+/// Reads a string. Names in code objects are compact strings. A name that is not ASCII has a UTF-8
+/// form only if the program has used that form.
 unsafe fn text(object: usize, types: Types, layout: &CPython) -> String {
-    // SAFETY: the caller passes an object of the interpreter. A text is never changed.
+    // SAFETY: the caller passes an object of the interpreter. A string never changes.
     unsafe {
         if type_of(object) != types.text {
             return "?".to_owned();
@@ -212,9 +212,9 @@ unsafe fn text(object: usize, types: Types, layout: &CPython) -> String {
     }
 }
 
-/// Returns `true` for the state of a text that is compact and has only ASCII. The state holds the
-/// size of a character, 1, 2 or 4, in three bits. A bit for compact and a bit for ASCII follow. The
-/// first bit is bit 2; in newer versions, it is bit 8 or 16.
+/// Returns `true` if a string's state is compact and ASCII. Three bits have the size of a
+/// character: 1, 2 or 4. A bit for compact and a bit for ASCII follow. These bits begin at bit 2;
+/// in newer versions, at bit 8 or 16.
 fn is_ascii(state: u32) -> bool {
     let facts = [2, 8, 16].map(|first| state >> first);
     let known = facts.into_iter().find(|facts| matches!(facts & 7, 1 | 2 | 4));
@@ -233,8 +233,8 @@ unsafe fn bytes<'a>(object: usize, types: Types) -> &'a [u8] {
     }
 }
 
-/// Returns the line of an instruction by a table of CPython 3.9: pairs of the bytes to the next
-/// line, and the signed difference of the lines.
+/// Returns the line of an instruction from a line table of CPython 3.9. An entry has the bytes to
+/// the next line, and the signed difference of the lines.
 fn line_by_differences(table: &[u8], first: u32, at: i64) -> Option<u32> {
     let (mut line, mut start) = (i64::from(first), 0_i64);
     for pair in table.chunks_exact(2) {
@@ -247,8 +247,8 @@ fn line_by_differences(table: &[u8], first: u32, at: i64) -> Option<u32> {
     u32::try_from(line).ok()
 }
 
-/// Returns the line of an instruction by a table of CPython 3.10: pairs of the bytes of a range,
-/// and the signed difference of its line, or -128 for a range without a line.
+/// Returns the line of an instruction from a line table of CPython 3.10. An entry has the bytes of
+/// a range, and the signed difference of its line or, without a line, -128.
 fn line_by_ranges(table: &[u8], first: u32, at: i64) -> Option<u32> {
     const NO_LINE: i8 = -128;
     let (mut line, mut end) = (i64::from(first), 0_i64);
@@ -265,8 +265,8 @@ fn line_by_ranges(table: &[u8], first: u32, at: i64) -> Option<u32> {
     None
 }
 
-/// Returns the line of an instruction by a location table of CPython 3.11 or newer. An entry has a
-/// byte with a kind and a number of instructions, then differences of lines and columns.
+/// Returns the line of an instruction from a location table of CPython 3.11 or later. An entry has
+/// a byte with a kind and a number of instructions, then differences of lines and columns.
 fn line_of(table: &[u8], first: u32, at: i64) -> Option<u32> {
     let mut line = i64::from(first);
     let mut start = 0_i64;

@@ -1,8 +1,8 @@
 //! Ranges that the program opens with NVTX.
 //!
-//! NVTX is a header. Each file of the program that includes NVTX has a table of its functions. The
-//! first call loads the library that `NVTX_INJECTION64_PATH` names, and calls the library's
-//! `InitializeInjectionNvtx2` with access to the table.
+//! NVTX is a header library. Each binary of the program that includes NVTX has a table of NVTX's
+//! functions. The first call loads the library that `NVTX_INJECTION64_PATH` names, and calls the
+//! library's `InitializeInjectionNvtx2` with access to the table.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::RefCell;
@@ -45,7 +45,7 @@ struct Attributes {
 #[derive(Clone, Copy)]
 struct Open {
     domain: usize,
-    /// Number of ranges of the same domain around this range.
+    /// Number of enclosing ranges of the same domain.
     level: c_int,
     range: Range,
 }
@@ -68,11 +68,12 @@ struct Name {
     next: *const Name,
 }
 
-/// Lists of the names; [`list_of`] selects one. A lock could stay locked in a forked child.
+/// Lists of names; [`list_of`] selects one. They take no lock, because a lock could stay locked in
+/// a forked child.
 static NAMES: [AtomicPtr<Name>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
-/// Replaces functions of NVTX. Each row is the module's number, the function's number, and the
-/// function of this library.
+/// Replaces functions of NVTX. A row is the module's number, the function's number, and this
+/// library's function.
 macro_rules! callbacks {
     ($($module:literal $number:literal $name:ident ($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
         $(#[allow(unused_unsafe, reason = "some rows read no memory")]
@@ -158,7 +159,7 @@ fn start(domain: usize, name: Option<String>) -> u64 {
     open(domain, name, false).id()
 }
 
-/// Opens a range of the calling thread. Returns the number of ranges around it.
+/// Opens a range of the calling thread. Returns the number of enclosing ranges.
 fn push(domain: usize, name: Option<String>) -> c_int {
     let range = open(domain, name, true);
     let push = |open: &RefCell<Vec<Open>>| {
@@ -272,7 +273,7 @@ fn intern(text: Option<String>) -> usize {
 /// Returns the kept text with this address. `None` for other addresses.
 fn interned(address: usize) -> Option<&'static str> {
     let mut name = list_of(address).load(Ordering::Acquire).cast_const();
-    // SAFETY: names of the lists are never freed or changed.
+    // SAFETY: names in the lists are never freed or changed.
     while let Some(found) = unsafe { name.as_ref() } {
         if name.addr() == address {
             return Some(&found.text);

@@ -53,7 +53,8 @@ impl Block {
 /// Recording of a process. A forked child makes another recorder.
 pub(crate) struct Recorder {
     forks: u32,
-    /// Process that made the recorder. A child that shares its memory has the same recorder.
+    /// Process that made the recorder. A child that shares memory with it (`vfork`) has the same
+    /// recorder.
     pid: u32,
     /// Time of the monotonic clock at the start, nanoseconds.
     began_ns: u64,
@@ -120,7 +121,7 @@ fn create() -> Option<&'static Recorder> {
     let is_stored = is_of_parent
         && CURRENT.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if !is_stored {
-        // SAFETY: another thread was faster, so the box is not shared.
+        // SAFETY: this recorder was not stored, so no other thread has the box.
         drop(unsafe { Box::from_raw(made) });
     }
     let recorder = existing();
@@ -131,8 +132,8 @@ fn create() -> Option<&'static Recorder> {
 }
 
 impl Recorder {
-    /// Records an allocation. Reads the driver's figure after some growth, if the device is the
-    /// current device.
+    /// Records an allocation. If the device is current, reads the driver's figure after some
+    /// growth.
     pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack, is_current: bool) {
         let sample = {
             let (mut state, stack) = self.locked_with(stack);
@@ -161,7 +162,7 @@ impl Recorder {
         }
     }
 
-    /// Records a request that failed with a code.
+    /// Records a request that failed with `code`.
     pub(crate) fn failed(
         &'static self,
         block: Block,
@@ -202,7 +203,7 @@ impl Recorder {
         self.locked().restore(self.time(), block);
     }
 
-    /// Removes references to physical memory, and records a free of memory without a reference.
+    /// Removes references to physical memory. Records a free of memory without a reference left.
     /// Returns the references with the freed memory.
     pub(crate) fn remove_references(
         &'static self,
@@ -220,7 +221,7 @@ impl Recorder {
         removed.collect()
     }
 
-    /// Records that the call that should have removed these references failed.
+    /// Restores references after the call that should have removed them failed.
     pub(crate) fn restore_references(&self, removed: &[(Reference, Option<Block>)]) {
         let mut state = self.locked();
         for (reference, freed) in removed {
@@ -266,8 +267,8 @@ impl Recorder {
         }
     }
 
-    /// Notes the start of a range of the program. The range is recorded with its first event of
-    /// memory. Returns its number; 0 if nothing is recorded.
+    /// Notes the start of a range of the program. The range is recorded with its first memory
+    /// event. Returns the range's number; 0 if nothing is recorded.
     pub(crate) fn range_started(&'static self, name: String, of_thread: bool) -> u32 {
         if settings::get().output.is_none() {
             return 0;
@@ -292,8 +293,8 @@ impl Recorder {
         change(&mut self.locked().mappings)
     }
 
-    /// Records a mapping of physical memory, or the end of the mappings in a range, for the blocks
-    /// of pools in that range.
+    /// Records a mapping of physical memory or, without a handle, the end of the mappings in a
+    /// range. Does nothing unless blocks of pools are recorded.
     pub(crate) fn mapped(&self, address: u64, bytes: u64, handle: Option<u64>) {
         if !settings::get().frameworks {
             return;
@@ -365,7 +366,7 @@ impl Recorder {
     }
 
     /// Locks the state, and returns the number of a stack. If the stack is new or a library was
-    /// closed, reads the loaded files first, without the state's lock: a thread that loads a
+    /// closed, first reads the loaded files, without the state's lock. A thread that loads a
     /// library holds the loader's lock, and may wait for the state's lock.
     fn locked_with(&self, stack: &CallStack) -> (MutexGuard<'_, State>, u32) {
         let mut state = self.locked();
@@ -468,8 +469,8 @@ impl State {
         self.write(&Record::Free { time, thread, space, stream, address });
     }
 
-    /// Returns the number that the capture has for the calling thread. Records the thread at its
-    /// first call, and the ranges that are open. Call this before an event of memory is written.
+    /// Returns the capture's number for the calling thread. Records the thread at its first call,
+    /// and the open ranges. Call this function before writing a memory event.
     fn thread_of_event(&mut self, recorder: &'static Recorder, time: Time) -> u32 {
         if self.capture().is_none() {
             return 0;
@@ -481,7 +482,8 @@ impl State {
     }
 
     /// Returns the number of a recorded stack; 0 for an empty stack, or if nothing is recorded.
-    /// Returns `None` after a library was closed, because its addresses may now be other code.
+    /// Returns `None` for a new stack, and after a library was closed: other code may now have its
+    /// addresses.
     fn known(&mut self, stack: &CallStack) -> Option<u32> {
         if stack.is_empty() || self.capture().is_none() {
             return Some(0);
@@ -529,7 +531,7 @@ impl State {
     }
 }
 
-/// Creates the file. Returns `None` if nothing is to be recorded.
+/// Creates the file. Returns `None` if nothing is to be recorded, or if the file cannot be created.
 fn open() -> Option<ProcessCapture> {
     let settings = settings::get();
     let template = settings.output.as_deref()?;
@@ -584,8 +586,8 @@ fn clock_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Function that the loader calls at the exit, after the program's exit handlers and the
-/// destructors of its libraries.
+/// Exit handler. The loader calls it after the program's exit handlers and the destructors of the
+/// program's libraries.
 #[used]
 // SAFETY: the section holds functions without arguments. The loader calls them at the exit.
 #[unsafe(link_section = ".fini_array")]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::known_stacks::{self, Unwound};
 use crate::python::{PythonFrame, PythonStack};
 
-/// Maximum number of frames that are recorded of a stack.
+/// Maximum number of recorded frames of a stack.
 const DEPTH: usize = 64;
 
 /// Stack of a call. The places after the last frame are not initialised, because clearing the 1.7
@@ -90,7 +90,7 @@ impl CallStack {
     }
 }
 
-/// Calls `add` with each frame of the calling thread, the innermost first. Ends if `add` returns
+/// Calls `add` with each frame of the calling thread, the innermost first. Stops if `add` returns
 /// `false`.
 fn unwind(add: impl FnMut(&backtrace::Frame) -> bool) {
     // SAFETY: the unwinder of Linux needs no lock.

@@ -12,18 +12,18 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// driver_api [how] symbol (arguments);
 /// ```
 ///
-/// `how` selects the treatment of a call:
+/// `how` selects how a call is handled:
 ///
-/// * `allocates KIND BYTES`: memory of a known size, at the address that the first argument gets.
-/// * `allocates KIND BYTES STREAM`: such memory for use on a stream.
-/// * `frees SPACE`: a free of the first argument, in this space of addresses.
-/// * `frees SPACE STREAM`: a free that is ordered on a stream.
-/// * `by MODULE`: a function of the module with the name of the symbol.
-/// * `ends_primary`: the primary context of the device may end.
-/// * `copies waits BYTES from END to END`: a call that waits until its copy is done; `returns` if
+/// * `allocates KIND BYTES`: allocates memory of a known size. The first argument gets the address.
+/// * `allocates KIND BYTES STREAM`: allocates such memory for use on a stream.
+/// * `frees SPACE`: frees the first argument, in this space of addresses.
+/// * `frees SPACE STREAM`: frees the first argument, in the order of a stream.
+/// * `by MODULE`: calls the module's function with the name of the symbol.
+/// * `ends_primary`: may end the primary context of the device.
+/// * `copies waits BYTES from END to END`: copies, and waits until the copy is done; `returns` if
 ///   it does not wait. An END is on the `Device`, at a `Host` address, or at an `Either` address.
-/// * `copies waits COPY`: a copy of a rectangle or a volume, by a structure that describes it.
-/// * `searches`: the found function is replaced with this library's function.
+/// * `copies waits COPY`: copies a rectangle or a volume that a structure describes.
+/// * `searches`: looks up a function. The result is replaced with this library's function.
 macro_rules! recorded_functions {
     ($callback:path) => {
         $callback! {

@@ -81,11 +81,11 @@ thread_local! {
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
 }
 
-/// Number of rounds of a thread's key destructors after which the thread's end is recorded.
-/// Destructors of the program's own keys free memory in the first round.
+/// Round of key destructors in which a thread's end is recorded. Destructors of the program's keys
+/// free memory in the first round.
 const ROUNDS: usize = 2;
 
-/// Returns the key whose destructor records the ends of threads. Destructors of keys run last: a
+/// Returns the key whose destructor records the ends of threads. Key destructors run last, and a
 /// thread can set a key while its thread-local variables, or other keys, are destroyed.
 fn end_key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
@@ -119,7 +119,7 @@ unsafe extern "C" fn key_ended(round: *mut c_void) {
     });
 }
 
-/// Returns the calling thread's recorder and number, if the thread's recorder is of this process.
+/// Returns the calling thread's recorder and number, if the recorder belongs to this process.
 fn numbered() -> Option<(&'static dyn ThreadEnds, u32)> {
     let Numbered { recorder, number } = NUMBER.get();
     recorder.filter(|recorder| recorder.is_current()).map(|recorder| (recorder, number))
@@ -156,7 +156,7 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Guard that switches off cancellation of the calling thread until it is dropped. A cancelled
+/// Guard that disables cancellation of the calling thread until the guard is dropped. A cancelled
 /// thread unwinds from the next system call that waits, and unwinding through this library would
 /// end the process. The thread ends at its next such call after the guard is dropped.
 pub(crate) struct Uncancelled {
@@ -182,19 +182,20 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Returns the result of `work`; the default if it panics. A failure to record must not end the
-/// program, nor must a cancelled thread.
+/// Returns the result of `work`; the default if it panics. Neither a failure to record nor a
+/// cancelled thread may end the program.
 pub(crate) fn without_panic<T: Default>(work: impl FnOnce() -> T) -> T {
     let _uncancelled = Uncancelled::enter();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_default()
 }
 
-/// Mark of the calling thread, until it is dropped.
+/// Mark that the calling thread is within this library, until the guard is dropped.
 pub(crate) struct Guard(());
 
 impl Guard {
-    /// Marks the thread. Returns `None` if it is marked: the call comes from the driver, from this
-    /// library, or from a signal handler that interrupted one of them. Such calls are not recorded.
+    /// Marks the thread. Returns `None` if the thread is already marked. The call then comes from
+    /// the driver, from this library, or from a signal handler that interrupted them, and is not
+    /// recorded.
     pub(crate) fn enter() -> Option<Guard> {
         if IS_WITHIN.replace(true) { None } else { Some(Guard(())) }
     }

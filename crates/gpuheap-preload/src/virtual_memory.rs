@@ -1,5 +1,5 @@
-//! Records `cuMemCreate`, `cuMemMap` and their opposites. Physical memory is freed once it is
-//! released and no range maps it.
+//! Records `cuMemCreate`, `cuMemMap` and the calls that undo them. Physical memory is freed once it
+//! is released and no range maps it.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::c_void;
@@ -21,7 +21,7 @@ pub(crate) fn cuMemCreate(
     flags: u64,
 ) -> CUresult {
     let call = || real::cuMemCreate(handle, bytes, properties, flags);
-    // Physical memory of the host is no device memory.
+    // Physical memory of the host does not count as device memory.
     let Some(location) = properties.get().ok().map(|all| all.location) else { return call() };
     if location.kind != CUmemLocationType::DEVICE {
         return call();
@@ -37,8 +37,8 @@ pub(crate) fn cuMemRelease(handle: u64) -> CUresult {
     remove(recorder, |mappings| mappings.remove(handle).into_iter().collect(), call)
 }
 
-/// Removes references, and then passes on the call that removes them in the driver. In the other
-/// order, another thread may already have got the same handle or address.
+/// Removes references, and then passes on the call that removes them in the driver. In the reverse
+/// order, another thread could get the same handle or address before the removal here.
 fn remove(
     recorder: &'static Recorder,
     remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,
@@ -76,7 +76,7 @@ pub(crate) fn cuMemMap(
     let call = || real::cuMemMap(pointer, bytes, offset, handle, flags);
     let Some(_guard) = Guard::enter() else { return call() };
     let Some(recorder) = recorder::existing() else { return call() };
-    // Counted before the call, because another thread may release the handle meanwhile.
+    // Adds the reference before the call, because another thread may release the handle meanwhile.
     let is_recorded = recorder.mappings(|mappings| mappings.add(handle));
     let code = call();
     if code.is_success() && is_recorded {

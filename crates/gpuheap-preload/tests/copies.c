@@ -60,7 +60,7 @@ static void upload_managed(ptr to, const void *from) {
   for (int step = 0; step < 2; step++) upload(to, from, 1000);
 }
 
-/* Rectangles of ten rows with 100 bytes each, and copies between contexts. */
+/* Copies rectangles of ten rows with 100 bytes each, and copies between contexts. */
 static void shapes(void *context, ptr device, ptr other, const void *pageable, const void *pinned) {
   enum { HOST = 1, DEVICE = 2, UNIFIED = 4 };
   const side on_device = {0, 1, DEVICE, NULL, device, NULL, 512};

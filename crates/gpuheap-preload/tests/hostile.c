@@ -1,6 +1,6 @@
-/* A program that disturbs a recorder as its first argument says: signals, cancellation, exits, raw
- * clones, and limits of the system. With LIBRARY, a library that allocates in its function of that
- * name, and frees in its destructor. With C10, PyTorch's library with the report of blocks. */
+/* A program that disturbs the recorder by signals, cancellation, exits, raw clones or system
+ * limits, as its first argument selects. With LIBRARY, a library that allocates in a function of
+ * that name and frees in its destructor. With C10, PyTorch's library with the report of blocks. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <dlfcn.h>
@@ -223,7 +223,7 @@ static size_t resident(void) {
   return pages[1] * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Each path through the calls gives another stack. */
+/* Each path through the calls gives a different stack. */
 static void walk(unsigned path, int depth) {
   if (depth == 0) {
     CHECK(cuMemFree_v2(allocate(MIB)));
@@ -359,7 +359,7 @@ static void half_done(const char *unused) {
   _exit(unused == 0);
 }
 
-/* Two fibres allocate at one address of the stack. The second fibre's stack ends before the places
+/* Two fibres allocate at the same stack address. The second fibre's stack ends before the places
  * of the first fibre's return addresses. */
 static size_t pad;
 

@@ -58,7 +58,7 @@ int cuMemcpyAtoHAsync_v2(void *, void *, size_t, size_t, void *);
 int cuMemcpyDtoA_v2(void *, size_t, ptr, size_t), cuMemcpyAtoD_v2(ptr, void *, size_t, size_t);
 int cuMemcpyAtoA_v2(void *, size_t, void *, size_t, size_t);
 
-/* 1 while the driver lets a request of 95 bytes wait. The request then fails. */
+/* 1 while a request of 95 bytes waits in the driver. The request then fails. */
 extern atomic_int waits;
 
 #ifdef DRIVER
@@ -155,7 +155,7 @@ static int waits_for_other(void) {
   return printf("%d %d; %d %d %d\n", code, own, small, large, is_early) < 0;
 }
 
-/* Volumes of 2 layers of 4 rows of 16 bytes, and arrays. */
+/* Copies volumes of 2 layers of 4 rows of 16 bytes, and arrays. */
 static int copies(void) {
   enum { HOST = 1, DEVICE, ARRAY };
   static char data[4096];

@@ -1,5 +1,5 @@
-/* A program that does the work of its second argument. Its first argument selects how it finds the
- * driver. It prints the bytes that it has allocated, and the bytes that it holds at its end. */
+/* A program whose first argument selects how it finds the driver, and whose second argument selects
+ * its work. It prints the bytes that it has allocated, and the bytes that it holds at its end. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
@@ -146,7 +146,7 @@ static void threads(void) {
   }
 }
 
-/* The first allocations of the process, on eight threads at once. */
+/* Makes the process's first allocations, on eight threads at once. */
 static pthread_barrier_t all_wait;
 
 static void *rush_work(void *unused) {
