@@ -59,12 +59,12 @@ pub enum Fit {
     /// The request would fail, even after all cached memory was given back.
     #[non_exhaustive]
     No {
-        /// Missing bytes: if as many are freed, or the limit is raised by as many, the request
-        /// succeeds. For `stitched`, the figure is large enough whichever memory is freed. It
-        /// leaves out free pieces next to live blocks, because they return to the driver only
-        /// together with those blocks. `stitched` could join two such pieces, so it may need fewer
-        /// bytes. For the other pools the figure is a lower bound. The figure may also be too low
-        /// on WSL2, and if the driver does not report how much is free.
+        /// Missing bytes: if as many return to the driver, or the limit is raised by as many, the
+        /// request succeeds. The figure is large enough whichever memory returns. It leaves out
+        /// free pieces next to live blocks, because they return to the driver only together with
+        /// those blocks. `stitched` could join two such pieces, so it may need fewer bytes. No
+        /// other pool needs fewer. The figure may be too low on WSL2, and if the driver does not
+        /// report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
