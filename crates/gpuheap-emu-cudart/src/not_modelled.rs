@@ -11,7 +11,7 @@ use gpuheap_driver::{CUresult, export};
 
 use crate::call::guarded;
 
-/// Environment variable with the folder for the report, written when the process exits.
+/// Environment variable that names the folder of the report.
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 
 /// Number of calls of each function that is not modelled.
@@ -34,8 +34,8 @@ functions_not_modelled!(refusals);
 
 macro_rules! refusals_of_driver {
     ($($name:ident)*) => {
-        /// Returns a function that replaces the driver's `name` and always fails; `None` for other
-        /// names.
+        /// Returns a stand-in for the driver's function `name` that always fails; `None` if there
+        /// is no stand-in.
         ///
         /// PyTorch calls the driver's functions for green contexts even if their lookup failed.
         pub(crate) fn refusing(name: &str) -> Option<*mut c_void> {
@@ -58,7 +58,7 @@ refusals_of_driver!(
     cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate
 );
 
-/// Counts a call and fails it. Reports the first call of each function on stderr.
+/// Counts a call, and returns a failure. Reports the first call of each function on stderr.
 fn refuse(function: &'static str) -> CUresult {
     guarded(|| {
         let Ok(mut calls) = CALLS.lock() else { return Err(CUresult::ERROR_NOT_SUPPORTED) };

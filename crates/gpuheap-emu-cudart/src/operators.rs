@@ -167,7 +167,7 @@ unsafe fn fill(
 /// * `one_hot`: one element of each row is not 0;
 /// * `count_nonzero`, and `sum` of booleans: at most the number of elements counted;
 /// * `bincount`: the counts sum to the number of elements;
-/// * `max` and `index`: bounded like the tensor. `index` also keeps the rows of `one_hot`.
+/// * `max` and `index`: bounded like the tensor. `index` also keeps the fact about `one_hot`.
 ///
 /// # Safety
 ///

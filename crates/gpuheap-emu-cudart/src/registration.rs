@@ -12,7 +12,8 @@ use crate::kernels::{self, Configuration};
 use crate::types::{Dim3, FatBinary};
 
 export! {
-    /// Registers a fat binary and returns its handle. Both stay valid until the process ends.
+    /// Registers a fat binary and returns its handle. The binary and the handle stay valid until
+    /// the process ends.
     fn __cudaRegisterFatBinary(binary: In<FatBinary>) -> *mut usize {
         let data = binary.get().map_or(std::ptr::null(), |binary| binary.data);
         Box::leak(Box::new(kernels::register_image(data)))

@@ -18,10 +18,10 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 /// Code that takes device memory when a program first uses it.
 ///
 /// The sizes were measured on an H200 (driver 580, PyTorch 2.11, 2026-11-22): memory in use,
-/// without the context and PyTorch's own memory. It was 224 MiB in each of 9 programs that used
-/// cuBLAS on two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT, cuSOLVER
-/// and cuSPARSE were measured at their first use on another H200 (2026-11-24), and NCCL on two
-/// further H200 (2026-11-28). For other cards, sizes are estimates.
+/// without the context and PyTorch's own memory. This memory was 224 MiB in each of 9 programs that
+/// used cuBLAS on two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT,
+/// cuSOLVER and cuSPARSE were measured at their first use on another H200 (2026-11-24), and NCCL on
+/// two further H200 (2026-11-28). For other cards, sizes are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
     /// PyTorch's kernels, loaded with the first library.

@@ -116,7 +116,7 @@ static int plans(void) {
           cudnnBackendFinalize(plan) == 0);
     CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
     printf("workspace %lld\n", (long long)workspace);
-    /* Benchmark mode executes each plan twice, and the report has the greediest. */
+    /* Benchmark mode executes each plan twice. The report names the greediest. */
     for (int j = 0; j < 2; j++) CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
     CHECK(cudnnBackendExecute(0, plan, pack) == 2002);
     CHECK(cudnnBackendDestroyDescriptor(plan) == 0 && cudnnBackendDestroyDescriptor(it) == 0);

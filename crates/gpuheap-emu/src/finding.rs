@@ -25,7 +25,8 @@ pub enum FindingKind {
     UseAfterFree,
     /// A copy, fill or kernel that extends beyond the allocation in which it starts.
     OutOfBounds,
-    /// A copy, fill or kernel that uses an address without memory, or memory without access.
+    /// A copy, fill or kernel that uses an address without memory, or memory that it may not
+    /// access.
     WildPointer,
     /// A read of device memory that was never written: a copy to the host, or a computation in a
     /// kernel.

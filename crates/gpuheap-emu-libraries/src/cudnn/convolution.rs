@@ -27,7 +27,8 @@ pub(crate) struct Window {
 pub(crate) enum Pass {
     /// The output `y`.
     Forward,
-    /// The gradient of the input `x`. A transposed convolution computes it in its forward pass.
+    /// The gradient of the input `x`. In a transposed convolution, the forward pass computes this
+    /// gradient.
     Input,
     /// The gradient of the filter `w`.
     Filter,

@@ -9,8 +9,8 @@ use super::convolution::{Convolution, Pass, product};
 /// Edge of the tiles for the gradient of the input.
 const TILE: u64 = 32;
 
-/// Returns the bytes of a square's transform, in complex numbers of twice 4 bytes. By symmetry,
-/// only half of the numbers are stored.
+/// Returns the bytes of a square's transform, in complex numbers of 2 × 4 bytes. By symmetry, only
+/// half of the numbers are stored.
 fn spectrum(edge: u64) -> u64 {
     product(&[edge, edge / 2 + 1, 8])
 }

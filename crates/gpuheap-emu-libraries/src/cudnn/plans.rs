@@ -92,7 +92,7 @@ impl Convolution {
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // A fastest plan that exceeds the greediest plan is replaced by the first plan.
+        // If the fastest plan exceeds the greediest plan, the first plan replaces it.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {

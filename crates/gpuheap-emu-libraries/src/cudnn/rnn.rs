@@ -182,7 +182,7 @@ fn clamped(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Sizes of a network and its sequences, in a type in which products do not overflow. Workspaces
+/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. Workspaces
 /// are in elements, without the matrices.
 struct Sizes {
     cell: Cell,

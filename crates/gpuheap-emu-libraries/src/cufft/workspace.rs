@@ -92,7 +92,7 @@ impl Length {
     }
 
     /// Returns the number of copies that a real transform over the last dimension needs, in
-    /// thousandths. A copy has the real data as complex numbers.
+    /// thousandths. A copy holds the real data as complex numbers.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {

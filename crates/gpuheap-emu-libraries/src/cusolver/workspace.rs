@@ -50,7 +50,7 @@ pub(crate) fn cholesky(number: Number, n: u64, upper: bool) -> u64 {
 }
 
 /// Returns the bytes for an LU factorisation of a matrix with the shorter side `n`. The result is
-/// within a factor of 2. If `n` is at least 512, it is below 0.4 % of the matrix.
+/// within a factor of 2. If `n` is at least 512, the result is below 0.4 % of the matrix.
 pub(crate) fn lu(n: u64) -> u64 {
     match n {
         0..=1024 => 16 * n.next_multiple_of(BLOCK) + 256,

@@ -93,7 +93,8 @@ impl Route {
 fn device_name() -> String {
     let Some(driver) = driver() else { return String::new() };
     let (mut device, mut text) = (0, [0 as c_char; 96]);
-    // SAFETY: `device` and `text` are valid for the writes. The length is less than `text`'s.
+    // SAFETY: `device` and `text` are valid for the writes. The length passed is less than
+    // `text`'s.
     unsafe {
         let _ = driver.cuCtxGetDevice(&mut device);
         let _ = driver.cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, device);

@@ -131,8 +131,8 @@ impl Call<'_> {
         module.write(CUmodule(found.module))
     }
 
-    /// Fails if the emulator refuses kernels other than gpuheap's. The figures that the call
-    /// returns would be invented.
+    /// Fails if the emulator refuses kernels other than gpuheap's. Figures for other kernels would
+    /// be invented.
     pub(crate) fn kernels_are_no_ops(&self) -> Outcome {
         fail_if(self.state.options.kernels == Kernels::Own, CUresult::ERROR_NOT_SUPPORTED)
     }
