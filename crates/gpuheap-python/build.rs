@@ -1,10 +1,10 @@
 //! With the feature `wheel`, builds the other parts of a wheel: the C++ functions that PyTorch
 //! calls, and the emulated libraries of `gpuheap emulate` and `gpuheap dry-run`.
 //!
-//! The emulated libraries are separate packages, so a second Cargo builds them. It uses another
-//! target folder, because the folder of this build is locked. If `WHEEL_EMULATED` names a folder,
-//! the libraries in that folder are used instead. The script copies the libraries to
-//! `python/gpuheap/emulated/`, where maturin finds them.
+//! The emulated libraries are separate packages, so a second Cargo builds them. The second Cargo
+//! uses another target folder, because this build holds a lock on its own folder. If
+//! `WHEEL_EMULATED` names a folder, the libraries in that folder are used instead. The script
+//! copies the libraries to `python/gpuheap/emulated/`, where maturin finds them.
 
 use std::env;
 use std::error::Error;

@@ -3,8 +3,8 @@
     record.py FOLDER OUTPUT [--jobs N] [--limit SECONDS] [--missing] [NAME...]
 
 FOLDER has the third-party programs with their data (rows.py). Appends a row to OUTPUT as each
-program ends. `in_use` is the memory in use on the whole device. It is right only with one job on an
-idle device. The other columns are figures of the process that requested the most memory.
+program ends. `in_use` is the memory in use on the whole device, so it is right only with one job on
+an idle device. The other columns are figures of the process that requested the most memory.
 """
 
 import argparse

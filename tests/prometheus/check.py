@@ -1,8 +1,8 @@
 """Scrapes `gpuheap export` with a Prometheus server: formats, queries, alerts, the dashboard.
 
 `run` unpacks Prometheus, builds gpuheap, and passes the folder of the built files. The exporter
-reads an emulated NVML that lists an ended process. It also reads a program whose heap is near its
-limit.
+reads an emulated NVML that lists an ended process. The exporter also reads a program whose heap is
+near its limit.
 """
 
 import json

@@ -12,14 +12,15 @@ use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::scope::{Counts, Holder};
 
-/// Device memory of a heap, made by `Heap.alloc`. It is freed when it is collected, at `free()`, or
-/// at the end of a `with` block, in the order of its stream. Freeing does not wait.
+/// Device memory of a heap, made by `Heap.alloc`. The memory is freed at `free()`, at the end of a
+/// `with` block, or when the buffer is collected, in the order of its stream. Freeing does not wait
+/// for the GPU.
 ///
-/// Its contents are undefined at first. Other libraries read it in place, through DLPack or the
-/// CUDA array interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`,
+/// The contents are undefined at first. Other libraries read the buffer in place, through DLPack or
+/// the CUDA array interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`,
 /// `cupy.asarray(buffer)`. Memory handed over through DLPack stays allocated until the other
-/// library releases it too, even after `free()`. The CUDA array interface gives no such guarantee:
-/// keep the buffer, unfreed, until the library's last use.
+/// library releases it, even after `free()`. The CUDA array interface gives no such guarantee: keep
+/// the buffer, unfreed, until the library's last use.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Buffer {
     address: u64,
@@ -121,7 +122,7 @@ impl Ownership {
         if memory.may_wait() {
             return call_detached(py, || memory.give_back());
         }
-        // Keeps the interpreter's lock: releasing and retaking it costs more than the free.
+        // Keep the interpreter's lock: releasing and retaking the lock costs more than the free.
         call(py, || memory.give_back())
     }
 
@@ -183,7 +184,7 @@ impl Buffer {
 
     /// Frees the memory, after the work of its stream and of each stream passed to `used_on`. If
     /// `stream` is given, also after the work of `stream`. A second call does nothing. Does not
-    /// wait.
+    /// wait for the GPU.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream

@@ -1,4 +1,4 @@
-//! CuPy's allocator. CuPy calls it for each array, with the interpreter's lock held.
+//! CuPy's allocator. CuPy calls the allocator for each array, with the interpreter's lock held.
 //!
 //! CuPy's own `CFunctionAllocatorMemory` owns the memory. It calls one C function to get memory and
 //! another to free it. An object of this module would take longer to make than the block.

@@ -110,7 +110,7 @@ fn open_uuid(py: Python<'_>, uuid: &str) -> PyResult<gpuheap::Device> {
     }
 }
 
-/// Opens the default device. Warns once if it is an emulated device and `GPUHEAP_DEVICE` does not
+/// Opens the default device. Warns once if the device is emulated and `GPUHEAP_DEVICE` does not
 /// name it.
 pub(crate) fn default_device(py: Python<'_>) -> PyResult<gpuheap::Device> {
     let device = call_detached(py, gpuheap::Device::open_default)?;

@@ -42,7 +42,7 @@ pub(crate) struct Exported {
     owner: Arc<Owner>,
 }
 
-/// Memory that was handed to another library. It is kept until that library releases it.
+/// Memory that was handed to another library. The memory is kept until that library releases it.
 pub(crate) trait Lent: Send + Sync {
     /// Makes `consumer` wait for the work enqueued on the memory, and the free wait for `consumer`.
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error>;
@@ -58,7 +58,7 @@ pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.
 pub(crate) struct Shown {
-    /// Live entries, keyed by address. They do not overlap.
+    /// Live entries, keyed by address. The entries do not overlap.
     known: Mutex<BTreeMap<(Place, u64), ShownMemory>>,
 }
 
@@ -257,7 +257,7 @@ pub(crate) trait Managed: Sized + 'static {
     fn tensor(&self) -> &DlTensor;
     fn context(&self) -> *mut c_void;
     fn deleter(&self) -> Option<Deleter<Self>>;
-    /// Flags and major version. `None` for `DLManagedTensor`: it has no such fields.
+    /// Flags and major version. `None` for `DLManagedTensor`, which has no such fields.
     fn version(&self) -> Option<(u64, u32)>;
 }
 
@@ -324,7 +324,7 @@ impl Managed for Versioned {
     }
 }
 
-/// Releases a managed tensor. The consumer calls it once, on any thread, with or without the
+/// Releases a managed tensor. The consumer calls this once, on any thread, with or without the
 /// interpreter's lock.
 ///
 /// # Safety
@@ -426,7 +426,7 @@ pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
     )))
 }
 
-/// A managed tensor of another library. Its capsule owns it until the tensor is consumed.
+/// A managed tensor of another library. The capsule owns the tensor until the tensor is consumed.
 pub(crate) struct Foreign<M>(*mut M);
 
 /// Returns the managed tensor of a capsule. The capsule keeps owning the tensor until the tensor is

@@ -1,6 +1,6 @@
 //! Makes arrays over the memory of other libraries, through DLPack and the CUDA array interface.
 //!
-//! When the array ends, it calls the producer's deleter, after all work on the array. Neither
+//! When an array is freed, the producer's deleter is called after all work on the array. Neither
 //! protocol can pass a stream to the deleter, so the host waits for the work first.
 
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::owner::Owner;
 /// Makes an array over another library's memory, without a copy. `source` has `__dlpack__`
 /// (PyTorch, CuPy, JAX, gpuheap) or `__cuda_array_interface__` (Numba).
 ///
-/// `heap` allocates the results of operations on the array. It must belong to the memory's device.
-/// Without `heap`, results for a gpuheap array or buffer come from its own heap. Results for other
-/// objects come from the default heap. `stream` waits for the library's work, and the first work on
-/// the array is enqueued on it. The library keeps the memory until the array is freed and the work
-/// on it has completed. Freeing the array waits for that work.
+/// `heap` allocates the results of operations on the array. The heap must belong to the memory's
+/// device. Without `heap`, results for a gpuheap array or buffer come from that object's heap.
+/// Results for other objects come from the default heap. `stream` waits for the library's work, and
+/// gets the first work on the array. The library keeps the memory until the array is freed and the
+/// work on it has completed. Freeing the array waits for that work.
 ///
 /// Page-locked and managed memory is accepted too. Pageable host memory, strides with gaps, and
 /// other element types raise `BufferError`.
@@ -105,7 +105,7 @@ fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
 }
 
 /// Returns whether an object's `__dlpack__` ignores the stream argument. Buffers of cuda.core
-/// ignore it, and they do not name a stream either.
+/// ignore the argument, and do not name a stream.
 fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = source.py();
     for class in source.get_type().mro() {
@@ -119,8 +119,8 @@ fn ignores_streams(source: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Calls `__dlpack__` so that `stream` waits for the library's work. For page-locked memory,
-/// libraries refuse a stream. If no stream is passed, they make the default stream wait for their
-/// work.
+/// libraries refuse a stream. If no stream is passed, libraries make the default stream wait for
+/// their work.
 fn request_capsule<'py>(
     source: &Bound<'py, PyAny>,
     stream: Option<&Stream>,
@@ -216,8 +216,8 @@ fn from_interface(
     Wrapped::new(py, owner, described, stream, move || drop(kept))?.into_array(py, owner)
 }
 
-/// Returns the handle of a stream that was passed as a number. `None` if it was passed as an
-/// object.
+/// Returns the handle of a stream that was passed as a number. Returns `None` if the stream was
+/// passed as an object.
 fn handle_number(given: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     if given.hasattr(intern!(given.py(), "__cuda_stream__"))? {
         return Ok(None);

@@ -205,7 +205,8 @@ pub(crate) fn _take_text<'py>(
     Ok((bytes(py, &offsets)?, PyBytes::new(py, &text)))
 }
 
-/// Merges the aggregates of batches. After [`end`](PartsMerger::end), it contains the groups.
+/// Merges the aggregates of batches. After [`end`](PartsMerger::end), the merger contains the
+/// groups.
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_PartsMerger")]
 pub(crate) struct PartsMerger {
     plan: Plan,

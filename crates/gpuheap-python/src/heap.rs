@@ -155,7 +155,7 @@ impl Heap {
     }
 
     /// Allocates pinned host memory. Copies between this memory and the device need no staging
-    /// buffer. NumPy reads and writes it in place:
+    /// buffer. NumPy reads and writes the memory in place:
     /// `numpy.frombuffer(memoryview(heap.pinned(800)), "f8")`.
     fn pinned<'py>(&self, py: Python<'py>, nbytes: Count) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Pinned, nbytes.length())
@@ -209,7 +209,7 @@ impl Heap {
         Array::filled(py, &self.owner, shape, Some(value), dtype, stream)
     }
 
-    /// Makes a stream on the heap's device. It does not wait for the default stream.
+    /// Makes a stream on the heap's device. The stream does not wait for the default stream.
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
         Ok(Stream { inner: call(py, || self.owner.device.stream())? })
     }

@@ -17,12 +17,12 @@ use crate::owner::Owner;
 use crate::reserve;
 use crate::scope::Holder;
 
-/// Pinned or managed memory of a heap, made by `Heap.pinned` and `Heap.managed`. It is filled with
-/// zeros. `memoryview`, NumPy and all other readers of the buffer protocol read and write it in
-/// place.
+/// Pinned or managed memory of a heap, made by `Heap.pinned` and `Heap.managed`. The memory is
+/// filled with zeros. `memoryview`, NumPy and all other users of the buffer protocol read and write
+/// the memory in place.
 ///
-/// It is freed when it is collected, or at `free()`. While a `memoryview` of it is open, `free()`
-/// is refused.
+/// The memory is freed at `free()`, or when the buffer is collected. While a `memoryview` of the
+/// buffer is open, `free()` raises an error.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct HostBuffer {
     owner: Arc<Owner>,
@@ -150,7 +150,7 @@ impl HostBuffer {
 
     /// # Safety
     ///
-    /// Only the interpreter calls it, with a view to fill.
+    /// Only the interpreter calls this, with a view to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -181,7 +181,7 @@ impl HostBuffer {
 
     /// # Safety
     ///
-    /// Only the interpreter calls it, once for each view that was filled.
+    /// Only the interpreter calls this, once for each view that was filled.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.lock().views -= 1;
     }
@@ -221,7 +221,7 @@ impl HostBytes {
             HostBytes::Copy(bytes) => bytes,
             HostBytes::View(view) if view.len_bytes() == 0 => &[],
             // SAFETY: an open view keeps its memory and its length. The bytes are only copied. If a
-            // thread of Python writes them meanwhile, the copy has old and new bytes.
+            // Python thread writes to the memory meanwhile, the copy has old and new bytes.
             HostBytes::View(view) => unsafe {
                 std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes())
             },

@@ -181,7 +181,7 @@ impl Number {
         if given.is_instance_of::<PyInt>() {
             return Number::int(given).map(Some);
         }
-        // NumPy's numbers have no `__len__`. NumPy's arrays have it, even arrays without axes.
+        // NumPy's arrays have `__len__`, even arrays without axes. NumPy's numbers lack it.
         if given.hasattr(intern!(py, "__len__"))? {
             return Ok(None);
         }

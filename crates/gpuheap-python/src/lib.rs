@@ -27,9 +27,9 @@
 //! takes the interpreter's lock while it holds one of its own locks. A thread may therefore hold a
 //! foreign lock and free memory.
 //!
-//! The module makes a free-threaded interpreter turn the lock on. It reads reference counts to find
-//! streams that only the heap holds. Without the lock another thread could change a count between
-//! the read and the decision.
+//! The module makes a free-threaded interpreter turn the lock on. The reason is that the module
+//! reads reference counts, to find streams that only the heap holds. Without the lock, another
+//! thread could change a count between the read and the decision.
 
 /// Sets the entries of a dictionary from fields of the same names.
 macro_rules! set_fields {

@@ -2,8 +2,8 @@
 //!
 //! A line is a code object and a line number, found in the frames of the calling thread. Frames of
 //! libraries that pass memory to the program are skipped. The line is therefore the program's
-//! innermost line. Names are made only when they are read, and the line of an instruction is found
-//! once, so an allocation costs a walk of the frames and a count.
+//! innermost line. Names are made only when they are read. The line of an instruction is found
+//! once. So an allocation costs a walk of the frames and a count.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;

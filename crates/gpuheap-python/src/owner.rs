@@ -22,7 +22,7 @@ pub(crate) type Place = (Option<u64>, i32);
 pub(crate) struct Owner {
     pub(crate) heap: gpuheap::Heap,
     pub(crate) device: gpuheap::Device,
-    /// The legacy default stream. It orders memory for which no stream is named.
+    /// The legacy default stream. It orders memory that was requested without a stream.
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Arc<Lines>,
@@ -89,7 +89,7 @@ impl Owner {
         Ok(self.named_stream(py, given)?.unwrap_or_else(|| self.default.clone()))
     }
 
-    /// Returns the stream that `given` names. If it names no stream, returns `None`.
+    /// Returns the stream that `given` names, or `None` if `given` names no stream.
     pub(crate) fn named_stream(
         &self,
         py: Python<'_>,

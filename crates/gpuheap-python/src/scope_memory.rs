@@ -20,8 +20,8 @@ pub(crate) fn _scope_adopt(account: &Account, object: &Bound<'_, PyAny>) -> PyRe
 }
 
 /// Keeps an object beyond a scope, and beyond the open scopes inside it. `place` is the address and
-/// size of the object's device memory. If one of these scopes would have freed gpuheap's memory,
-/// the next outer scope frees it instead.
+/// size of the object's device memory. If one of these scopes would have freed the memory, the next
+/// outer scope frees it instead.
 #[pyfunction]
 pub(crate) fn _scope_keep(
     account: &Account,

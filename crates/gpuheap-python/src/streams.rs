@@ -1,11 +1,11 @@
 //! Streams of gpuheap and of other libraries.
 //!
 //! A handle does not identify a stream for good: after the stream's end, the driver may give the
-//! handle to another stream. An object with `__cuda_stream__` does not identify it either, because
+//! handle to another stream. An object with `__cuda_stream__` may not identify a stream either:
 //! many such objects are views of a stream that another object keeps alive. So each free on a
-//! foreign stream records an event. A heap needs the stream only while memory that was allocated on
-//! it exists. During that time the table holds the objects that were passed for those allocations,
-//! because one of them may keep the stream alive.
+//! foreign stream records an event. A heap needs the stream only while memory exists that was
+//! allocated on the stream. During that time the table holds the objects that were passed for those
+//! allocations, because one of them may keep the stream alive.
 //!
 //! The per-thread default stream (handle 2) needs no object: a heap notices the end of the thread.
 
@@ -25,9 +25,10 @@ use rustc_hash::FxHashMap;
 use crate::failure::{call, call_detached, conversion};
 use crate::kind::read_index;
 
-/// A stream on a heap's device, made by `Heap.stream()`. It does not wait for the default stream.
+/// A stream on a heap's device, made by `Heap.stream()`. The stream does not wait for the default
+/// stream.
 ///
-/// Other libraries accept it through `__cuda_stream__`.
+/// Other libraries accept the stream through `__cuda_stream__`.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Stream {
     pub(crate) inner: gpuheap::Stream,
@@ -146,8 +147,8 @@ impl Streams {
             }
             None => {}
         }
-        // SAFETY: the stream is alive during this call. By the documentation of streams, the
-        // program keeps the stream alive while it has memory allocated on it. The table holds the
+        // SAFETY: the stream is alive during this call. The documentation requires the program to
+        // keep the stream alive while memory exists that was allocated on it. The table holds the
         // passed object for that time.
         let made = call(py, || unsafe { default.device().unannounced_stream(CUstream(handle)) })?;
         if made.is_of_capture() {
@@ -291,7 +292,7 @@ impl Streams {
         users.into_iter().try_for_each(|user| visit.call(&user.object))
     }
 
-    /// Releases all objects. Python's collector calls it when only these objects hold the heap.
+    /// Releases all objects. Python's collector calls this when only these objects hold the heap.
     pub(crate) fn clear(&self) {
         let known = std::mem::take(&mut *self.lock());
         drop(known);
@@ -366,7 +367,8 @@ fn address(object: Option<&Bound<'_, PyAny>>) -> usize {
     object.map_or(0, |object| object.as_ptr() as usize)
 }
 
-/// Returns the handle of a stream, and whether an object was passed: it may keep the stream alive.
+/// Returns the handle of a stream, and whether an object was passed. An object may keep the stream
+/// alive.
 pub(crate) fn read_handle(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
     if given.is_instance_of::<PyInt>() {
         let handle = given.extract::<usize>();

@@ -56,7 +56,7 @@ struct Type {
   std::type_info *info;
 };
 
-// Bytes for an exception object. In PyTorch 2.15 it takes 128; other versions have to fit too.
+// Bytes reserved for an exception object. PyTorch 2.15 needs 128; other versions may need more.
 const std::size_t ROOM = 2048;
 
 // Index of the first function in a table of virtual functions. That function is the destructor that

@@ -127,7 +127,7 @@ def test_key_with_failing_repr_is_named(heap):
 
 
 class Sized(dict):
-    """A dict subclass whose constructor takes an argument. It counts assignments."""
+    """A dict subclass that counts assignments. Its constructor takes an argument."""
 
     def __init__(self, size):
         self.size = size

@@ -1,8 +1,8 @@
 """Runs the Python blocks of docs/python.md, docs/dask.md and the READMEs on the emulated device.
 
-The blocks between two headings form one program, `program.py`. If a text block directly follows a
-Python block, it is the expected output. In it `...` matches anything, and line breaks may differ. A
-comment before a block changes how it is tested:
+The blocks between two headings form one program, `program.py`. A text block directly after a Python
+block is the expected output. In the expected output, `...` matches anything, and line breaks may
+differ. A comment before a block changes how it is tested:
 
 * `<!-- not run: why -->`: not run; only checks that its names of gpuheap exist.
 * `<!-- needs numba_cuda -->`: run only if the module is installed.

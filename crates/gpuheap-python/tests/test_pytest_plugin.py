@@ -7,8 +7,8 @@ import pytest
 
 import gpuheap
 
-# Imported here because pytester forgets modules that are first imported inside it. They would then
-# be loaded twice.
+# pytester forgets modules that are first imported inside it. Import these modules here, so that
+# they are not loaded twice.
 import gpuheap._meter
 import gpuheap._scopes
 

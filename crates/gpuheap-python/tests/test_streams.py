@@ -18,7 +18,8 @@ def check(answer):
 
 
 class View:
-    """A stream object as torch.cuda.current_stream() returns it. It does not own its stream."""
+    """A stream object like the result of torch.cuda.current_stream(). The object does not own its
+    stream."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -91,7 +92,7 @@ def test_stream_object_lives_with_memory(driver_heap, make):
 
 
 class Owner(View):
-    """A stream object as torch.cuda.Stream() makes it. It owns its stream."""
+    """A stream object like torch.cuda.Stream(). The object owns its stream."""
 
     def __init__(self, make):
         super().__init__(make())

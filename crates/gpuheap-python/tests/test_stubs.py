@@ -158,8 +158,8 @@ def programs(tmp_path):
 
 @pytest.fixture
 def pyright(mypy, tmp_path):
-    """Returns a function that runs pyright in strict mode. It returns the errors, each as file,
-    line and message."""
+    """Returns a function that runs pyright in strict mode. The function returns the errors, each as
+    file, line and message."""
     pytest.importorskip("pyright")
     # Pages of docs contain expressions and variables that no code uses.
     settings = {

@@ -20,8 +20,8 @@ def adapt(heap: Heap, structure: Any, narrow: bool = False) -> Any:
 
 
 def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[Any]]:
-    """Returns the adapted structure, and the arrays and tables that were uploaded for it. Device
-    arrays that the caller's structure already contained are not included."""
+    """Returns the adapted structure, and the arrays and tables that were uploaded. Leaves out
+    device arrays that the caller's structure already contained."""
     made: list[Any] = []
 
     def adapted(leaf: Any) -> Any:

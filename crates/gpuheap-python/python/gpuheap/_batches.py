@@ -183,7 +183,7 @@ class _Source:
         raise AttributeError("copies are counted for tables; these batches are of arrays")
 
     def upload(self, heap: Heap, piece: Any, narrow: bool) -> tuple[Any, list[Any]]:
-        """Returns the batch, and the arrays and tables that were uploaded for it."""
+        """Returns the batch, and the uploaded arrays and tables."""
         return adapt_noting(heap, piece, narrow)
 
     def end(self) -> None:

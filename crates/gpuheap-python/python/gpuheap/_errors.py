@@ -1,4 +1,4 @@
-"""Errors of gpuheap. The extension module makes them with `from_kind` and `out_of_memory`."""
+"""Errors of gpuheap. The extension module makes them by `from_kind` and `out_of_memory`."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _is_driver(frame: types.FrameType) -> bool:
 
 def _opener(frame: types.FrameType) -> Any:
     """Returns the generator or the coroutine of a frame. Returns `None` if the interpreter does not
-    expose it."""
+    expose the generator."""
     if sys.version_info >= (3, 14):
         return frame.f_generator
     try:

@@ -75,7 +75,7 @@ def group_by(
 
 
 class GroupBy:
-    """Rows that are grouped by keys. `agg` aggregates them."""
+    """Rows that are grouped by keys. `agg` aggregates the groups."""
 
     def __init__(
         self,

@@ -170,7 +170,7 @@ class Heap(_gpuheap.Heap):
 
     def held(self) -> list[Held]:
         """Returns every outstanding allocation with its holders, most bytes first. Needs
-        `track="lines"`. Do not call it in loops: it examines every object of the program.
+        `track="lines"`. Do not call this in loops: it examines every object of the program.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -183,8 +183,8 @@ class Heap(_gpuheap.Heap):
         return held(self)
 
     def meter(self) -> Meter:
-        """Begins to measure this heap: the peak of live memory, and for each line the memory that
-        it keeps.
+        """Begins to measure this heap: the peak of live memory, and the memory that each line
+        keeps.
 
         >>> import gpuheap
         >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
@@ -215,11 +215,11 @@ class Heap(_gpuheap.Heap):
         decorator.
 
         The end of the scope frees the buffers that the code inside requested, in the order of their
-        streams, also after an exception. It does not free a buffer that was passed to `Scope.keep`
-        or returned from a decorated function. It does not free objects of other libraries, but
-        reports them. The code inside is all code that the block calls. Threads and asyncio tasks
-        that the block starts are outside. If a generator opened the scope, code that runs while the
-        generator is suspended is outside too.
+        streams, also after an exception. A buffer that was passed to `Scope.keep` or returned from
+        a decorated function is not freed. Objects of other libraries are not freed, but reported.
+        The code inside is all code that the block calls. Threads and asyncio tasks that the block
+        starts are outside. If a generator opened the scope, code that runs while the generator is
+        suspended is outside too.
 
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond the
         limit raises `gpuheap.OutOfMemory` with the scope's name. The limit counts requests of
@@ -266,8 +266,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def default_heap() -> Heap:
     """Returns the heap that `gpuheap.status()`, `gpuheap.flush()` and the modules for libraries
-    use. `set_default_heap` or `install` sets it. If neither was called, makes it for the default
-    device with the settings of the environment."""
+    use. `set_default_heap` or `install` sets it. If neither was called, makes a heap for the
+    default device with the settings of the environment."""
     global _default
     with _default_lock:
         if _default is None:
@@ -284,7 +284,7 @@ def make_default_by(make: Callable[[], Heap]) -> None:
 
 
 def peek_default_heap() -> Heap | None:
-    """Returns the default heap. Returns `None` if it was not made yet."""
+    """Returns the default heap, or `None` if there is no default heap yet."""
     return _default
 
 

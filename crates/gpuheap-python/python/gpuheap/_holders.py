@@ -96,8 +96,8 @@ class Held(NamedTuple):
 def holders(obj: Any) -> list[Holder]:
     """Returns the holders of a buffer, an array or any other object.
 
-    Walks from the object up to the names that reach it. Do not call it in loops: each level of the
-    walk takes as long as a run of Python's collector. Changes nothing.
+    Walks from the object up to the names that reach it. Do not call this in loops: each level of
+    the walk takes as long as a run of Python's collector. Changes nothing.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")
@@ -164,7 +164,7 @@ def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
 
 
 def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
-    """Returns, for each range of addresses, the holders of the objects whose memory is in it. A
+    """Returns, for each range of addresses, the holders of the objects with memory in the range. A
     range is an address and a number of bytes. Ranges do not overlap."""
     starts = sorted(ranges)
     with _in_turn():

@@ -136,10 +136,10 @@ def install(
     `gpuheap status` shows them. With `publish="control"`, `gpuheap free --yes` can also flush them.
 
     `libraries` is `"auto"` for all installed libraries, or some of these names: `cuda.core`,
-    `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports them. If one library cannot
-    be served, `install` still serves the others: print the result to see each outcome. If that
-    library was named, a `RuntimeWarning` gives the reason. A second call with the same arguments
-    returns the first result, as does `gpuheap.installed()`.
+    `cupy`, `jax`, `numba`, `pycuda`, `rmm`, `torch`. `install` imports these libraries. If one
+    library cannot be served, `install` still serves the others: print the result to see each
+    outcome. If that library was named, a `RuntimeWarning` gives the reason. A second call with the
+    same arguments returns the first result, as does `gpuheap.installed()`.
 
     >>> import gpuheap
     >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")

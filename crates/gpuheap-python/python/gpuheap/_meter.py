@@ -37,7 +37,7 @@ class Meter:
     """A measurement of GPU memory that begins when the meter is made. `gpuheap.meter()` and
     `Heap.meter()` return it.
 
-    It counts all threads, and all libraries that use the heap. Meters may overlap in time.
+    The meter counts all threads, and all libraries that use the heap. Meters may overlap in time.
     """
 
     def __init__(self, heap: _heap.Heap | None) -> None:

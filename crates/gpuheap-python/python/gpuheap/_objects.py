@@ -14,8 +14,9 @@ _CHUNK = 500
 
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
-    """Returns address and bytes of the device memory that an object holds. Returns `None` if it
-    holds no device memory. Runs only the code of the object's class that returns the address."""
+    """Returns address and bytes of the device memory that an object holds. Returns `None` if the
+    object holds no device memory. Runs only the code of the object's class that returns the
+    address."""
     try:
         return _memory_of(holder, type(holder))
     except KeyboardInterrupt:
@@ -68,8 +69,8 @@ def memory_objects() -> list[Any]:
 
 
 class _Look:
-    """An examination of many objects. Use it for one search only, because it keeps the classes of
-    the objects alive."""
+    """An examination of many objects. It keeps the objects' classes alive, so use a new one for
+    each search."""
 
     def __init__(self, found: dict[int, Any]) -> None:
         self.found = found
@@ -102,7 +103,8 @@ def may_hold(kind: type) -> bool:
 
 
 def _is_of_cuda_core(kind: type) -> bool:
-    """Returns `True` for the class of cuda.core's buffers. They have no CUDA array interface."""
+    """Returns `True` for the class of cuda.core's buffers. These buffers have no CUDA array
+    interface."""
     return _plain.has(kind, "memory_resource") and _plain.module_of(kind).startswith("cuda.core")
 
 

@@ -16,7 +16,7 @@ _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
 _ATOMS = frozenset(
     (int, float, str, bytes, bool, complex, type(None), bytearray, memoryview, range, slice)
 )
-#: Types of objects that are not data. Following them would lead through the whole program.
+#: Types of objects that are not data. Following such objects would lead through the whole program.
 _CODE = (
     type,
     types.ModuleType,

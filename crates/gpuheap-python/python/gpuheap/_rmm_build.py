@@ -22,7 +22,7 @@ _SOURCE = Path(__file__).parent / "_rmm_native.pyx"
 
 def build() -> Path:
     """Compiles the native resource against the installed RMM, and returns its file. `resource` and
-    `install` use it from then on. If the file exists, does nothing.
+    `install` then use the compiled resource. If the file exists, does nothing.
 
     Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers, from
     `CUDA_HOME` or the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute. The

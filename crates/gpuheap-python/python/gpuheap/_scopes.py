@@ -19,8 +19,8 @@ from gpuheap._heap import Heap, default_heap, heaps_with, size
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The latest open scope of a context. The extension module reads it to find the scope that governs
-# the caller.
+# The latest open scope of a context. From it, the extension module finds the scope that governs the
+# caller.
 current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
 
 _ON_LEAK = ("warn", "raise", "ignore")
@@ -157,7 +157,7 @@ class Scope:
     @property
     def own_peak(self) -> int:
         """Peak of the live bytes that were requested inside the scope. The scope's limit bounds
-        it."""
+        this peak."""
         return self._opened().peak
 
     def keep(self, buffer: Any) -> Any:
@@ -359,7 +359,7 @@ def scope(
 
 def current_scope() -> Scope:
     """Returns the innermost open scope that governs the caller. In a decorated function, this is
-    the scope of the current call. Outside of all scopes it raises `gpuheap.BadInput`.
+    the scope of the current call. Outside of all scopes, raises `gpuheap.BadInput`.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")

@@ -35,7 +35,7 @@ OTHERS: dict[bytes | tuple[bytes, ...], tuple[str, str]] = {
 
 
 def is_file(source: Any) -> bool:
-    """Returns `True` for a path, a file object, or a list of them."""
+    """Returns `True` for a path, a file object, or a list of paths."""
     if isinstance(source, (list, tuple)):
         return bool(source) and all(isinstance(one, (str, os.PathLike)) for one in source)
     return isinstance(source, (str, os.PathLike)) or (
@@ -241,7 +241,7 @@ def _mapped(
     pyarrow: Any, file: Any, columns: Sequence[str] | None, sizes: Callable[..., Iterator[int]]
 ) -> tuple[Any, Iterator[int]]:
     """Returns the source that pyarrow reads, and the decoded sizes of its record batches. The sizes
-    in a file object are unknown, because reading them would move its position."""
+    in a file object are unknown, because reading the sizes would move the object's position."""
     if hasattr(file, "read"):
         return file, iter(())
     path = os.fspath(file)

@@ -500,8 +500,8 @@ class Table(TableRows):
         return _arrow_export(self._field, list(self._columns.values()), self._rows, form)
 
     def on_device(self) -> OnDevice:
-        """Returns the table for libraries that read device memory through Arrow's interface. They
-        read the memory in place."""
+        """Returns the table for libraries that read device memory in place, through Arrow's
+        interface."""
         return OnDevice(self)
 
     def __enter__(self) -> Table:

@@ -47,8 +47,8 @@ class Row(NamedTuple):
 
 
 class Watch:
-    """A chart of GPU memory over time, started by `gpuheap.watch()`. It ends with its `with` block,
-    by `stop()`, with the notebook's cell or with the program."""
+    """A chart of GPU memory over time, started by `gpuheap.watch()`. The chart ends with its `with`
+    block, by `stop()`, with the notebook's cell or with the program."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

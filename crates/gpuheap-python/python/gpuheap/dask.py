@@ -57,11 +57,11 @@ class Plugin(WorkerPlugin):
     `limit`, `libraries` and `settings` are passed to `gpuheap.install` in each worker. Workers that
     share a GPU need limits that fit on it together: `"20%"` for four workers.
 
-    `device` is a device's name or UUID. Without it, the number in a worker's name chooses the GPU,
-    modulo the number of GPUs. Under dask-cuda, or if the name has no number, the worker takes the
-    first GPU. `log` is a folder in which each worker records its allocations, for `gpuheap report`.
-    With `retry`, a task that runs out of memory is run once more, after results were moved to the
-    host and cached memory was returned.
+    `device` is a device's name or UUID. Without `device`, the number in a worker's name chooses the
+    GPU, modulo the number of GPUs. Under dask-cuda, or if the name has no number, the worker takes
+    the first GPU. `log` is a folder in which each worker records its allocations, for
+    `gpuheap report`. With `retry`, a task that runs out of memory is run once more, after results
+    were moved to the host and cached memory was returned.
 
     Workers that are threads of one process share one heap.
     """
@@ -86,14 +86,14 @@ class Plugin(WorkerPlugin):
         self.settings = settings
 
     def setup(self, worker: Any) -> None:
-        """Makes the worker's heap. Dask calls it."""
+        """Makes the worker's heap. Called by Dask."""
         with _lock:
             self.teardown(worker)
             _served[worker] = _Served(self, worker)
 
     def teardown(self, worker: Any) -> None:
         """Moves the worker's results off the device, returns all memory, and restores the
-        libraries' allocators. Dask calls it."""
+        libraries' allocators. Called by Dask."""
         with _lock:
             served = _served.pop(worker, None)
             if served is not None:

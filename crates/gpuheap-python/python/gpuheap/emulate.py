@@ -26,7 +26,7 @@ def library() -> Path:
     """Returns the path of the emulated `libcuda.so.1`. Its folder has to be first in
     `LD_LIBRARY_PATH`.
 
-    Raises `gpuheap.DriverError` if this build of the package lacks it.
+    Raises `gpuheap.DriverError` if this build of the package lacks the library.
     """
     path = folder() / "libcuda.so.1"
     if not path.exists():
@@ -45,8 +45,8 @@ def environment(
 ) -> dict[str, str]:
     """Returns an environment in which a program loads the emulated driver.
 
-    `device` is a profile or a size (`"rtx4090"`, `"16GiB"`), or several of them separated by
-    commas. `schedule` chooses when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
+    `device` is a profile or a size (`"rtx4090"`, `"16GiB"`), or several, separated by commas.
+    `schedule` chooses when queued work is done: `"immediate"`, `"on-demand"`, `"seeded:7"`,
     `"lag:1000"`. With `checks`, each misuse of memory prints a line to stderr.
     """
     made = dict(os.environ if base is None else base)

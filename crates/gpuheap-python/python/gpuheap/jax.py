@@ -33,9 +33,9 @@ def configure(
     heap: _heap.Heap | list[_heap.Heap] | None = None,
 ) -> Callable[[], None]:
     """Sets the largest share of the device's memory that JAX takes. Sets environment variables that
-    JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the limit
-    of `heap` (or of the default heap). JAX has one share for all devices. For a list of heaps,
-    it is the smallest of the heaps' shares. Returns a function that restores the variables.
+    JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the limit of
+    `heap` (or of the default heap). JAX has one share for all devices. For a list of heaps, this is
+    the smallest of the heaps' shares. Returns a function that restores the variables.
 
     If JAX has opened the GPU already, raises `gpuheap.BadInput`.
 

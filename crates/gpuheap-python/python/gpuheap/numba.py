@@ -1,6 +1,6 @@
 """Numba: device memory from a heap of gpuheap, as an External Memory Management plugin.
 
-Select it either in the environment, before the program starts:
+Select the plugin either in the environment, before the program starts:
 
     NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba python program.py
 
@@ -11,7 +11,7 @@ or in the program, before its first use of the GPU:
 
 Numba names no stream when it allocates, so memory is ordered on the legacy default stream. Numba's
 own streams are ordered with that stream; order other streams yourself. Memory that the program
-drops is freed at once, and not at Numba's next cleanup.
+drops is freed at once, without waiting for Numba's next cleanup.
 """
 
 # Type checkers confuse the library with this module of the same name.

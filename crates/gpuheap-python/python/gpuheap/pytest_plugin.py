@@ -14,7 +14,7 @@
 
 The plugin counts live memory of the default heap, of all libraries and devices that
 `gpuheap.install()` serves, and of PyTorch's own allocator. Both limits apply to the call of the
-test. They count the memory above the live memory of the test's fixtures.
+test. The limits count only memory above the live memory of the test's fixtures.
 
 Pytest loads this module in every run. The module imports nothing of the package until a test uses
 it.

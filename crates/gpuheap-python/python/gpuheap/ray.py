@@ -31,14 +31,14 @@ CONTEXT = 512 << 20
 
 def setup(**settings: Any) -> None:
     """Makes the process's default heap by `install` at the heap's first use, with `settings` of
-    `gpuheap.Heap`. Pass this function as `worker_process_setup_hook`, or a function that calls
-    it. The function opens no device, because Ray assigns a GPU only later."""
+    `gpuheap.Heap`. Pass `setup`, or a function that calls `setup`, as `worker_process_setup_hook`.
+    `setup` opens no device, because Ray assigns a GPU only later."""
     _heap.make_default_by(lambda: install(libraries=[], **settings).heap)
 
 
 def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _install.Installed:
     """Makes a heap of the GPU that Ray assigned to this task or actor, limited to the assigned
-    share, and installs it in the libraries. Call it at the start of a task or an actor that uses
+    share, and installs it in the libraries. Call this at the start of a task or an actor that uses
     CuPy, PyTorch or RAPIDS.
 
     With `num_gpus=0.25`, the limit is a quarter of the device's memory, less CUDA's own memory of

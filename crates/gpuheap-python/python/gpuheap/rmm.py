@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 
 def resource(heap: _heap.Heap | None = None) -> Any:
-    """Returns a memory resource of RMM over `heap`, or over the default heap. It is the resource
-    that `build()` compiled, or an `rmm.mr.CallbackMemoryResource`. Adaptors can wrap it."""
+    """Returns a memory resource of RMM over `heap`, or over the default heap. The resource is of
+    the class that `build()` compiled, or an `rmm.mr.CallbackMemoryResource`. Adaptors can wrap the
+    resource."""
     import rmm
 
     compiled = native()
@@ -61,8 +62,8 @@ _installed: list[tuple[int, Any, Any]] = []
 
 def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Any:
     """Makes `resource(heap)` RMM's resource for the heap's device. With a list of heaps, sets the
-    resource for each heap's device. Returns the first resource. Call it before cuDF's spilling and
-    adaptors are set up, so that they wrap the resource."""
+    resource for each heap's device. Returns the first resource. Call this before setting up
+    adaptors and cuDF's spilling, so that these wrap the resource."""
     import rmm
 
     if _installed:

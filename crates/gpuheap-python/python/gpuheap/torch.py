@@ -7,13 +7,13 @@
 
 After `install`, PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise an
 error, because PyTorch keeps no statistics for another allocator. The functions of this module
-replace them. `torch.cuda.MemPool`, `torch.compile` with `mode="reduce-overhead"` and tensors shared
-between processes do not work either. For these, leave PyTorch's allocator in place, and let
-`pool()` take segments from the heap.
+replace those statistics. `torch.cuda.MemPool`, `torch.compile` with `mode="reduce-overhead"` and
+tensors shared between processes do not work either. For these, leave PyTorch's allocator in place,
+and let `pool()` take segments from the heap.
 
 CUDA graphs work (`torch.cuda.graph`, `make_graphed_callables`; tried with PyTorch 2.11). Memory
-that a capture allocated serves only the pool of that graph until the graph is deleted. It counts as
-live until then.
+that a capture allocated serves only the pool of that graph until the graph is deleted. This memory
+counts as live until then.
 
 If memory runs out, an allocation raises `torch.OutOfMemoryError`. Its text begins with "CUDA out of
 memory.", which Accelerate and Lightning recognise. `gpuheap.explain` can read the error. Wheels of
@@ -46,9 +46,9 @@ def install(
     limit: int | str | None = None,
     track: Track | None = None,
 ) -> _heap.Heap:
-    """Makes PyTorch allocate device memory from `heap`, from a list of heaps with one for each
-    device, or from a new heap of cuda:0 with `limit`. Returns the first heap. Call it before
-    PyTorch's first allocation. The call cannot be undone.
+    """Makes PyTorch allocate device memory from `heap`. `heap` may be a list with one heap for each
+    device. Without `heap`, makes a heap of cuda:0 with `limit`. Returns the first heap. Call this
+    before PyTorch's first allocation. The call cannot be undone.
 
     `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. Only the
     heaps' devices are served.

@@ -63,7 +63,7 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    /// Makes an array of new memory. The scopes of the calling context are charged for it.
+    /// Makes an array of new memory. Charges the memory to the scopes of the calling context.
     pub(crate) fn new(py: Python<'_>, owner: &Arc<Owner>, window: Window) -> PyResult<Py<Array>> {
         let (charge, scope) = charge(py, &owner.scopes, window.bytes() as u64)?;
         let record = if owner.tracks() {
@@ -286,7 +286,7 @@ impl Array {
 
     /// Frees the memory for this array and all arrays that share it, after the work enqueued on it.
     /// If `stream` is given, also after the work of `stream`. A second call does nothing. Does not
-    /// wait.
+    /// wait for the GPU.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream.filter(|_| !self.held.is_freed()) {
@@ -597,10 +597,10 @@ impl Array {
         self.compared(op, other)
     }
 
-    /// The sum of all elements as a number, or the sums along `axis` as an array. Waits if it
-    /// returns a number. Sums of integers and masks have 64 bits and wrap. The elements and the sum
-    /// are converted to `dtype`. With `keepdims`, the result is an array in which each summed axis
-    /// has length 1. `out` is refused.
+    /// The sum of all elements as a number, or the sums along `axis` as an array. If the result is
+    /// a number, waits for the GPU. Sums of integers and masks have 64 bits and wrap. The elements
+    /// and the sum are converted to `dtype`. With `keepdims`, the result is an array in which each
+    /// summed axis has length 1. `out` is refused.
     #[pyo3(signature = (axis=None, dtype=None, out=None, *, keepdims=false))]
     fn sum(
         &self,

@@ -19,9 +19,9 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Reads host data. Python numbers become elements of `kind`. If `kind` is `None`, they become
-    /// the type that NumPy would choose. Elements of a buffer keep their type. If a buffer has
-    /// float64 elements and `kind` is float32, they are converted.
+    /// Reads host data. Python numbers become elements of `kind`. If `kind` is `None`, the elements
+    /// get the type that NumPy would choose. Elements of a buffer keep their type. If a buffer has
+    /// float64 elements and `kind` is float32, the elements are converted.
     pub(crate) fn read(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Source> {
         if let Some(source) = Source::read_numbers(given, kind)? {
             return Ok(source);

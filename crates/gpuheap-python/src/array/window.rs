@@ -159,7 +159,7 @@ impl Held {
     }
 
     /// Notes that a reader of the CUDA array interface may refer to the memory. The reader holds
-    /// the `Array` that it read, and reports no end of its use.
+    /// the `Array`, and does not report when it stops using the memory.
     pub(crate) fn expose(self: &Arc<Held>) -> Result<(), Error> {
         self.is_exposed.store(true, Ordering::Relaxed);
         self.show()

@@ -162,8 +162,8 @@ impl ExportedColumn<'_> {
             .child_data(children);
         match place {
             Place::Host => builder.build().map_err(failed),
-            // SAFETY: nothing here reads the buffers; validation would read device memory. The
-            // reader on the device trusts this column as it trusts any other array.
+            // SAFETY: nothing here reads the buffers; validation would read device memory. A reader
+            // of device memory trusts this column like any other array.
             Place::Device(_) => Ok(unsafe { builder.build_unchecked() }),
         }
     }
@@ -189,7 +189,8 @@ fn buffer(py: Python<'_>, array: &Array, place: Place) -> PyResult<Buffer> {
             let owner = Arc::new(AssertUnwindSafe(export));
             let pointer = NonNull::new(address as *mut u8).unwrap_or(NonNull::dangling());
             // SAFETY: the export keeps the device memory until the reader releases the buffer. The
-            // host does not read it: the type of the exchange says that it is on the device.
+            // host does not read the memory: the exchanged struct says that the memory is on the
+            // device.
             Ok(unsafe { Buffer::from_custom_allocation(pointer, bytes, owner) })
         }
     }

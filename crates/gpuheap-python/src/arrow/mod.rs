@@ -103,7 +103,7 @@ impl ArrowReader {
             let capsule = source.call_method0(intern!(py, "__arrow_c_stream__"))?;
             let pointer = pointer::<FFI_ArrowArrayStream>(&capsule, STREAM)?;
             // SAFETY: the capsule's name says that it contains a stream. The stream is moved out,
-            // and the capsule's destructor then finds it released.
+            // so the capsule's destructor finds a released stream.
             let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr()) };
             let reader = detached(py, || ArrayStreamReader::try_new(stream))?.map_err(failed)?;
             let (field, source) = (reader.field().clone(), Unread::Stream(reader));

@@ -58,8 +58,8 @@ pub(crate) fn adopt(
     Ok(())
 }
 
-/// The budgets that apply to the caller's new arrays. They are checked before an array allocates
-/// memory.
+/// The budgets that apply to the caller's new arrays. An array checks the budgets before it
+/// allocates memory.
 #[derive(Clone)]
 pub(crate) struct Budget {
     counts: Arc<Counts>,

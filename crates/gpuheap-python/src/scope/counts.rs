@@ -26,8 +26,8 @@ impl OpenScopes {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the figures of the scopes of a heap on `device`. Call it with the interpreter's
-    /// lock, because a scope may end here.
+    /// Returns the figures of the scopes of a heap on `device`. Call this with the interpreter's
+    /// lock held, because a scope may end here.
     pub(crate) fn figures(&self, device: &str) -> Vec<OpenScope> {
         let open: Vec<_> = lock(&self.list).values().cloned().collect();
         let figures = |scope: Arc<Counts>| OpenScope {

@@ -2,9 +2,9 @@
 //! end of the scope frees.
 //!
 //! `gpuheap/_scopes.py` opens and closes scopes. Its context variable contains the latest scope of
-//! the calling context. A scope governs its [extent] alone. It does not apply to other threads, and
-//! it is inactive ("resting") while the generator or coroutine that opened it is suspended. On a
-//! heap without open scopes, each allocation costs one load of an atomic number.
+//! the calling context. A scope governs only its [extent]. It does not apply to other threads.
+//! While the generator or coroutine that opened the scope is suspended, the scope is inactive
+//! ("resting"). On a heap without open scopes, each allocation costs one load of an atomic number.
 //!
 //! [extent]: Extent
 
@@ -191,7 +191,7 @@ pub(crate) fn _innermost_scope(py: Python<'_>) -> PyResult<Option<Py<Account>>> 
     innermost(py, None)
 }
 
-/// Returns the latest scope of the calling context. It may be resting or closed.
+/// Returns the latest scope of the calling context. The scope may be resting or closed.
 fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let current = CURRENT.get_or_try_init(py, || {

@@ -30,8 +30,8 @@ use pools::{PoolId, Pools};
 /// Heaps, indexed by device ordinal.
 static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
 
-/// Error text for a capture without a pool. Memory that the capture frees would be given to other
-/// tensors. Each replay of the graph would then overwrite them.
+/// Error text for a capture without a pool. Memory that the capture frees would go to other
+/// tensors. Each replay of the graph would then overwrite those tensors.
 const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch has begun no memory pool for it, so \
      gpuheap cannot keep the graph's memory; capture by torch.cuda.graph() with a recent PyTorch, or allocate \
      before the capture";
@@ -40,7 +40,7 @@ const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch ha
 struct Served {
     owner: Arc<Owner>,
     addresses: Arc<Addresses>,
-    /// PyTorch's streams, keyed by handle. They live as long as the process.
+    /// PyTorch's streams, keyed by handle. The streams live as long as the process.
     streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
     /// Pools of CUDA graphs on the device.
     pools: Pools,

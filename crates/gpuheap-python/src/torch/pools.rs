@@ -1,8 +1,8 @@
 //! Pools of CUDA graphs. A graph keeps using the memory that its capture allocated.
 //!
-//! PyTorch begins a pool for each capture, ends it with the capture, and releases it when the graph
-//! is destroyed. Until then, only the same pool reuses the pool's memory, because a replay writes
-//! to it again.
+//! PyTorch begins a pool for each capture, ends the pool with the capture, and releases the pool
+//! when the graph is destroyed. Until the release, only the same pool reuses its memory, because a
+//! replay writes to the memory again.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -35,11 +35,11 @@ struct PoolState {
     pools: FxHashMap<PoolId, Pool>,
     /// Memory that PyTorch holds, keyed by address.
     live: FxHashMap<u64, Pooled>,
-    /// Memory of released pools. It returns to the heap after a wait for the device.
+    /// Memory of released pools. The memory returns to the heap after a wait for the device.
     returning: Vec<Memory>,
     /// Number of captures in progress.
     begun: usize,
-    /// Stream that the memory of all pools is allocated on. No work is enqueued on it.
+    /// Stream on which the memory of all pools is allocated. The stream has no work.
     stream: Option<gpuheap::Stream>,
 }
 
