@@ -14,7 +14,7 @@ pub(crate) enum Content {
     SumOf(i64),
 }
 
-/// Known facts, keyed by the start of a range of device memory. The first field is the range's end.
+/// Known facts about ranges of device memory, keyed by start address, each with the range's end.
 static CONTENTS: Mutex<BTreeMap<u64, (u64, Content)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the facts about memory that PyTorch hands out again or changes.

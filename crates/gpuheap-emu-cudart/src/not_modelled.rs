@@ -77,7 +77,8 @@ fn refuse(function: &'static str) -> CUresult {
     })
 }
 
-/// Writes the number of calls to `cudart.PID.json`, in the folder that [`REPORT`] names.
+/// Writes `cudart.PID.json`, with the number of calls of each function, to the folder that
+/// [`REPORT`] names.
 extern "C" fn write_report() {
     let _ = guarded(|| {
         let (Some(folder), Ok(calls)) = (std::env::var_os(REPORT), CALLS.lock()) else {

@@ -9,8 +9,8 @@
 /// name | twin [implementation] (arguments);
 /// ```
 ///
-/// The implementation is one of the following. Unless `no_context` precedes it, it runs in the
-/// thread's context.
+/// The implementation is one of the following. Without a preceding `no_context`, the implementation
+/// runs in the thread's context.
 ///
 /// * `function`: the driver's function with the same arguments;
 /// * `function(expressions)`: the driver's function with those arguments;

@@ -76,7 +76,7 @@ export! {
         process::report(|device| device.changed(address, bytes));
     }
 
-    /// Fills a range of device memory with copies of the first `width` bytes of `value`: 8 at most.
+    /// Fills a range of device memory with copies of the first `width` bytes of `value`, at most 8.
     fn gpuheap_emulated_filled(address: CUdeviceptr, bytes: u64, value: u64, width: c_int) -> () {
         let value = value.to_le_bytes();
         let width = usize::try_from(width).unwrap_or(0).clamp(1, value.len());

@@ -157,7 +157,7 @@ fn report_findings(device: &Emulator) {
         return;
     }
     let Ok(findings) = device.findings() else { return };
-    // Only the thread that raises the count reports the findings, so each is reported once.
+    // Only the thread that raises the count reports the findings, so each finding is reported once.
     let upto = findings.len().min(REPORTED_AT_MOST);
     if upto > reported
         && REPORTED.compare_exchange(reported, upto, Ordering::Relaxed, Ordering::Relaxed).is_ok()
