@@ -116,7 +116,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Quotes a text of a file for a message: escaped and cut short.
+/// Quotes a text from a file for a message, escaped and cut short.
 pub(crate) fn quote(text: &[u8]) -> String {
     format!("\"{}\"", escape(text))
 }

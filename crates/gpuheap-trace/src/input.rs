@@ -14,8 +14,8 @@ const PICKLE_PROTO: u8 = 0x80;
 /// Reads a trace file: a capture of gpuheap, an RMM log or a PyTorch snapshot, plain or gzipped.
 /// The content decides the format.
 ///
-/// Returns one trace for a log. Returns one trace for each device with events for a snapshot or a
-/// capture.
+/// Returns one trace for a log. For a snapshot or a capture, returns one trace for each device with
+/// events.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, has an unknown format, or contains no complete

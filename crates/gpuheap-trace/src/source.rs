@@ -13,7 +13,7 @@ const PEEKED: usize = 4;
 const CHUNK: usize = 64 << 10;
 
 /// Unpacked bytes of a file. Damaged or cut gzip data ends the stream without an error, because the
-/// data before it is good. [`damage`](Self::damage) then returns the reason.
+/// data before that place is good. [`damage`](Self::damage) then returns the reason.
 pub(crate) struct Source<'a> {
     reader: Box<dyn Read + 'a>,
     peeked: Vec<u8>,

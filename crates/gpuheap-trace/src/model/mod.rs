@@ -64,7 +64,7 @@ pub struct Trace {
     /// Private pools. Each item has the first allocation of a run, and the pool of all allocations
     /// in the run. Sorted by allocation.
     pools: Vec<(u32, Option<(u64, u64)>)>,
-    /// Free bytes of the device. Each item contains the index of an event, and the bytes. Sorted by
+    /// Free bytes of the device at certain events: the event's index, and the bytes. Sorted by
     /// index.
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,

@@ -1,4 +1,4 @@
-//! Sites: the line of the program that a stack belongs to.
+//! Sites: the lines of the program to which stacks belong.
 
 use std::iter::once;
 
@@ -100,7 +100,7 @@ impl Trace {
     }
 }
 
-/// Returns the way to record the blocks of a framework's pool.
+/// Returns how to record the blocks of a framework's pool.
 pub fn hint(framework: &str) -> Option<&'static str> {
     match framework {
         "PyTorch" | "CuPy" | "RMM" => Some("record with gpuheap run --frameworks"),
@@ -156,7 +156,7 @@ impl std::fmt::Display for Frame {
     }
 }
 
-/// Returns the name of a C++ function without the types of its arguments: `f` of `f(int) const`.
+/// Returns the name of a C++ function without the types of its arguments: `f` for `f(int) const`.
 fn without_arguments(function: &str) -> &str {
     let name = function.strip_suffix(" const").unwrap_or(function);
     if !name.ends_with(')') {

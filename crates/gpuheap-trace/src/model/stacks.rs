@@ -102,7 +102,7 @@ impl StackInterner {
         Ok(number)
     }
 
-    /// Returns a text by its number. `None` for a number that no text has.
+    /// Returns a text by its number. `None` if no text has this number.
     pub(crate) fn text_of(&self, number: u32) -> Option<Arc<str>> {
         self.texts.get(number as usize).cloned()
     }

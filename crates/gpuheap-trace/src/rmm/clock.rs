@@ -1,4 +1,4 @@
-//! Converts times of day, without a date, to a time that only increases.
+//! Converts times of day, without dates, to the time since the first row.
 
 const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 /// If the time of day goes back by at least this much, midnight has passed. A smaller step comes
