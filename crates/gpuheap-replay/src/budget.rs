@@ -8,7 +8,7 @@ use crate::cards::Card;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Device memory that the driver reports, bytes. The memory fraction is relative to it.
+    /// Device memory as the driver reports it, bytes; the base of the memory fraction.
     pub device_memory: u64,
     /// Memory that the program can allocate, bytes.
     pub usable_memory: u64,

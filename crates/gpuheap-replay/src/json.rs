@@ -14,7 +14,7 @@ use crate::verdict::{MemoryAtFailure, Way};
 /// Version of the fields.
 const SCHEMA: u32 = 1;
 
-/// Makes a value that is written as a JSON object with these fields, in this order.
+/// Makes a value that serializes as a JSON object with these fields, in this order.
 macro_rules! object {
     ($($name:ident: $value:expr,)*) => {{
         #[derive(Serialize)]
@@ -29,7 +29,7 @@ macro_rules! object {
 /// its schema.
 ///
 /// # Errors
-/// Returns no error for any report.
+/// No report causes an error.
 pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
     array(reports.iter().map(trace))
 }
@@ -38,7 +38,7 @@ pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
 /// schema.
 ///
 /// # Errors
-/// Returns no error for any search.
+/// No search causes an error.
 pub fn render_searches(searches: &[TraceSearch]) -> Result<String, serde_json::Error> {
     array(searches.iter().map(search))
 }

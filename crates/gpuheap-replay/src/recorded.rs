@@ -61,7 +61,7 @@ pub struct FailedRequest {
     pub device_free: Option<u64>,
 }
 
-/// Memory that the recorded allocator could take, derived from its failure, in bytes.
+/// Memory that the recorded allocator could take, derived from a failed request, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedLimit {
@@ -69,7 +69,7 @@ pub struct RecordedLimit {
     pub least: u64,
     /// Smallest amount that the allocator certainly could not take.
     pub below: u64,
-    /// `true` if the device had room. Then the reason of the failure was a limit of the allocator.
+    /// `true` if the device had room, so that a limit of the allocator caused the failure.
     pub is_own_limit: bool,
 }
 

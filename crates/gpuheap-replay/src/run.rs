@@ -165,7 +165,7 @@ fn gaps(
 
 /// Returns the pools to replay, each once, in the order of the options.
 fn pools(recorded: &Recorded, options: &Options) -> Vec<Pool> {
-    // Heaps refuse a limit below the memory that they take at a time.
+    // Heaps refuse a limit below the least memory that they take from the driver.
     let of_run = options.limit.is_none().then(|| options.limit_for(recorded)).flatten();
     let least = |kind| if kind == PoolKind::Driver { 32 << 20 } else { 2 << 20 };
     let is_possible = |kind: &PoolKind| match of_run {

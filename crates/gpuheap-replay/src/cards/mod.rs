@@ -23,7 +23,7 @@ use name::Name;
 
 use crate::text::{distance, quoted};
 
-/// Data file. Its head describes the columns and the estimates.
+/// Data file. The comment at its top describes the columns and the estimates.
 const FILE: &str = include_str!("cards.csv");
 const MIB: f64 = 1_048_576.0;
 
@@ -38,7 +38,7 @@ pub struct Card {
     pub class: Class,
     /// Memory by the vendor's figure, GB.
     pub vendor_gb: u32,
-    /// Memory as the driver reports it, bytes. PyTorch's memory fraction is relative to it.
+    /// Memory as the driver reports it, bytes; the base of PyTorch's memory fraction.
     pub total_bytes: u64,
     /// Source of `total_bytes`.
     pub total_source: Source,
@@ -246,7 +246,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// Returns the memory that a context takes, MiB, by the rule in the head of the data file.
+/// Returns the memory that a context takes, MiB, by the rule at the top of the data file.
 fn estimated_context_mib(sms: u32, capability: (u32, u32)) -> f64 {
     const LEAST: f64 = 64.0;
     let of_each = if capability >= (9, 0) { 4.0 } else { 3.0 };

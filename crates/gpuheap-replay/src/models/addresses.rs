@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 const WINDOW: u64 = 32 << 20;
 /// End of the first window.
 const TOP: u64 = 0x7f00_0000_0000;
-/// Start of the first growing segment. It is below all segments that do not grow.
+/// Start of the first growing segment. This address is below all segments that do not grow.
 const GROWING: u64 = 0x3_0200_0000;
 
 /// Addresses of a model's device.
@@ -22,8 +22,8 @@ pub(crate) struct Addresses {
     holes: BTreeMap<u64, u64>,
     lowest: u64,
     next_growing: u64,
-    /// Addresses that the driver returned in the recording, each with its size in bytes, in order.
-    /// Cleared at the first request of another size.
+    /// Recorded addresses from the driver, each with its size in bytes, in order. Cleared at the
+    /// first request of another size.
     recorded: VecDeque<(u64, u64)>,
 }
 
@@ -49,7 +49,7 @@ impl Addresses {
         }
     }
 
-    /// Returns an address for `bytes` that are mapped as a whole.
+    /// Returns an address for an allocation of `bytes` that does not grow.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         if let Some((address, recorded)) = self.recorded.pop_front() {
             if recorded == bytes && address.checked_add(bytes).is_some() {

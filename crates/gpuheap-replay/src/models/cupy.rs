@@ -60,14 +60,14 @@ impl Cupy {
             }
         }
         self.taken.insert(place, bytes);
-        // Two `cudaMalloc`s may have adjacent places. Each begins with a head, so their pieces
+        // Two `cudaMalloc`s may have adjacent places. The start of each is a head, so their pieces
         // never merge.
         self.end = self.end.saturating_add(bytes);
         Some(Span { place, bytes, is_head: true })
     }
 
-    /// Gives back each `cudaMalloc` without a live block, of all streams. CuPy's pool has a method
-    /// of this name.
+    /// Gives back each `cudaMalloc` without a live block, on all streams, as CuPy's method of this
+    /// name does.
     pub fn free_all_blocks(&mut self) {
         let Self { arenas, taken, books, .. } = self;
         for (stream, arena) in &mut arenas.0 {

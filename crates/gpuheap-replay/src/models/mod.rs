@@ -42,8 +42,8 @@ pub trait Model {
     /// a ticket that is not live.
     fn free(&mut self, ticket: Ticket, stream: u64);
 
-    /// Gives unused memory back at the program's request, as `torch.cuda.empty_cache()` does.
-    /// Without effect in allocators that have no such call.
+    /// Gives unused memory back at the program's request, as `torch.cuda.empty_cache()` does. Has
+    /// no effect in allocators without such a call.
     fn empty_cache(&mut self) {}
 
     /// Returns `true` if `bytes` can be taken from the driver without giving memory back first.
@@ -56,7 +56,7 @@ pub trait Model {
     fn books(&self) -> &Books;
 
     /// Ends the pending state of a freed block, because all streams have completed their work on
-    /// the block. Ignores a ticket that is not pending. Without effect in allocators that reuse a
+    /// the block. Ignores a ticket that is not pending. Has no effect in allocators that reuse a
     /// freed block at once.
     fn complete(&mut self, _ticket: Ticket) {}
 
@@ -131,7 +131,7 @@ pub struct DriverEvent {
     pub bytes: u64,
     /// The stream that the memory is for.
     pub stream: u64,
-    /// Address that the memory has in the model or in the recording.
+    /// Address of the memory, in the model or in the recording.
     pub address: u64,
 }
 

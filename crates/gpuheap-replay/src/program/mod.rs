@@ -21,7 +21,7 @@ use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
-    /// Number of leading steps, for blocks that were live before the recording.
+    /// Number of steps at the start, for blocks that were live before the recording.
     before: usize,
     streams: Vec<u64>,
     allocations: usize,
@@ -206,9 +206,9 @@ impl Program {
         }
     }
 
-    /// Returns the settings of PyTorch's allocator that the program ran under. They lack the memory
-    /// fraction, because no recording contains it. `None` if the recording has no settings, or if
-    /// PyTorch does not accept them.
+    /// Returns the settings of PyTorch's allocator that the program ran under. The settings lack
+    /// the memory fraction, because no recording contains it. `None` if the recording has no
+    /// settings, or if PyTorch does not accept them.
     pub fn recorded_settings(&self) -> Option<Settings> {
         let recorded = self.settings.as_ref()?;
         // Only `text` contains all settings. The other fields contain the values at the end of the
@@ -253,7 +253,7 @@ impl Program {
         self.count_live(&self.steps).2
     }
 
-    /// Returns the live blocks and their bytes after some steps, and the peak of the bytes.
+    /// Returns the number of live blocks after `steps`, their bytes, and the peak of live bytes.
     fn count_live(&self, steps: &[Step]) -> (u64, u64, u64) {
         let mut bytes_of = vec![0; self.allocations];
         let (mut blocks, mut live, mut peak) = (0_u64, 0_u128, 0);

@@ -7,7 +7,7 @@ const COMMON: (u64, u64) = (0, 0);
 
 /// Private pools, named by the recorded requests or by the segments at the end of the recording.
 pub(super) struct PrivatePools {
-    /// Pools in order. A pool's number is its place, counted from 1.
+    /// Pools in order. A pool's number is its index, counted from 1.
     pools: Vec<(u64, u64)>,
     /// Start, end and pool number of each segment, with the event that took it; sorted by start.
     segments: Vec<(u64, u64, u32, usize)>,

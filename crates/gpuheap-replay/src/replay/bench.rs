@@ -93,7 +93,7 @@ impl<'t> Bench<'t> {
 /// Memory that a model may take, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
-    /// All memory of the device. PyTorch's memory fraction is relative to it.
+    /// All memory of the device. PyTorch's memory fraction is relative to this figure.
     pub(crate) total: u64,
     /// Memory that a program can use.
     pub(crate) usable: u64,

@@ -12,7 +12,7 @@ use crate::recorded::Recorded;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// A device with the memory of the run; an H200 if the recording does not have it. A limit of
+    /// A device with the memory of the run; an H200 if the recording does not state it. A limit in
     /// the options replaces memory that was derived from a failure.
     #[default]
     Default,
@@ -41,7 +41,7 @@ pub struct DeviceUsed {
     pub name: String,
     /// Name of the profile or the card; `None` for a real device and for the memory of a run.
     pub profile: Option<String>,
-    /// Memory as the driver reports it, bytes. The memory fraction is relative to it.
+    /// Memory as the driver reports it, bytes. The memory fraction is relative to this figure.
     pub total: u64,
     /// Memory that a program can use, bytes.
     pub usable: u64,
@@ -65,7 +65,7 @@ impl DeviceChoice {
         !matches!(self, Self::Default)
     }
 
-    /// Returns the device for a trace with the facts `recorded`. A limit in the options replaces
+    /// Returns the device for a trace, given the facts `recorded`. A limit in the options replaces
     /// the memory of the recorded run.
     pub(crate) fn resolve(&self, recorded: &Recorded, is_limited: bool) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {

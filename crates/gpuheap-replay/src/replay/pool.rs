@@ -79,8 +79,8 @@ impl Pool {
     }
 }
 
-/// Returns the settings of PyTorch's allocator if `text` contains them without a pool's name, like
-/// the value of the environment variable. Returns `None` for any other text.
+/// Returns the settings of PyTorch's allocator if `text` contains them without a pool's name, as in
+/// the environment variable. Returns `None` for any other text.
 fn torch_settings_alone(text: &str) -> Option<&str> {
     let variables = ["PYTORCH_CUDA_ALLOC_CONF=", "PYTORCH_ALLOC_CONF="];
     let settings = variables.iter().find_map(|variable| text.strip_prefix(variable));

@@ -234,7 +234,7 @@ fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
     }
 }
 
-/// Returns the name of the pool. For `torch` alone, adds the settings.
+/// Returns the name of the pool. For plain `torch`, adds the settings.
 fn pool_text(report: &TraceReport, pool: &str) -> String {
     let recorded = report.recorded.settings.as_deref();
     match (pool, recorded) {

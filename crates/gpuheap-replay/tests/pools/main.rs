@@ -1,5 +1,5 @@
 //! Compares models of RMM's resources and CuPy's pool with random programs that ran on a GPU.
-//! `record.py` recorded the programs. Its head describes the columns.
+//! `record.py` recorded the programs. Its docstring describes the columns.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -55,7 +55,7 @@ PROGRAMS = [
 
 
 class Driver:
-    """Access to the driver: its figures of free and total device memory, and a wait."""
+    """Access to the driver: free and total device memory, and a wait."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,5 +1,5 @@
 //! Compares the model of PyTorch's allocator with random programs that PyTorch ran on a GPU.
-//! `torch_oracle/record.py` recorded the programs. Its head describes the columns.
+//! `torch_oracle/record.py` recorded the programs. Its docstring describes the columns.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};

@@ -5,7 +5,7 @@ use super::block::{Block, FIXED, NONE, State};
 use crate::models::Ticket;
 
 impl Torch {
-    /// Splits `front` bytes off a block, as a new block before it.
+    /// Splits the first `front` bytes off a block. Returns the new block of these bytes.
     pub(super) fn split_front(&mut self, block: u32, front: u64) -> u32 {
         let Block { address, stream, pool, growing, previous, .. } = self.blocks[block as usize];
         let new = self.new_block(address, front, stream, pool);

@@ -100,7 +100,7 @@ impl Torch {
         Some(())
     }
 
-    /// Unmaps the whole pieces in a free block of a growing segment.
+    /// Unmaps the pieces that lie wholly in a free block of a growing segment.
     pub(super) fn unmap(&mut self, block: u32) {
         let Block { address, bytes, stream, pool, growing, previous, next, .. } =
             self.blocks[block as usize];

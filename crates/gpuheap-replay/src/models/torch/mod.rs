@@ -1,7 +1,7 @@
 //! PyTorch's own allocator for CUDA, `CUDACachingAllocator`.
 //!
-//! Exact to the byte for PyTorch 2.11, the release that recorded the traces. [`Version`] lists the
-//! differences of other releases. The model covers:
+//! The model is exact to the byte for PyTorch 2.11, the release that recorded the traces.
+//! [`Version`] lists the differences of other releases. The model covers:
 //!
 //! * rounding, segment sizes, and the pools of small and of large blocks
 //! * best fit by stream, size and address, and splitting
@@ -79,8 +79,8 @@ impl Torch {
         self.addresses.follow(recorded);
     }
 
-    /// Adds a segment that was taken before the recording began, without an event. Returns `false`
-    /// and adds nothing if the segment does not fit, or if segments grow in place.
+    /// Adds a segment that was taken before the recording began. Adds no driver event. Returns
+    /// `false` and adds nothing if the segment does not fit, or if segments grow in place.
     pub fn add_segment(&mut self, address: u64, bytes: u64, stream: u64, is_small: bool) -> bool {
         let fits = bytes <= self.books.allowed.saturating_sub(self.books.figures.reserved);
         let is_range = bytes > 0 && address.checked_add(bytes).is_some();

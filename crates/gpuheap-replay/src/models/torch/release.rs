@@ -8,7 +8,7 @@ impl Torch {
         self.allowed.is_some() && self.settings.garbage_collection_threshold > 0.0
     }
 
-    /// Gives back unused large segments, oldest first, until the threshold is met.
+    /// Gives back unused large segments, oldest first, until reserved bytes meet the threshold.
     pub(super) fn collect_garbage(&mut self) {
         let allowed = self.allowed.unwrap_or(u64::MAX);
         let threshold = fraction_of(allowed, self.settings.garbage_collection_threshold);

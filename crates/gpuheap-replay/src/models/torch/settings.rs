@@ -171,7 +171,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns the smallest block that a request for `bytes` gets, in bytes.
+    /// Returns the size of the smallest block that serves a request for `bytes`.
     pub fn rounded(&self, bytes: u64) -> u64 {
         const LEAST: u64 = super::block::MIN_BLOCK;
         if bytes < LEAST {
@@ -248,9 +248,9 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets one number for all powers, or a list like `[256:1,512:2,>:4]`. The list's first number
-    /// also applies to all smaller powers. The number after `>` applies to all powers above the
-    /// last named one.
+    /// Sets the divisions: one number for all powers, or a list like `[256:1,512:2,>:4]`. The
+    /// list's first number also applies to all smaller powers, and the number after `>` to all
+    /// powers above the listed ones.
     fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         let example = "4 or [256:1,512:2,>:4]";
         let whole = |text: &str| text.parse().map_err(|_| malformed(name, value, example));
