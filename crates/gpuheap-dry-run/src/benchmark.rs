@@ -86,7 +86,7 @@ fn smaller_cards(card: &Card, bytes: u64) -> Vec<&'static Card> {
     cards
 }
 
-/// Returns the highest peak, over all devices, of bytes that PyTorch allocated.
+/// Returns the highest peak of PyTorch's allocated bytes over all devices.
 pub(crate) fn most_allocated(run: &Run) -> Option<u64> {
     let torch = run.processes.iter().filter_map(|process| process.torch.as_ref());
     torch.flat_map(|torch| &torch.devices).map(|device| device.allocated).max()

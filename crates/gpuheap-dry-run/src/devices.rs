@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::verdict::Failure;
 
-    /// Returns a process. A device is its ordinal, number, allocated bytes and bytes in use.
+    /// Returns a process. Each device is a tuple: ordinal, number, allocated bytes, bytes in use.
     fn process(rank: &str, devices: &[(u32, u32, u64, u64)], failed_on: &[u32]) -> ProcessResult {
         let device = |&(device, number, allocated, in_use): &(u32, u32, u64, u64)| DeviceResult {
             device,

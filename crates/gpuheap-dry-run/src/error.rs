@@ -7,7 +7,7 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The request is wrong: the program does not exist, or a value is not possible.
+    /// The request is wrong: the program does not exist, or a value is invalid.
     WrongUse(String),
     /// A file or folder that the run needs is missing or cannot be written.
     Environment(String),

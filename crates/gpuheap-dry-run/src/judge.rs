@@ -177,7 +177,7 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
-/// Adds figures of a run that completed to the devices of cards on which memory ran out.
+/// Adds the figures of the run `complete` to the devices of cards on which memory ran out.
 fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     let result = outcome::from_run(complete);
     if !result.outcome.is_fit() {

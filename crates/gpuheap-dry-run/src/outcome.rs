@@ -39,7 +39,7 @@ pub(crate) fn from_run(run: &Run) -> CardResult {
     }
 }
 
-/// Returns the highest peak, over all devices, of memory in use.
+/// Returns the highest peak of memory in use over all devices.
 pub(crate) fn most_in_use(run: &Run) -> Option<u64> {
     let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
     drivers.flat_map(|driver| &driver.devices).map(|device| device.peak_in_use).max()
@@ -93,7 +93,7 @@ fn outcome(ended: Ended, processes: &[Process]) -> Outcome {
     }
 }
 
-/// Returns whether device memory and managed memory together were more than a device has.
+/// Returns whether device memory and managed memory together exceeded a device's memory.
 fn is_oversubscribed(run: &Run) -> bool {
     let drivers = run.processes.iter().filter_map(|process| process.driver.as_ref());
     let mut devices = drivers.flat_map(|driver| &driver.devices);
@@ -261,7 +261,7 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // PyTorch's allocator, first with the hook's count of failures, then without it.
+        // Refusals of PyTorch's allocator, first with the hook's count of failures, then without.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
         processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);

@@ -53,7 +53,7 @@ pub(crate) struct Run {
     pub(crate) _folder: Folder,
 }
 
-/// Changes of a run, compared with the program as the user gave it.
+/// Changes of one run to the program as the user gave it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Change<'c> {
     /// Names and values of environment variables. A value also replaces `{NAME}` in arguments.
@@ -183,7 +183,7 @@ fn wait(
 /// Ends a program that does not end by itself: at the time limit, or after a signal to the command.
 struct End {
     limit: Option<Duration>,
-    /// Time since the start at which SIGTERM was sent; `None` before.
+    /// Time from the start to SIGTERM; `None` before SIGTERM is sent.
     asked: Option<Duration>,
 }
 

@@ -20,7 +20,7 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Maximum number of lines that are run alone with the smallest counts, each in 1 or 2 runs.
+/// Maximum number of lines to try alone with the smallest counts, each in 1 or 2 runs.
 const LINES: usize = 8;
 /// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
 /// No card has as much.
@@ -69,7 +69,7 @@ pub fn dry_run(options: &Options, progress: &dyn Progress) -> Result<Verdict, Er
     judge(options, &stand_ins, &results, signals.is_interrupted())
 }
 
-/// Returns an error if the file cannot be written. Checked before the first run, so that no run is
+/// Returns an error if the file cannot be written. Called before the first run, so that no run is
 /// wasted.
 fn check_writable(file: &Path) -> Result<(), Error> {
     let opened = fs::OpenOptions::new().create(true).append(true).open(file);
@@ -90,7 +90,7 @@ impl Runner<'_> {
     }
 
     /// Runs the program on each card. The first run shows the program's output, and shows how much
-    /// host memory a run takes. The other runs are parallel.
+    /// host memory a run takes. Runs the others in parallel.
     fn run_cards(&self, devices: &[Device]) -> Result<Results, Error> {
         let mut results = Results::default();
         let Some((first, others)) = devices.split_first() else { return Ok(results) };
@@ -376,8 +376,8 @@ enum Stop {
     Error(Error),
 }
 
-/// Returns how many runs can be parallel on this machine. `host_bytes` is the host memory that a
-/// run takes.
+/// Returns the number of runs that this machine can do in parallel. `host_bytes` is the host memory
+/// that a run takes.
 fn parallel_runs(host_bytes: u64) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -119,7 +119,7 @@ fn judge_one(planned: &Planned, run: &Run, device: &Device) -> Trial {
     trial
 }
 
-/// Returns the line of a program's errors that names an exception of Python, or else the last line.
+/// Returns the line of a program's errors that names a Python exception, or else the last line.
 fn error_line(errors: &str) -> Option<&str> {
     let is_exception = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default();
@@ -182,9 +182,9 @@ fn fsdp_words(ranks: &str) -> (String, String) {
     )
 }
 
-/// Returns estimates for FSDP over several cards, for use if its runs fail. Each card holds its
-/// part of parameters, gradients and state, and two whole blocks of layers. Empty if the program
-/// does not train, or already uses several devices.
+/// Returns estimates for FSDP over several cards, for use if the runs with FSDP fail. Each card
+/// holds its part of parameters, gradients and state, and two whole blocks of layers. Empty if the
+/// program does not train, or already uses several devices.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,

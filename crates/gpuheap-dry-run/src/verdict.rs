@@ -99,8 +99,8 @@ pub enum Outcome {
     /// The program did not run out of memory, but kernels' results decided sizes. A dry run does
     /// not have these results.
     FitsAsFarAsKnown,
-    /// Device memory and managed memory together are more than the device has. On Linux, the
-    /// program runs, and pages move between host and device. Under WSL2 and on Windows, it fails.
+    /// Device memory and managed memory together exceed the device. On Linux, the program runs, and
+    /// pages move between host and device. Under WSL2 and on Windows, the program fails.
     Oversubscribed,
     /// Memory ran out.
     DoesNotFit,
@@ -411,8 +411,8 @@ pub struct Needs {
     pub beside: u64,
     /// Compute capability of the cards: major and minor.
     pub capability: (u32, u32),
-    /// Smallest cards of the catalogue on which the program fits unchanged. They have the run's
-    /// compute capability.
+    /// Smallest cards of the catalogue on which the program fits unchanged. These cards have the
+    /// run's compute capability.
     pub cards: Vec<String>,
     /// Smallest card with enough memory, if it is smaller than all of `cards`. It has another
     /// compute capability, so the program may need a different amount of memory.

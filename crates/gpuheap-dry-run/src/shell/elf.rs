@@ -132,7 +132,7 @@ impl Writer {
         self.pad_to(16);
         self.halves(&[SHARED_OBJECT, machine]);
         self.words(&[1]);
-        // No entry point, the program headers directly after this header, and no section headers.
+        // No entry point, program headers right after this header, and no section headers.
         for value in [0, HEADER as u64, 0] {
             self.long(value);
         }

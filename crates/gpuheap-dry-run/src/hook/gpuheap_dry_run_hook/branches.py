@@ -225,7 +225,7 @@ def operand_at(test, where):
 
 
 def parts_of(test, is_negated=False):
-    """Returns the parts of a test that `and`, `or` and `not` join, each with its negation."""
+    """Returns the parts of a test that `and`, `or` and `not` join, and whether each is negated."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return parts_of(test.operand, not is_negated)
     if isinstance(test, ast.BoolOp):

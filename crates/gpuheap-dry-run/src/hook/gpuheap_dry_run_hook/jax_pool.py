@@ -47,7 +47,7 @@ def imported(module):
 
 @guarded
 def write_peaks():
-    """Writes JAX's peaks as a report of PyTorch's form, unless PyTorch has a report itself."""
+    """Writes JAX's peaks in the form of PyTorch's report, unless PyTorch has a report."""
     jax = sys.modules.get("jax")
     if jax is None or state.torch is not None:
         return

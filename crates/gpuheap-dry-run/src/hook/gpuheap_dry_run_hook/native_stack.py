@@ -80,8 +80,8 @@ def native_place(address):
     operator = OPERATOR.match(name)
     if operator:
         return "operator", operator[2][: int(operator[1])].decode()
-    # True for an extension of PyTorch, such as torchvision's, but not for PyTorch's or CUDA's
-    # libraries.
+    # True for an extension of PyTorch, such as torchvision, but not for the libraries of PyTorch or
+    # CUDA.
     is_extension = is_package(file) and not file.startswith(state.folder_of_torch)
     if is_extension and f"{os.sep}nvidia{os.sep}" not in file:
         folder, base = os.path.split(file)

@@ -42,7 +42,7 @@ class Sharding:
         module.to, module.cuda = sharded_to, sharded_cuda
 
     def shard(self, model):
-        """Shards a model's repeated blocks, then the rest. False for a model without parameters."""
+        """Shards a model's repeated blocks, then the rest. Returns False without parameters."""
         from torch.distributed.fsdp import FSDPModule
 
         if model in self.seen:
