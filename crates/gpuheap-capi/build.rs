@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Without a soname, a program would search the library at the path that it was linked with.
+    // Without a soname, a program would look for the library at its path at link time.
     // `rustc-cdylib-link-arg` would also apply to cdylibs that depend on this crate, and give them
     // this name.
     println!("cargo::rustc-link-arg=-Wl,-soname,libgpuheap_capi.so");

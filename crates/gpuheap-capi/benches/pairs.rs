@@ -79,7 +79,8 @@ fn rust_pairs(device: &Device, pool: PoolKind, bytes: u64, pairs: u64, threads: 
     })
 }
 
-/// Runs a C program with a heap and a stream for each thread. Returns the seconds that it took.
+/// Runs `work` on threads that share a heap and have a stream each. Returns the seconds that it
+/// took.
 fn run(
     device: &Device,
     pool: PoolKind,
@@ -157,7 +158,7 @@ unsafe impl Sync for Client {}
 impl Client {
     fn allocate(self, bytes: u64, stream: *mut c_void) -> *mut c_void {
         let mut address = ptr::null_mut();
-        // SAFETY: the heap is open, the stream alive, the pointer valid.
+        // SAFETY: the heap is open, the stream is alive, and the pointer is valid.
         let status = unsafe { gpuheap_allocate(self.0, bytes, stream, &mut address) };
         assert_eq!(status, Status::Ok);
         address

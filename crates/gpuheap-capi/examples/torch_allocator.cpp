@@ -49,7 +49,7 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
 
 // Frees in the order of the allocating stream and of the streams that used_on named.
 extern "C" void release(void *address, ssize_t, int device, void *) {
-  // Destructors call this, so it must not throw. A forked worker has no memory to free.
+  // Destructors call this function, so it must not throw. A forked worker has no memory to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);
   if (status != GPUHEAP_STATUS_OK && status != GPUHEAP_STATUS_GONE)
     std::fprintf(stderr, "%s\n", gpuheap_last_error());

@@ -65,8 +65,7 @@ typedef enum gpuheap_status {
 typedef enum gpuheap_fit {
   // The request would fail, even after all cached memory was returned.
   GPUHEAP_FIT_NO = 0,
-  // The driver reports enough free memory, but may refuse the request. Or the driver reports no
-  // figures.
+  // The driver reports enough free memory but may refuse the request, or reports no figures.
   GPUHEAP_FIT_PERHAPS = 1,
   // The request would succeed.
   GPUHEAP_FIT_YES = 2,
@@ -137,15 +136,14 @@ typedef struct gpuheap_flushed {
   uint64_t held;
   // Free bytes among the bytes of held.
   uint64_t held_free;
-  // Number of the pieces that live blocks hold.
+  // Number of pieces that live blocks hold.
   uint64_t held_pieces;
 } gpuheap_flushed;
 
 // A function that frees memory when a heap is short of memory. Returns the bytes freed.
 typedef uint64_t (*gpuheap_shortage)(uint64_t bytes, void *data);
 
-// Report about a thread that ended while allocations that it made were live. Valid only during the
-// call of the callback.
+// Report about a thread that ended with live allocations. Valid only during the callback.
 typedef struct gpuheap_thread_end {
   // Size of the structure in the library; later versions add fields at the end.
   size_t size;
@@ -205,10 +203,10 @@ typedef struct gpuheap_options {
   // two older events (130 ns each). Every call with a stream queries whether the handle belongs
   // to a new stream. Frees bypass the thread caches.
   int32_t unannounced_streams;
-  // Memory that the pool "stitched" may reserve above the peak of live memory before it maps
-  // free pieces together, as a share of the peak. 0.04 is 4 %. Negative: no such memory, so the
-  // pool always maps free pieces first. 0: from the environment, else 4 %. While the device is
-  // far from full, the default is 1/72 of the device if that is more than 4 % of the peak.
+  // Memory that the pool "stitched" may reserve above the peak of live memory, as a share of the
+  // peak. 0.04 is 4 %. Beyond it, the pool maps free pieces together. Negative: no such memory,
+  // so the pool always maps free pieces first. 0: from the environment, else 4 %. While the
+  // device is far from full, the default is at least 1/72 of the device.
   double slack;
 } gpuheap_options;
 
@@ -243,8 +241,8 @@ typedef struct gpuheap_statistics {
   uint64_t allocated_bytes;
   // Number of allocations ever freed.
   uint64_t frees;
-  // Number of frees during which a driver call failed. The other figures count their memory as
-  // freed.
+  // Number of frees during which a driver call failed. The other figures count the memory of
+  // such frees as freed.
   uint64_t failed_frees;
   // Bytes ever returned to the driver.
   uint64_t given_back;
@@ -255,8 +253,8 @@ typedef struct gpuheap_statistics {
   uint64_t largest_stitchable;
 } gpuheap_statistics;
 
-// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
-// with a null. A text that is too long is cut. Later versions add fields at the end.
+// Description of a device. Set size to sizeof(gpuheap_device) before calling gpuheap_get_device.
+// Texts end with a null. A text that is too long is cut. Later versions add fields at the end.
 typedef struct gpuheap_device {
   // sizeof(gpuheap_device).
   size_t size;
@@ -316,7 +314,7 @@ typedef struct gpuheap_site {
   int64_t bytes;
   // Number of outstanding allocations, or the growth of that number.
   int64_t allocations;
-  // Id in the operating system of the thread that allocated most of these bytes. 0 if the id is
+  // Operating system's id of the thread that allocated most of these bytes. 0 if the id is
   // unknown, and for a growth.
   uint64_t thread_id;
   // Kind of the memory, a gpuheap_kind.
@@ -454,10 +452,10 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 // stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
 // stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
 // and the thread's destructors of thread-local variables must not use memory of the heap. A heap
-// with the pool "driver" refuses that stream. Another thread orders work after that stream by the
-// legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended, unless
-// the heap was opened with unannounced_streams. address: receives the address; null on failure,
-// and for 0 bytes. A null address needs no free.
+// with the pool "driver" refuses that stream. To order work after that stream, another thread uses
+// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
+// unless the heap was opened with unannounced_streams. address: receives the address; null on
+// failure, and for 0 bytes. A null address needs no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
                                      void *stream,
@@ -494,9 +492,9 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 
 // Frees memory in the order of a given stream, not of the stream that it was allocated on. The
 // given stream must be ordered after all work on the memory. Before this call, make the given
-// stream wait by events: for the allocating stream, at a point after the allocation, and for each
-// other stream that used the memory. Without these waits, a later allocation may overlap work that
-// is still running.
+// stream wait, by events, for the allocation on its stream and for the work of each other stream
+// that used the memory. Without these waits, a later allocation may overlap work that is still
+// running.
 //
 // The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 // freed.
@@ -556,8 +554,7 @@ enum gpuheap_status gpuheap_allocation_size(struct gpuheap_heap *heap,
 // Returns cached memory to the driver until at least the given bytes are returned. Chooses few
 // segments, and returns little more than the given bytes. Waits for frees in flight.
 //
-// given_back: receives the bytes returned. If less was cached, they are fewer than requested. May
-// be null.
+// given_back: receives the bytes returned, fewer than requested if less was cached. May be null.
 enum gpuheap_status gpuheap_reclaim(struct gpuheap_heap *heap,
                                     uint64_t bytes,
                                     uint64_t *given_back);

@@ -51,7 +51,7 @@ pub struct gpuheap_flushed {
     pub held: u64,
     /// Free bytes among the bytes of held.
     pub held_free: u64,
-    /// Number of the pieces that live blocks hold.
+    /// Number of pieces that live blocks hold.
     pub held_pieces: u64,
 }
 
@@ -61,8 +61,7 @@ pub struct gpuheap_flushed {
 pub enum gpuheap_fit {
     /// The request would fail, even after all cached memory was returned.
     No = 0,
-    /// The driver reports enough free memory, but may refuse the request. Or the driver reports no
-    /// figures.
+    /// The driver reports enough free memory but may refuse the request, or reports no figures.
     Perhaps = 1,
     /// The request would succeed.
     Yes = 2,

@@ -146,7 +146,7 @@ impl<T> Blocks<T> {
         self.shard(address).remove(&address).map(|(_, block)| block)
     }
 
-    /// Returns the size of the block at `address`. No thread frees the block during the call.
+    /// Returns the size of the block at `address`. No thread may free the block meanwhile.
     pub(crate) fn bytes(&self, address: u64) -> Option<u64> {
         if address <= BUSY {
             return None;

@@ -12,8 +12,7 @@ use std::mem::size_of;
 use crate::entry::{Failure, enter, gpuheap_status};
 use crate::handle::gpuheap_heap;
 
-/// Report about a thread that ended while allocations that it made were live. Valid only during the
-/// call of the callback.
+/// Report about a thread that ended with live allocations. Valid only during the callback.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpuheap_thread_end {

@@ -1,9 +1,9 @@
 //! C functions for allocations, frees, streams and limits. Their documentation goes into the
 //! header.
 //!
-//! Preconditions of every function, which its comment does not repeat: pointers are valid for the
-//! reads and writes made through them. Texts end with a null. A heap comes from `gpuheap_open`, and
-//! no thread closes it during the call.
+//! Preconditions of every function, not repeated in its comment: pointers are valid for the reads
+//! and writes made through them. Texts end with a null. A heap comes from `gpuheap_open`, and no
+//! thread closes it during the call.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -76,10 +76,10 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 /// stream: a live CUstream or cudaStream_t of the heap's device; null for the legacy default
 /// stream. 0x2 is the calling thread's own default stream. The end of that stream is not announced,
 /// and the thread's destructors of thread-local variables must not use memory of the heap. A heap
-/// with the pool "driver" refuses that stream. Another thread orders work after that stream by the
-/// legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended, unless
-/// the heap was opened with unannounced_streams. address: receives the address; null on failure,
-/// and for 0 bytes. A null address needs no free.
+/// with the pool "driver" refuses that stream. To order work after that stream, another thread uses
+/// the legacy default stream. Before any other stream is destroyed, call gpuheap_stream_ended,
+/// unless the heap was opened with unannounced_streams. address: receives the address; null on
+/// failure, and for 0 bytes. A null address needs no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -128,8 +128,8 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
                 Err(failure) => {
                     for made in (0..at).map(|made| addresses.add(made)) {
                         let address = made.replace(std::ptr::null_mut());
-                        // If this free fails, the heap counts it. The program gets the failure of
-                        // the allocation.
+                        // If this free fails, the heap counts it. The program gets the allocation's
+                        // failure.
                         let _ = heap.free(address);
                     }
                     return Err(failure);
@@ -192,9 +192,9 @@ pub unsafe extern "C" fn gpuheap_free(
 
 /// Frees memory in the order of a given stream, not of the stream that it was allocated on. The
 /// given stream must be ordered after all work on the memory. Before this call, make the given
-/// stream wait by events: for the allocating stream, at a point after the allocation, and for each
-/// other stream that used the memory. Without these waits, a later allocation may overlap work that
-/// is still running.
+/// stream wait, by events, for the allocation on its stream and for the work of each other stream
+/// that used the memory. Without these waits, a later allocation may overlap work that is still
+/// running.
 ///
 /// The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 /// freed.
@@ -307,8 +307,7 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
 /// Returns cached memory to the driver until at least the given bytes are returned. Chooses few
 /// segments, and returns little more than the given bytes. Waits for frees in flight.
 ///
-/// given_back: receives the bytes returned. If less was cached, they are fewer than requested. May
-/// be null.
+/// given_back: receives the bytes returned, fewer than requested if less was cached. May be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reclaim(
     heap: *mut gpuheap_heap,

@@ -16,8 +16,8 @@ use crate::handle::gpuheap_heap;
 use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
-/// Description of a device. Set size to sizeof(gpuheap_device) before gpuheap_get_device. Texts end
-/// with a null. A text that is too long is cut. Later versions add fields at the end.
+/// Description of a device. Set size to sizeof(gpuheap_device) before calling gpuheap_get_device.
+/// Texts end with a null. A text that is too long is cut. Later versions add fields at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct gpuheap_device {

@@ -217,8 +217,8 @@ pub(crate) unsafe fn write_if_wanted<T>(result: *mut T, value: T) {
     }
 }
 
-/// Reports the result of a request to `gpuheap dry-run`, and returns the result. A C caller passes
-/// the variable that receives the address, so this library makes the report instead of the heap.
+/// Reports a request's result to `gpuheap dry-run`, and returns the result. The report needs the C
+/// caller's variable for the address, so this library makes the report instead of the heap.
 #[inline]
 pub fn reported(
     heap: &Heap,
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn last() -> String {
-        // SAFETY: never null, and this thread makes no other call before the copy.
+        // SAFETY: the pointer is never null, and this thread makes no other call before the copy.
         unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
     }
 

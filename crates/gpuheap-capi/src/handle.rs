@@ -1,4 +1,4 @@
-//! The handle of a heap that C code uses, and the open heap in it.
+//! Handle of a heap for C code, and the open heap in the handle.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -226,7 +226,7 @@ impl Open {
     }
 
     /// Returns the requested bytes of the live allocation that begins at `address`; `None` if no
-    /// allocation does.
+    /// allocation begins there.
     pub fn bytes_at(&self, address: u64) -> Option<u64> {
         self.blocks.bytes(address)
     }
@@ -262,7 +262,7 @@ impl Open {
         }
     }
 
-    /// Allocates again if the failure was that all streams of the heap were retired.
+    /// Allocates again if the failure came from a retired stream. Returns any other failure.
     #[cold]
     #[inline(never)]
     fn allocate_anew(
@@ -382,16 +382,16 @@ impl Open {
         first
     }
 
-    /// Orders the free of an allocation also after the work of `stream`. No thread frees the
-    /// allocation during the call.
+    /// Orders the free of an allocation after the work of `stream` too. Other threads must not free
+    /// the allocation during the call.
     pub(crate) fn use_on(&self, address: *mut c_void, stream: &Stream) -> Result<(), Failure> {
         self.bytes(address)?;
         self.side.change(address as u64, |entry| entry.use_on(stream));
         Ok(())
     }
 
-    /// Removes an allocation from its scope, so that it outlives the scope. No thread frees the
-    /// allocation during the call.
+    /// Removes an allocation from its scope, so that the allocation outlives the scope. Other
+    /// threads must not free the allocation during the call.
     pub(crate) fn keep(&self, address: *mut c_void) -> Result<(), Failure> {
         self.bytes(address)?;
         let mut scope = None;
@@ -494,8 +494,8 @@ impl Open {
         if found.is_retired() { self.stream_anew(handle, found.id()) } else { Ok(found) }
     }
 
-    /// Makes a new object for the stream of a handle. It replaces the retired object with the
-    /// driver's `id`.
+    /// Makes a new object for the stream of a handle, in place of the retired object with this `id`
+    /// of the driver.
     #[cold]
     fn stream_anew(&self, handle: LiveStream, id: u64) -> Result<Given<'_>, Failure> {
         self.streams.supersede(handle.raw(), id);

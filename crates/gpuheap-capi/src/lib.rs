@@ -1,8 +1,8 @@
 //! gpuheap for C, for languages that call C, and for the allocator hooks of other libraries.
 //!
-//! The functions are documented in `include/gpuheap.h`. cbindgen generates it from this crate. A
-//! Rust program uses the crate `gpuheap` instead. A Rust program that passes its own heap to C code
-//! uses [`gpuheap_heap::new`] from this crate.
+//! The functions are documented in `include/gpuheap.h`. cbindgen generates the header from this
+//! crate. A Rust program uses the crate `gpuheap` instead. A Rust program that passes its own heap
+//! to C code uses [`gpuheap_heap::new`] from this crate.
 //!
 //! Every function runs its work through `entry.rs`, which catches panics and turns a failure into a
 //! status and a text. In a forked child, no function takes a lock.

@@ -51,10 +51,10 @@ pub struct gpuheap_options {
     /// two older events (130 ns each). Every call with a stream queries whether the handle belongs
     /// to a new stream. Frees bypass the thread caches.
     pub unannounced_streams: i32,
-    /// Memory that the pool "stitched" may reserve above the peak of live memory before it maps
-    /// free pieces together, as a share of the peak. 0.04 is 4 %. Negative: no such memory, so the
-    /// pool always maps free pieces first. 0: from the environment, else 4 %. While the device is
-    /// far from full, the default is 1/72 of the device if that is more than 4 % of the peak.
+    /// Memory that the pool "stitched" may reserve above the peak of live memory, as a share of the
+    /// peak. 0.04 is 4 %. Beyond it, the pool maps free pieces together. Negative: no such memory,
+    /// so the pool always maps free pieces first. 0: from the environment, else 4 %. While the
+    /// device is far from full, the default is at least 1/72 of the device.
     pub slack: f64,
 }
 

@@ -42,7 +42,7 @@ struct State {
     report: gpuheap_scope_report,
 }
 
-/// Number of open scopes of all threads. If zero, an allocation spends only this load on scopes.
+/// Number of open scopes of all threads. If it is 0, scopes cost an allocation only this load.
 static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -94,7 +94,7 @@ impl Scope {
         state.report.peak = state.report.peak.max(state.live_bytes);
     }
 
-    /// Removes an allocation that is freed or kept from the scope.
+    /// Removes an allocation from the scope, because it is freed or kept.
     pub(crate) fn leave(&self, address: u64) {
         let mut state = self.lock();
         if let Some(bytes) = state.live.remove(&address) {
@@ -106,9 +106,8 @@ impl Scope {
     /// the end of the scope.
     pub(crate) fn take_all<T>(&self, take: impl Fn(u64) -> Option<T>) -> Vec<(u64, T)> {
         let mut state = self.lock();
-        // The lock is held during the calls of `take`. If another thread frees an allocation, it
-        // first removes the allocation from this scope, so an address here never belongs to a newer
-        // allocation.
+        // The lock is held during the calls of `take`. Another thread that frees an allocation
+        // first removes it from this scope, so an address here never belongs to a newer allocation.
         let live: Vec<_> = std::mem::take(&mut state.live).into_iter().collect();
         let mut taken = Vec::with_capacity(live.len());
         for (address, bytes) in live {

@@ -22,12 +22,12 @@ pub(crate) struct SideTable {
 pub(crate) struct SideEntry {
     /// The open scope in which the allocation was made.
     pub(crate) scope: Option<Arc<Scope>>,
-    /// Further streams that the free is ordered after.
+    /// Further streams. The free is ordered after their work.
     also_on: Vec<Stream>,
 }
 
 impl SideTable {
-    /// Changes the entry of an allocation. No thread frees the allocation during the call.
+    /// Changes the entry of an allocation. No thread may free the allocation meanwhile.
     pub(crate) fn change(&self, address: u64, change: impl FnOnce(&mut SideEntry)) {
         let mut entries = self.lock();
         let before = entries.len();
@@ -75,8 +75,8 @@ impl SideEntry {
     }
 
     /// Frees the block in the order of its own stream and of all streams that use it. Each stream
-    /// waits for the previous one, and the block is freed in the order of the last stream. The
-    /// handle of an ended stream is invalid: if a stream ended, the host waits for the device.
+    /// waits for the previous one, and the block is freed in the order of the last stream. If a
+    /// stream ended, its handle is invalid, so the host waits for the device.
     pub(crate) fn free(self, block: Block, device: &Device) -> Result<(), Error> {
         match self.last_stream(device) {
             Ok(Some(last)) => block.free_on(last),

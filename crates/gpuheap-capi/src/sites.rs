@@ -31,7 +31,7 @@ pub struct gpuheap_site {
     pub bytes: i64,
     /// Number of outstanding allocations, or the growth of that number.
     pub allocations: i64,
-    /// Id in the operating system of the thread that allocated most of these bytes. 0 if the id is
+    /// Operating system's id of the thread that allocated most of these bytes. 0 if the id is
     /// unknown, and for a growth.
     pub thread_id: u64,
     /// Kind of the memory, a gpuheap_kind.

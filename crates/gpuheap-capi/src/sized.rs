@@ -9,7 +9,7 @@ use crate::entry::Failure;
 pub(crate) trait SizedResult {
     /// Size of the first version: every program has at least these fields.
     const FIRST: usize;
-    /// Name of the contents of the structure in error texts.
+    /// Name of the structure's contents in error texts.
     const CONTENTS: &'static str;
     const NAME: &'static str;
 }

@@ -39,8 +39,8 @@ pub struct gpuheap_statistics {
     pub allocated_bytes: u64,
     /// Number of allocations ever freed.
     pub frees: u64,
-    /// Number of frees during which a driver call failed. The other figures count their memory as
-    /// freed.
+    /// Number of frees during which a driver call failed. The other figures count the memory of
+    /// such frees as freed.
     pub failed_frees: u64,
     /// Bytes ever returned to the driver.
     pub given_back: u64,

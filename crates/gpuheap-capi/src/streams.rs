@@ -46,7 +46,7 @@ thread_local! {
 struct Found {
     version: u64,
     raw: CUstream,
-    /// Valid while the table that it was found in has the version stored in `version`.
+    /// Valid while the stream's table still has the version in `version`.
     stream: *const Stream,
 }
 
@@ -200,8 +200,8 @@ impl Streams {
         Ok(Ok(Found { version, raw, stream }))
     }
 
-    /// Returns the stream of a handle, if streams may end unannounced. The handle may now belong to
-    /// a new stream.
+    /// Returns the stream of a handle in a table whose streams may end unannounced. The handle may
+    /// now belong to a new stream.
     fn query(
         &self,
         device: &Device,

@@ -1,5 +1,5 @@
-// The calls of attack.c, through the C++ header. Failures are thrown with a text, and destructors
-// throw nothing. The test compares the printed lines.
+// Makes the calls of attack.c through the C++ header. Failures are thrown with a text, and
+// destructors throw nothing. The test compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Standard containers in memory of a heap. The test compares the printed lines.
+// Uses standard containers in memory of a heap. The test compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>

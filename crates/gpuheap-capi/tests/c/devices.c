@@ -41,7 +41,7 @@ int main(void) {
   printf("by its own: %d\n", gpuheap_free(heaps[1], memory[1]));
   printf("freed: %" PRIu64 " %" PRIu64 "\n", live(heaps[0]), live(heaps[1]));
 
-  /* A limit on the second device, and a flush of it, leave the first device as it was. */
+  /* A limit on the second device, and a flush of it, leave the first device unchanged. */
   uint64_t left[2] = {0, 0};
   if (gpuheap_set_limits(heaps[1], 0, 64 << 20, NULL) != GPUHEAP_STATUS_OK) return 1;
   for (size_t at = 0; at < 2; at++) {
@@ -52,7 +52,7 @@ int main(void) {
   for (size_t at = 0; at < 2; at++) gpuheap_reclaim_all(heaps[at], &left[at]);
   printf("after the flush: %d %d\n", left[0] > 0, left[1] > 0);
 
-  /* A program of an older version, and a program of a later version. */
+  /* Calls as a program of an older version does, and as a program of a later version does. */
   struct {
     gpuheap_device known;
     uint64_t later;

@@ -163,7 +163,7 @@ fn shortage_callback_saves_a_request() {
 unsafe extern "C-unwind" fn note_end(ended: *const gpuheap_thread_end, data: *mut c_void) {
     // SAFETY: `ended` is valid during the call, and `data` is the test's own list.
     let (ended, list) = unsafe { (&*ended, &*data.cast::<Mutex<Vec<(String, u64, u64)>>>()) };
-    // SAFETY: C strings that live during the call.
+    // SAFETY: the texts are C strings that live during the call.
     let [name, text] = [ended.name, ended.text].map(|text| unsafe { CStr::from_ptr(text) });
     assert!(text.to_str().unwrap().contains("ended and left behind"), "{text:?}");
     list.lock().unwrap().push((name.to_str().unwrap().into(), ended.allocations, ended.bytes));

@@ -107,7 +107,7 @@ fn every_heap_function_is_called() {
     assert_eq!(called, declared().1);
 }
 
-/// The sweep calls every function of the header except `NOT_SWEPT`. In each run, another driver
+/// The sweep calls every function of the header except `NOT_SWEPT`. In each run, a different driver
 /// call fails.
 #[test]
 fn every_function_is_swept() {

@@ -198,8 +198,8 @@ fn options_choose_pool_and_limits() {
         client.assert_all_returned("slack");
     }
 
-    // Null options, and options of a newer program that sets no new field, are accepted. SAFETY:
-    // options of zeros are valid.
+    // Null options, and options of a newer program that sets no new field, are accepted.
+    // SAFETY: options of zeros are valid.
     let mut newer = unsafe { MaybeUninit::<[gpuheap_options; 2]>::zeroed().assume_init() };
     assert_eq!(call!(gpuheap_open(name.as_ptr(), ptr::null(), &mut heap)), Status::Ok);
     assert_eq!(call!(gpuheap_close(heap)), Status::Ok);
@@ -242,7 +242,7 @@ fn closing_frees_live_memory() {
             freed.fill(&device, 4, stream);
             assert_eq!(client.free(freed), Status::Ok);
         }
-        // Destroys the streams unannounced, with their work not done.
+        // Destroys the streams unannounced, before their work is done.
         streams.into_iter().for_each(|stream| destroy_stream(&device, stream));
         let touched = || {
             let calls = ["cuEventRecord", "cuStreamWaitEvent", "cuMemFreeAsync"];

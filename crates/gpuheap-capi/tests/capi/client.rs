@@ -143,7 +143,7 @@ pub(crate) fn sized_room<T>() -> MaybeUninit<T> {
 }
 
 pub(crate) fn last_error() -> String {
-    // SAFETY: never null, and copied before this thread's next call.
+    // SAFETY: the pointer is never null, and the text is copied before this thread's next call.
     unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
 }
 

@@ -18,7 +18,7 @@ const REGISTERED: u32 = gpuheap_kind::Registered as u32;
 
 fn allocate(client: &Client, kind: u32, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
     let mut address = ptr::without_provenance_mut(1);
-    // SAFETY: the heap is open, the stream alive, the pointer valid.
+    // SAFETY: the heap is open, the stream is alive, and the pointer is valid.
     let status = call!(gpuheap_allocate_kind(client.0, kind, bytes, handle(stream), &mut address));
     match status {
         Status::Ok => Ok(Memory { address, bytes }),
@@ -99,7 +99,7 @@ fn each_kind_frees_in_order() {
     assert_no_findings(&device, "kinds");
 }
 
-/// A fill by the device runs late. It is done when gpuheap_unregister returns.
+/// A fill by the device runs late. The fill is done when gpuheap_unregister returns.
 #[test]
 fn registered_memory_outlasts_its_work() {
     let device = emulated(64 << 20, Schedule::OnDemand);

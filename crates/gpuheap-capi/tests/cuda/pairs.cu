@@ -45,7 +45,7 @@ static void show(const char *name, std::size_t bytes, Pair pair) {
     for (int at = 0; at < pairs; at++) pair();
     double each = (now() - since) / pairs;
     if (each < best) best = each;
-    // A round makes as many pairs as take about 20 ms.
+    // The next round takes about 20 ms.
     pairs = static_cast<int>(2e7 / best) + 1;
   }
   std::printf("%-28s %10zu bytes %12.1f ns\n", name, bytes, best);
