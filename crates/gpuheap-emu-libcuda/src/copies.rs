@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use gpuheap_emu::{CopyToHost, take_copy_to_host};
 
 /// Function called after each driver call that copied to the host. It may replace the copied bytes:
-/// they lack the results of kernels, which the emulator does not run.
+/// they lack the results of kernels that are not run.
 type OnCopyToHost = extern "C" fn(copy: &CopyToHost);
 
 /// Program's function; `None` if none is set.

@@ -424,7 +424,7 @@ fn place_of(address: usize) -> Option<Place> {
     // SAFETY: zeros are a valid value of this C structure.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let address = std::ptr::without_provenance(address);
-    // SAFETY: the function dereferences only the result pointer, which is valid for a write.
+    // SAFETY: the function dereferences only the result pointer. It is valid for a write.
     if unsafe { libc::dladdr(address, &raw mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }
