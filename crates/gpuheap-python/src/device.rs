@@ -94,7 +94,7 @@ impl Device {
     }
 }
 
-/// Opens the GPU with a UUID. Makes no context on the other devices.
+/// Opens the GPU with the given UUID. Makes no context on the other devices.
 fn open_uuid(py: Python<'_>, uuid: &str) -> PyResult<gpuheap::Device> {
     let found = call_detached(py, gpuheap::Device::list)?;
     match found.iter().find(|device| !device.is_emulated && device.uuid == uuid) {

@@ -1,4 +1,4 @@
-//! Numbers the keys of tables, merges aggregates, and orders rows, for `gpuheap/_groups.py`.
+//! Assigns numbers to keys, merges aggregates, and orders rows, for `gpuheap/_groups.py`.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -99,8 +99,8 @@ pub(crate) struct GroupKeys {
 }
 
 /// A column of keys or results: its type's name (`None` for text), the values, and the offsets of
-/// text. The last part has one byte for each row: 1 if the row has a value. The part is `None` if
-/// all rows have a value.
+/// text. The last field has one byte for each row: 1 if the row has a value. It is `None` if all
+/// rows have a value.
 type HostValues<'py> = (
     Option<&'static str>,
     Bound<'py, PyBytes>,

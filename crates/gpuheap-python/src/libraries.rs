@@ -1,4 +1,4 @@
-//! Live bytes of a heap by the library that its hooks serve.
+//! Live bytes of a heap, by library that its hooks serve.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

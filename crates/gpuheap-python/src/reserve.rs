@@ -94,7 +94,7 @@ impl Reserving {
         if memory.is_null() {
             memory = self.retry(size, request);
         }
-        // Requests above the largest part are for data. They fail without ending the process.
+        // Requests larger than every part are for data: they fail without ending the process.
         let is_table = size > SMALL && size <= SIZES[SIZES.len() - 1];
         if is_table && !memory.is_null() && size > self.largest.load(Ordering::Relaxed) {
             self.largest.fetch_max(size, Ordering::Relaxed);

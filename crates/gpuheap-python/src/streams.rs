@@ -192,8 +192,8 @@ impl Streams {
         entry.or_insert_with(|| Entry::without_users(made)).join(object)
     }
 
-    /// Releases the objects of captures that no memory needs. The heap itself notices the end of a
-    /// capture's graph.
+    /// Releases the objects of captures if no memory needs the objects. The heap itself notices the
+    /// end of a capture's graph.
     fn sweep_captures(&self) {
         let ended: Vec<Entry> = {
             let mut known = self.lock();
@@ -220,7 +220,7 @@ impl Streams {
         Some(Found::Stream { stream: entry.stream.clone(), has_objects })
     }
 
-    /// Notes that `object` was passed for a stream of the table: the object may keep the stream
+    /// Notes that `object` was passed for a stream in the table: the object may keep the stream
     /// alive. Returns the stream for the memory of `object`. Returns `None` if the table has
     /// another stream for the handle now.
     fn join(

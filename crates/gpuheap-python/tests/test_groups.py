@@ -115,7 +115,7 @@ def test_results_have_pandas_types(heap):
     named |= {"first": ("d", "min"), "last": ("d", "max"), "days": ("d", "count")}
     found = gpuheap.group_by(heap.adapt(frame), "k").agg(**named).to_pandas()
     expected = frame.groupby("k").agg(**named)
-    # pandas 3 gives sums the narrow type of the column, in which they may wrap.
+    # In pandas 3, a sum has the column's narrow type, and may wrap.
     types = {"i_sum": "int64", "u_sum": "uint64"}
     for name in expected:
         assert str(found[name].dtype) == types.get(name, str(expected[name].dtype)), name

@@ -666,7 +666,7 @@ def test_code_without_a_frame_is_inside(heap):
         scope.__enter__, partial(heap.alloc, 10), partial(heap.zeros, 10),
         partial(scope.__exit__, None, None, None), done.set,
     ]  # fmt: skip
-    # `map` calls the works on a thread that has no Python frame.
+    # `map` calls the functions on a thread that has no Python frame.
     _thread.start_new_thread(made.extend, (map(operator.call, works),))
     assert done.wait(10)
     assert (made[1].freed, made[2].freed) == (True, True)

@@ -1,4 +1,4 @@
-"""Moves structures that contain arrays to a device and back: `Heap.adapt` and `gpuheap.host`."""
+"""Moves structures of arrays to a device and back: `Heap.adapt` and `gpuheap.host`."""
 
 from __future__ import annotations
 

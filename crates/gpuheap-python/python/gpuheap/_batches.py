@@ -94,7 +94,7 @@ class Batches(Iterator[Any]):
 
     @property
     def chunk(self) -> int:
-        """Largest number of rows of a batch; 0 for items of an iterable, and before the first
+        """Maximum number of rows in a batch; 0 for items of an iterable, and before the first
         table."""
         return self._source.chunk
 

@@ -28,8 +28,8 @@ log = logging.getLogger("distributed.worker.gpuheap")
 
 
 def _without_frames(record: logging.LogRecord) -> bool:
-    """Replaces a record's traceback by its text. Workers keep their last records, and the frames of
-    a traceback keep device memory."""
+    """Replaces a log record's traceback by its text: workers keep their last records, and a
+    traceback's frames keep device memory."""
     if record.exc_info:
         record.exc_text = logging.Formatter().formatException(record.exc_info)
         record.exc_info = None
@@ -187,7 +187,7 @@ class Data(MutableMapping[Any, Any]):
         return id(self)
 
     def relieve(self, nbytes: int) -> bool:
-        """Moves results to the host until `nbytes` of device memory are moved, or all results.
+        """Moves results to the host, until `nbytes` of device memory or all results are moved.
         Returns `False` if no result was moved. Keeps `nbytes` free from now on, so that the next
         tasks succeed at once."""
         self._spare = max(self._spare, nbytes)

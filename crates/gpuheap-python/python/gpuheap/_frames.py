@@ -87,7 +87,7 @@ def _of_thread(thread: threading.Thread, getter: Any) -> Any:
 
 
 def is_alive(thread: threading.Thread) -> bool:
-    """Returns whether a thread runs. Does not run code of the thread's class."""
+    """Returns whether a thread is running. Does not run code of the thread's class."""
     return any(thread is one for one in threading.enumerate())
 
 

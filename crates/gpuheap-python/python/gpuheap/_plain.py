@@ -55,7 +55,7 @@ def variables(node: Any) -> dict[Any, Any] | None:
 
 def items(table: Any) -> list[tuple[Any, Any]]:
     """Returns the items of a dictionary or of a class's namespace as a list. A copy to a dictionary
-    would compare keys, and could so run the program's code."""
+    would compare keys, and could thereby run the program's code."""
     for _ in range(_MOST_TRIES):
         try:
             return list(

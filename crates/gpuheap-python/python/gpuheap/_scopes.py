@@ -402,8 +402,8 @@ def thread_scope(
     on_leak: str | Callable[[Scope], object] = "warn",
     heap: Heap | None = None,
 ) -> Any:
-    """Returns a scope that decorates the function of a thread. By default, the scope has the
-    thread's name.
+    """Returns a scope that decorates a thread's function. By default, the scope has the thread's
+    name.
 
     >>> import gpuheap
     >>> heap = gpuheap.Heap("emulated:1GiB")

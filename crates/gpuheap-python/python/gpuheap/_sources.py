@@ -13,7 +13,7 @@ from gpuheap import _ipc_sizes
 from gpuheap._gpuheap import _ArrowChunk, _ArrowReader
 from gpuheap._table import refuse_twice
 
-#: Largest part of a file that is read at once, in bytes. Up to two parts are in host memory.
+#: Largest part of a file that is read at once, in bytes. Host memory holds up to two parts.
 MOST = 32 << 20
 #: Smallest part, so that the columns of a wide row fit.
 LEAST = 1 << 20
@@ -131,7 +131,7 @@ class Ahead:
 
 
 def free_host_memory() -> int:
-    """Returns the bytes of memory that the host, or this process's control group, has free."""
+    """Returns the free memory of the host or of this process's control group, in bytes."""
     free = 2 << 30
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -185,7 +185,7 @@ def _parquet(pyarrow: Any, file: Any, columns: Sequence[str] | None, nbytes: int
 
 
 def _row_size(pyarrow: Any, schema: Any) -> int | None:
-    """Returns the bytes of a row; `None` if the rows have different sizes."""
+    """Returns the size of a row in bytes; `None` if the rows have different sizes."""
     types = [field.type for field in schema]
     if all(map(pyarrow.types.is_primitive, types)):
         return sum(one.bit_width for one in types) // 8

@@ -100,7 +100,7 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def gpu_dry_run(request: pytest.FixtureRequest) -> Any:
-    """The function `gpuheap.dry_run`, with the card of `--gpuheap-card` if a call names none."""
+    """The function `gpuheap.dry_run`, with the card of `--gpuheap-card` if a call names no card."""
     import functools
 
     import gpuheap

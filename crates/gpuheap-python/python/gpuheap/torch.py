@@ -133,7 +133,7 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Returns the peak of the bytes of live tensors of a device since `install`, or since
+    """Returns the peak bytes of a device's live tensors since `install`, or since
     `reset_peak_memory_stats`."""
     heap = _of_install(device)
     meter = _meters.get(heap.device.ordinal)

@@ -40,7 +40,7 @@ impl Part {
 }
 
 impl Axis {
-    /// Returns the slice for `ndarray`. For a negative step, `ndarray` takes the range from its
+    /// Returns the slice for `ndarray`. For a negative step too, `ndarray` starts the range at its
     /// lower end.
     fn element(&self) -> SliceInfoElem {
         let reach = |step: isize, count: usize| count.saturating_sub(1) as isize * step.abs();

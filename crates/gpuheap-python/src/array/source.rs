@@ -1,5 +1,4 @@
-//! Reads host data that arrays are made from: objects with the buffer protocol, nested lists, and
-//! numbers.
+//! Reads the host data of new arrays: objects with the buffer protocol, nested lists, and numbers.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;

@@ -253,7 +253,7 @@ extern "C" fn gpuheap_torch_pool_ended(device: c_int) {
     on_pools(device, Pools::end);
 }
 
-/// Ends one use of a pool: a graph that was captured into it was destroyed.
+/// Ends one use of a pool, after a graph that was captured into the pool was destroyed.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_torch_pool_released(device: c_int, first: u64, second: u64) {
     on_pools(device, |pools| pools.release([first, second]));
