@@ -71,7 +71,7 @@ fn keep_text(text: CString) {
     }
 }
 
-/// A failed call. Its size is one pointer, so that calls that succeed stay cheap.
+/// Failure of a call. Its size is one pointer, so that successful calls stay cheap.
 pub struct Failure(Box<(gpuheap_status, String)>);
 
 impl Failure {
@@ -94,7 +94,7 @@ impl Failure {
         Failure::new(gpuheap_status::Refused, text)
     }
 
-    /// Makes the failure of a free that already took the memory from the program. The status is
+    /// Makes the failure of a free that has already removed the allocation. The status is
     /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE. After any other status, the program would
     /// repeat the free.
     pub(crate) fn after_free(error: Error) -> Failure {

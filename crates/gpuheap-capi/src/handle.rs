@@ -33,8 +33,8 @@ pub struct gpuheap_heap {
     was_reset: AtomicBool,
 }
 
-/// The handle that was closed last. The list keeps closed handles reachable, so that leak checkers
-/// do not report them.
+/// Last closed handle. The list of closed handles keeps them reachable, so that leak checkers do
+/// not report them.
 static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
 /// The open heap of a [`gpuheap_heap`], with tables that find allocations by address and streams by
@@ -69,7 +69,7 @@ impl gpuheap_heap {
     /// Makes a handle for C over a heap of `device`. [`gpuheap_close`](crate::gpuheap_close) ends
     /// the handle.
     ///
-    /// Closing the handle retires all foreign streams of the heap ([`Heap::retire_all`]), also
+    /// Closing the handle retires all foreign streams of the heap ([`Heap::retire_all`]), including
     /// streams that other owners of the heap use. These stream objects then refuse work. The caller
     /// that closes the handle ensures that no more work on the heap's memory is enqueued on the
     /// driver's streams.
@@ -252,7 +252,7 @@ impl Open {
         self.allocate_otherwise(bytes, stream)
     }
 
-    /// Allocates memory if this thread has not found the stream lately, or if a scope is open.
+    /// Allocates memory if this thread has not found the stream recently, or if a scope is open.
     #[inline(never)]
     fn allocate_otherwise(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
         let found = self.stream(stream)?;

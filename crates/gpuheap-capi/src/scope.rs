@@ -56,8 +56,8 @@ pub(crate) fn any() -> bool {
     OPEN_OF_ALL.load(Ordering::Relaxed) != 0
 }
 
-/// Returns the innermost open scope of this thread for a heap. Returns `None` also while the thread
-/// ends.
+/// Returns the innermost open scope of this thread for a heap. While the thread ends, returns
+/// `None`.
 pub(crate) fn innermost(heap: usize) -> Option<Arc<Scope>> {
     let find = |open: &Vec<Arc<Scope>>| open.iter().rev().find(|scope| scope.heap == heap).cloned();
     OPEN.try_with(|open| find(&open.borrow())).ok().flatten()

@@ -1,5 +1,4 @@
-//! Table of the scopes and further streams of allocations. Few allocations have a scope or a
-//! further stream.
+//! Scopes and further streams of allocations. Few allocations have either.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::scope::Scope;
 
 /// The scopes and further streams of a heap's allocations, keyed by address. While the table is
-/// empty, it costs an allocation or a free only the load of a number.
+/// empty, an allocation or a free only loads a number.
 #[derive(Default)]
 pub(crate) struct SideTable {
     count: AtomicUsize,

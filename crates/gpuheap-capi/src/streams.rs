@@ -1,11 +1,11 @@
 //! Table of the program's streams, keyed by handle.
 //!
-//! For each handle, the driver is queried once for the stream. One query is enough, because the
-//! program announces the end of a stream, and until then the handle belongs to no other stream. If
-//! streams may end unannounced, the driver is queried at every use.
+//! The driver is queried once for each handle. One query is enough, because the program announces
+//! the end of a stream, and until then the handle belongs to no other stream. If streams may end
+//! unannounced, the driver is queried at every use.
 //!
 //! A thread's own default stream is not in the table, because its handle means a different stream
-//! on each thread. An object for it is made at each use, with one driver call.
+//! on each thread. Each use makes an object for that stream, with one driver call.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -38,7 +38,7 @@ struct Version(AtomicU64);
 const RECENT: usize = 8;
 
 thread_local! {
-    /// Streams that this thread found lately, indexed by a hash of the handle.
+    /// Streams that this thread found recently, indexed by a hash of the handle.
     static FOUND: [Cell<Found>; RECENT] = const { [const { Cell::new(Found::NOTHING) }; RECENT] };
 }
 
@@ -130,8 +130,8 @@ impl Streams {
         Ok(Given::Known(unsafe { &*found.stream }))
     }
 
-    /// Returns the stream of a handle if this thread found it lately. Never returns a thread's own
-    /// default stream, nor a stream that may have ended unannounced.
+    /// Returns the stream of a handle if this thread found it recently. Never returns a thread's
+    /// own default stream, nor a stream that may have ended unannounced.
     #[inline]
     pub(crate) fn lately(&self, LiveStream(raw): LiveStream) -> Option<&Stream> {
         let version = self.version.0.load(Ordering::Acquire);
@@ -163,8 +163,8 @@ impl Streams {
 
     /// Removes the stream with the driver's `id` from the table, because its handle may belong to
     /// another stream after this call. If another thread announced the end too, the handle may
-    /// already belong to a new stream, which stays in the table. A default stream stays too,
-    /// because its handle never changes its meaning.
+    /// already belong to a new stream. The new stream stays in the table. A default stream stays
+    /// too, because its handle always means that stream.
     pub(crate) fn forget(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if !is_default(raw) && known.get(&raw).is_some_and(|stream| stream.id() == id) {
