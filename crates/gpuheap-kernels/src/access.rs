@@ -110,7 +110,7 @@ impl Kernel {
     }
 
     /// For a copy with the arguments `words`, calls `each` for every run of bytes, with the
-    /// addresses of the target and the source, and the length. For any other kernel, never calls
+    /// target's address, the source's address, and the length. For any other kernel, never calls
     /// `each`.
     pub fn for_each_copied(&self, words: &[u64], mut each: impl FnMut(u64, u64, u64)) {
         let Kind::Copy { unit } = self.0 else { return };

@@ -42,7 +42,7 @@ pub struct ByKey {
 }
 
 /// Plans aggregates by key. Returns no launches if there are no rows, if the keys are not integers,
-/// or if the fold needs values and there are none.
+/// or if the fold needs values and `by.values` is `None`.
 pub fn group(by: &ByKey) -> Vec<Launch> {
     let inner = if by.values.is_some() { by.inner } else { 1 };
     let count = (by.rows as u64).saturating_mul(inner as u64);

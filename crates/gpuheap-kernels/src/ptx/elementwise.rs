@@ -90,7 +90,7 @@ fn body(
     emit!(w, "add.u64 {index}, {index}, {threads};");
     emit!(w, "bra {again};");
 
-    // Handles the remaining elements, which do not fill a vector.
+    // Handles the remaining elements. They do not fill a vector.
     w.place(tail);
     emit!(w, "shl.b64 {rest}, {vectors}, {};", each.ilog2());
     emit!(w, "add.u64 {index}, {rest}, {thread};");
