@@ -58,7 +58,7 @@ pub enum BlockEvent {
 }
 
 impl BlockEvent {
-    /// Returns the event with this number; `None` for a number that no event has.
+    /// Returns the event with this number; `None` for an unknown number.
     pub fn from_number(number: c_int) -> Option<BlockEvent> {
         use BlockEvent::*;
         [Ask, Allocated, Resized, Divided, Freed, FreedZeroed]

@@ -22,7 +22,7 @@ pub trait Checkpoints {
     fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
 
     /// Locks a running process: from here on, its calls to CUDA wait. Blocks until the process's
-    /// work has completed, but for `limit` at most.
+    /// work has completed, at most for `limit`.
     ///
     /// # Errors
     ///

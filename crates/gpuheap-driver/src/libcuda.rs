@@ -98,8 +98,8 @@ impl LibCuda {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] if no library is at any of [`SEARCH_PATHS`], or if the library found is not a
-    /// CUDA driver, is older than 12.0, or does not initialise.
+    /// [`OpenError`] if no library is found at [`SEARCH_PATHS`]. Also if the library is not a CUDA
+    /// driver, is older than 12.0, or does not initialise.
     pub fn open() -> Result<LibCuda, OpenError> {
         let mut tried = Vec::new();
         for path in SEARCH_PATHS {

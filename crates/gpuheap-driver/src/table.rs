@@ -37,7 +37,7 @@ macro_rules! cuda_functions {
         /// Returns the address of the function with this base name and version. If no function is
         /// found, writes the reason.
         cuGetProcAddress [12000 cuGetProcAddress_v2] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
-        /// Returns one of the driver's private tables of functions, which the CUDA runtime uses.
+        /// Returns one of the driver's private tables of functions. The CUDA runtime uses them.
         cuGetExportTable [3000 cuGetExportTable] (table: *mut *const c_void, id: *const CUuuid);
         /// Starts the collection of a profiler's data.
         cuProfilerStart [4000 cuProfilerStart] ();
@@ -492,8 +492,7 @@ macro_rules! cuda_functions {
         cuEventSynchronize [2000 cuEventSynchronize] (event: CUevent);
         /// Returns the milliseconds between two events.
         cuEventElapsedTime [2000 cuEventElapsedTime] (milliseconds: *mut f32, start: CUevent, end: CUevent);
-        /// Returns the milliseconds between two events. Also accepts events that were not recorded
-        /// with timing on the same device.
+        /// Returns the milliseconds between two events.
         cuEventElapsedTime [12080 cuEventElapsedTime_v2] (milliseconds: *mut f32, start: CUevent, end: CUevent);
         }
     };

@@ -445,7 +445,7 @@ pub struct CUmemAccessDesc {
 pub struct CUmemAllocationProp {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`].
     pub kind: c_int,
-    /// Bits for the ways in which the memory can be shared; 0 if it cannot.
+    /// Bits for the ways in which the memory can be shared; 0 for none.
     pub requested_handle_types: c_int,
     /// Location of the memory.
     pub location: CUmemLocation,
@@ -483,7 +483,7 @@ impl CUmemAllocationProp {
 pub struct CUmemPoolProps {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`].
     pub kind: c_int,
-    /// Bits for the ways in which the pool can be shared; 0 if it cannot.
+    /// Bits for the ways in which the pool can be shared; 0 for none.
     pub handle_types: c_int,
     /// Location of the pool's memory.
     pub location: CUmemLocation,
