@@ -20,7 +20,7 @@
 //! that already waits for that fence still waits only for the point recorded before.
 //!
 //! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free
-//! is noted with its moment. If a moment is completed, so are all frees before it.
+//! is noted with its moment. Once a moment is completed, all frees before it are completed too.
 //!
 //! A stream that is capturing a graph is not fenced and does not wait: both would break the
 //! capture. For other streams, frees on the capturing stream stay in flight until the capture ends.

@@ -183,8 +183,9 @@ impl Slot {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the older half of the fences if they are reached, else the oldest fence if it is. A
-    /// stream reaches its fences in order. A fence whose query fails counts as not reached.
+    /// Forgets the older half of the fences if they are reached. Otherwise forgets the oldest fence
+    /// if it is reached. A stream reaches its fences in order. A fence whose query fails counts as
+    /// not reached.
     pub(super) fn forget_reached(&mut self, source: &mut dyn MemorySource) {
         for last in [self.fences.len() / 2, 0] {
             let Some((number, fence)) = self.fences.get(last).copied() else { return };
@@ -237,7 +238,7 @@ impl Order {
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
         // A transient stream takes only the slot of another transient stream. In the slot of an
         // ordinary stream, a late free of that stream's blocks would use the transient stream's
-        // handle, and that handle may be invalid by then.
+        // handle. That handle may be invalid by then.
         let spare =
             self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());

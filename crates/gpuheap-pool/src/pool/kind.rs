@@ -31,8 +31,8 @@ macro_rules! named {
     };
 }
 
-/// Implements `parse` and `Display` for an enum of [`named`], and declares the error for a name
-/// that no variant has. The error's text is the name, `$refusal` and all names.
+/// Implements `parse` and `Display` for an enum of [`named`], and declares the error for an unknown
+/// name. The error's text is the name, `$refusal` and all names.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! parsed_by_name {

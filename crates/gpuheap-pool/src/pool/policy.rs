@@ -135,7 +135,7 @@ pub struct Forecast {
     /// Bytes that are free but [stuck](Stuck). The other figures count them as in use.
     pub stuck: u64,
     /// `true` if frees that were passed to a pool of the driver are stuck. The driver does not
-    /// report how many bytes these frees are.
+    /// report the bytes of these frees.
     pub driver_is_stuck: bool,
 }
 

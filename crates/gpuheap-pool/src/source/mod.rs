@@ -134,8 +134,8 @@ pub trait MemorySource: Send {
     /// were given back and the driver kept none of them.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64>;
 
-    /// Returns how many of the [`regained`](MemorySource::regained) bytes of these segments the
-    /// driver may keep, because other memory may share a granule of the device with them.
+    /// Returns how many of the [`regained`](MemorySource::regained) bytes the driver may keep:
+    /// other memory may share a granule of the device with these segments.
     fn may_stay(&mut self, _segments: &[Segment]) -> SourceResult<u64> {
         Ok(0)
     }

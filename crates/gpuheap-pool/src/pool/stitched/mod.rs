@@ -14,8 +14,8 @@
 //! 1. the place of the earlier equal request, if the program repeats itself ([`placement_log`]) and
 //!    the place is free;
 //! 2. the smallest free block at a primary address that fits and that the request's stream may use;
-//! 3. such a block, after polling the progress of other streams and merging the frees of several
-//!    streams;
+//! 3. such a block, found after polling the progress of other streams and merging the frees of
+//!    several streams;
 //! 4. a block that other streams freed: the part whose last use is completed; else the whole block,
 //!    and the request's stream waits for its last use;
 //! 5. a stitched range that is already mapped and whose bytes are all free;

@@ -147,9 +147,9 @@ impl Stitched {
         if fits { ahead } else { room.memory.bytes }
     }
 
-    /// Adds new memory to a part of an unbacked range, in [pieces](super::growth::piece) of at most
-    /// `most_piece` bytes, and of at most a share of the reserved bytes. If the memory cannot be
-    /// taken, gives back the pieces added so far.
+    /// Adds new memory to a part of an unbacked range, in [pieces](super::growth::piece). A piece
+    /// has at most `most_piece` bytes, and at most a share of the reserved bytes. If the memory
+    /// cannot be taken, gives back the pieces added so far.
     fn add_memory(
         &mut self,
         address: u64,

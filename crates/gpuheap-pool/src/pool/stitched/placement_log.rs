@@ -1,7 +1,7 @@
 //! Log of placements, so that a program that repeats its requests gets the same places again.
 //!
-//! Such a program requests equal sizes in equal order. If blocks get the places of the round
-//! before, the existing mappings fit. With best fit alone, each round would begin with other free
+//! Such a program requests equal sizes in equal order. If blocks get the places of the previous
+//! round, the existing mappings fit. With best fit alone, each round would begin with other free
 //! ranges and need other mappings.
 //!
 //! The log is followed from the newest position at which the last few sizes occurred before. A
@@ -57,7 +57,7 @@ struct Mark {
 /// Value of [`Entry::primary`] for a stitched range.
 const IN_RANGE: u64 = u64::MAX;
 
-/// State of following the log, to restore after a failed request.
+/// Position in the log, to restore after a failed request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     next: Option<usize>,
@@ -78,7 +78,7 @@ pub(super) struct PlacementLog {
     began: Option<usize>,
     /// `true` if at most the peak divided by [`LITTLE`] was live before the last request.
     has_little: bool,
-    /// For each hash of a few sizes in a row, the last request after such sizes.
+    /// For each hash of a few sizes in a row, the last request that followed sizes with this hash.
     table: Vec<Mark>,
     /// Number of requests in a row that had no earlier place.
     misses: u32,

@@ -472,7 +472,7 @@ fn pending_range_stays_mapped() {
     }
     // Without a poll, no free is known to be completed.
     assert_eq!(bench.release(), 0);
-    // The first stream's work is done; the work on the stitched range is not.
+    // Completes the first stream's work, but not the work on the stitched range.
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
     let released = bench.release();

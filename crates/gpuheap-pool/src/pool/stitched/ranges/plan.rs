@@ -51,7 +51,7 @@ impl Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     /// Few pieces, with new memory for the missing bytes. Small parts of runs stay free for later
-    /// requests. When these parts were stitched too, `serve_threads` needed 0.01 more memory.
+    /// requests. Stitching these parts too cost 0.01 of the utilisation of `serve_threads`.
     Few,
     /// As much free memory as possible.
     Most,
