@@ -47,9 +47,9 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// Returns an error if the process has no device memory or is stopped, if the driver or the
-    /// system has no checkpoints, if MPS runs, or if the host lacks memory. The host needs 110 % of
-    /// the process's device memory.
+    /// Returns an error if the process has no device memory or is stopped. Also if the driver or
+    /// the system has no checkpoints, if MPS runs, or if the host lacks memory. The host needs 1.1
+    /// times the process's device memory.
     pub fn plan(machine: &Machine, pid: u32) -> Result<Pause, String> {
         if machine.host.is_wsl {
             return Err("the driver of WSL2 has no checkpoints of processes".to_owned());

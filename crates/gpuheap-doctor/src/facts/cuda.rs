@@ -25,7 +25,7 @@ pub struct CudaProbe {
     pub probe: String,
     /// How the probe ended.
     pub outcome: Outcome,
-    /// The bytes that the probe measured, if it measures any.
+    /// Bytes that the probe measured; `None` if it measures no bytes.
     #[serde(default)]
     pub bytes: Option<u64>,
     /// The result in words, or the reason why the result is missing.

@@ -71,7 +71,7 @@ pub struct Gpu {
     pub display: Option<bool>,
     /// NUMA node of the device's memory, if the memory is a node of the host.
     pub numa_node: Option<u32>,
-    /// Kind of virtualisation, in NVML's word; `None` or `"None"` without it.
+    /// Kind of virtualisation, as NVML names it; `None` or `"None"` without virtualisation.
     pub virtualization: Option<String>,
     /// `true` if confidential computing is on.
     pub confidential: Option<bool>,

@@ -234,9 +234,10 @@ impl Machine {
         }
     }
 
-    /// Probes CUDA by `command`, a program with its arguments, and kills it after 30 seconds. The
-    /// program writes a [`CudaProbe`] on each line, as `gpuheap probe-cuda` does. While the program
-    /// runs, its context takes memory of the device. Blocks for 31 seconds at most.
+    /// Probes CUDA by running `command`, a program with its arguments. Kills the program after 30
+    /// seconds. The program writes a [`CudaProbe`] on each line, as `gpuheap probe-cuda` does.
+    /// While the program runs, its context takes memory of the device. Blocks for 31 seconds at
+    /// most.
     pub fn probe_cuda(&mut self, command: &[String]) {
         let asked = self.source.cuda(command);
         let probes = asked.map(|text| facts::parse_probes(&text, self.devices()));
@@ -334,8 +335,8 @@ impl Machine {
     ///
     /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. The
     /// driver gives the pid in the caller's namespace, and leaves out processes without a pid there
-    /// (`os_find_ns_pid` in the open kernel modules). In gVisor, whose kernel reports release
-    /// 4.4.0, the caller is the sandbox. Under WSL2 the driver is Windows' own.
+    /// (`os_find_ns_pid` in the open kernel modules). In gVisor, the caller is the sandbox;
+    /// gVisor's kernel reports release 4.4.0. Under WSL2 the driver is Windows' own.
     pub fn lists_own_pids(&self) -> bool {
         const FIRST_DRIVER: [u32; 2] = [535, 113];
         let driver = self.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());

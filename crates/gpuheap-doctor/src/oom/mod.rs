@@ -46,7 +46,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
         &|| host::killed(text, line, is_wsl2),
     ];
     let found = readers.iter().find_map(|read| read())?;
-    // An explanation that names the chapter on WSL2 would differ without WSL2.
+    // Only explanations that refer to the chapter on WSL2 depend on WSL2.
     let depends_on_wsl2 =
         found.guide == Some(explanation::WSL2_CHAPTER) && found.program != gpuheap::PROGRAM;
     Some(match sign.filter(|_| depends_on_wsl2 && on_wsl2.is_none()) {

@@ -1,8 +1,8 @@
 //! Rules of the doctor, in a file for each subject.
 //!
-//! The folder `tests/rules` has one folder of fixtures for each rule. On the machines
-//! `fires*.machine` the rule has findings, and on `quiet*.machine` it has none. A new rule needs a
-//! constant, such a folder, a section of `rules.md`, and its name in the list below.
+//! The folder `tests/rules` has one folder of fixtures for each rule. The rule has findings on the
+//! machines `fires*.machine`, and no findings on `quiet*.machine`. A new rule needs a constant,
+//! such a folder, a section of `rules.md`, and its name in the list below.
 
 mod containers;
 mod device;

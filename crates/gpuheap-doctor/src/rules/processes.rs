@@ -1,4 +1,4 @@
-//! Rules about processes that keep memory after their program's end, or without using it.
+//! Rules about processes that keep memory after their program's end, or without using the memory.
 
 use gpuheap_text::{age, mib};
 

@@ -21,8 +21,8 @@ const MOST: u64 = 16 << 20;
 /// Largest number of bytes that are read from the kernel's log. Its ring has 16 MiB at most.
 const MOST_OF_LOG: usize = 16 << 20;
 
-/// Time for all probes of CUDA. Without persistence mode, the first context takes about 5 s, and
-/// each further context 0.5 s.
+/// Time limit for all probes of CUDA. Without persistence mode, the first context takes about 5 s,
+/// and each further context 0.5 s.
 const LIMIT_OF_CUDA: Duration = Duration::from_secs(30);
 
 /// This machine: its NVML, its `/proc`, and its kernel's log.

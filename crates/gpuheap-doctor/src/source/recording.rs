@@ -41,7 +41,7 @@ enum Section {
     Unreadable(Why),
 }
 
-/// Error of a text that is not a recording.
+/// Error for a text that is not a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingError {
     line: usize,

@@ -25,8 +25,8 @@ Get-WinEvent -FilterHashtable @{LogName='System';Id=4101;StartTime=(Get-Date).Ad
 wsl.exe -l --running -q|%{$_ -replace [char]0,''}|?{$_.Trim()}|%{\"distribution|$($_.Trim())\"};\
 Get-Content \"$env:USERPROFILE\\.wslconfig\" -ErrorAction SilentlyContinue|%{\"wslconfig|$_\"}";
 
-/// Returns Windows' counters of the card, the host's memory, resets of the driver and WSL2's
-/// settings. `run` runs a command with a time limit.
+/// Returns facts from Windows: counters of the card, the host's memory, resets of the driver, and
+/// WSL2's settings. `run` runs a command with a time limit.
 pub(super) fn query(
     run: impl Fn(&[&str], Duration) -> Result<String, Skipped>,
 ) -> Result<String, Skipped> {

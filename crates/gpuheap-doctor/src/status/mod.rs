@@ -108,7 +108,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Renders the program as JSON, by `docs/status.schema.json`: a document of one program.
+    /// Renders the program as JSON that `docs/status.schema.json` describes: a document with one
+    /// program.
     pub fn to_json(&self) -> String {
         let (driver, programs) = ("", std::slice::from_ref(self));
         crate::json(&Document { driver, devices: &[], windows: None, programs })
@@ -221,7 +222,7 @@ fn can_hide(machine: &Machine) -> bool {
     is_hidden(machine) || (machine.host.is_container && !machine.lists_own_pids())
 }
 
-/// Returns `true` if `/proc` leaves out processes of its own PID namespace, or shows none.
+/// Returns `true` if `/proc` leaves out processes of its own PID namespace, or shows no process.
 pub(crate) fn is_hidden(machine: &Machine) -> bool {
     let host = &machine.host;
     (host.hidepid > 0 && host.uid != Some(0)) || host.is_wsl || machine.visible.is_empty()

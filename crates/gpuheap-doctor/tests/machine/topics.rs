@@ -79,7 +79,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the percentages in a text that mean shares of the free memory under WSL2.
+/// Returns the percentages that a text gives as usable shares of the free memory under WSL2.
 fn shares(text: &str) -> Vec<u64> {
     let text = text.split_whitespace().filter(|word| *word != "//").collect::<Vec<_>>().join(" ");
     let of_free = [" % of what is free", " % of the free memory", " % of what looks free"];
