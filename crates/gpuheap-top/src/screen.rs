@@ -127,7 +127,7 @@ struct Screen {
 }
 
 impl Screen {
-    /// Handles all waiting messages. Returns `true` if there was one.
+    /// Handles all waiting messages. Returns `true` if a message was waiting.
     fn take_messages(&mut self) -> io::Result<bool> {
         let mut is_changed = false;
         loop {

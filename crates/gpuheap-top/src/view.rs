@@ -79,7 +79,7 @@ pub(crate) struct View {
     pub(crate) dialog: Dialog,
     /// `true` while the doctor examines, or memory is freed.
     pub(crate) is_busy: bool,
-    /// `true` for the recording of a machine, whose processes are neither flushed nor ended.
+    /// `true` if the machine is a recording. Its processes are neither flushed nor ended.
     pub(crate) is_recording: bool,
     selected: Option<Identity>,
 }
