@@ -31,8 +31,8 @@ use crate::exit::Verdict;
 
 /// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
 /// returns the exit code: 0 for no findings, 1 for findings, 2 for wrong use, 3 for an environment
-/// error, 4 for no findings as far as is known. `run` and `emulate` return the exit code of their
-/// program.
+/// error. Code 4 means no findings, but some unknown facts. `run` and `emulate` return the exit
+/// code of their program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),

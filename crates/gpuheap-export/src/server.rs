@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::Exposition;
 use crate::format::Format;
 
-/// Maximum number of connections, each with a thread. tokio's runtime would need fewer threads, but
+/// Maximum number of connections, each with a thread. tokio's runtime would need fewer threads. But
 /// building it took 8 s of processor time, as much as this crate's other dependencies together
 /// (2026-11-28, two busy cores).
 const MOST_CLIENTS: usize = 32;
@@ -125,7 +125,8 @@ fn accept(listener: &TcpListener, current: &Current) {
         if list.len() >= MOST_CLIENTS {
             let at = replaced(&list);
             let (_, oldest) = list.remove(at);
-            // Ends the thread's wait. An error means that the client has closed its connection.
+            // Ends the wait of this connection's thread. An error means that the client has closed
+            // the connection.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         list.push((peer.ip(), stream.clone()));
@@ -146,8 +147,9 @@ fn lock(clients: &Mutex<Clients>) -> MutexGuard<'_, Clients> {
     clients.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the index of the connection that a new client replaces: the oldest of the peer with the
-/// most connections. A scrape takes milliseconds, so it ends before its connection is the oldest.
+/// Returns the index of the connection that a new client replaces: the oldest connection of the
+/// peer that has the most. A scrape takes milliseconds, so it ends before its connection is the
+/// oldest.
 fn replaced(clients: &Clients) -> usize {
     let count = |of: IpAddr| clients.iter().filter(|(peer, _)| *peer == of).count();
     (0..clients.len()).rev().max_by_key(|&at| count(clients[at].0)).unwrap_or(0)

@@ -27,7 +27,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Maximum number of heaps and lines per user in a survey. Each takes at most 3 KB of memory.
+/// Maximum number of heaps and lines per user in a survey. Each entry takes at most 3 KB of memory.
 const MOST_OF_USER: usize = 10_000;
 
 /// Time after which a survey sends no more questions. The last answers arrive up to two seconds

@@ -22,8 +22,8 @@ const MOST_COPIES: u32 = 9;
 pub struct Socket {
     /// Path of the socket.
     pub path: PathBuf,
-    /// Pid in the socket's name. This process may see another pid, if it is in another PID
-    /// namespace.
+    /// Pid in the socket's name. For a process in another PID namespace, this process sees another
+    /// pid.
     pub pid: u32,
     /// Time at which the process started, in ticks of 10 ms since boot.
     pub start_ticks: u64,

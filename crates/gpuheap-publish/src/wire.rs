@@ -34,7 +34,7 @@ pub(crate) fn write_line(stream: &UnixStream, line: &str, end: Instant) -> io::R
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(end)?))?;
-        // Without the flag, a closed socket would raise SIGPIPE, and end a C program.
+        // Without the flag, writing to a closed socket would raise SIGPIPE, and end a C program.
         match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
             Err(rustix::io::Errno::INTR) => {}
             sent => rest = &rest[sent.map_err(|error| in_time(error.into()))?..],

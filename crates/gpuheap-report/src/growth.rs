@@ -13,7 +13,7 @@ use crate::ledger::{Block, Ledger};
 pub const PARTS: usize = 8;
 /// Number of parts at the start that do not count, because programs load their model there.
 pub const WARM_UP: usize = 2;
-/// Minimum number of rises of a site that grows steadily, of `PARTS - WARM_UP` possible rises.
+/// Minimum number of rises of a site that grows steadily, out of `PARTS - WARM_UP`.
 const STEADY: usize = 4;
 
 /// A site whose memory grew. The floor of a part is the least memory that the site held during the
@@ -26,8 +26,8 @@ pub struct Growth {
     /// The thread that the floors describe, by its own blocks and events; `None` for all threads
     /// together.
     pub thread: Option<String>,
-    /// Frames of the stack that gained the most at this site, only in the program's own code,
-    /// innermost first. Empty without stacks.
+    /// Stack that gained the most at this site: only frames in the program's own code, innermost
+    /// first. Empty without stacks.
     pub frames: Vec<String>,
     /// Floor of the site in each part of the recording, bytes.
     pub floors: [u64; PARTS],

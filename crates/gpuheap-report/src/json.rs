@@ -15,7 +15,8 @@ use crate::temporary::Temporary;
 /// Version of the fields.
 const SCHEMA: u32 = 1;
 
-/// Renders comparisons as one JSON array with one object for each device, by the same schema.
+/// Renders comparisons as one JSON array with one object for each device. `docs/report.schema.json`
+/// is its schema.
 ///
 /// # Errors
 /// Returns no error for any comparison.

@@ -19,7 +19,7 @@ use crate::values::{TypedSize, bytes, refuse_option, time};
 
 /// Card that a program runs on by default: the largest card that was measured.
 const CARD: &str = "H200 141GB";
-/// Maximum number of devices that share one account of their memory.
+/// Maximum of `--devices`: an account file has room for 16 emulated devices.
 const MOST_DEVICES: u32 = 16;
 
 /// Version of the fields of the JSON.

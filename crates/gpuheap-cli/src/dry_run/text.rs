@@ -719,7 +719,7 @@ fn trials(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Describes the memory that benchmark mode adds, and the smallest card that fits with it.
+/// Describes the memory that benchmark mode adds, and the smallest card that fits in that mode.
 pub(super) fn benchmark_words(benchmark: &Benchmark) -> String {
     let raised = match (benchmark.with, benchmark.without) {
         (Some(with), Some(without)) => format!(

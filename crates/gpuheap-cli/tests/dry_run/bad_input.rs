@@ -79,8 +79,8 @@ fn failed_program_keeps_its_status() {
     assert!(ran.stderr.contains("signal 9 (SIGKILL"), "{}", ran.stderr);
     // Without a report, nothing is known.
     assert!(!ran.stderr.contains("0 results"), "{}", ran.stderr);
-    // The program's output is shown only for the first card. If the run on another card fails, its
-    // last lines are shown.
+    // The program's output is shown only for the first card. If the run on another card fails, the
+    // last lines of that run's output are shown.
     let script = [
         crate::USES_A_GPU,
         "case $GPUHEAP_EMULATED_DEVICE in *L4*) echo wrong card >&2; exit 5;; esac",

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::command::{Ran, ran};
 
-/// Shell line that writes a report: the program used GPU memory.
+/// Shell line that writes a report by which the program used GPU memory.
 const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
                           >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
 

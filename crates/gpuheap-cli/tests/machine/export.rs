@@ -43,7 +43,7 @@ impl Exporter {
         text
     }
 
-    /// Ends the process with a signal. Returns its exit code, and the further lines on stderr.
+    /// Ends the process with a signal. Returns its exit code, and the remaining lines on stderr.
     fn end(mut self, signal: i32) -> (Option<i32>, String) {
         // SAFETY: the process was started by this test and is not yet waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);

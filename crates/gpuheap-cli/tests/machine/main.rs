@@ -1,4 +1,4 @@
-//! Commands that examine a machine: whole commands, on recorded machines.
+//! Whole commands that examine a machine, on recorded machines.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

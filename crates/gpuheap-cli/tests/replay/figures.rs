@@ -58,7 +58,7 @@ fn reserves_what_is_live_at_least_and_the_device_at_most(pools: &[&str]) {
         let whole = replay(&["--json", "--pool", "simple", trace]).json();
         let peak_live = whole[0]["peak_live_bytes"].as_u64().unwrap();
         for percent in [50, 90, 101, 106, 115, 140, 300] {
-            // The size is no multiple of a granule.
+            // The size is not a multiple of a granule.
             let memory = peak_live / 100 * percent + 1001;
             let device = ["--json", "--device-memory", &memory.to_string(), trace];
             let found = &replay(&[&pools[..], &device].concat()).json()[0];

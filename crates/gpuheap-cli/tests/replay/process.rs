@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::support::{Ran, command, ran, replay, traces, without_times};
 
-/// Bound of the host memory for an emulated device of 141 GiB, bytes.
+/// Maximum host memory of a replay on an emulated device of 141 GiB, bytes.
 const HOST_MEMORY: u64 = 300 << 20;
 
 #[test]

@@ -141,8 +141,8 @@ fn list_has_captures_of_run_only() {
     assert!(!ran.stderr.contains("fifo"), "{}", ran.stderr);
 }
 
-/// A child holds 4 MiB of a limit of 6 MiB. In each case it is unusual: its first thread has ended,
-/// it runs as another user, it runs another program, or its memory is on another device.
+/// A child holds 4 MiB of a limit of 6 MiB. In each case, the child is unusual: its first thread
+/// has ended, it runs as another user, it runs another program, or its memory is on another device.
 #[test]
 fn limit_of_tree_follows_processes() {
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;

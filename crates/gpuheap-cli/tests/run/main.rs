@@ -105,8 +105,8 @@ fn arrays_and_graphs_are_recorded() {
         _ => None,
     });
     use MemoryKind::{Array, Graph, Imported};
-    // The arrays have 100 × 20 × 4 floats, and 8 × 4 × 2 halves. The third has 8 × 4 × 2 halves
-    // too, and a mipmap level of 4 × 2 × 1 halves.
+    // The first two arrays have 100 × 20 × 4 floats and 8 × 4 × 2 halves. The third also has 8 × 4
+    // × 2 halves, and a mipmap level of 4 × 2 × 1 halves.
     let expected = [(Array, 32_000), (Array, 128), (Array, 144), (Imported, 0), (Graph, 5000)];
     assert_eq!(all.collect::<Vec<_>>(), expected);
     assert_eq!(trace.summary().left_live_bytes, 128);

@@ -54,7 +54,7 @@ pub fn write(traces: &[Trace], earlier: &[Trace], mut writer: impl Write) -> io:
     let packed = base64(&packed.finish()?);
     let title = traces.first().map_or_else(String::new, |trace| escaped(trace.name()));
     // Inserts the parts in order, and searches only the rest of the page, because an inserted text
-    // may contain the name of a place.
+    // may contain a placeholder.
     let parts = [
         ("<!--title-->", title.as_str()),
         ("/*license*/", UPLOT_LICENSE),
