@@ -189,7 +189,7 @@ pub trait Policy: Send {
         true
     }
 
-    /// Gives back the segment that contains `address` to the driver, if no block of the segment is
+    /// Gives the segment that contains `address` back to the driver, if no block of the segment is
     /// in use. Returns the bytes given back.
     fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 

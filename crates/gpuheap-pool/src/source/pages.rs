@@ -10,7 +10,7 @@ pub struct Chunk(pub u32);
 ///
 /// Sizes and addresses are multiples of the [granule](Pages::granule). A chunk is mapped whole, and
 /// may be mapped at several addresses at once. No call is enqueued on a stream: before a range is
-/// unmapped, the host must know that it is out of use.
+/// unmapped, the host must know that the range is out of use.
 pub trait Pages {
     /// Returns the size of the smallest chunk, in bytes: a power of two.
     fn granule(&self) -> u64;

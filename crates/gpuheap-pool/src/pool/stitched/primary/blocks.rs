@@ -183,9 +183,9 @@ impl Block {
         if from < end && address < to { self.last } else { LastUse::COMPLETED }
     }
 
-    /// Returns the last use, and its part, of the block that two neighbours would form. Returns
-    /// `None` if they may not merge: no single stream's order covers both uses, or too many bytes
-    /// between them would count as used.
+    /// Returns the last use of the block that two neighbours would form, and the part that the use
+    /// covers. Returns `None` if they may not merge: no single stream's order covers both uses, or
+    /// too many bytes between the uses would count as used.
     #[inline(always)]
     pub(crate) fn merged_use(&self, other: &Block, order: &Order) -> Option<(LastUse, UsedPart)> {
         let (first, second) = (self.last, other.last);

@@ -12,8 +12,8 @@ use crate::stream::StreamRef;
 pub(crate) enum Eligibility {
     /// All free memory. In most cases, the stream can wait for memory that is still in use.
     All,
-    /// Memory that needs no wait or has a fence to wait for. After a poll, the stream cannot wait
-    /// for other memory.
+    /// Memory that needs no wait or has a fence to wait for. A poll fences all memory that can be
+    /// fenced, so no stream can wait for other memory.
     Fenced,
     /// Memory that is usable without a wait, because the requesting stream cannot wait.
     Usable,
