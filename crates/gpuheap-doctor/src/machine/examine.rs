@@ -101,7 +101,7 @@ pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32
     devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()
 }
 
-/// Largest number of processes that are compared, and of descriptors of each process. Jobs with 126
+/// Maximum number of compared processes, and of compared descriptors of each process. Jobs with 126
 /// workers were reported, and a process has some 20 descriptors for each GPU. Comparing all pairs
 /// of 256 processes that share no file takes some 2 million calls, about a second.
 const MOST_COMPARED: usize = 256;

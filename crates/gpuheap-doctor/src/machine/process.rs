@@ -117,14 +117,14 @@ impl Process {
         self.has_loaded("libnvidia-ml.so") && !self.has_loaded("libcuda.so")
     }
 
-    /// Returns `true` if the process has the device of a minor number open; `false` for an unknown
-    /// number.
+    /// Returns `true` if the process has the device with a minor number open; `false` for an
+    /// unknown number.
     pub fn has_open(&self, minor: Option<u32>) -> bool {
         let file = minor.map(device_file);
         self.holds.iter().any(|(_, held)| Some(held) == file.as_ref())
     }
 
-    /// Returns the number of contexts that the process has on the device of a minor number; 0 if
+    /// Returns the number of contexts that the process has on the device with a minor number; 0 if
     /// the process's mappings do not show them.
     pub fn contexts_on(&self, minor: Option<u32>) -> usize {
         let file = minor.map(device_file);

@@ -18,7 +18,7 @@ use crate::facts::{Nvml, Skipped, Source, Why, end_line};
 /// some 2 MiB.
 const MOST: u64 = 16 << 20;
 
-/// Largest number of bytes that are read from the kernel's log. Its ring has 16 MiB at most.
+/// Largest number of bytes that are read from the kernel's log. The log's ring has 16 MiB at most.
 const MOST_OF_LOG: usize = 16 << 20;
 
 /// Time limit for all probes of CUDA. Without persistence mode, the first context takes about 5 s,
