@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Without a soname, a program would look for the library at its path at link time.
+    // Without a soname, a program would search the path at which the library was linked.
     // `rustc-cdylib-link-arg` would also apply to cdylibs that depend on this crate, and give them
     // this name.
     println!("cargo::rustc-link-arg=-Wl,-soname,libgpuheap_capi.so");

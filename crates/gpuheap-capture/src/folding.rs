@@ -269,7 +269,7 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // Earlier open allocations of the thread have counted this allocation, so it stays.
+            // Earlier open allocations of the thread have counted this allocation, so it is kept.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {

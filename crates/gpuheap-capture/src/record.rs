@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::field::{Address, Count, DecodeError, Deltas, Field, Time};
 use crate::{CopyDirection, CopyMemory, MemoryKind};
 
-/// First bytes of a capture. As in PNG, they expose a transfer in text mode.
+/// First bytes of a capture. As in PNG, a transfer in text mode changes these bytes.
 pub const MAGIC: [u8; 8] = *b"\x89GPH\r\n\x1a\n";
 
 /// Version of the format. It follows the magic, as two bytes, low byte first.
@@ -172,7 +172,7 @@ records! {
         stack: u32,
         /// Code that the program got.
         code: u32,
-        /// 1 if the recorder refused the request to enforce a limit, else 0.
+        /// 1 if the recorder refused the request, by a limit or on purpose; 0 if the driver did.
         is_limit: u32,
     }
     /// Memory of a device as the driver reports it.

@@ -19,8 +19,8 @@ pub struct Catcher {
 }
 
 impl Catcher {
-    /// Makes a catcher. `find` maps a symbol to this library's function and to the cell of the real
-    /// one.
+    /// Makes a catcher. `find` maps a symbol to this library's function and to the cell of CUDA's
+    /// function.
     pub const fn new(find: fn(&str) -> Option<(*mut c_void, &'static Real)>) -> Catcher {
         Catcher { find }
     }
@@ -74,8 +74,8 @@ impl Catcher {
         if found.is_null() || loader::is_in_driver(caller) {
             return answer;
         }
-        // A lookup in all libraries finds this library's function even if CUDA is not loaded. If
-        // CUDA is not loaded, the lookup after this library fails and sets `dlerror`.
+        // A lookup in all libraries finds this library's function even if CUDA is not loaded. The
+        // lookup below starts after this library, so that it fails and sets `dlerror`.
         if found == ours && !self.is_loaded(name) {
             // SAFETY: the search starts after this library, and only CUDA has a function of this
             // name.
@@ -86,9 +86,9 @@ impl Catcher {
         Answer { ours, ..answer }
     }
 
-    /// Replaces a function that `cuGetProcAddress` returned with this library's function, if there
-    /// is one. Identifies the variant by its address. If the driver exports no symbol at this
-    /// address, goes by the name, the version and the flags.
+    /// Replaces the result of `cuGetProcAddress` with this library's function, if there is one.
+    /// Identifies the variant by its address. If the driver exports no symbol at this address,
+    /// goes by the name, the version and the flags.
     ///
     /// # Errors
     ///

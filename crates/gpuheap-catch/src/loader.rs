@@ -13,8 +13,7 @@ pub type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 /// Type of `dlsym`.
 pub type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Returns `symbol` from the first library that contains it after this library in the loader's
-/// order.
+/// Returns the next function `symbol` after this library, in the loader's order.
 pub fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
@@ -82,7 +81,7 @@ pub fn file_of(address: *const c_void) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(name_of(address).unwrap_or_default().to_bytes()))
 }
 
-/// Returns the load address of the library that contains an address; 0 if no library does.
+/// Returns the base address of the library that contains `address`; 0 if no library does.
 pub fn library_of(address: *const c_void) -> usize {
     facts_of(address).dli_fbase as usize
 }
@@ -103,7 +102,7 @@ pub(crate) fn in_library_of(address: *const c_void, symbol: &CStr) -> Option<*mu
     in_loaded(name_of(address)?, symbol)
 }
 
-/// Keeps the library that contains an address loaded until the process ends.
+/// Prevents the unloading of the library that contains `address`.
 pub fn pin(address: *mut c_void) {
     if let Some(name) = name_of(address) {
         // SAFETY: the name is a C string. With RTLD_NOLOAD nothing is loaded.

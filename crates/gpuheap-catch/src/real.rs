@@ -19,8 +19,8 @@ pub struct Real {
 }
 
 impl Real {
-    /// Makes the cell of `symbol`, a string that ends with a NUL byte. `libraries` are the file
-    /// names to look in.
+    /// Makes the cell of `symbol`, a string that ends with a NUL byte. `libraries` has the file
+    /// names of the libraries to search.
     pub const fn new(symbol: &'static str, libraries: &'static [&'static CStr]) -> Real {
         let symbol = match CStr::from_bytes_with_nul(symbol.as_bytes()) {
             Ok(symbol) => symbol,

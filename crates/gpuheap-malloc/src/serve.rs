@@ -177,8 +177,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream. An allocation of a byte and
-    // its free wait too: `cuMemFree` waits, and obeys the capture's mode.
+    // A wait for the context would break a capture on another stream. `cuMemFree` waits too, but
+    // obeys the capture's mode. So this function allocates a byte and frees it.
     let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.

@@ -11,8 +11,8 @@ use crate::table::Out;
 use crate::threads::Guard;
 use crate::{real, recorder};
 
-/// Count of contexts that ended. It outdates [`LAST`], because a new context of another device may
-/// get the handle of an ended context.
+/// Count of contexts that ended. A change invalidates [`LAST`], because a new context of another
+/// device may get the handle of an ended context.
 static ENDS: AtomicU64 = AtomicU64::new(1);
 
 /// Primary context of each device, if known.

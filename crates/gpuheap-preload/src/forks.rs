@@ -31,7 +31,7 @@ pub(crate) fn watch() -> u32 {
 /// Returns the process's number. The parent has a different number.
 #[inline]
 pub(crate) fn count() -> u32 {
-    // SAFETY: null or a page that is never unmapped.
+    // SAFETY: the pointer is null or leads to a page that is never unmapped.
     let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
     let number = mark.map_or(FIRST, |mark| match mark.load(Ordering::Relaxed) {
         0 => number_child(mark),

@@ -1,4 +1,4 @@
-/* Types and functions of the driver that the programs of these tests use, and a check of codes. */
+/* Types and functions of the driver for the test programs, and a check of return codes. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
