@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let array = target.zeroed::<u8, _>(BYTES)?;
     show("an array of 256 MiB", &heap)?;
 
-    // This heap can use the memory again at once. The driver's figure does not change.
+    // This heap can use the memory again immediately. The driver's figure does not change.
     array.free()?;
     show("freed: the heap keeps it", &heap)?;
 

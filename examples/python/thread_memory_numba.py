@@ -1,9 +1,9 @@
 """Why is a thread's GPU memory still taken after the thread ended, with Numba?
 
 Numba keeps dropped arrays in a list. It frees them when the list has ten arrays or a fifth of the
-device's memory, or when memory runs out. A heap gets the memory back at once, and reuses it for the
-next request of any thread. A flush gives it to the driver. A process can set Numba's memory manager
-only once, so two processes show before and after.
+device's memory, or when memory runs out. A heap gets the memory back immediately, and reuses it for
+the next request of any thread. A flush gives it to the driver. A process can set Numba's memory
+manager only once, so two processes show before and after.
 
     python -m gpuheap emulate -- python thread_memory_numba.py                  # without a GPU
     python thread_memory_numba.py

@@ -492,9 +492,8 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
 
 // Frees memory in the order of a given stream, not of the stream that it was allocated on. The
 // given stream must be ordered after all work on the memory. Before this call, make the given
-// stream wait, by events, for the allocation on its stream and for the work of each other stream
-// that used the memory. Without these waits, a later allocation may overlap work that is still
-// running.
+// stream wait, by events, for the stream of the allocation and for each other stream that used the
+// memory. Without these waits, a later allocation may overlap work that is still running.
 //
 // The rules of gpuheap_allocate for streams hold here too. If the stream is refused, nothing is
 // freed.

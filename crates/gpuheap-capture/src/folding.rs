@@ -1,4 +1,4 @@
-//! Folding: replaces allocations that are freed at once by a count.
+//! Folding: a count replaces allocations that are freed immediately.
 //!
 //! An allocation and its free are a pair. A pair is folded on two conditions:
 //! * The thread allocated at most once between the allocation and its free.
@@ -7,7 +7,7 @@
 //!
 //! Therefore the peaks of devices and ranges, the blocks live at a peak, and all sums of
 //! allocations stay exact. If an allocation is kept, the thread's next two allocations are kept
-//! too. A reader then sees that the first one was not freed at once.
+//! too. A reader then sees that the first one was not freed immediately.
 //!
 //! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
 //! so the free of such a block keeps all open pairs. Within a pair, the difference between counted

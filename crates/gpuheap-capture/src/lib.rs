@@ -10,7 +10,7 @@
 //! | `Process`, `Device`, `Module` | facts for all later records |
 //! | `Text`, `Frame`, `Stack`, `ThreadStart`, `RangeStart` | entries, numbered by kind; events refer to these numbers |
 //! | `Allocate`, `Free`, `FreeFailed`, `Fail` | memory events |
-//! | `Folded` | count of allocations that were freed at once; updated in place |
+//! | `Folded` | count of allocations that were freed immediately; updated in place |
 //! | `Map`, `Unmap` | mappings of physical memory, recorded only with blocks of pools |
 //! | `ThreadEnd`, `RangeEnd`, `LostRanges`, `DriverMemory`, `Copies`, `End` | other events |
 

@@ -127,7 +127,7 @@ impl ProcessCapture {
     }
 
     /// Appends a record. Once half of the file's maximum size is used, allocations that are freed
-    /// at once become counts.
+    /// immediately become counts.
     pub fn write(&mut self, record: &Record<'_>) {
         let Some(file) = &mut self.file else { return };
         if self.folder.is_none() && file.is_half_full() {

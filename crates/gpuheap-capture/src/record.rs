@@ -172,7 +172,7 @@ records! {
         stack: u32,
         /// Code that the program got.
         code: u32,
-        /// 1 if the recorder refused the request, by a limit or on purpose; 0 if the driver did.
+        /// 1 if a limit or a deliberate failure refused the request, 0 if the driver refused it.
         is_limit: u32,
     }
     /// Memory of a device as the driver reports it.
@@ -250,8 +250,8 @@ records! {
         /// Size in bytes.
         bytes: u64,
     }
-    /// Allocations that were freed at once: one count instead of their records. No range started or
-    /// ended between these allocations and this record.
+    /// Allocations that were freed immediately: one count instead of their records. No range
+    /// started or ended between these allocations and this record.
     22 Folded {
         /// Time of the first free.
         time: Time,

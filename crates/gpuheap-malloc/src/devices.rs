@@ -125,7 +125,7 @@ pub(crate) fn reset(device: CUdevice) {
         let null = ptr::null_mut();
         if place.compare_exchange(found, null, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             resets::add(device, &served.heap);
-            // SAFETY: the program is about to reset the device, so it no longer uses the memory. If
+            // SAFETY: the program is about to reset the device, and no longer uses the memory. If
             // this reset fails, the program's own reset returns the error.
             let _: Result<Device, Error> = unsafe { served.device.clone().reset() };
         }

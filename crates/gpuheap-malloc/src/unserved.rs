@@ -11,8 +11,8 @@ use crate::settings;
 /// Kind of memory that no heap serves.
 #[derive(Clone, Copy)]
 pub(crate) enum Foreign {
-    /// Memory from a call that heaps usually serve. The call was made in a context that the program
-    /// made itself, on a stream that is capturing a graph, or after the heap refused the request.
+    /// Memory from a call that heaps usually serve. The program had made the context itself, the
+    /// stream was capturing a graph, or the heap had refused the request.
     Unserved,
     Managed,
     Pitched,

@@ -1,9 +1,10 @@
 //! Cache of unwound stacks. The unwinder takes some 1,800 instructions for a frame, and a
 //! comparison with a cached stack takes four.
 //!
-//! A stack is known if it was captured at the same stack pointer of the same thread, and each of
-//! its return addresses is still in its place. If a frame has a variable size (`alloca`), an old
-//! return address may still be in place by chance. The earlier stack is then recorded instead.
+//! A stack is known on two conditions. It was captured at the same stack pointer of the same
+//! thread, and each return address is still in its place. If a frame has a variable size
+//! (`alloca`), an old return address may still be in place by chance. The earlier stack is then
+//! recorded instead.
 //!
 //! Only places in the thread's own stack are read. Stacks of fibres and of signal handlers may be
 //! unmapped, and later stacks may have the same addresses. Calls on such stacks are always unwound.

@@ -1,9 +1,8 @@
 //! Frames of Python on the calling thread, read from the interpreter's memory.
 //!
-//! The thread is within a call from Python, so its frames and their code do not change, even if the
-//! thread has released the interpreter's lock. No Python code runs: the only call looks up the
-//! thread's state, and no reference count changes. Each object's type is checked before the object
-//! is read.
+//! The thread is within a call from Python. Its frames and their code therefore do not change, even
+//! if the thread has released the interpreter's lock. No Python code runs: the only call looks up
+//! the thread's state, and no reference count changes. An object's type is checked before a read.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
