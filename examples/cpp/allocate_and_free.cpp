@@ -1,8 +1,8 @@
 // How do I free GPU memory, so that the device has it again?
 //
-// With cudaMalloc and cudaFree, each call goes to the driver. The device has the memory back at
-// once, but a pair takes 50 to 100 microseconds and a wait for the device. A heap keeps freed
-// memory for the next request. A flush gives the memory back, with a report.
+// With cudaMalloc and cudaFree, each call goes to the driver. The device has the memory back
+// immediately, but a pair takes 50 to 100 microseconds and a wait for the device. A heap keeps
+// freed memory for the next request. A flush gives the memory back, with a report.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&p, n * sizeof(float));      auto p = heap.allocate<float>(n, stream);

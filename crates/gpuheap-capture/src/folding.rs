@@ -101,9 +101,9 @@ struct Open {
     is_kept: bool,
     /// Number of later allocations with the same thread and level.
     later: u32,
-    /// Lower bound of the kept records' peak since the allocation, without this allocation's bytes.
+    /// Peak of the live bytes since the allocation.
     most: u64,
-    /// Lower bound for the peak that the kept records show since the allocation, without its bytes.
+    /// Lower bound of the kept records' peak since the allocation, without this allocation's bytes.
     shown: u64,
 }
 

@@ -59,8 +59,8 @@ pub(crate) struct Marks {
 /// High-water mark of the heap's reserved bytes since the program reset the mark.
 #[derive(Clone, Copy)]
 struct Reserved {
-    /// The heap's own high-water mark at the reset. Once the heap's mark exceeds this value, the
-    /// heap's mark counts for the time since the reset too.
+    /// The heap's own high-water mark at the reset. If the heap's mark exceeds this value, the mark
+    /// was reached after the reset.
     before: u64,
     /// Highest number of reserved bytes that a query found since the reset.
     seen: u64,

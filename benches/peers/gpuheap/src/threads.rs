@@ -82,7 +82,7 @@ impl<'a> Ring<'a> {
         Ring { heap, stream, random: Random(seed), blocks: [const { None }; RING] }
     }
 
-    /// Frees each block in turn and allocates one of another size.
+    /// Replaces each block with a block of another size.
     fn turn(&mut self) -> Result<(), Error> {
         for slot in &mut self.blocks {
             drop(slot.take());
