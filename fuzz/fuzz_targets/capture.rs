@@ -1,5 +1,5 @@
-//! Fuzzes gpuheap's captures. Reads each input twice: as given, and after a valid header. Opens no
-//! files that a capture names.
+//! Fuzzes the reader of gpuheap's captures. Reads each input as given, and again with a valid
+//! header before it. Opens no files that a capture names.
 
 #![no_main]
 

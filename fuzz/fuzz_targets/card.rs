@@ -1,4 +1,4 @@
-//! Fuzzes names of cards, as users type them.
+//! Fuzzes the search for a card (a GPU model) by the name that a user types.
 
 #![no_main]
 

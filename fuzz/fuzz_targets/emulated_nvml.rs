@@ -1,8 +1,8 @@
-//! Fuzzes the emulated NVML's environment variables. The input has one line for each value.
+//! Fuzzes the emulated NVML's environment variables. Each line of the input is a variable's value.
 
 #![no_main]
-// A shared library cannot be linked as a crate. The target compiles its modules, and does not use
-// all of their items.
+// The emulated NVML is a shared library, which cannot be linked as a crate. This target compiles
+// the library's modules, and does not use all of their items.
 #![allow(dead_code)]
 
 #[path = "../../crates/gpuheap-emu-nvml/src/code.rs"]

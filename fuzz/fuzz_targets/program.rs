@@ -1,4 +1,4 @@
-//! Fuzzes recorded programs: their replay with all models, the verdict, and the reports.
+//! Fuzzes recorded programs. Replays each program with all models, and renders the reports.
 
 #![no_main]
 
@@ -9,8 +9,8 @@ use gpuheap_replay::{Program, json, run};
 use gpuheap_trace::{ReadOptions, Trace, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Memory of the device, bytes. A small trace fits into half of it, because some models reserve the
-/// other half by default.
+/// Memory of the device, bytes. Some models reserve half of the memory by default. A small trace
+/// fits into the rest.
 const DEVICE: u64 = 1 << 30;
 /// Limit of the unpacked file, bytes.
 const UNPACKED_LIMIT: u64 = 64 << 20;

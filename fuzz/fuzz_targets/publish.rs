@@ -1,4 +1,4 @@
-//! Fuzzes the questions to publishing programs, and the answers.
+//! Fuzzes the parsers of the questions that a publishing program receives, and of its answers.
 
 #![no_main]
 

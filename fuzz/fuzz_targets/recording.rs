@@ -1,4 +1,4 @@
-//! Fuzzes recordings of machines. Runs all commands of the doctor on each recording.
+//! Fuzzes the doctor. Runs all of the doctor's commands on each recording of a machine.
 
 #![no_main]
 

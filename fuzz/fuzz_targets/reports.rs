@@ -1,5 +1,5 @@
-//! Fuzzes the reports of a dry run's processes. Each line of the input is a report: file name,
-//! blank, content.
+//! Fuzzes the reports that the processes of a dry run write. Each line of the input has a report's
+//! file name, a blank, and the report's content.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// Returns the name and content of a report. Skips snapshots, because another target fuzzes them.
-/// Skips names that could lead out of the folder.
+/// Skips names that could be paths to another folder.
 fn file(line: &[u8]) -> Option<(&str, &[u8])> {
     let (name, content) = line.split_at(line.iter().position(|byte| *byte == b' ')?);
     let name = std::str::from_utf8(name).ok()?;

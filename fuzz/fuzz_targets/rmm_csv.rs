@@ -1,5 +1,5 @@
-//! Fuzzes RMM's logs. Reads each input three times: as given, after a valid header, and compressed.
-//! Writes a valid log, and reads the written log.
+//! Fuzzes the reader of RMM's logs. Reads each input as given, with a valid header before it, and
+//! with the header and compressed. Writes a valid log again, and reads the written log.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes texts of options: kinds of pools, their settings, sizes, ranges of a dry run.
+//! Fuzzes the parsers of options: pools and their settings, sizes, and a dry run's batch range.
 
 #![no_main]
 

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def call(function, *arguments, expect="CUDA_SUCCESS"):
-    """Asserts that a call returns the code `expect`, and returns its other values."""
+    """Calls `function`. Asserts that it returns the code `expect`. Returns the other values."""
     code, *rest = function(*arguments)
     assert code.name == expect, f"{function.__name__}{arguments}: {code.name}, not {expect}"
     return rest[0] if len(rest) == 1 else tuple(rest) if rest else None
@@ -242,7 +242,7 @@ def main():
         print(f"  {step.__name__.replace('_', ' ')}")
     assert free_bytes() == before, "memory is missing at the end"
 
-    # The two major versions have different signatures of cuCtxCreate.
+    # The signature of cuCtxCreate changed in cuda-bindings 13.
     own = (
         call(driver.cuCtxCreate, None, 0, device)
         if major >= 13

@@ -1,6 +1,7 @@
-"""Allocates with NVIDIA's cuda-bindings, leaves memory live, and prints the live bytes by line.
+"""Allocates with NVIDIA's cuda-bindings, and prints how many bytes each source line leaves live.
 
-With two arguments, compares that output with `gpuheap report --at end --json` of the run's capture.
+With two arguments, compares the first file, a printed output, with the second file. The second file
+has the output of `gpuheap report --at end --json` for the capture of the same run.
 """
 
 import json

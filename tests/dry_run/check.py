@@ -2,10 +2,10 @@
 
     check.py GPUHEAP PYTHON WORK [--save FILE] [NAME...]
 
-WORK has the third-party programs with their data (rows.py). Prints a row for each program, and
-fails if a figure's error exceeds its mark, or if a program got no verdict. A NAME chooses rows. A
-row without figures of a GPU needs only a verdict. `--save` writes the figures of the dry run to
-FILE.
+WORK has the third-party programs with their data (rows.py). Prints a row for each program. Fails if
+a figure differs too much from the GPU's figure (MARKS), or if a program got no verdict. Runs only
+rows that match a NAME. A row without figures of a GPU needs only a verdict. `--save` writes the
+figures of the dry run to FILE.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import rows
 
-# Maximum relative error of a figure. The second number applies to rows with a reason in the column
-# `apart`. The number of allocations may differ more than memory. cuDNN's fastest plans need a few
-# hundred bytes or none: timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200,
-# and 5,047 in a dry run.
+# Maximum relative errors of each figure. The first applies to most rows, and the second to rows
+# with a reason in the column `apart`. The second limit is highest for allocations, because cuDNN's
+# fastest plans need a few hundred bytes or none. timm's resnet50 made 5,369 to 5,432 allocations
+# in ten runs on the H200, and 5,047 in a dry run.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -30,8 +30,9 @@ MARKS = {
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
-# Maximum relative errors if sizes depend on results: above the GPU's figure, and below it.
-# Requested memory may be a few bytes too low. The order of addresses may lower reserved memory.
+# Maximum relative errors of programs whose sizes depend on results. The first limits figures above
+# the GPU's figure. The others limit figures below the GPU's figure: requested memory may be a few
+# bytes too low, and the order of addresses may lower reserved memory.
 MOST_OF_RESULTS = 0.10
 BELOW_OF_RESULTS = {"requested": 0.0001}
 BELOW = 0.015
@@ -80,7 +81,8 @@ def main():
 
 
 def check_reads(options):
-    """Exits with a message if a result is stale, or if the verdict misses a size that was read."""
+    """Runs reads.py. Exits with a message if the program reads a stale result, or if the verdict
+    does not list a size that the program read."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "reads.py"}
     verdict, output = run(row, options)
     if verdict is None:
@@ -98,8 +100,8 @@ def check_reads(options):
 
 
 def check_remedies(options):
-    """Exits with a message if the run of a remedy fails, or if the FSDP remedy and a group of ranks
-    differ in memory."""
+    """Runs shards.py. Exits with a message if the run of a remedy fails, or if the FSDP remedy
+    takes other amounts of memory than a real group of ranks."""
     row = dict.fromkeys(rows.COLUMNS, "") | {"program": "shards.py"}
     group = {
         "program": "-m torch.distributed.run",
@@ -174,7 +176,7 @@ def is_within(row, key, expected, found):
 
 
 def save(row, figures, card, path):
-    """Replaces a program's row in the file of `--save`, or appends the row."""
+    """Replaces a program's row in the file `path`, or appends the row."""
     columns = (*rows.KEY, *MARKS, "seconds")
     known = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
     new = {key: row[key] for key in rows.KEY} | {key: figures[key] for key in MARKS}

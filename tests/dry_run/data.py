@@ -1,4 +1,4 @@
-"""Makes random data for the programs in a folder, in their formats and shapes.
+"""Makes random data in the formats and shapes that the programs in a folder read.
 
     data.py FOLDER
 
@@ -84,7 +84,7 @@ def text(path, lines, random):
 
 
 def images(folder, count, size, random):
-    """Writes single-colour JPEG files: small files of equal size."""
+    """Writes JPEG images of a single colour each, because such files are small."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         colour = tuple(int(part) for part in random.integers(0, 256, 3))

@@ -1,6 +1,6 @@
 """Records a PyTorch program with `gpuheap run --frameworks` on an emulated GPU.
 
-Compares the report with PyTorch's counters, to the byte: `pools.py GPUHEAP PYTHON`.
+Fails unless the report equals PyTorch's counters. Usage: `pools.py GPUHEAP PYTHON`.
 """
 
 import json

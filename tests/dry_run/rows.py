@@ -1,4 +1,4 @@
-"""Rows of figures.csv: their command lines, folders and environment.
+"""Reads figures.csv. Returns the command line, the folder and the environment of a row's program.
 
     rows.py SOURCES FOLDER PYTHON
 
@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# Columns that identify a row, and all columns of a row.
+# KEY has the columns that identify a row. COLUMNS has all columns.
 KEY = ("source", "program", "arguments", "settings", "devices")
 COLUMNS = (*KEY, "steps", "requested", "allocated", "reserved", "in_use", "allocations", "apart")
 

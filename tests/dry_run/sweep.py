@@ -2,9 +2,9 @@
 
     sweep.py GPUHEAP PYTHON WORK [--save FILE] [--jobs N] [NAME...]
 
-A process runs several models, and prints the peaks of each model. A model without printed peaks
-failed. Prints a row for each model, and fails if a model failed. `--save` writes the rows as a
-Markdown table. A NAME chooses models by a part of their name or by their library.
+A process runs several models, and prints the peaks of each model. A model fails if its peaks are
+not printed. The script fails if a model fails. `--save` writes a Markdown table with a row for each
+model. A NAME chooses models by a part of their name or by their library.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import rows
 
-# Models of a process. Processes with more models import a library less often. Processes with fewer
-# models lose fewer results at a crash.
+# Maximum number of models that a process runs. With more models a process, a library is imported
+# less often. With fewer models, a crash loses fewer results.
 MODELS = 13
 # Time limit of a process, seconds. The slowest process takes 100 s on a machine with two cores.
 LIMIT = 540
@@ -56,7 +56,7 @@ def main():
 
 
 def run(library, models, options):
-    """Runs models of a library in one process, and returns a row for each."""
+    """Runs models of a library in one process, and returns a row for each model."""
     program = rows.HERE / "programs" / "step.py"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

@@ -16,7 +16,7 @@ import rows
 PAGE = rows.HERE.parent.parent / "docs" / "dry-run.md"
 # Figures of the table, and their words.
 FIGURES = {"requested": "requested", "reserved": "reserved", "in_use": "in use at the end"}
-# Maximum number of characters of a program's arguments in the table.
+# The table shows at most this many characters of a program's arguments.
 ARGUMENTS = 60
 
 
@@ -31,7 +31,7 @@ def main():
 
 
 def pairs():
-    """Yields each row of figures.csv with its row of found.csv, or with None."""
+    """Yields each row of figures.csv, and the same program's row of found.csv or None."""
     found = {tuple(row[key] for key in rows.KEY): row for row in rows.read("found.csv")}
     for row in rows.read("figures.csv"):
         yield row, found.get(tuple(row[key] for key in rows.KEY))
@@ -77,7 +77,7 @@ def summary(measured):
 
 
 def is_beyond(row, found):
-    """Returns whether a figure's error exceeds its mark without a reason in figures.csv."""
+    """Returns whether a figure differs too much (check.py), and figures.csv gives no reason."""
     if not found or row["apart"]:
         return False
     pairs = [(key, int(row[key]), int(found[key] or 0)) for key in check.MARKS if row[key]]
@@ -122,7 +122,7 @@ def percent(part, signed=False):
 
 
 def short(row):
-    """Returns the name of a row for the table, with its arguments shortened."""
+    """Returns the name of a row for the table. Shortens the program's arguments."""
     arguments = row["arguments"]
     if len(arguments) > ARGUMENTS:
         arguments = arguments[:ARGUMENTS].rpartition(" ")[0] + " …"

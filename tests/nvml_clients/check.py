@@ -1,7 +1,7 @@
 """Checks NVIDIA's nvidia-ml-py (pynvml) and nvitop on the emulated libnvidia-ml.so.1.
 
-`run` installs their wheels, builds the libraries, sets the loader's path and runs this. Each check
-runs in a separate process, because the libraries read their environment once.
+`run` installs their wheels, builds the emulated libraries, sets the loader's path and runs this
+script. Each check runs in a separate process, because the libraries read their environment once.
 """
 
 import ctypes
@@ -14,10 +14,11 @@ import time
 
 GIB = 1 << 30
 
-# Process that starts the checks. The description lists it.
+# Pid of the process that starts the checks. DESCRIPTION lists the pid.
 OWNER = int(os.environ.get("CHECKED_BY", os.getpid()))
 
-# Lists a live process, an ended process, and a process whose memory the driver does not report.
+# Description of the emulated machine. Its processes include ended processes, and a process whose
+# memory the driver does not report.
 DESCRIPTION = {
     "driver": "570.86.15",
     "cuda": "12.8",
@@ -100,7 +101,8 @@ def check_pynvml():
     assert (pci.domain, pci.bus, pci.device) == (0, 0x19, 0)
     assert (pci.busId, pci.busIdLegacy) == ("00000000:19:00.0", "0000:19:00.0")
 
-    # 45 GiB are listed and 2 GiB unaccounted. The first version counts reserved bytes as used.
+    # The processes hold 45 GiB, and 2 GiB are unaccounted. Version 1 of nvmlDeviceGetMemoryInfo
+    # also counts the reserved 1 GiB as used.
     second = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
     assert (second.total, second.reserved) == (140 * GIB, GIB)
     assert (second.used, second.free) == (47 * GIB, 92 * GIB)

@@ -1,4 +1,4 @@
-"""Scrapes `gpuheap export` with a Prometheus server: formats, queries, alerts, the dashboard.
+"""Scrapes `gpuheap export` with a Prometheus server, and checks queries, alerts and the dashboard.
 
 `run` unpacks Prometheus, builds gpuheap, and passes the folder of the built files. The exporter
 reads an emulated NVML that lists an ended process. The exporter also reads a program whose heap is
@@ -26,7 +26,7 @@ FOLDER = Path(sys.argv[1])
 MIB, GIB = 1 << 20, 1 << 30
 ACCEPT = "application/openmetrics-text;version=1.0.0"
 
-# A pid that no process has. The largest pid is one less.
+# A pid that no process has: Linux gives out only smaller pids.
 ENDED = 4_194_304
 NVML = {
     "driver": "580.1",
@@ -143,7 +143,7 @@ def check_rules():
 
 
 def check_server(processes, address, pid):
-    """Lets a server scrape each second. Alerts fire after a second instead of minutes."""
+    """Starts a server that scrapes the exporter each second. Alerts fire after one second."""
     rules = (MONITORING / "gpuheap.rules.yml").read_text()
     (FOLDER / "fast.rules.yml").write_text(re.sub(r"\bfor: \w+", "for: 1s", rules))
     config = {

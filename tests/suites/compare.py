@@ -2,10 +2,10 @@
 
 compare.py KNOWN FOLDER
 
-FOLDER has an outcome file SCHEDULE/SUITE/MODULE for each process, and its output in MODULE.log.
-KNOWN has a line for each known failure, with tabs between the fields: suite, pattern of the name,
-pattern of the error, class, reason. Fails if a failed test matches no line of KNOWN, or if a
-process did not end.
+For each process, FOLDER has the outcomes in SCHEDULE/SUITE/MODULE and the output in MODULE.log.
+KNOWN has a line for each known failure. Tabs separate the line's fields: suite, pattern of the
+name, pattern of the error, class, reason. Fails if a failed test matches no line of KNOWN, or if a
+process ended early.
 """
 
 import collections

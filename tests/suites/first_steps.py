@@ -2,9 +2,9 @@
 
     first_steps.py PAGE PINS LIBRARY_FOLDER
 
-Needs the interpreter of an environment that has PINS. Checks that the page installs the versions in
-PINS. Runs each Python example with the page's settings. An example's output, errors included, has
-to equal the text block after the example.
+PINS is a file of package versions, which the running interpreter needs. Checks that the page
+installs these versions. Runs each Python example with the page's settings. An example's output,
+errors included, has to equal the text block after the example.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs tests, and writes a line for each: outcome, name and error, with tabs between them.
+"""Runs tests. Writes a line with each test's outcome, name and error, separated by tabs.
 
 outcomes.py OUTPUT pytest FILE... | outcomes.py OUTPUT unittest MODULE...
 """
@@ -8,14 +8,13 @@ import unittest
 
 
 def line(text):
-    """Returns the last line of an error's text that is not blank, without tabs."""
+    """Returns the last non-blank line of an error's text. Replaces tabs with spaces."""
     lines = [each.strip() for each in text.replace("\t", " ").splitlines() if each.strip()]
     return lines[-1][:200] if lines else ""
 
 
 class Pytest:
-    """Plugin of pytest that notes outcomes of tests. A failed teardown notes its test a second
-    time."""
+    """Pytest plugin that notes each outcome. Notes a test twice if its teardown fails."""
 
     def __init__(self, note):
         self.note = note
@@ -84,6 +83,6 @@ def main(output, kind, *targets):
         note("ended", kind, "")
 
 
-# Some tests start a process that imports this file again.
+# Some tests start a process that imports this file. The import must not run the tests again.
 if __name__ == "__main__":
     main(*sys.argv[1:])

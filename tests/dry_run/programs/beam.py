@@ -1,4 +1,4 @@
-"""Beam search by hand. Its cache of keys and values grows, and is reordered at each step."""
+"""Runs a hand-written beam search. Each step extends and reorders the cache of keys and values."""
 
 import torch
 import torch.nn.functional as F

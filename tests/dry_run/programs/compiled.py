@@ -1,6 +1,6 @@
 """Trains transformer layers under torch.compile, with an empty compiler cache.
 
-Tuning kernels takes memory, and the compiler does not tune cached kernels.
+The compiler takes memory while it tunes kernels. It would not tune kernels in its cache again.
 """
 
 import os

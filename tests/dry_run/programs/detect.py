@@ -1,4 +1,7 @@
-"""Trains or runs a torchvision detector on two images of 640 by 480 pixels: NAME [eval]."""
+"""Trains the torchvision detector NAME on two images of 640 by 480 pixels: detect.py NAME [eval].
+
+With `eval`, only runs the detector.
+"""
 
 import sys
 

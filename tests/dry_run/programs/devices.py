@@ -1,4 +1,4 @@
-"""Spreads a model over the devices of a machine: data_parallel, device_map or pipeline.
+"""Spreads a model over a machine's devices. The argument is the method: a function of this file.
 
 `pipeline` needs `torchrun`, with a process for each stage.
 """
@@ -49,7 +49,7 @@ def pipeline():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS // size)]
-    # With given shapes, the stages need not exchange objects to find them.
+    # Pass the shapes, so that the stages need not exchange objects to find the shapes.
     shape = torch.empty(64, WIDTH, device="meta")
     module = nn.Sequential(*layers).to(device)
     stage = PipelineStage(module, rank, size, device, input_args=shape, output_args=shape)

@@ -1,4 +1,4 @@
-"""Generates text with a Llama of random weights: greedy, sample or beams."""
+"""Generates text with a randomly initialised Llama. The argument is greedy, sample or beams."""
 
 import sys
 

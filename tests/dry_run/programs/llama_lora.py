@@ -1,4 +1,4 @@
-"""Fine-tunes a Llama of random weights in bf16 with LoRA and gradient checkpoints."""
+"""Fine-tunes a randomly initialised Llama in bf16, with LoRA and gradient checkpoints."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""Fine-tunes a GPT-2 of random weights with LoRA."""
+"""Fine-tunes a randomly initialised GPT-2 with LoRA."""
 
 import tempfile
 

@@ -1,4 +1,7 @@
-"""Reads results from reused blocks that held uploads, on the program's thread and on autograd's."""
+"""Uploads tensors, frees them, and then reads results that lie in the same blocks.
+
+The main thread reads results, and autograd's thread does too.
+"""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Trains torchvision's DeepLabV3 with ResNet-50 on crops of 320 by 320 pixels, in AMP."""
+"""Trains torchvision's DeepLabV3 with ResNet-50 on crops of 320 by 320 pixels. Uses AMP."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,7 @@
-"""Trains blocks with gradient checkpoints. `fsdp` shards the blocks among ranks of `torchrun`."""
+"""Trains blocks with gradient checkpoints.
+
+With the argument `fsdp`, shards the blocks among the ranks that `torchrun` starts.
+"""
 
 import os
 import sys

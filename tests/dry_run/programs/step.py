@@ -1,7 +1,7 @@
-"""Trains each named model for one step, and runs it once: LIBRARY NAME[:CLASS]...
+"""Trains each named model for one step, and runs it once: step.py LIBRARY NAME[:CLASS]...
 
-Prints a line for each model: its peaks of requested and reserved memory, or its error. Makes the
-models on the device, because the host takes longer to fill their weights.
+Prints a line for each model. The line has the model's peaks of requested and reserved memory, or
+its error. Makes the models on the device, because the host fills weights more slowly.
 """
 
 import gc

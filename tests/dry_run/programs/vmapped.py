@@ -1,4 +1,4 @@
-"""Uses torch.func: vmap for gradients per example and clipping, an ensemble, and a Jacobian."""
+"""Uses torch.func to clip each example's gradients, run an ensemble, and compute Jacobians."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Trains on batches that worker processes read, through pinned memory and a second stream."""
+"""Trains on batches from worker processes. A second stream copies them from pinned memory."""
 
 import torch
 from figures import tell
