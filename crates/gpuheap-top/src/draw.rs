@@ -47,7 +47,7 @@ pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {
         lines.extend(processes(view, &rows, selected, shown, width, palette));
         lines.extend(below);
     }
-    // Cuts or fills the frame down to the footer's row.
+    // Truncates or pads `lines`, so that the footer is on the last row.
     lines.resize(height - 1, Line::default());
     lines.push(footer(view, palette));
     for (y, line) in lines.iter().enumerate() {
@@ -169,7 +169,7 @@ fn device(
     ])
 }
 
-/// Minimum width of a frame that shows the ages and live bytes of processes, columns.
+/// Minimum width in columns at which a frame shows the ages and live bytes of processes.
 const WIDE: usize = 100;
 
 fn processes(

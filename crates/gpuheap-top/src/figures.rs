@@ -1,4 +1,4 @@
-//! Figures of devices, processes and lines, with their history.
+//! Stores the figures of devices, processes and lines of code, with their history.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use gpuheap_publish::{HeapStatus, Published, RECORDED, Site};
 use crate::history::{Growth, Series, WINDOW};
 use crate::snapshot::{Examination, Snapshot};
 
-/// Time that the curves of devices and heaps show, seconds.
+/// Length in seconds of the history that the curves of devices and heaps show.
 const KEPT: u64 = 300;
 
 /// Everything that frames show.
@@ -26,10 +26,10 @@ pub(crate) struct Figures {
     lines: BTreeMap<ProgramKey, Lines>,
 }
 
-/// Identity of a program that publishes: pid, user and name.
+/// Key of a program that publishes. It consists of pid, user and name.
 type ProgramKey = (Option<u32>, u32, String);
 
-/// Identity of a line: file and line, function, device, kind.
+/// Key of a line of code. It consists of the file with the line number, function, device and kind.
 type LineKey = (String, String, String, String);
 
 /// Live and cached bytes of a program's heaps over time.
@@ -43,17 +43,17 @@ pub(crate) struct Curves {
 #[derive(Debug, Clone, Default)]
 struct Lines {
     series: BTreeMap<LineKey, Series>,
-    /// Second of the last answer; `None` if that answer left out lines.
+    /// Time of the last answer, seconds. `None` if that answer left out lines.
     complete: Option<u64>,
 }
 
-/// A process as a frame shows it, with all its devices.
+/// Figures that a frame shows for a process, summed over its devices.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessFigures {
     pub(crate) pid: Option<u32>,
     /// NVML's indices of its devices.
     pub(crate) devices: Vec<u32>,
-    /// Bytes by the driver's figures; `None` without a figure.
+    /// Bytes that the driver reports for the process; `None` if it reports none.
     pub(crate) bytes: Option<u64>,
     pub(crate) growth: Option<Growth>,
     pub(crate) user: String,
@@ -62,9 +62,9 @@ pub(crate) struct ProcessFigures {
     pub(crate) parent: Option<u32>,
     /// Index in [`Figures::programs`], if the process publishes.
     pub(crate) program: Option<usize>,
-    /// Live bytes of the process's heaps; `None` if the process does not publish.
+    /// Live bytes of the process's heaps; `None` if the process published none.
     pub(crate) live: Option<u64>,
-    /// Cached bytes of the process's heaps; `None` if the process does not publish.
+    /// Cached bytes of the process's heaps; `None` if the process published none.
     pub(crate) cached: Option<u64>,
     /// Number of ancestors in the tree.
     pub(crate) depth: usize,
@@ -78,7 +78,7 @@ pub(crate) struct GrownLine<'a> {
 }
 
 impl Figures {
-    /// Stores the devices and processes that were read at `second`, counted from the start.
+    /// Stores the devices and processes that were read `second` seconds after the start.
     pub(crate) fn take_snapshot(&mut self, second: u64, snapshot: Snapshot) {
         self.second = self.second.max(second);
         let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
@@ -185,8 +185,8 @@ impl Figures {
         self.heaps.get(&key(program))
     }
 
-    /// Returns the lines of a program: lines that grow, the fastest first, then other lines by
-    /// their bytes.
+    /// Returns a program's lines of code. Lines whose memory grows are first, the fastest at the
+    /// top. Other lines follow, sorted by their bytes.
     pub(crate) fn lines<'a>(&self, program: &'a Published) -> Vec<GrownLine<'a>> {
         let lines = self.lines.get(&key(program));
         let growth = |site: &Site| lines?.series.get(&line_key(site))?.growth();

@@ -1,4 +1,4 @@
-//! Figures of the last minutes, and their growth.
+//! Keeps the figures of the last minutes, and measures their growth.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// the first third.
 pub(crate) const WINDOW: u64 = 90;
 
-/// Minimum time between the first and last figure for a growth, seconds.
+/// Minimum number of seconds that figures must cover before their growth is measured.
 const LEAST: u64 = 3;
 
 /// A figure over time, with a point for each second.
@@ -28,9 +28,9 @@ struct Point {
 /// Growth of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Growth {
-    /// Rise of the floor, bytes; negative for a fall.
+    /// Bytes by which the floor rose; negative if it fell.
     pub(crate) bytes: i64,
-    /// Seconds from the window's first third to its last third.
+    /// Seconds between the first and the last third of the window.
     pub(crate) seconds: u64,
 }
 
@@ -66,7 +66,7 @@ impl Series {
 
     /// Returns the growth over a minute: the floor of the window's last third minus the floor of
     /// its first third. Memory that rises and falls in each step of a program does not count.
-    /// Before the window is full, the thirds are those of the time so far. Returns `None` if the
+    /// Before the window is full, divides the time so far into thirds. Returns `None` if the
     /// figures cover less than three seconds.
     pub(crate) fn growth(&self) -> Option<Growth> {
         let end = self.last_second()?;

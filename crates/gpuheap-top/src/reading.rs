@@ -35,7 +35,7 @@ pub(crate) enum Message {
     Programs(Vec<Published>),
     /// The doctor's facts.
     Examination(Box<Examination>),
-    /// Result of a request to free memory, in words.
+    /// Text that says how a request to free memory ended.
     Freed(String),
 }
 

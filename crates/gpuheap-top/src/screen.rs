@@ -116,7 +116,7 @@ impl Drop for Catcher {
     }
 }
 
-/// Time limit for the end of the screen after a signal.
+/// Maximum time that the screen may take to end after a signal.
 const LONGEST_END: Duration = Duration::from_secs(1);
 
 /// State of the screen with its readers.

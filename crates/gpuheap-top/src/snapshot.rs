@@ -1,4 +1,4 @@
-//! Data that one frame shows, read from a machine.
+//! Reads from a machine the data that one frame shows.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use gpuheap_doctor::{Finding, Machine, diagnose};
 pub(crate) struct Snapshot {
     /// The driver's version; empty if unknown.
     pub(crate) driver: String,
-    /// NVML's error for the devices; `None` without an error.
+    /// Error that NVML returned for the devices, if any.
     pub(crate) failure: Option<String>,
     pub(crate) accounts: Vec<Account>,
-    /// Parent of each visible process that uses a device, by pid.
+    /// Maps the pid of each visible process that uses a device to its parent's pid.
     pub(crate) parents: BTreeMap<u32, u32>,
     /// Command lines of the parents that use no device, by pid.
     pub(crate) others: BTreeMap<u32, String>,
@@ -44,7 +44,7 @@ impl Snapshot {
     }
 }
 
-/// Facts of the doctor. Reading them takes seconds.
+/// Facts about a machine that the doctor examines. Reading them takes seconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Examination {
     /// Findings, worst first.
@@ -55,7 +55,7 @@ pub(crate) struct Examination {
     pub(crate) libraries: BTreeMap<u32, String>,
 }
 
-/// Libraries that use device memory, by the start of the file's name.
+/// Libraries that use device memory: the start of the library's file name, and its own name.
 const LIBRARIES: [(&str, &str); 7] = [
     ("libtorch_cuda", "PyTorch"),
     ("libc10_cuda", "PyTorch"),

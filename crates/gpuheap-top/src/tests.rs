@@ -18,8 +18,8 @@ use crate::view::{Action, Dialog, View};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns a machine with `devices` of 80 GiB each. The processes have pids from 4000 on, and are
-/// spread evenly over the devices. Every fourth process is a child of the first process.
+/// Returns a machine with `devices` GPUs of 80 GiB each. The processes have pids from 4000 on, and
+/// are spread evenly over the GPUs. Every fourth process is a child of the first process.
 fn machine(devices: u64, processes: u64) -> Machine {
     let device = |index: u64| {
         let own = (0..processes).filter(|process| process % devices == index);
@@ -65,7 +65,7 @@ fn machine(devices: u64, processes: u64) -> Machine {
     machine
 }
 
-/// Returns a program with these lines and their bytes.
+/// Returns a program whose lines of code hold the given bytes.
 fn program(pid: Option<u32>, lines: &[(&str, u64)]) -> Published {
     let live = lines.iter().map(|(_, bytes)| bytes).sum();
     let heap = HeapStatus {
@@ -234,7 +234,7 @@ fn order_changes_with_key() {
         press(&mut view, "s");
         firsts.push(first(&view));
     }
-    // The orders are memory, grown, cached, age, pid, and memory again.
+    // The list is sorted by memory, growth, cached bytes, age, pid, and then by memory again.
     assert_eq!(firsts, [4000, 4000, 4000, 4005, 4000, 4000]);
 }
 
@@ -274,7 +274,7 @@ fn selection_follows_its_process() {
     assert_eq!(selected(&view), Some(4000));
 }
 
-/// Returns the view of a recorded machine of the doctor's tests, with its examination.
+/// Returns the view of a machine that the doctor's tests recorded, after its examination.
 fn examined(name: &str) -> View {
     let text = recorded::text_of(name);
     let mut machine = Machine::read(Recording::parse(&text).unwrap());
@@ -300,7 +300,7 @@ fn libraries_are_named() {
     assert!(text.contains("pid 4000  python3 train.py  PyTorch"), "{text}");
 }
 
-/// Presses `f`, and gives the view the examination that it requests.
+/// Presses `f`. Passes the requested examination to the view.
 fn free(view: &mut View) {
     assert_eq!(press(view, "f"), Some(Action::Examine));
     let found = view.figures.examination.clone().unwrap();

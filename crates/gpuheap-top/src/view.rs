@@ -1,4 +1,4 @@
-//! State of the screen: order, filter, selection, dialogs; and the keys that change it.
+//! Keeps the screen's order, filter, selection and dialogs, and handles the keys that change them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -77,14 +77,14 @@ pub(crate) struct View {
     /// `true` if the details of the selected process fill the screen.
     pub(crate) has_only_details: bool,
     pub(crate) dialog: Dialog,
-    /// `true` while the doctor examines, or memory is freed.
+    /// `true` while the doctor examines the machine, or while memory is freed.
     pub(crate) is_busy: bool,
     /// `true` if the machine is a recording. Its processes are neither flushed nor ended.
     pub(crate) is_recording: bool,
     selected: Option<Identity>,
 }
 
-/// Pid of a process; for a process of another PID namespace, its index among the programs.
+/// Key of a process: its pid, or its index among the programs if it is in another PID namespace.
 type Identity = (Option<u32>, Option<usize>);
 
 fn identity(process: &ProcessFigures) -> Identity {
@@ -116,7 +116,7 @@ Live and cached bytes and lines are known of programs that publish:
 ";
 
 impl View {
-    /// Returns the processes as the screen lists them.
+    /// Returns the processes that the screen lists, in its order.
     pub(crate) fn processes(&self) -> Vec<ProcessFigures> {
         self.listed(self.figures.processes())
     }
@@ -184,8 +184,7 @@ impl View {
         paths.iter().filter_map(row).collect()
     }
 
-    /// Returns the index of the selected process in `rows`: the first row if the selected process
-    /// has ended.
+    /// Returns the index of the selected process in `rows`, or 0 if that process has ended.
     pub(crate) fn selected(&self, rows: &[ProcessFigures]) -> usize {
         rows.iter().position(|row| Some(identity(row)) == self.selected).unwrap_or(0)
     }

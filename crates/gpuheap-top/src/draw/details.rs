@@ -1,4 +1,4 @@
-//! Details of a process: its heaps, libraries and scopes, and the lines whose memory grows.
+//! Draws a process's details: heaps, libraries, scopes, and the lines of code whose memory grows.
 
 use gpuheap_publish::{Leaks, Published};
 use gpuheap_text::{Amount, count, cut_name, hanging, printable};
@@ -9,7 +9,7 @@ use super::style::{Palette, curve, growth, size};
 use crate::figures::ProcessFigures;
 use crate::view::View;
 
-/// Width of a curve of live or cached bytes, columns.
+/// Width in columns of a curve that shows live or cached bytes.
 const CURVE: usize = 14;
 
 /// Draws the details of a process, with as many lines as they need.

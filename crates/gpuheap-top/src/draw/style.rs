@@ -53,7 +53,7 @@ pub(super) fn growth(growth: Option<Growth>, palette: Palette) -> Span<'static> 
     }
 }
 
-/// Draws figures as a curve, a column for each: `▁▂▅█`. `most` is the height of a full column.
+/// Draws a curve such as `▁▂▅█`, with a column for each figure. The column of `most` is full.
 pub(super) fn curve(figures: &[u64], most: u64) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let level = |figure: u64| {

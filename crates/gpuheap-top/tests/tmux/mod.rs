@@ -1,5 +1,5 @@
-//! A shell in a real terminal emulator, tmux. Without tmux, the tests print that they are skipped,
-//! and pass. With `GPUHEAP_TEST_TMUX=required` they fail.
+//! Runs a shell in tmux, a real terminal emulator. Without tmux, the tests print that they are
+//! skipped, and pass. With `GPUHEAP_TEST_TMUX=required` they fail.
 
 #![allow(dead_code, reason = "each suite uses its own part")]
 
@@ -58,7 +58,7 @@ impl Tmux {
         self.press("Enter");
     }
 
-    /// Presses a key, by tmux's name: `q`, `C-z`, `Down`.
+    /// Presses a key. `key` is tmux's name for it, for example `q`, `C-z` or `Down`.
     pub(crate) fn press(&self, key: &str) {
         self.tmux(&["send-keys", key]);
     }
@@ -86,8 +86,8 @@ impl Tmux {
         }
     }
 
-    /// Returns the terminal's state that a program may change: the alternate screen, the cursor,
-    /// keys, mouse and settings.
+    /// Returns the part of the terminal's state that a program may change: the alternate screen,
+    /// the cursor, keys, mouse and settings.
     pub(crate) fn state(&self) -> String {
         let flags =
             "#{alternate_on} #{cursor_flag} #{keypad_flag} #{mouse_any_flag} #{insert_flag}";
