@@ -21,7 +21,7 @@ use crate::protocol::{
 use crate::text::Texts;
 use crate::wire::{read_line, write_line};
 
-/// Time that a client waits for an answer in addition to [`Question::limit`].
+/// Time that a client continues to wait for an answer after [`Question::limit`] has passed.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Maximum number of threads of a survey.
@@ -34,7 +34,7 @@ const MOST_OF_USER: usize = 10_000;
 /// later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Depth of a survey. To answer with a list, a Python program takes the interpreter's lock.
+/// Lists that a survey requests. For a list, a Python program takes the interpreter's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Heaps alone.
@@ -69,8 +69,8 @@ pub struct Published {
 }
 
 /// Returns the processes of these sockets, sorted by pid, without this process. Removes the sockets
-/// of ended processes. Takes about five seconds at most. For each user with skipped sockets, one
-/// result has their number in its `failure`.
+/// of ended processes. Takes about five seconds at most. If sockets of a user were skipped, adds a
+/// result for that user, whose `failure` states their number.
 pub fn survey(sockets: &[Socket], detail: Detail) -> Vec<Published> {
     let is_other = |socket: &&Socket| socket.pid != std::process::id() || !is_running(socket);
     let sockets = in_turns(sockets.iter().filter(is_other));
@@ -147,8 +147,8 @@ fn in_turns<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<&'a Socket> {
     turns.into_iter().map(|(_, socket)| socket).collect()
 }
 
-/// Sends a question to a process. Returns its answer, and its pid in this process's PID namespace;
-/// `None` if it has no pid there.
+/// Sends a question to a process. Returns the process's pid in this process's PID namespace, if
+/// any, and its answer.
 ///
 /// # Errors
 ///
@@ -245,7 +245,7 @@ fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published>
     Some(found)
 }
 
-/// Returns `true` if the process in the socket's name is running.
+/// Returns `true` if the process that the socket's name identifies is running.
 fn is_running(socket: &Socket) -> bool {
     start_ticks(&socket.pid.to_string()) == Some(socket.start_ticks)
 }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// Maximum number of files read in a folder. A machine has at most about 1,000 GPU processes.
 const MOST_SOCKETS: usize = 10_000;
 
-/// Maximum number of copies of the library in a process. Known copies: the program's, Python's, the
-/// drop-in's, the recorder's.
+/// Maximum number of copies of the library in a process. The program, Python, the drop-in library
+/// and the recorder may each have one.
 const MOST_COPIES: u32 = 9;
 
 /// Socket of a process that publishes.
@@ -89,8 +89,8 @@ pub(crate) fn bind() -> io::Result<(UnixListener, PathBuf)> {
     Err(Error::other(reasons.join("; ")))
 }
 
-/// Returns paths for a recording of this process, the preferred path first: in the working
-/// directory, then in the folders of sockets. Clients cannot choose a path, so they cannot
+/// Returns paths to which this process may record, the preferred path first. The paths are in the
+/// working directory and in the folders of sockets. Clients cannot choose a path, so they cannot
 /// overwrite a file of the user.
 pub(crate) fn recordings() -> Vec<PathBuf> {
     let private = candidates().into_iter().filter(|folder| check(folder, own_uid()).is_ok());
@@ -110,7 +110,7 @@ pub(crate) fn is_zombie(pid: u32) -> bool {
     status(&pid.to_string()).is_some_and(|status| status.starts_with('Z'))
 }
 
-/// Returns the fields of `/proc/PID/stat` after the name. The first is the state.
+/// Returns the fields of `/proc/PID/stat` after the name. The first field is the state.
 fn status(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may contain blanks and parentheses.

@@ -1,4 +1,4 @@
-//! Questions and answers, and their form as lines of JSON.
+//! Defines questions and answers, and encodes them as lines of JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{Bounded, Texts};
 
-/// Version of the protocol, in each question and each answer.
+/// Version of the protocol. Each question and each answer contains it.
 const VERSION: u32 = 1;
 
 /// Maximum length of a question's line, bytes.
@@ -39,7 +39,7 @@ pub enum Question {
     Status,
     /// Outstanding allocations by line, most bytes first.
     Leaks,
-    /// Outstanding allocations with the names that hold them, most bytes first.
+    /// Outstanding allocations, largest first, with the names in the program that refer to them.
     Held,
     /// Scopes that have not ended, most bytes first.
     Scopes,
@@ -155,7 +155,7 @@ pub struct HeapStatus {
     pub live_peak: u64,
     /// Free bytes that the heap keeps.
     pub cached: u64,
-    /// Bytes taken from the driver: live, cached and rounding.
+    /// Bytes taken from the driver. They include live bytes, cached bytes and rounding.
     pub reserved: u64,
     /// Number of allocations so far.
     pub allocations: u64,
@@ -215,7 +215,7 @@ pub struct Held {
     pub bytes: u64,
     /// Seconds since the allocation.
     pub age_seconds: f64,
-    /// Names that hold the memory: `global cache of train`.
+    /// Names in the program that refer to the memory, for example `global cache of train`.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub holders: Vec<String>,
 }
@@ -223,13 +223,13 @@ pub struct Held {
 /// A scope that has not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenScope {
-    /// Name in Python. In Rust, file and line of the scope's beginning: `src/train.rs:41`.
+    /// Name of the scope in Python. In Rust, the line where it begins, such as `src/train.rs:41`.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub name: String,
     /// Name of the device in the program.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub device: String,
-    /// Live bytes that the end of the scope frees or reports.
+    /// Live bytes that are freed or reported when the scope ends.
     pub live: u64,
     /// Limit of the live bytes.
     pub limit: Option<u64>,
@@ -250,7 +250,7 @@ pub struct LibraryMemory {
     /// Name of the library: `PyTorch`.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub name: String,
-    /// Name of the device in the program; empty with `failure`.
+    /// Name of the device in the program; empty if `failure` is set.
     #[serde(with = "Texts::<MOST_TEXT>")]
     pub device: String,
     /// Live bytes.
@@ -313,7 +313,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// The program did not answer in time: a lock is held, or its work takes longer.
+    /// The program did not answer in time, because a lock is held or its work takes too long.
     Busy,
     /// The program does not allow the question.
     NotAllowed,

@@ -11,7 +11,7 @@ use crate::protocol::Access;
 use crate::server::{self, Stop};
 
 /// Publishes a member's memory on the process's socket. With [`Access::Control`], clients may also
-/// change it. The first member binds the socket and starts the thread that answers.
+/// change the member. The first member binds the socket and starts the thread that answers.
 ///
 /// A forked child does not answer for its parent. It gets its own socket when a member joins in it.
 ///
@@ -70,7 +70,7 @@ impl Drop for Membership {
     }
 }
 
-/// The socket of a process and its members.
+/// State of a process that publishes, with its socket and its members.
 struct Publisher {
     /// Pid of the process that bound the socket. A forked child's copy has its parent's pid.
     pid: u32,

@@ -24,14 +24,14 @@ use crate::protocol::{
 };
 use crate::wire::{read_line, write_line};
 
-/// Time for a client to send its question, and to read the answer.
+/// Maximum time that a client may take to send its question, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Interval at which waiting clients are refused while the worker prepares an answer. Such a client
-/// has the same time to send its question, so a silent client delays the answer by as much.
+/// Interval at which waiting clients are refused while the worker prepares an answer. A client that
+/// does not send its question delays the answer by one interval.
 const BUSY_STEP: Duration = Duration::from_millis(50);
 
-/// Pause after a failed accept. It fails while the process has too many open files.
+/// Pause after `accept` fails, for example while the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stack size of a thread, bytes. A thread resolves the names of stack frames.
@@ -84,12 +84,12 @@ fn serve(listener: &UnixListener, members: &Arc<Members>) {
             Asked::Refused(refusal) => Answer::Refused(refusal),
             Asked::Nothing => continue,
         };
-        // A client that does not read its answer does not get it.
+        // Ignores the error of a client that does not read its answer in time.
         let _ = write_line(&client, &answer.to_line(), Instant::now() + CLIENT_LIMIT);
     }
 }
 
-/// If a client waits, refuses its question: the program is busy with another one.
+/// Refuses the question of a waiting client, because the program is busy with another question.
 fn refuse_waiting(listener: &UnixListener) {
     if listener.set_nonblocking(true).is_err() {
         return;
@@ -319,7 +319,7 @@ impl Members {
             }
             _ => match split(members.map(|member| member.flush().map(Some))) {
                 (flushed, Some(reason)) if sum(&flushed) == 0 => failed(reason),
-                // If a flush returned bytes, they count even if another member failed.
+                // Reports the bytes that were flushed, even if another member failed.
                 (flushed, _) => Answer::GivenBack(sum(&flushed)),
             },
         }
@@ -342,7 +342,7 @@ fn sum(bytes: &[u64]) -> u64 {
     bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Records a member into the first folder that can be used.
+/// Starts to record a member's allocations, in the first usable folder.
 fn start_recording(member: &dyn Member) -> Result<Option<Recorded>, String> {
     let mut failure = "no folder can be used for a recording".to_owned();
     for file in folder::recordings() {

@@ -1,6 +1,6 @@
-//! Texts of an answer, cut to a maximum length and without control characters.
+//! Cuts the texts of an answer to a maximum length, and removes control characters.
 //!
-//! Both sides cut texts: the program, so that its answer is short, and the reader, because a
+//! A program cuts its texts, so that its answer is short. The reader cuts them again, because a
 //! program can send any text.
 
 use gpuheap_text::printable;

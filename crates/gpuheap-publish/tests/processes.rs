@@ -1,4 +1,4 @@
-//! Questions between processes. The other process runs the test `program` of this file.
+//! Tests questions between two processes. The other process runs the test `program` of this file.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
