@@ -1,4 +1,4 @@
-//! Calls: allocation stacks, reduced to the frames of the program's own code.
+//! Reduces allocation stacks to calls. A call has only the frames of the program's own code.
 
 use gpuheap_trace::{Frame, Op, Trace};
 use rustc_hash::FxHashMap;

@@ -1,4 +1,4 @@
-//! Comparison of two recordings: sites that hold more or less memory.
+//! Compares two recordings. Finds the sites that hold more or less memory.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Growth: sites that hold more and more memory in the course of a recording.
+//! Finds growth: sites that hold more and more memory in the course of a recording.
 
 use gpuheap_trace::{Op, Trace};
 use rustc_hash::FxHashMap;
@@ -7,13 +7,13 @@ use crate::calls::Calls;
 use crate::holders::thread_name;
 use crate::ledger::{Block, Ledger};
 
-/// Number of parts of a recording, with equally many events each. With 8 parts, a training run of
-/// five epochs still rises in most of them. With more, a part of a short recording could be shorter
-/// than a step, and memory that each step frees would count as growth.
+/// Number of parts into which a recording is divided, each with equally many events. With 8 parts,
+/// a training run of five epochs still rises in most parts. With more parts, a part of a short
+/// recording could be shorter than a step, and memory that each step frees would count as growth.
 pub const PARTS: usize = 8;
 /// Number of parts at the start that do not count, because programs load their model there.
 pub const WARM_UP: usize = 2;
-/// Minimum number of rises of a site that grows steadily, out of `PARTS - WARM_UP`.
+/// Minimum number of parts, out of `PARTS - WARM_UP`, in which a steadily growing site rises.
 const STEADY: usize = 4;
 
 /// A site whose memory grew. The floor of a part is the least memory that the site held during the
@@ -23,11 +23,10 @@ const STEADY: usize = 4;
 pub struct Growth {
     /// Name of the site.
     pub site: String,
-    /// The thread that the floors describe, by its own blocks and events; `None` for all threads
-    /// together.
+    /// Thread whose blocks and events determine the floors; `None` if all threads do.
     pub thread: Option<String>,
-    /// Stack that gained the most at this site: only frames in the program's own code, innermost
-    /// first. Empty without stacks.
+    /// Frames of the stack that gained the most bytes at this site, innermost first. Leaves out
+    /// frames of libraries. Empty if the recording has no stacks.
     pub frames: Vec<String>,
     /// Floor of the site in each part of the recording, bytes.
     pub floors: [u64; PARTS],
@@ -42,8 +41,8 @@ impl Growth {
         self.floors[WARM_UP - 1]
     }
 
-    /// Returns the floor at the end, bytes. A program may free everything at its end, so the larger
-    /// floor of the last two parts counts.
+    /// Returns the floor at the end, bytes. Uses the larger floor of the last two parts, because a
+    /// program may free everything at its end.
     pub fn last(&self) -> u64 {
         last(&self.floors)
     }
@@ -152,7 +151,7 @@ pub(crate) fn growing(
     found
 }
 
-/// Floors of the blocks with one key, of one thread or of all threads.
+/// Floors of all blocks that have one key. The blocks are from one thread or from all threads.
 struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.

@@ -1,4 +1,4 @@
-//! Holders: sites and threads, with their blocks that are live at one moment.
+//! Finds holders: the sites and threads whose blocks are live at one moment.
 
 use std::cmp::Reverse;
 
@@ -12,8 +12,8 @@ use crate::ledger::{Block, Ledger};
 /// Maximum number of stacks in a report.
 const STACKS: usize = 20;
 
-/// Returns the holders of blocks that are live at the end: sites of the program's own allocations,
-/// and NVIDIA's libraries with the sites that called them. Most bytes first.
+/// Returns the holders of blocks that are live at the end, most bytes first. The first list has
+/// sites of the program's own allocations. The second has NVIDIA's libraries by calling site.
 pub(crate) fn left(trace: &Trace, ledger: &Ledger, end: u32) -> (Vec<Holder>, Vec<Holder>) {
     let library = |block: &Block| trace.library(trace.events()[block.from as usize].stack);
     let (of_libraries, own): (Vec<&Block>, Vec<&Block>) =
@@ -65,8 +65,8 @@ fn kind(trace: &Trace, block: &Block) -> MemoryKind {
     }
 }
 
-/// Returns the name of a thread, given its index in [`Trace::threads`]: its id, its name if it has
-/// one, its start if another thread had the same id, and whether it ended by this time.
+/// Returns a name with the id and own name of the thread at this index of [`Trace::threads`]. Adds
+/// the thread's start if its id was reused, and `ended` if it ended by `time_ns`.
 pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
     if let Some(info) = trace.thread_info(thread) {
         let name = match (info.is_main, &*info.name) {

@@ -1,4 +1,4 @@
-//! Ledger of a trace: each block with its site, and the events at which it was live.
+//! Lists each block of a trace, with its site and the events that allocated and freed it.
 
 use gpuheap_text::Amount;
 use gpuheap_trace::{Op, Trace};
@@ -94,8 +94,8 @@ impl Ledger {
     }
 }
 
-/// Returns the kind of sites: lines if enough of the allocated bytes have stacks. PyTorch runs the
-/// backward pass in a native thread, so half of a training run's bytes have no Python stack.
+/// Returns `Line` if enough of the allocated bytes have stacks. PyTorch runs the backward pass in a
+/// native thread, so half of a training run's bytes have no Python stack.
 fn site_kind(trace: &Trace) -> SiteKind {
     let (mut all, mut with_stack) = (0_u128, 0_u128);
     for event in trace.events() {

@@ -1,4 +1,4 @@
-//! Trace events for Perfetto and Chrome: counter tracks of live bytes, and instants.
+//! Renders traces as trace events for Perfetto and Chrome.
 
 use std::fmt::Write as _;
 

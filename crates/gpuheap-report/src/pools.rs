@@ -1,4 +1,4 @@
-//! Frameworks' pools at one moment: the driver's memory that they hold, and the blocks in it.
+//! Finds the memory that frameworks' pools hold at one moment, and the blocks in this memory.
 
 use gpuheap_trace::{Holder, Taken, Trace};
 use rustc_hash::FxHashMap;
@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pools {
-    /// Segments: memory that the driver gave to a pool. Largest first.
+    /// Segments of driver memory that the pools hold, largest first.
     pub segments: Vec<Segment>,
     /// Frameworks with their live blocks, most bytes first.
     pub frameworks: Vec<Holder>,

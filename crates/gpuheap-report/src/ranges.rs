@@ -1,4 +1,4 @@
-//! Memory by range. A range is a section of the program that it named with NVTX.
+//! Sums up memory by range. A range is a section of the program that has a name from NVTX.
 
 use gpuheap_trace::{Op, Trace};
 use rustc_hash::FxHashMap;
@@ -20,11 +20,11 @@ pub struct RangeMemory {
     pub allocations: u64,
     /// Bytes of these allocations.
     pub allocated_bytes: u64,
-    /// Bytes of these allocations that are live at the end.
+    /// Bytes that were allocated in these ranges and are live at the end.
     pub left_bytes: u64,
 }
 
-/// Returns an entry for each name of ranges, highest peak first.
+/// Returns an entry for each name that ranges have, highest peak first.
 pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     let live = Maxima::new(trace);
     let mut names: FxHashMap<&str, usize> = FxHashMap::default();
@@ -90,7 +90,7 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
     found
 }
 
-/// Tree of the live bytes after each event. It yields the maximum of any section.
+/// Tree over the live bytes after each event. Finds the maximum between any two events.
 struct Maxima {
     /// The leaves begin at index `half`. Each inner node is the larger of its two children.
     nodes: Vec<u64>,

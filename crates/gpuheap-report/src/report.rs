@@ -1,4 +1,4 @@
-//! Report of a trace: its peak, memory that is left, growth and temporary allocations.
+//! Reports a trace's peak, memory that is live at its end, growth and temporary allocations.
 
 use gpuheap_trace::{Format, Holder, Recording, Summary, Trace, hint};
 
@@ -37,13 +37,13 @@ pub struct Report {
     pub last_event: u64,
     /// Nanoseconds from the first event to the report's moment.
     pub time_ns: u64,
-    /// Sites of the blocks that are live at that moment, most bytes first.
+    /// Sites of the blocks that are live at the report's moment, most bytes first.
     pub held: Vec<Holder>,
-    /// Threads of these blocks, most bytes first. Empty if the recording has no threads.
+    /// Threads of the blocks in `held`, most bytes first. Empty if the recording has no threads.
     pub held_by_thread: Vec<Holder>,
-    /// Kinds of this memory, most bytes first. Empty if the recording has no kinds.
+    /// Kinds of the memory in `held`, most bytes first. Empty if the recording has no kinds.
     pub held_by_kind: Vec<Holder>,
-    /// Frameworks' pools at that moment; `None` if the recording has no blocks of pools.
+    /// Frameworks' pools at the report's moment; `None` if the recording has no blocks of pools.
     pub pools: Option<Pools>,
     /// Frameworks whose pools took memory, but whose blocks were not recorded.
     pub unrecorded_pools: Vec<&'static str>,
@@ -55,17 +55,17 @@ pub struct Report {
     /// Threads of all blocks that are live at the end, most bytes first. Empty if the recording has
     /// no threads.
     pub left_by_thread: Vec<Holder>,
-    /// Stacks of the blocks in [`left`](Self::left) with their threads, most bytes first. At most
-    /// 20.
+    /// Stacks and threads that allocated the blocks in [`left`](Self::left), most bytes first. Has
+    /// at most 20 entries.
     pub left_by_stack: Vec<KeptStack>,
     /// Threads that ended before their process and left memory live at the end, most bytes first.
     /// `None` if the format does not record the ends of threads.
     pub left_by_ended_threads: Option<Vec<Holder>>,
-    /// The program and the driver's figure; `None` if the format does not record them.
+    /// The recorded program, and the driver's count of used bytes; `None` if not recorded.
     pub recording: Option<Recording>,
     /// Memory of the ranges that the program named, highest peak first.
     pub ranges: Vec<RangeMemory>,
-    /// Copies of the process, most bytes first. Empty if they were not recorded.
+    /// Copies of the process, most bytes first. Empty if copies were not recorded.
     pub copies: Vec<CopySite>,
     /// Sites that grew, steady sites first.
     pub growing: Vec<Growth>,
@@ -143,7 +143,7 @@ impl Report {
         })
     }
 
-    /// Returns the device's limit in bytes, set by `gpuheap run --limit`; `None` without a limit.
+    /// Returns the limit in bytes that `gpuheap run --limit` set for the device, if any.
     pub fn limit(&self) -> Option<u64> {
         self.recording.as_ref()?.device(self.device?)?.limit
     }

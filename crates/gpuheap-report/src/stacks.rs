@@ -1,4 +1,4 @@
-//! Live memory by stack, for the forms that draw flame graphs: folded stacks and speedscope.
+//! Renders live memory by stack for flame graphs, as folded stacks or as speedscope's JSON.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::moment::{At, events_until};
 struct Weights<'t> {
     trace: &'t Trace,
     ledger: &'t Ledger,
-    /// Stack and site, with bytes. Sorted by stack.
+    /// Bytes of each pair of stack and site, sorted by stack.
     bytes: Vec<((u32, u32), u64)>,
 }
 
@@ -51,8 +51,8 @@ impl<'t> Weights<'t> {
     }
 }
 
-/// Renders the live memory of one moment as folded stacks: `outer;inner bytes`, a line for each
-/// stack. Traces of several devices follow each other, with the device as the outermost frame.
+/// Renders the live memory of one moment as folded stacks. Each stack is a line `outer;inner
+/// bytes`. Traces of several devices follow each other, with the device as the outermost frame.
 ///
 /// # Errors
 /// Returns an error if a trace has no event with the moment's number.

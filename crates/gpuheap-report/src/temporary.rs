@@ -1,4 +1,4 @@
-//! Temporary allocations: freed before their thread made two more allocations.
+//! Finds temporary allocations. Such a block is freed before its thread makes two more allocations.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

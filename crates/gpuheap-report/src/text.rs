@@ -77,7 +77,7 @@ fn add_summary(text: &mut String, report: &Report) {
     paragraph(text, &peak);
 }
 
-/// Adds the program, the end of the recording, and the driver's figure.
+/// Adds the program, the end of the recording, and the bytes in use that the driver reported.
 fn add_recording(text: &mut String, report: &Report) {
     let Some(recording) = &report.recording else { return };
     let end = match &recording.end {
@@ -479,8 +479,8 @@ fn site_heading(report: &Report) -> &'static str {
     }
 }
 
-/// Returns how many of `all` rows to show. If one row would be left over, shows it too, because its
-/// sum takes a row as well.
+/// Returns how many of `all` rows to show. Shows all rows if only one would be left out, because
+/// the row with the sum would take the same space.
 fn rows(all: usize) -> usize {
     if all <= ROWS + 1 { all } else { ROWS }
 }

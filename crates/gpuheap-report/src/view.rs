@@ -1,5 +1,5 @@
-//! View of a trace for charts: a bounded number of moments, and the blocks that are live at any of
-//! them.
+//! Reduces a trace to a view for charts. A view has a bounded number of moments, and the blocks
+//! that are live at any of them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ const FAILURES: usize = 100;
 /// out.
 const FEWEST: usize = 64;
 
-/// Moment of a view: the state after a number of events.
+/// State of a trace after a number of events. A view consists of such moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     /// Number of applied events.
     pub(crate) events: u32,
-    /// Number of the last of these events in the file.
+    /// Number in the file of the last applied event.
     pub(crate) number: u32,
     pub(crate) time_ns: u64,
     /// Live bytes at the moment.
@@ -46,8 +46,8 @@ pub(crate) struct View {
     pub(crate) left_out: (u64, u64),
 }
 
-/// Range that the recorded allocator held: address, bytes, first moment, and the first moment after
-/// it was given back.
+/// Range of addresses that the recorded allocator held from moment `from` on. The allocator no
+/// longer held the range at moment `until`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldRange {
     pub(crate) address: u64,
@@ -237,7 +237,7 @@ mod tests {
     use gpuheap_trace::{At, Format, TraceBuilder};
     use proptest::prelude::*;
 
-    /// Returns a trace that allocates each size. Size 0 frees the oldest live block.
+    /// Returns a trace in which step 0 frees the oldest live block, and other steps allocate.
     fn trace(steps: &[u64]) -> Trace {
         let mut builder = TraceBuilder::new("made up", Format::RmmCsv);
         let mut live = std::collections::VecDeque::new();

@@ -1,4 +1,4 @@
-//! Captures near their maximum size: pairs are folded, and reports have the same figures.
+//! Tests that folding pairs in captures near their maximum size does not change reports.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -25,7 +25,7 @@ enum Step {
     Sample,
 }
 
-/// Writer of a capture with a stack for each thread.
+/// Writes a capture in which each thread has one stack.
 struct Program {
     capture: ProcessCapture,
     time: u64,

@@ -1,4 +1,4 @@
-//! Holders at any moment, compared with a naive model of the heap.
+//! Compares the holders at any moment with a naive model of the heap.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -54,7 +54,7 @@ fn run(steps: &[Step]) -> (Trace, Vec<Heap>) {
     (builder.finish(), heaps)
 }
 
-/// Returns the bytes and the number of blocks of each group of the heap.
+/// Groups the heap's blocks by name. Returns the bytes and the number of blocks of each group.
 fn held(heap: &Heap, name: impl Fn(u64, u64) -> String) -> BTreeMap<String, (u64, u64)> {
     let mut groups = BTreeMap::new();
     for &(thread, bytes) in heap.values() {

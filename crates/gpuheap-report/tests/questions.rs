@@ -1,4 +1,4 @@
-//! Questions that the text answers, for programs whose answer is known.
+//! Tests the text's answers about programs for which the right answer is known.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -109,7 +109,7 @@ fn free(time: u64, thread: u32, allocated: u64) -> Record<'static> {
     Record::Free { time, thread, space, stream, address }
 }
 
-/// Returns the records of a library, of a frame for each of `functions`, and of two threads.
+/// Returns records that define a library, a frame in each of `functions`, and two threads.
 fn library(path: &str, functions: &[&'static str]) -> Vec<Record<'static>> {
     let path: &str = String::leak(path.to_owned());
     let mut records = vec![
@@ -128,7 +128,7 @@ fn library(path: &str, functions: &[&'static str]) -> Vec<Record<'static>> {
     records
 }
 
-/// Returns the capture of a program with a worker that leaves blocks, and with pinned memory.
+/// Returns the capture of a program that has pinned memory and a worker that leaves blocks.
 fn captured_worker(kind: MemoryKind) -> Vec<Trace> {
     let mut records = vec![
         Record::Process {

@@ -1,5 +1,5 @@
-//! One page of HTML: timeline, flame graphs, map of addresses, lanes of threads and tables. The
-//! page contains its styles, scripts and data. It reads nothing from a network.
+//! Writes one page of HTML with a timeline, flame graphs, a map of addresses, lanes of threads, and
+//! tables. The page contains its styles, scripts and data. It loads nothing from a network.
 
 use std::io::{self, Write};
 
@@ -118,7 +118,7 @@ struct Moments {
     high: Vec<u64>,
 }
 
-/// Columns of blocks. A block is live at the moments `from..until`.
+/// Table of blocks, stored by column. A block is live at the moments `from..until`.
 #[derive(Default, Serialize)]
 struct Blocks {
     from: Vec<u32>,
