@@ -9,7 +9,7 @@ use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lo
 use crate::loader::{self, library_of, loaders_search};
 use crate::{Answer, Real};
 
-/// Endings of the symbols that one base name may have.
+/// Endings that CUDA adds to a base name to form the names of its symbols.
 const VARIANTS: [&str; 8] = ["", "_v2", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds", "_v3", "_v4"];
 
 /// The functions of a preloaded library that replace CUDA's.
@@ -19,8 +19,8 @@ pub struct Catcher {
 }
 
 impl Catcher {
-    /// Makes a catcher. `find` maps a symbol to this library's function and to the cell of CUDA's
-    /// function.
+    /// Makes a catcher. `find` maps a symbol to this library's function and to the [`Real`] that
+    /// calls CUDA's function.
     pub const fn new(find: fn(&str) -> Option<(*mut c_void, &'static Real)>) -> Catcher {
         Catcher { find }
     }
@@ -57,7 +57,7 @@ impl Catcher {
     ) -> Answer {
         let answer = Answer { ours: ptr::null_mut(), loaders: loaders_search() };
         let Some(dlsym) = answer.loaders else { return answer };
-        // A library that passes `RTLD_NEXT` wraps CUDA itself. It needs the next real function.
+        // A library that passes `RTLD_NEXT` wraps CUDA too, and needs the next library's function.
         if symbol.is_null() || handle == libc::RTLD_NEXT {
             return answer;
         }
@@ -69,8 +69,8 @@ impl Catcher {
         }
         // SAFETY: the caller keeps the contract of `dlsym`.
         let found = unsafe { dlsym(handle, symbol) };
-        // On WSL2, a stub driver looks up the functions of the real driver. If it found this
-        // library's functions, the stub would call itself without end.
+        // On WSL2, a stub driver looks up the functions of the real driver. If these lookups
+        // returned this library's functions, the stub would call itself without end.
         if found.is_null() || loader::is_in_driver(caller) {
             return answer;
         }
@@ -86,9 +86,9 @@ impl Catcher {
         Answer { ours, ..answer }
     }
 
-    /// Replaces the result of `cuGetProcAddress` with this library's function, if there is one.
-    /// Identifies the variant by its address. If the driver exports no symbol at this address,
-    /// goes by the name, the version and the flags.
+    /// Replaces the result of `cuGetProcAddress` with this library's function, if it has one. The
+    /// address shows which variant the driver chose. If the driver exports no symbol at this
+    /// address, the name, the version and the flags decide.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl Catcher {
             Lookup::Found(symbol) => symbol.to_owned(),
             // The driver crate's table lacks a few functions. Most of these have only one variant.
             _ if per_thread && self.own_address(&twin).is_some() => twin,
-            // Functions for arrays and for handles of other processes have had a second variant
-            // since CUDA 11 or earlier.
+            // Since CUDA 11 or earlier, functions for arrays and for handles of other processes
+            // have a second variant.
             Lookup::NotFound if version >= 11_000 && self.own_address(&second).is_some() => second,
             _ => base.to_owned(),
         }

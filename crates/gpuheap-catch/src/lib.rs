@@ -1,4 +1,4 @@
-//! Catching of a program's calls to CUDA by a preloaded library.
+//! Lets a preloaded library catch a program's calls to CUDA.
 //!
 //! The loader binds the program's calls to the symbols of the preloaded library. For programs that
 //! look functions up at run time, [`export_dlsym!`] exports `dlsym`, and [`Catcher::replace`]

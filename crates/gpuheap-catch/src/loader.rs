@@ -1,4 +1,4 @@
-//! Lookups of symbols in loaded libraries through the loader.
+//! Finds the addresses of symbols in loaded libraries.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ pub type Load = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 /// Type of `dlsym`.
 pub type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Returns the next function `symbol` after this library, in the loader's order.
+/// Returns the first function `symbol` that the loader finds after this library.
 pub fn next(symbol: &CStr) -> Option<*mut c_void> {
     search(libc::RTLD_NEXT, symbol)
 }
@@ -58,7 +58,7 @@ pub fn load(library: &CStr) -> Result<(), String> {
     }
 }
 
-/// Returns `dladdr`'s result for an address; zeros if no file contains the address.
+/// Returns `dladdr`'s result for an address. If no file contains the address, all fields are zero.
 fn facts_of(address: *const c_void) -> libc::Dl_info {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the pointer is valid for a write, and zeros are valid if nothing is written.
@@ -81,12 +81,12 @@ pub fn file_of(address: *const c_void) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(name_of(address).unwrap_or_default().to_bytes()))
 }
 
-/// Returns the base address of the library that contains `address`; 0 if no library does.
+/// Returns the base address of the library that contains `address`, or 0 outside all libraries.
 pub fn library_of(address: *const c_void) -> usize {
     facts_of(address).dli_fbase as usize
 }
 
-/// Returns `true` if an address is within a library of NVIDIA's driver, by the library's file name.
+/// Returns `true` if a library with a file name of NVIDIA's driver contains the address.
 pub(crate) fn is_in_driver(address: *const c_void) -> bool {
     let file = file_of(address);
     let name = file.file_name().unwrap_or_default().as_bytes();
@@ -127,7 +127,7 @@ pub fn loaders_load() -> Option<Load> {
         found = next(c"dlopen").unwrap_or(ptr::null_mut());
         FOUND.store(found, Ordering::Relaxed);
     }
-    // SAFETY: the address is null or `dlopen`'s, and a null is `None`.
+    // SAFETY: the address is null or the loader's `dlopen`. A null becomes `None`.
     unsafe { std::mem::transmute::<*mut c_void, Option<Load>>(found) }
 }
 
@@ -143,6 +143,6 @@ pub fn loaders_search() -> Option<Search> {
         }
     }
     FOUND.store(found, Ordering::Relaxed);
-    // SAFETY: the address is null or `dlsym`'s, and a null is `None`.
+    // SAFETY: the address is null or the loader's `dlsym`. A null becomes `None`.
     unsafe { std::mem::transmute::<*mut c_void, Option<Search>>(found) }
 }

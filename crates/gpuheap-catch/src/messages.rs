@@ -3,8 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Writes a message to stderr in one piece. Takes no lock, because a fork during another thread's
-/// write would leave the lock taken in the child.
+/// Writes a message to stderr with one call if possible. Takes no lock, because a fork during
+/// another thread's write would leave the lock taken in the child.
 pub fn write(text: &str) {
     let text = format!("gpuheap: {text}\n");
     without_signals(|| {

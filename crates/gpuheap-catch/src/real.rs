@@ -19,7 +19,7 @@ pub struct Real {
 }
 
 impl Real {
-    /// Makes the cell of `symbol`, a string that ends with a NUL byte. `libraries` has the file
+    /// Makes an unresolved function. `symbol` ends with a NUL byte. `libraries` lists the file
     /// names of the libraries to search.
     pub const fn new(symbol: &'static str, libraries: &'static [&'static CStr]) -> Real {
         let symbol = match CStr::from_bytes_with_nul(symbol.as_bytes()) {
@@ -47,8 +47,8 @@ impl Real {
         found.inspect(|found| self.address.store(*found, Ordering::Relaxed))
     }
 
-    /// Records an address that the program looked up, unless one is known. Keeps the library loaded
-    /// even if the program closes it.
+    /// If no address is known yet, records an address that the program looked up. Keeps the library
+    /// loaded even if the program closes it.
     pub(crate) fn note(&self, address: *mut c_void) {
         let null = ptr::null_mut();
         let noted =

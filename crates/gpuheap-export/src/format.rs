@@ -1,4 +1,4 @@
-//! Formats of a scrape, and the choice between them.
+//! Chooses the text format in which a client receives the metrics.
 
 /// Format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,8 +10,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that the header `Accept` prefers; Prometheus' format if the header names
-    /// neither.
+    /// Returns the format that the header `Accept` prefers. If the header names no known format,
+    /// returns Prometheus' format.
     pub fn accepted(header: &str) -> Format {
         let weight = |types: &[&str]| {
             let ranges = header.split(',').filter_map(|range| {

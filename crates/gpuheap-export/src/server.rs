@@ -24,8 +24,8 @@ use signal_hook::iterator::Signals;
 use crate::Exposition;
 use crate::format::Format;
 
-/// Maximum number of connections, each with a thread. tokio's runtime would need fewer threads. But
-/// building it took 8 s of processor time, as much as this crate's other dependencies together
+/// Maximum number of connections. Each connection has a thread. tokio's runtime would need fewer.
+/// But building it took 8 s of processor time, as much as this crate's other dependencies together
 /// (2026-11-28, two busy cores).
 const MOST_CLIENTS: usize = 32;
 
@@ -116,7 +116,7 @@ fn accept(listener: &TcpListener, current: &Current) {
     let clients: Arc<Mutex<Clients>> = Arc::default();
     loop {
         let Ok((stream, peer)) = listener.accept() else {
-            // File descriptors or memory are short, or the client has closed its connection.
+            // File descriptors or memory ran out, or the client closed its connection.
             thread::sleep(Duration::from_millis(50));
             continue;
         };
@@ -125,8 +125,8 @@ fn accept(listener: &TcpListener, current: &Current) {
         if list.len() >= MOST_CLIENTS {
             let at = replaced(&list);
             let (_, oldest) = list.remove(at);
-            // Ends the wait of this connection's thread. An error means that the client has closed
-            // the connection.
+            // Wakes the thread that serves this connection. An error means that the client has
+            // closed the connection.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         list.push((peer.ip(), stream.clone()));
@@ -137,7 +137,7 @@ fn accept(listener: &TcpListener, current: &Current) {
             lock(&served).retain(|(_, client)| !Arc::ptr_eq(client, &stream));
         };
         if spawn(work).is_err() {
-            // The last connection is the new client's. No thread serves it, so it is closed.
+            // No thread serves the new client, so its connection, the last in the list, is closed.
             lock(&clients).pop();
         }
     }
@@ -148,8 +148,8 @@ fn lock(clients: &Mutex<Clients>) -> MutexGuard<'_, Clients> {
 }
 
 /// Returns the index of the connection that a new client replaces: the oldest connection of the
-/// peer that has the most. A scrape takes milliseconds, so it ends before its connection is the
-/// oldest.
+/// peer with the most connections. A scrape takes milliseconds, so it ends before its connection is
+/// the oldest.
 fn replaced(clients: &Clients) -> usize {
     let count = |of: IpAddr| clients.iter().filter(|(peer, _)| *peer == of).count();
     (0..clients.len()).rev().max_by_key(|&at| count(clients[at].0)).unwrap_or(0)
@@ -173,11 +173,11 @@ fn answer(stream: Arc<TcpStream>, current: &Current) {
         .serve_connection(connection, service);
     let mut connection = pin!(connection);
     let mut context = Context::from_waker(Waker::noop());
-    // Reads and writes block, so hyper is pending only to yield to other tasks.
+    // Because reads and writes block, hyper returns `Pending` only to yield to other tasks.
     while connection.as_mut().poll(&mut context).is_pending() && Instant::now() < end.get() {}
 }
 
-/// A client's connection. Its reads and writes block, until `end` at most.
+/// A client's connection. Its reads and writes block until `end` at the latest.
 struct Connection {
     stream: Arc<TcpStream>,
     end: Rc<Cell<Instant>>,

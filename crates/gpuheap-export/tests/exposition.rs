@@ -170,7 +170,7 @@ fn small_processes_are_joined() {
     let samples: Vec<&str> =
         text.lines().filter(|line| line.starts_with("gpuheap_process_memory_bytes{")).collect();
     assert_eq!(samples.len(), 33, "{text}");
-    // `other` sums the eight smallest processes: 1 to 8 MiB.
+    // The eight smallest processes have 1 to 8 MiB. `other` is their sum.
     let other = samples.iter().find(|line| line.contains("pid=\"other\"")).unwrap();
     assert!(other.ends_with(&format!(" {}", 36 << 20)), "{other}");
 }
@@ -186,7 +186,7 @@ fn device_without_answer_is_down() {
     assert!(!names(&text).contains("gpuheap_device_memory_bytes"), "{text}");
 }
 
-/// Returns the names of metrics that a text contains.
+/// Returns all names of metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("gpuheap_"));

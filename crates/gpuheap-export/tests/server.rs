@@ -1,4 +1,4 @@
-//! The server, with clients that write raw bytes.
+//! Tests the server with clients that write raw bytes.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

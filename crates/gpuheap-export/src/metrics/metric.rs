@@ -14,7 +14,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Returns the metric's type and unit, and the suffix of its samples' name.
+    /// Returns the metric's type, its unit, and the suffix that its samples add to their name.
     pub(super) fn definition(self) -> (MetricType, Option<Unit>, &'static str) {
         match self {
             Shape::Number => (MetricType::Gauge, None, ""),

@@ -10,7 +10,7 @@ use gpuheap_text::{cut, cut_name};
 use super::metric::Metric;
 use super::samples::{Labels, Samples, and};
 
-/// Maximum number of lines of a program: an answer has no more lines.
+/// Maximum number of published source lines for one program. A program publishes no more.
 pub const MOST_LINES: usize = MOST_ENTRIES;
 
 /// Maximum number of programs. 64 programs with a heap and 10 lines each make about 1,800 series.
@@ -19,7 +19,7 @@ const MOST_PROGRAMS: usize = 64;
 /// Maximum number of heaps of a program. A program usually has a heap for each device.
 const MOST_HEAPS: usize = 16;
 
-/// Maximum number of characters of a line's or a function's name.
+/// Maximum length, in characters, of a label that names a source line or a function.
 const MOST_TEXT: usize = 80;
 
 pub(super) fn add(samples: &mut Samples, machine: &Machine, top_lines: usize) {
@@ -86,7 +86,7 @@ fn add_heaps(samples: &mut Samples, heaps: &[HeapStatus], program: &Labels) {
         let labels = and(program, labels);
         samples.add(Metric::HeapLive, labels.clone(), heap.live);
         samples.add(Metric::HeapLivePeak, labels.clone(), heap.live_peak);
-        // A recorder knows neither the cache nor the counts.
+        // A recorder publishes only the live bytes.
         if heap.pool == RECORDED {
             continue;
         }
