@@ -1,6 +1,6 @@
 //! How do I flush GPU memory, and does a free, a wait or a reset give it back?
 //!
-//! Prints the driver's figure after a free, a wait, a flush and a reset.
+//! Prints how much memory the driver reports in use after a free, a wait, a flush and a reset.
 //!
 //!     cargo run --bin free_synchronize_reset
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin free_synchronize_reset
@@ -48,19 +48,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     heap.flush()?;
     show("flushed: now it is the driver's", &heap)?;
 
-    // Arrays that are never freed: one of device memory and one of pinned host memory.
+    // These arrays are never freed. One is device memory, and one is pinned host memory.
     std::mem::forget(target.zeroed::<u8, _>(BYTES)?);
     std::mem::forget(target.kind(MemoryKind::Pinned).zeroed::<u8, _>(1 << 20)?);
     heap.flush()?;
     show("an array that was forgotten: a flush leaves it", &heap)?;
 
-    // SAFETY: no other library and no other thread of this program uses the device. No raw address
-    // or handle from before is used again.
+    // SAFETY: no other library and no other thread of this program uses the device. Raw addresses
+    // and handles that were obtained before are not used again.
     let device = unsafe { device.reset() }?;
     let fresh = Heap::new(&device)?;
     show("reset: the context ended, with all that was in it", &fresh)?;
 
-    // An object that is older than the reset returns an error, and frees no memory a second time.
+    // After the reset, an older object returns an error, and does not free its memory again.
     println!("\nan old target, after the reset:");
     match target.zeroed::<u8, _>(1) {
         Ok(_) => println!("  works"),

@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
 }
 
 fn few_groups(device: &Device) -> Result<(), Error> {
-    // A table on the host: three columns of numbers, and a key for each row.
+    // The table is on the host. It has three columns of numbers, and a key for each row.
     let values = Array2::from_shape_fn((ROWS, COLUMNS), |(row, column)| {
         (row % 7 * (row % GROUPS) + column) as f64
     });
@@ -72,7 +72,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
         println!();
     }
 
-    // Computes the sums on the host too. They are whole numbers, so the order of additions is free.
+    // Computes the sums on the host too. Whole numbers have the same sum in any order.
     let mut host = Array2::<f64>::zeros((GROUPS, COLUMNS));
     for (row, &key) in values.axis_iter(Axis(0)).zip(&keys) {
         let mut sum = host.row_mut(usize::from(key));

@@ -1,6 +1,6 @@
 //! Why is memory still there after my thread ended?
 //!
-//! Threads that leak memory, the report that finds them, and three ways without leaks.
+//! Shows threads that leak memory, the report that finds them, and three ways to avoid leaks.
 //!
 //! The driver knows no owner of memory but the context, so the end of a thread frees nothing.
 //! Arrays on the thread's stack are dropped. Arrays that were forgotten or are in a cycle stay.
@@ -71,14 +71,14 @@ fn cycle(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees by ownership: the end of the function drops its arrays, after an error too.
+/// Frees by ownership. The end of the function drops its arrays, even after an error.
 fn owns(heap: &Heap) -> Result<(), Error> {
     let array = heap.target()?.filled(500_000, 1_u8)?;
     array.slice(..10)?.to_vec()?;
     Ok(())
 }
 
-/// Frees explicitly, through any handle, although a cycle keeps other handles.
+/// Frees the array explicitly. A cycle keeps another handle, but any handle can free the array.
 fn frees(heap: &Heap) -> Result<(), Error> {
     let array = heap.target()?.zeroed::<u8, _>(500_000)?.into_shared();
     let handles = Rc::new(RefCell::new(Vec::<Box<dyn std::any::Any>>::new()));
@@ -88,7 +88,7 @@ fn frees(heap: &Heap) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees by a scope, for code that may leak. The scope's end frees all of the thread's arrays.
+/// Lets a scope free the memory of code that may leak. At its end, the scope frees all arrays.
 fn scoped(heap: &Heap) -> Result<(), Error> {
     let (result, report) = heap.thread_scope(|_| forgets(heap).and_then(|()| cycle(heap)));
     println!("  the scope freed {} arrays, {} bytes", report.freed, report.freed_bytes);

@@ -52,7 +52,7 @@ fn main() -> Result<(), Error> {
     // The device writes the same memory.
     array.slice_mut(..LENGTH / 2)?.fill(-1.0)?;
 
-    // The borrow waits for that write. While the borrow lives, the memory is not freed.
+    // The borrow waits for the device's write. While the borrow lives, the memory is not freed.
     {
         let seen = array.as_slice()?;
         println!("after the device: {:?} ... {:?}", &seen[..2], &seen[LENGTH - 2..]);
@@ -63,15 +63,15 @@ fn main() -> Result<(), Error> {
         println!("{kind} memory, live: {} bytes", heap.usage_of(kind)?.live);
     }
 
-    // Device memory and two copies give the same result, with the device at full speed. The more
-    // often host and device take turns, the better are copies.
+    // With device memory and two copies, the result is the same, and the device runs at full speed.
+    // If host and device alternate often, copies are faster.
     let mut host: Vec<f32> = (0..LENGTH).map(|n| n as f32).collect();
     let mut own = target.array(&host)?;
     own.slice_mut(..LENGTH / 2)?.fill(-1.0)?;
     own.read_into(&mut host)?;
     println!("the same by copies: {}", host[..] == array.as_slice()?[..]);
 
-    // An array's kind is fixed. `copy` keeps the kind, `copy_to` takes the kind of the target.
+    // An array's kind is fixed. `copy` keeps the kind. `copy_to` uses the kind of the target.
     let copy = array.copy()?;
     let moved = array.copy_to(&target)?;
     println!("a copy is {}, one made elsewhere is {}", copy.kind(), moved.kind());
@@ -94,7 +94,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Prints the bytes in use before, with and after an array, and the time to release the array.
+/// Times an array's release. Prints the device's used bytes before, during and after its life.
 fn release(heap: &Heap, kind: MemoryKind) -> Result<(), Error> {
     let line = || heap.memory_status().map(|status| status.device_used);
     let show =

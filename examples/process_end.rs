@@ -29,7 +29,7 @@ use gpuheap::{Bytes, Device, Heap, MemoryKind};
 
 const BYTES: usize = 512 << 20;
 
-/// Ways in which a child ends: the child's argument, and the parent's text.
+/// Ways in which a child ends. Each has the child's argument and the text that the parent prints.
 const ENDS: [(&str, &str); 5] = [
     ("frees", "it frees its memory and returns"),
     ("returns", "it returns, with nothing freed"),
@@ -56,7 +56,7 @@ fn account() -> PathBuf {
     std::env::temp_dir().join(format!("gpuheap-process-end-{}", std::process::id()))
 }
 
-/// Opens the device that `GPUHEAP_DEVICE` names. An emulated device gets this account.
+/// Opens the device that `GPUHEAP_DEVICE` names. `account` is the file that emulated devices share.
 fn open(account: &Path) -> Result<Device, Box<dyn Error>> {
     let name = std::env::var("GPUHEAP_DEVICE").unwrap_or_else(|_| "emulated:4GiB".to_owned());
     // An emulated device that is opened by name belongs to one process.

@@ -1,6 +1,7 @@
 //! How do I use several streams without two of them using the same memory at once?
 //!
-//! Runs work on several streams: in order if one needs the other's result, else at the same time.
+//! Runs work on several streams. If a stream needs another stream's result, it waits for that
+//! stream. Otherwise the streams run at the same time.
 //!
 //!     cargo run --bin several_streams
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin several_streams
@@ -18,8 +19,8 @@ fn main() -> Result<(), Error> {
     let heap = device.heap()?;
     let (first, second) = (device.stream()?, device.stream()?);
 
-    // 1. The host waits for nothing here. The copy on the second stream waits for the fill on the
-    // first, by an event on the device.
+    // 1. The host waits for nothing here. On the device, the copy on the second stream waits until
+    //    the first stream has filled the array.
     let begin = second.record_timed()?;
     let a = heap.on(&first).filled(LENGTH, 1.5_f32)?;
     let b = a.copy_to(&heap.on(&second))?;
@@ -30,8 +31,8 @@ fn main() -> Result<(), Error> {
     end.synchronize()?;
     println!("fill and copy took {:?} of the device's time", end.elapsed_since(&begin)?);
 
-    // 3. Memory that one stream freed serves another stream, after an event. No memory is taken
-    // from the driver.
+    // 3. Another stream reuses memory that the first stream freed, and waits for an event first. No
+    //    memory is taken from the driver.
     let meter = heap.meter()?;
     let c = heap.on(&first).filled(LENGTH, 2.5_f32)?;
     let taken = meter.read()?.taken;
@@ -53,7 +54,7 @@ fn main() -> Result<(), Error> {
         .collect();
     for thread in threads {
         let array = thread.join().expect("no thread panics")?;
-        // Reads on this thread, after the work that the other thread enqueued.
+        // This thread reads after the work that the other thread enqueued.
         let seen = array.slice(LENGTH - 1..)?.to_vec()?;
         println!("a thread's last element: {}", seen[0]);
     }

@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
     println!("all of it at once:");
     match target.array(&data) {
         Ok(_) => println!("  fits"),
-        // The error names the cause, the missing bytes and the remedies, in fields too.
+        // The error names the cause, the missing bytes and the remedies, and has fields with them.
         Err(error) => {
             println!("  {}", error.to_string().replace("; ", ";\n  ").replace(" (", "\n  ("));
             if let Some(evidence) = error.out_of_memory() {

@@ -5,8 +5,8 @@
 //!
 //! The last part reads from another process. One child writes a marker to most of the free memory
 //! and gives it back to the driver. A second child allocates memory and counts the markers that it
-//! finds, once while the first still runs and once after its end. This part needs a GPU: on an
-//! emulated device, each process has its own memory.
+//! finds, once while the first child still runs and once after its end. This part needs a GPU: on
+//! an emulated device, each process has its own memory.
 //!
 //!     cargo run --bin zero_before_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin zero_before_free
@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use gpuheap::{Bytes, Device, Error, Heap, Target};
 
 const SECRET: &[u8; 24] = b"the key is 0451, tell no";
-/// A value that no other program writes in quantity.
+/// A value that another program is unlikely to write many times.
 const MARKER: u64 = 0x0451_7E11_0451_7E11;
 /// Size of each allocation that a child makes, bytes.
 const PIECE: u64 = 256 << 20;
@@ -41,8 +41,8 @@ fn main() -> Result<(), Box<dyn StdError>> {
     println!("a heap as it comes:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;
 
-    // The heap fills a freed block with zeros, its rounding included, before the block is used
-    // again. The fill is in stream order: no thread waits.
+    // Before a freed block is used again, the heap fills all its bytes with zeros. The fill is in
+    // stream order: no thread waits.
     let heap = Heap::builder(&device).zero_on_free(true).build()?;
     println!("\na heap that is built with zero_on_free:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;

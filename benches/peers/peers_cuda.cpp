@@ -1,4 +1,4 @@
-// The driver's allocators: cudaMalloc, and cudaMallocAsync with a pool that keeps all its memory.
+// Runs the workloads with cudaMalloc and cudaMallocAsync. The pool keeps all its memory.
 #include "workload.hpp"
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-// gpuheap through its C interface. The peer's name is the name of a pool.
+// Runs the workloads through gpuheap's C interface. The peer's name selects the pool.
 #include "workload.hpp"
 
 #include "gpuheap.h"

@@ -1,4 +1,4 @@
-// RMM's resources: pool (with a small and a large initial size), arena, cuda_async.
+// Runs the workloads with RMM's resources: pool (initially small or large), arena, cuda_async.
 #include "workload.hpp"
 
 #include <memory>

@@ -63,7 +63,7 @@ def main():
 
 
 def of_gpuheap(heap, values, keys, groups):
-    """Ways of gpuheap. Each returns a function that copies the sums to the host."""
+    """Returns functions that sum. Each returns a function that copies the sums to the host."""
     values, keys = heap.array(values), heap.array(keys)
     codes = keys.astype("uint32")
 
@@ -72,7 +72,7 @@ def of_gpuheap(heap, values, keys, groups):
         return sums.to_numpy
 
     def unchecked():
-        # The kernel as in group_by: NaN is left out, and nothing waits.
+        # group_by uses this kernel. It skips NaN, and does not wait for the device.
         sums = values._fold("sum", codes, groups)
         return sums.to_numpy
 

@@ -21,7 +21,7 @@ import sys
 
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20}
 
-# Start of each process's program. Each pair runs several times before it is timed.
+# Each process runs this code, then a library's program. Pairs run untimed first.
 BEGIN = """
 import json, sys, time
 from threading import Thread
@@ -52,7 +52,7 @@ def told(pairs, calls=5_000, threads=1):
     print(json.dumps(figures))
 """
 
-# For each library: the module that shows whether the library is installed, the ways to measure
+# Maps a library to the module that shows whether the library is installed, the ways to measure
 # besides the library's own, the targets for the first size in nanoseconds, and the program.
 LIBRARIES = {
     "heap": (
@@ -233,7 +233,7 @@ class Failed(Exception):
 def figures(
     program: str, ways: list[str], options: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """The median of each row's figures over the rounds, by way."""
+    """Returns for each row and way the median of the figures of all rounds."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(options.rounds):
         for way in ways:

@@ -1,4 +1,4 @@
-"""Times pairs of an allocation and a free by RMM's resources and by gpuheap's native resource.
+"""Times how long RMM's resources and gpuheap's native resource take to allocate and free.
 
     pip install rmm-cu13 cython nvidia-cuda-runtime nvidia-cuda-crt, and the wheel of gpuheap
     python benches/python/rmm_pairs.py [--turns 5] [--count 100000]

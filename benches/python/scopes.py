@@ -49,7 +49,7 @@ def owned(heap, count):
 
 
 def tasks(heap, count):
-    """Times the ends of the scopes of tasks that are open at once."""
+    """Times how long the scopes of many tasks take to end. All scopes are open at the same time."""
 
     async def main():
         go = asyncio.Event()

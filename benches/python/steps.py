@@ -9,9 +9,9 @@ Also finds the smallest limit with which each program completes. Prints Markdown
         [--only NAME,...] [--without-limits]
 
 A step's time includes a wait for the device. A turn's time is the median of the steps after the
-third, and a figure the median of all turns. In each turn, each way runs all programs in a process,
-one after the other. The limits are searched in steps of 0.5 % of the peak of live bytes, with a
-process for each limit.
+third, and a figure is the median of all turns. In each turn, each way runs all programs in a
+process, one after the other. The limits are searched in steps of 0.5 % of the peak of live bytes,
+with a process for each limit.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def install(hook):
 
 
 def trained(torch, model, loss, optimizer=None):
-    """Returns a training step: the gradients of `loss`, then the optimizer's step."""
+    """Returns a training step. It computes the gradients of `loss` and runs the optimizer."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters())
 
     def step():
@@ -307,7 +307,7 @@ def varied(torch):
 
 
 def small(torch):
-    """Many small operations: a step takes as long as the host's work."""
+    """Runs many small operations, so that the host's work determines the time of a step."""
     model = transformer(torch, 128, 8, 4)
     return trained(
         torch, model, lambda model: model(torch.randn(4, 32, 128, device="cuda")).mean()

@@ -1,9 +1,9 @@
-"""Times gpuheap's batches and pyarrow's reads of a Parquet file. Prints a Markdown table.
+"""Times how fast gpuheap and pyarrow read a Parquet file. Prints a Markdown table.
 
     python benches/python/tables.py [--rows 8000000] [--turns 5] [--device emulated:4GiB]
 
 The file has four columns of numbers. A figure is the median of all turns, in GB of columns a
-second. In each turn all ways read the file, one after the other.
+second. In each turn, gpuheap and pyarrow read the file one after the other.
 """
 
 from __future__ import annotations

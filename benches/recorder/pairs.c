@@ -43,7 +43,7 @@ static __attribute__((noinline)) int one(size_t bytes) {
   return alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0);
 }
 
-/* A second function with the same stack pointer as `one`, like functions that Python calls. */
+/* This function has the same stack pointer as `one`, as functions that Python calls often have. */
 static __attribute__((noinline)) int other(size_t bytes) {
   uint64_t p = 1;
   return alloc_async(&p, bytes, (void *)0) || free_async(p, (void *)0);

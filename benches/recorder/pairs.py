@@ -1,4 +1,4 @@
-"""Runs the pairs of pairs.c below ten frames of Python. The argument is the library of pairs.c."""
+"""Times the pairs of pairs.c below nested Python frames. The argument is the library of pairs.c."""
 
 import ctypes
 import sys

@@ -3,9 +3,9 @@
 
     benches/top/run.py GPUHEAP LIBNVML [SECONDS]
 
-GPUHEAP is the command, LIBNVML the emulated NVML (libnvml_emulated.so). The processes are real, and
-sleep. The screen runs in tmux, with 80 columns and 24 rows. Prints the share of a core after the
-doctor's first examination.
+GPUHEAP is the command, LIBNVML the emulated NVML (libnvml_emulated.so). The 200 real processes
+sleep. The screen runs in tmux, with 80 columns and 24 rows. Prints the share of a core that top
+uses after the doctor's first examination.
 """
 
 from __future__ import annotations

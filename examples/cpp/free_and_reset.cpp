@@ -1,9 +1,9 @@
 // Which call gives the memory back: the free, the synchronisation, or the reset?
 //
 // cudaFree gives the memory back, and waits. cudaFreeAsync leaves the memory in the driver's pool
-// until the next synchronisation. cudaDeviceReset destroys all that the process has on the device,
-// and its pointers become invalid. A heap keeps freed memory until a flush or a reset. The flush
-// reports the bytes given back.
+// until the next synchronisation. cudaDeviceReset destroys all that the process has on the device.
+// Pointers to device memory become invalid. A heap keeps freed memory until a flush or a reset. The
+// flush reports the bytes given back.
 //
 //     plain                                   with gpuheap
 //     cudaFree(p);                            // at the end of p: kept for the next

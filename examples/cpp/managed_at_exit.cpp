@@ -1,10 +1,10 @@
 // Does managed memory stay taken if the program ends without freeing it?
 //
 // No. When the process ends, the driver takes back managed memory like all other memory. But the
-// program gets no report of forgotten memory. A destructor of a static object must not free it: the
-// runtime may have shut down by then, and the free fails. A heap counts managed memory like other
-// memory, and reports bytes that are live at the end. Buffers of the function that opened the heap
-// are freed before the heap closes.
+// program gets no report of forgotten memory. A destructor of a static object must not free managed
+// memory: the runtime may have shut down by then, and the free fails. A heap counts managed memory
+// like other memory, and reports bytes that are live at the end. Buffers of the function that
+// opened the heap are freed before the heap closes.
 //
 //     plain                             with gpuheap
 //     cudaMallocManaged(&p, n);         auto kind = GPUHEAP_KIND_UNIFIED;

@@ -1,9 +1,9 @@
 // Is the memory of a process that ended, or was killed, free for others?
 //
-// Yes. A process's context ends with the process, and all of its memory is freed, from the runtime
-// or from a heap. Memory stays taken while a process still lives, such as a forked child, or a
-// program that is stopped in its shell. This program starts itself as a second process. It reads
-// the device's free memory while the second process holds memory, and after its end.
+// Yes. When a process ends, the driver frees all memory that the runtime or a heap took for it.
+// Memory stays taken while a process still lives, such as a forked child, or a program that is
+// stopped in its shell. This program starts itself as a second process. It reads the device's free
+// memory while the second process holds memory, and after its end.
 //
 //     plain                                   with gpuheap
 //     cudaMalloc(&p, n);                      heap.allocate<char>(n).release();

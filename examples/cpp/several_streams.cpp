@@ -1,9 +1,9 @@
 // How do I free memory that several streams use?
 //
-// cudaFree waits for the whole device. cudaFreeAsync waits for nothing, but is in the order of one
-// stream. The program has to make that stream wait for the others, by events. Otherwise the next
-// allocation gets the memory while another stream still uses it. With a heap, the program names
-// each stream that uses the memory. The free comes after the work of all of them.
+// cudaFree waits for the whole device. cudaFreeAsync does not wait, but only the work of one stream
+// comes before the free. The program has to make that stream wait for the others, by events.
+// Otherwise the next allocation gets the memory while another stream still uses it. With a heap,
+// the program names each stream that uses the memory. The free comes after the work of all of them.
 //
 //     plain                                         with gpuheap
 //     cudaMallocAsync(&p, n, one);                  auto p = heap.allocate<char>(n, one);
@@ -53,7 +53,7 @@ static void with_gpuheap(cudaStream_t one, cudaStream_t two) {
     memory.used_on(two);
   }
   CHECK(cudaEventDestroy(ready));
-  // Gets the same memory, after the work of both streams.
+  // This allocation reuses the memory after the work of both streams.
   heap.allocate<char>(BYTES, one).fill(3, one);
   std::printf("gpuheap: freed behind both streams, live %llu bytes\n",
               (unsigned long long)heap.statistics().live);

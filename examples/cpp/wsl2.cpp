@@ -12,7 +12,7 @@
 //
 // Shows the figures of the machine. Without WSL2, run it on the emulated driver and runtime
 // (docs/cpp.md, "WSL2") with GPUHEAP_EMULATED_DEVICE=wsl2-rtx4060
-// GPUHEAP_DEVICE=emulated:wsl2-rtx4060, whose figures provoke these errors.
+// GPUHEAP_DEVICE=emulated:wsl2-rtx4060. This emulated device provokes these errors.
 #include <gpuheap.hpp>
 
 #include "runtime.hpp"
@@ -59,7 +59,7 @@ static void plain() {
   std::printf("plain:   free %zu MiB, served %zu MiB of them\n", free / MIB, served / MIB);
 }
 
-// The first sentence of an error; the figures follow it in brackets.
+// Returns the first sentence of an error. The figures follow the sentence in brackets.
 static std::string in_short(const gpuheap::failure &why) {
   return why.text().substr(0, why.text().find(" ("));
 }

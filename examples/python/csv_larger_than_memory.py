@@ -38,7 +38,7 @@ def write(path, nbytes):
 
 
 def mapped(name):
-    """Returns a figure of the process's address space in bytes: `VmSize`, or `VmPeak`."""
+    """Returns the process's current (`VmSize`) or peak (`VmPeak`) address space in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) << 10

@@ -1,9 +1,8 @@
 """Why is GPU memory still full after an exception, and how does it come back without a restart?
 
-The prompt keeps the last error for a debugger, and with the error all local variables in its
-traceback. This program runs cells at a prompt, as a notebook does. It lists the holders of the
-memory, and gets the memory back. In IPython and Jupyter the last step is `%load_ext gpuheap` and
-`%gpuflush`.
+The prompt keeps the last error for a debugger. The error's traceback keeps all local variables.
+This program runs cells at a prompt, as a notebook does. It lists the holders of the memory, and
+gets the memory back. In IPython and Jupyter the last step is `%load_ext gpuheap` and `%gpuflush`.
 
     python flush_after_exception.py                 # on an emulated device
     python flush_after_exception.py cuda:0

@@ -14,7 +14,7 @@ import gpuheap
 
 ROWS, GROUPS = 1 << 21, 5
 
-# A table on the host: a column of numbers, and a key for each row.
+# The table is on the host. It has a column of numbers, and a key for each row.
 values = array.array("d", (row % 7 * (row % GROUPS) for row in range(ROWS)))
 keys = array.array("B", (row % GROUPS for row in range(ROWS)))
 table_bytes = ROWS * 9

@@ -1,6 +1,6 @@
 """How do I work with a table that is larger than GPU memory, under WSL2?
 
-Five ways in which cuDF programs run out of memory, each with its remedy. They run on an emulated
+Shows five ways in which cuDF programs run out of memory, and a remedy for each. Runs on an emulated
 card of 8 GB under WSL2. The limit is 16 MiB, as if other programs used the rest of the card, so a
 table of 24 MiB is too large.
 

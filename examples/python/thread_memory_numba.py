@@ -3,7 +3,7 @@
 Numba keeps dropped arrays in a list. It frees them when the list has ten arrays or a fifth of the
 device's memory, or when memory runs out. A heap gets the memory back immediately, and reuses it for
 the next request of any thread. A flush gives it to the driver. A process can set Numba's memory
-manager only once, so two processes show before and after.
+manager only once, so one process runs without the heap and another with it.
 
     python -m gpuheap emulate -- python thread_memory_numba.py                  # without a GPU
     python thread_memory_numba.py

@@ -3,8 +3,8 @@ ends?
 
 The usual program imports pycuda.autoinit, calls mem_alloc in a worker, and ends with mem_free. It
 fails in three places, one after the other. For each failure, gpuheap.explain names the cause and
-the line to change. The last worker is correct with PyCUDA alone. thread_memory_pycuda.py needs none
-of the last worker's rules.
+the line to change. The last worker is correct with PyCUDA alone. thread_memory_pycuda.py needs no
+such care.
 
     python -m gpuheap emulate -- python thread_memory_pycuda_as_printed.py      # without a GPU
     python thread_memory_pycuda_as_printed.py

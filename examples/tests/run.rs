@@ -129,7 +129,7 @@ fn no_example_is_left_out() {
     assert_eq!(found, tested);
 }
 
-/// Returns the rows of a section's table, each as its cells.
+/// Returns the rows of a section's table. Each row is a list of its cells.
 fn rows<'p>(page: &'p str, heading: &str) -> Vec<Vec<&'p str>> {
     let (_, section) = page.split_once(heading).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -154,7 +154,7 @@ fn readme_questions_have_answers_and_programs() {
         let page = read(link).unwrap_or_else(|| panic!("{question}: there is no {link}"));
         assert!(!answer.is_empty() && page.starts_with(&format!("# {question}\n")), "{link}");
         assert!(page.contains(command.trim_matches('`')), "{link} does not have {command}");
-        // The CI file that runs the program, and the program's name in that file.
+        // Finds the CI file that runs the program, and the program's name in that file.
         let words: Vec<&str> = command.trim_matches('`').split(' ').collect();
         let (suite, name) = match words[..] {
             ["examples/cpp/run", name] => ("tests/cpp/run", format!("examples/cpp/run\" {name}")),
@@ -189,8 +189,8 @@ fn run(name: &str, device: Option<&str>) -> String {
     printed
 }
 
-/// Returns the path of an example: where cargo built it or, if both were copied to another machine,
-/// next to this test.
+/// Returns the path of an example. It is where cargo built it, or next to this test if both were
+/// copied to another machine.
 fn built(name: &str) -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folders = [Path::new(env!("CARGO_BIN_EXE_tour")), &here].map(|file| file.parent().unwrap());
@@ -203,7 +203,7 @@ fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns `text` without addresses, times and thread numbers: they differ from run to run.
+/// Returns `text` without addresses, times and thread numbers, because they differ from run to run.
 fn steady(text: &str) -> String {
     let mut steady = String::new();
     let mut rest = text;

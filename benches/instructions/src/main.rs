@@ -1,4 +1,4 @@
-//! Hot paths whose instructions `.ci/instructions` counts under callgrind.
+//! Runs hot paths, so that `.ci/instructions` can count their instructions under callgrind.
 //!
 //! ```text
 //! gpuheap-instructions CASE COUNT
@@ -29,11 +29,11 @@ const MIB: u64 = 1 << 20;
 
 /// Operation that is run COUNT times.
 enum Work {
-    /// An allocation of `bytes` and its free, with a thread cache of `thread_cache` bytes.
+    /// Allocates and frees `bytes`. The thread cache holds at most `thread_cache` bytes.
     Pair { pool: PoolKind, bytes: u64, thread_cache: Option<u64> },
-    /// One driver call: the query of a completed event.
+    /// Makes one driver call, which queries a completed event.
     DriverCall,
-    /// One event of a trace, in the model of PyTorch's allocator.
+    /// Replays one event of a trace in the model of PyTorch's allocator.
     TorchEvent,
 }
 
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If stderr fails, no other output is left.
+            // If stderr cannot be written, the error cannot be reported.
             let _ = writeln!(io::stderr(), "gpuheap-instructions: {error}");
             ExitCode::from(2)
         }
@@ -125,7 +125,7 @@ fn torch_program() -> Done<Program> {
     Ok(Program::from_trace(traces.first().ok_or("the trace is empty")?))
 }
 
-/// Replays `count` events of a trace, in whole passes. Each pass starts with an empty model.
+/// Replays a trace as often as it fits into `count` events. Each pass starts with an empty model.
 fn torch_events(count: u64) -> Done {
     const H200: u64 = 150_109_880_320;
     let program = torch_program()?;

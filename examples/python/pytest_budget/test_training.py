@@ -13,7 +13,7 @@ CACHE = []
 
 
 def step(heap, batch):
-    """A training step: activations that live as long as the step, and the gradient."""
+    """Runs a training step. The activations live as long as the step. Returns the gradient."""
     activations = [heap.alloc(MIB) for _ in range(batch)]
     gradient = heap.alloc(2 * MIB)
     del activations

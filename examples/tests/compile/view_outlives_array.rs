@@ -1,4 +1,4 @@
-//! A view does not outlive its array; a shared handle would.
+//! A view does not outlive its array. A shared handle would keep the array alive.
 
 fn view(target: &gpuheap::Target) -> Result<gpuheap::DeviceView<'static, f32>, gpuheap::Error> {
     target.zeroed::<f32, _>(3)?.into_slice(1..)?.slice(..)

@@ -1,5 +1,5 @@
-//! Runs the workloads of `../workload.hpp` through gpuheap's Rust interface. The sizes, their order
-//! and the printed lines are the same. `../run` starts this program and the C++ programs.
+//! Runs the workloads of `../workload.hpp` through gpuheap's Rust interface. `../run` starts this
+//! program and C++ programs. All use the same sizes in the same order and print the same lines.
 //!
 //! ```text
 //! gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
@@ -50,7 +50,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let failed = |text: &str, code| {
-        // If stderr fails, no other output is left.
+        // If stderr cannot be written, the text is lost.
         let _ = writeln!(io::stderr(), "{text}");
         ExitCode::from(code)
     };

@@ -1,4 +1,4 @@
-//! Random numbers: a seed gives the same sequence as in `workload.hpp`.
+//! Generates random numbers. A seed gives the same sequence as in `workload.hpp`.
 
 /// State of a splitmix64 generator.
 pub(crate) struct Random(pub(crate) u64);

@@ -14,8 +14,8 @@ struct Event {
     stream: usize,
 }
 
-/// Replays a trace on the trace's streams: first with an empty cache, then with the cache that
-/// earlier passes left.
+/// Replays a trace on the trace's streams. The first pass starts with an empty cache, and later
+/// passes reuse the cache.
 pub(crate) fn replay(peer: &mut Peer, file: &str) -> Done {
     let mut passes = Passes::new(peer, file)?;
     let cold = passes.pass(&peer.heap)?;

@@ -30,7 +30,7 @@ pub(crate) fn hot(peer: &mut Peer) -> Done {
     Ok(())
 }
 
-/// Allocates or frees at random, with log-uniform sizes of 256 B to 64 MiB and at most 8 GiB live.
+/// Allocates or frees at random, with log-uniform sizes of 256 B to 64 MiB. At most 8 GiB are live.
 pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     const MOST: u64 = 8 << 30;
     let operations = (200_000 / peer.scale).max(1);
@@ -61,7 +61,7 @@ pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     peer.result("random", &figures)
 }
 
-/// Times two waits at a program's start: making the allocator, and the first allocation.
+/// Times the two waits at a program's start. They make the allocator and serve the first request.
 pub(crate) fn first(peer: &mut Peer) -> Done {
     let stream = peer.device.default_stream()?;
     // The first `cuMemAlloc` of a context takes milliseconds, whichever allocator calls it. A

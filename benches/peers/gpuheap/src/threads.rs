@@ -14,7 +14,7 @@ use crate::{Done, Peer, median};
 const RUN: Duration = Duration::from_millis(300);
 /// Number of live blocks in each thread.
 const RING: usize = 16;
-/// Number of blocks that one turn passes to the other thread.
+/// Number of blocks that a thread passes to the other thread in each turn.
 const HANDFUL: usize = 64;
 
 /// Times threads that each have a stream and 16 live blocks of 256 B to 512 KiB.
@@ -93,7 +93,7 @@ impl<'a> Ring<'a> {
 }
 
 /// Allocates on one thread and frees on another. The threads take turns, so neither waits for the
-/// other's lock. Work that a free defers counts in the allocations.
+/// other's lock. An allocation's time includes work that earlier frees deferred.
 pub(crate) fn cross_free(peer: &mut Peer) -> Done {
     let rounds = (5000 / peer.scale).max(10);
     let stream = peer.device.stream()?;

@@ -68,7 +68,7 @@ fn pools_do_equal_work() {
     let replay = format!("replay:{}", trace.display());
     for pool in pools() {
         let random = &results(&pool, "random")[0];
-        // The number that `peers_cuda cudaMalloc` prints for the same amount of work.
+        // `peers_cuda cudaMalloc` prints this number for the same amount of work.
         assert_eq!(number(random, "live_peak"), 720_824_716.0, "{pool}");
         let replayed = &results(&pool, &replay)[0];
         assert_eq!(replayed["trace"], "trace");
