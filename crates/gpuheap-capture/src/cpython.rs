@@ -8,16 +8,16 @@ use std::ptr::with_exposed_provenance;
 /// Offsets in the interpreter's structures, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct CPython {
-    /// Offset in the thread's state of a pointer to the current frame. If `inner` is set, the
-    /// pointer leads to a structure that contains the frame's pointer.
+    /// Offset in the thread's state of a pointer to the current frame. In CPython 3.11 and 3.12,
+    /// the pointer leads to a `_PyCFrame` structure.
     current: usize,
-    /// Offset of the frame's pointer in that structure; `None` if there is no such structure.
+    /// Offset of the frame's pointer in a `_PyCFrame` structure; `None` in other versions.
     inner: Option<usize>,
     /// Offset of the code in a frame.
     code: usize,
     previous: usize,
     instruction: Instruction,
-    /// Offset of a frame's owner; `None` in versions without frames for calls from C.
+    /// Offset of a frame's owner; `None` in versions that have no frames for C functions.
     owner: Option<usize>,
     /// Offset of the file's name in a code object.
     pub filename: usize,
@@ -29,7 +29,7 @@ pub struct CPython {
     pub line_table: usize,
     /// Format of the line table.
     pub lines: LineTable,
-    /// Size of an ASCII string's header. In other strings, the offset of the UTF-8 length.
+    /// Size of an ASCII string's header. In other strings, the UTF-8 length is at this offset.
     pub ascii: usize,
 }
 
@@ -47,9 +47,9 @@ enum Instruction {
 pub enum LineTable {
     /// CPython 3.9: deltas of addresses and lines.
     Differences,
-    /// CPython 3.10: lengths of ranges and deltas of lines.
+    /// CPython 3.10: each entry has the length of a code range and the change of the line.
     Ranges,
-    /// CPython 3.11 and newer: lengths of ranges with lines and columns.
+    /// CPython 3.11 and newer: each entry has the length, lines and columns of a code range.
     Locations,
 }
 

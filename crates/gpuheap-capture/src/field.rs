@@ -1,4 +1,4 @@
-//! Fields of records: numbers as LEB128, times and addresses as differences.
+//! Encodes record fields. Numbers use LEB128, and times and addresses are stored as differences.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ pub enum DecodeError {
     Invalid,
 }
 
-/// Nanoseconds since the recording began. Stored as the difference from the previous record.
+/// Nanoseconds since the recording began. Stored as the difference from the previous record's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
@@ -26,7 +26,7 @@ pub struct Time(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Address(pub u64);
 
-/// Number of eight bytes, low byte first. A writer may update it in place.
+/// Number that takes eight bytes, low byte first. A writer may update it in place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count(pub u64);
 
@@ -125,7 +125,7 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-/// Addresses of a native stack, each stored as the difference from the address before.
+/// Addresses of a native stack. Each is stored as the difference from the previous address.
 impl Field<'_> for Cow<'_, [u64]> {
     fn encode(&self, deltas: &mut Deltas, out: &mut Vec<u8>) {
         (self.len() as u64).encode(deltas, out);
@@ -171,7 +171,7 @@ fn decode_list<T>(
     (0..length).map(|_| decode(deltas, input)).collect()
 }
 
-/// Encodes a signed difference so that small differences of both signs are short.
+/// Encodes a signed difference so that a small absolute value gives a small number.
 fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ ((difference as i64) >> 63) as u64
 }

@@ -21,11 +21,11 @@ use crate::field::{Count, Deltas};
 use crate::mapped_file::MappedFile;
 use crate::{Address, MemoryKind, Record, Time};
 
-/// Maximum number of allocations of the thread between an allocation and its free.
+/// Maximum number of other allocations by the thread between an allocation and its free.
 const BETWEEN: u32 = 1;
 
-/// Maximum distance between the records of an allocation and its free, bytes: about 25 pairs. Each
-/// fold encodes this part of the file again. An allocation further back is kept.
+/// Maximum number of bytes between the records of an allocation and its free. 512 bytes hold about
+/// 25 pairs. Each fold encodes this part of the file again. An older allocation is kept.
 const TAIL: u64 = 512;
 
 /// Maximum number of `Folded` records that are updated in place. At this number, all counts start
@@ -48,12 +48,12 @@ struct Allocation {
     stack: u32,
 }
 
-/// Key of a count: thread, kind, device, stack and size. If there is a stack, sizes with the same
-/// highest bit share a count.
+/// Key of a count. It has the thread, kind, device, stack and size. If there is a stack, sizes with
+/// the same highest bit share a count.
 type Key = (u32, MemoryKind, u32, u32, u64);
 
-/// Memory whose live bytes and peak are counted together: a device or the host, and `true` for
-/// blocks of pools.
+/// Memory whose live bytes and peak are counted together. It has the ordinal of the device, or
+/// `u32::MAX` for the host, and `true` for blocks of pools.
 type Level = (u32, bool);
 
 impl Allocation {
@@ -94,7 +94,7 @@ impl Allocation {
 #[derive(Debug)]
 struct Open {
     allocation: Allocation,
-    /// Offset of the record in the file, and the deltas before it.
+    /// Offset of the record in the file. `before` has the deltas before the record.
     offset: u64,
     before: Deltas,
     /// `true` if the pair stays in the file.
@@ -103,7 +103,8 @@ struct Open {
     later: u32,
     /// Peak of the live bytes since the allocation.
     most: u64,
-    /// Lower bound of the kept records' peak since the allocation, without this allocation's bytes.
+    /// Lower bound of the kept records' peak since the allocation. Excludes this allocation's
+    /// bytes.
     shown: u64,
 }
 
@@ -134,9 +135,9 @@ pub(crate) struct Folder {
     levels: FxHashMap<Level, Bytes>,
     /// Open allocations in the order of their records.
     open: Vec<Open>,
-    /// Places of the records with counts.
+    /// File offset of each `Folded` record's count.
     counts: FxHashMap<Key, u64>,
-    /// Number of following allocations to keep, by thread and level.
+    /// Number of the next allocations that will be kept, by thread and level.
     kept_next: FxHashMap<(u32, Level), u32>,
     /// Allocations that were folded last.
     recent: VecDeque<Allocation>,
@@ -232,8 +233,8 @@ impl Folder {
         let Allocation { thread, device, .. } = allocation;
         let of = allocation.level();
         if self.is_unfolded(&allocation) {
-            // A device's peak is the sum of its blocks and the driver's other memory, so new peaks
-            // begin here.
+            // A device's peak sums its pools' blocks and the driver's other memory. This allocation
+            // changes the latter, so the peaks start again.
             self.keep_all();
             self.levels.values_mut().for_each(|level| level.peak = None);
             self.kept_next.insert((thread, (device, true)), BETWEEN + 1);

@@ -48,7 +48,7 @@ numbered! {
         Array = "array",
         /// Memory of a graph's node.
         Graph = "graph",
-        /// Memory of another process, opened with a handle.
+        /// Memory that another process allocated and exported as a handle.
         Imported = "imported",
         /// Pinned host memory.
         Pinned = "pinned",
@@ -64,11 +64,11 @@ numbered! {
 
     /// Direction of a copy.
     CopyDirection {
-        /// From the host to a device: an upload.
+        /// Copy from the host to a device.
         ToDevice = "to device",
-        /// From a device to the host: a download.
+        /// Copy from a device to the host.
         ToHost = "to host",
-        /// Within a device, or between devices.
+        /// Copy within a device or between devices.
         InDevice = "in device",
     }
 

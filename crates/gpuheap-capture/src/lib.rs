@@ -1,4 +1,5 @@
-//! gpuheap's own capture of a process: append-only, readable after a crash.
+//! Reads and writes gpuheap's captures of processes. They are append-only and readable after a
+//! crash.
 //!
 //! A file is the magic, the version and the records. A record is a tag, then its fields as LEB128
 //! numbers and texts. In a mapped file, the writer stores a record's tag last, and the unused rest

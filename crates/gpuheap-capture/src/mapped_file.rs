@@ -12,7 +12,7 @@ use std::{fs, path, ptr};
 /// KiB, a program with 10,000 distinct stacks mapped the file 30 times.
 const CHUNK: usize = 1 << 20;
 
-/// Bytes that a chunk reserves for the last record, written by [`MappedFile::append_last`].
+/// Bytes that a chunk reserves so that [`MappedFile::append_last`] can write the last record.
 const RESERVED: usize = 256;
 
 /// Append-only file whose last chunk is mapped. No descriptor stays open, because some programs
@@ -79,7 +79,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Appends the last record, if it fits into the chunk, and truncates the file to its used part.
+    /// If the last record fits into the chunk, appends it. Truncates the file to its used part.
     pub(crate) fn append_last(mut self, record: &[u8]) {
         if self.used + record.len() <= self.mapped {
             self.store(record);

@@ -1,4 +1,4 @@
-//! Loaded files with code, for the names and lines of native frames.
+//! Lists the loaded files that contain code, so that native frames get names and lines.
 
 use std::ffi::{CStr, c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Capture of this process: its file, and the numbers by which records refer to earlier records.
+//! Writes the capture of this process. Numbers the objects to which later records refer.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ pub struct ProcessCapture {
     /// Numbers of the remembered range names, at most [`NAMES`].
     names: FxHashMap<String, u32>,
     frames: FxHashMap<[u32; 3], u32>,
-    /// Recorded files that were still loaded when the last stack was recorded, by start address.
+    /// Recorded files by start address. They were still loaded when the last stack was recorded.
     modules: FxHashMap<u64, LoadedModule>,
     threads: u32,
     ranges: u32,
@@ -222,8 +222,8 @@ impl ProcessCapture {
     }
 
     /// Records the exit of the process and truncates the file to its used part. The recording
-    /// continues, because destructors that run later may free memory. Removes a file without memory
-    /// events.
+    /// continues, because destructors that run later may free memory. If the file has no memory
+    /// events, removes the file instead.
     pub fn exit(&mut self, time: Time) {
         if let Some(file) = self.file.take_if(|_| !self.has_memory) {
             return file.remove();

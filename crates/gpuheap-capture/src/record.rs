@@ -27,9 +27,9 @@ macro_rules! records {
         ///
         /// Texts, threads, modules, frames, stacks and ranges are numbered in the order of their
         /// records, each from 1. Number 0 means the empty text, no frame or the empty stack. A
-        /// field `thread`, `stack` or `range` is such a number. `device` is an ordinal, `space` the
-        /// [space](MemoryKind::space) of an address. `stream` is a handle or an id; 0 for the
-        /// default stream.
+        /// field `thread`, `stack` or `range` is such a number. `device` is an ordinal. `space` is
+        /// the [space](MemoryKind::space) of an address. `stream` is a handle or an id, or 0 for
+        /// the default stream.
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[expect(missing_docs, reason = "the documentation of the enum has the repeated fields")]
         pub enum Record<'a> {
@@ -47,8 +47,8 @@ macro_rules! records {
                 }
             }
 
-            /// Decodes a record at the start of `input`. Returns `None` at the end: no bytes are
-            /// left, or the tag is 0, as in the unused rest of a mapped file.
+            /// Decodes a record at the start of `input`. Returns `None` if no bytes are left, or if
+            /// the tag is 0, as in the unused rest of a mapped file.
             ///
             /// # Errors
             /// Returns an error if the record is cut or invalid.
@@ -81,7 +81,7 @@ records! {
         started_unix_ns: u64,
         /// Path of the program.
         program: &'a str,
-        /// Arguments, the program's name first, each terminated by a NUL byte.
+        /// Arguments. The program's name comes first. A NUL byte ends each argument.
         arguments: &'a str,
     }
     /// Executable segment of a loaded file.
@@ -139,7 +139,7 @@ records! {
         kind: MemoryKind,
         device: u32,
         stream: u64,
-        /// Address, or handle of physical memory or of an array.
+        /// Address of the memory, or the handle if this is physical memory or an array.
         address: Address,
         /// Size in bytes.
         bytes: u64,
@@ -201,8 +201,8 @@ records! {
         /// Number of ranges.
         count: u64,
     }
-    /// Copies of one kind and site since the start. A later record of the same kind and site
-    /// replaces an earlier one.
+    /// Count of all copies so far that have this kind and site. A later record of the same kind and
+    /// site replaces an earlier one.
     17 Copies {
         time: Time,
         direction: CopyDirection,
@@ -250,8 +250,8 @@ records! {
         /// Size in bytes.
         bytes: u64,
     }
-    /// Allocations that were freed immediately: one count instead of their records. No range
-    /// started or ended between these allocations and this record.
+    /// Count that replaces the records of allocations that were freed immediately. No range started
+    /// or ended between these allocations and this record.
     22 Folded {
         /// Time of the first free.
         time: Time,

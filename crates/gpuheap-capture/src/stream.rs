@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::{Deltas, Record, header};
 
-/// Writer of a capture. Each record reaches the underlying writer in one piece.
+/// Writer of a capture. It passes each record to the underlying writer in one call.
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     inner: W,
