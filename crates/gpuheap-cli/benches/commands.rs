@@ -36,7 +36,7 @@ fn main() -> io::Result<()> {
     time_page()
 }
 
-/// Prints the times to write the page of a large capture, and to open it in Chromium.
+/// Prints how long it takes to write the HTML page of a large capture, and to open it in Chromium.
 fn time_page() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let (path, page) = (folder.path().join("large.gph"), folder.path().join("page.html"));
@@ -76,7 +76,7 @@ fn time_page() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a capture of 5 million events, by 16 threads at 200 lines of code.
+/// Writes a capture of 5 million events. 16 threads allocate at 200 lines of code.
 fn write_large(path: &Path) -> io::Result<()> {
     const EVENTS: u64 = 5_000_000;
     const HELD: usize = 10_000;

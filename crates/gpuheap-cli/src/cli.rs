@@ -1,4 +1,4 @@
-//! Parsing of the command line, and errors for invalid arguments.
+//! Parses the command line, and reports invalid arguments.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -326,7 +326,7 @@ impl ReplayArguments {
         }
     }
 
-    /// Returns the family to search; `None` if the trace's format decides.
+    /// Returns the family whose settings `--tune` searches; `None` if the trace's format decides.
     pub(crate) fn family(&self) -> Option<Family> {
         let text = self.tune.as_ref()?;
         FAMILIES.into_iter().find(|family| family.name() == text)
@@ -388,7 +388,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Failure> {
 
 const NO_TRACE: &str = "no trace was given; name at least one file: gpuheap replay TRACE";
 
-/// Reduces clap's error of several lines to one: the problem and the remedy.
+/// Shortens clap's error of several lines to one line with the problem and the remedy.
 fn explain(error: &clap::Error, command: Option<String>) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

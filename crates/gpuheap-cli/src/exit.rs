@@ -5,10 +5,10 @@
 pub(crate) enum Verdict {
     /// No findings: exit code 0.
     Fine,
-    /// Findings of the kind that the command looks for: exit code 1.
+    /// The command found what it looks for. Its exit code is 1.
     Findings,
-    /// No findings, but some facts are unknown: exit code 4. The command's output names them. A
-    /// [`Failure`] has code 2 or 3.
+    /// The command found nothing, but some facts are unknown. Its output names them, and its exit
+    /// code is 4. A [`Failure`] has code 2 or 3.
     AsFarAsKnown,
     /// Exit code of the program that the command ran. The command ends with the same code.
     Status(u8),
@@ -25,8 +25,8 @@ impl Verdict {
     }
 }
 
-/// Failure of a command: its exit code, and lines for stderr. Each line contains the problem, its
-/// place, the reason and the remedy.
+/// Failure of a command. It has an exit code, and lines for stderr. Each line contains the problem,
+/// its place, the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     code: u8,
@@ -34,13 +34,13 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure for wrong use, or for input that cannot be read: exit code 2.
+    /// Returns a failure with exit code 2, for wrong use or for input that cannot be read.
     pub(crate) fn wrong_use(line: impl ToString) -> Failure {
         Failure { code: 2, lines: vec![one_line(&line.to_string())] }
     }
 
-    /// Returns a failure for a missing driver or device, or a place that cannot be written: exit
-    /// code 3.
+    /// Returns a failure with exit code 3, for a missing driver or device, or for a place that
+    /// cannot be written.
     pub(crate) fn environment_error(line: impl ToString) -> Failure {
         Failure { code: 3, lines: vec![one_line(&line.to_string())] }
     }

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     print_returned(before.devices(), wanted)
 }
 
-/// Flushes the caches of programs, and prints each result. Returns the sum of returned bytes.
+/// Flushes the caches of programs, and prints each result. Returns the bytes that were freed.
 fn flush(caches: &[Cache]) -> Result<u64, Failure> {
     let mut sum: u64 = 0;
     for cache in caches {
@@ -95,8 +95,8 @@ fn print_returned(before: &[Gpu], wanted: u64) -> Result<Verdict, Failure> {
 /// Text if no memory became free.
 const NOTHING: &str = "nothing came back\n";
 
-/// Time between the two plans. A process that is starting during the first plan is listed in the
-/// second.
+/// Time between the two plans that `--yes` makes before it ends a process. If a process is still
+/// starting during the first plan, the second plan lists it.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes more are free, for five seconds at most. Returns a text with the

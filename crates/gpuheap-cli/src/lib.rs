@@ -1,4 +1,4 @@
-//! The `gpuheap` command, as a library: its program and the Python package call [`run`].
+//! Implements the `gpuheap` command, for its program and the Python package.
 
 mod cli;
 mod doctor;
@@ -29,10 +29,10 @@ use clap::CommandFactory;
 use crate::cli::Command;
 use crate::exit::Verdict;
 
-/// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
-/// returns the exit code: 0 for no findings, 1 for findings, 2 for wrong use, 3 for an environment
-/// error. Code 4 means no findings, but some unknown facts. `run` and `emulate` return the exit
-/// code of their program.
+/// Runs the command with its arguments. The first argument is the program's name. Prints to stdout
+/// and stderr, and returns the exit code: 0 for no findings, 1 for findings, 2 for wrong use, 3 for
+/// an environment error. Code 4 means that nothing was found but some facts are unknown. `run` and
+/// `emulate` return the exit code of their program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
@@ -62,7 +62,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Returns the command line, from which `examples/manual.rs` makes man pages and completions.
+/// Returns clap's definition of the command, for man pages and completions.
 pub fn command() -> clap::Command {
     cli::Cli::command()
 }

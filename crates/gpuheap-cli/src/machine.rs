@@ -1,4 +1,4 @@
-//! Machine that the commands examine, and the width of their output.
+//! Reads the machine that the commands examine, and the width of their output.
 
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(crate) fn read(file: Option<&PathBuf>, detail: Detail) -> Result<Machine, Fa
     Ok(machine)
 }
 
-/// Reads this machine, or the recording in `file`, without the programs that publish.
+/// Reads this machine, or the recording in `file`. Asks no program that publishes.
 pub(crate) fn read_devices(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     let Some(path) = file else { return Ok(Machine::read_devices(Here)) };
     let name = path.display();
@@ -32,8 +32,8 @@ pub(crate) fn read_devices(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     Ok(Machine::read_devices(recording))
 }
 
-/// Returns the devices of a machine, or device `wanted` alone. At least one of the returned devices
-/// answers.
+/// Returns the devices of a machine, or only device `wanted`. Returns an error if none of these
+/// devices answers.
 pub(crate) fn devices(machine: &Machine, wanted: Option<u32>) -> Result<Vec<&Gpu>, Failure> {
     if machine.has_no_gpu() {
         return Err(Failure::environment_error(

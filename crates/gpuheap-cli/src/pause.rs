@@ -76,7 +76,7 @@ fn driver() -> Result<LibCuda, Failure> {
     LibCuda::open().map_err(Failure::environment_error)
 }
 
-/// Returns the path of the record of a pause, in the user's state folder.
+/// Returns the path of the file that records the pause of a process.
 fn state_file(pid: u32) -> Result<PathBuf, Failure> {
     let folder = |name: &str| {
         std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())

@@ -15,7 +15,7 @@ use crate::output;
 /// Name of the command. `--help` does not show it.
 const NAME: &str = "probe-cuda";
 
-/// Returns the command that probes: this program, or the interpreter of the Python package.
+/// Returns the command that starts a probe: this program, or `python -m gpuheap`.
 pub(crate) fn command() -> Result<Vec<String>, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::environment_error(format!("--probe-cuda: the path of this program: {error}"))

@@ -1,4 +1,4 @@
-//! One program that publishes: `gpuheap status --pid` and `gpuheap record`.
+//! Implements `gpuheap status --pid` and `gpuheap record`.
 
 use clap::Args;
 use gpuheap_doctor::status;
@@ -18,7 +18,7 @@ pub(crate) struct RecordArguments {
     stop: bool,
 }
 
-/// Prints a program's heaps, heaviest lines, libraries, open scopes, and names that hold memory.
+/// Prints a program's heaps, heaviest lines, libraries, open scopes and variables with memory.
 pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> {
     let sockets = sockets(pid, "--pid: ", "1")?;
     let ended = || Failure::wrong_use(format!("--pid: process {pid} has ended"));

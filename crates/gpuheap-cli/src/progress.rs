@@ -23,7 +23,7 @@ impl Progress {
         Progress::with("{msg} [{bar:30}] {pos}/{len} {elapsed}", 0)
     }
 
-    /// Returns a counter for the bytes of a file of this size.
+    /// Returns a counter of the bytes that are read from a file of `bytes` bytes.
     pub(crate) fn of_bytes(bytes: u64) -> Progress {
         Progress::with("{msg} [{bar:30}] {bytes}/{total_bytes} {elapsed}", bytes)
     }

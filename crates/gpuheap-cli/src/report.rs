@@ -12,10 +12,10 @@ use crate::exit::{Failure, Verdict};
 use crate::values::refuse_option;
 use crate::{output, traces};
 
-/// Name for standard output in place of a file.
+/// Value of `--output` that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Last lines of a text report: other forms and options.
+/// Last lines of a text report. They recommend other forms and options.
 const MORE: &str = "\nMore: --format html for a page with a timeline and flame graphs, --at EVENT for\n  \
                     another moment, --compare FILE for the difference to another recording.\n";
 
@@ -146,7 +146,7 @@ fn to_bytes(text: Result<String, serde_json::Error>) -> Result<Vec<u8>, Failure>
     text.map(String::into_bytes).map_err(Failure::environment_error)
 }
 
-/// Returns the only trace, for a form that can hold only one.
+/// Returns the only trace, for a form that cannot hold several.
 fn one(traces: &[Trace]) -> Result<&Trace, Failure> {
     match traces {
         [trace] => Ok(trace),

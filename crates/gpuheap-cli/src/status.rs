@@ -59,8 +59,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     print(arguments, &accounts, &driver, Some(&mut machine))
 }
 
-/// Prints accounts, and under WSL2 the figures of Windows. Windows takes seconds to answer, so the
-/// accounts are printed first.
+/// Prints accounts. Under WSL2, also prints the figures of Windows. Windows takes seconds to
+/// answer, so the accounts are printed first.
 fn print(
     arguments: &StatusArguments,
     accounts: &[Account],
@@ -88,7 +88,7 @@ fn print(
 }
 
 /// Drops the heaps, lines, scopes and libraries of devices that `accounts` leaves out. Returns
-/// `true` if a heap is left.
+/// `true` if at least one heap remains.
 fn keep_devices(program: &mut Published, accounts: &[Account]) -> bool {
     let Some(status) = &mut program.status else { return false };
     status.heaps.retain(|heap| accounts.iter().any(|one| one.uuid == heap.uuid));

@@ -1,4 +1,4 @@
-//! `gpuheap top`: the screen, or one frame of it.
+//! `gpuheap top`: shows the screen, or prints one frame of it.
 
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Files of recorded allocations, for the commands that read them.
+//! Reads files of recorded allocations for the commands.
 
 use std::io::{IsTerminal, stdin};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::{Counted, Progress};
 
-/// Name for standard input in place of a trace.
+/// Name that stands for standard input in place of a trace's path.
 const STANDARD_INPUT: &str = "-";
 
 /// Reads all files, so that a bad file is reported before any work. Prints each file's warnings to

@@ -35,7 +35,7 @@ pub(crate) fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|error| error.to_string())
 }
 
-/// Refuses another option as a value. Values may start with one hyphen, so that `-1` gets a
+/// Refuses a value that is another option. Values may start with one hyphen, so that `-1` gets a
 /// specific error.
 pub(crate) fn refuse_option(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
@@ -67,8 +67,8 @@ pub(crate) fn devices(text: &str) -> Result<String, String> {
 const UNITS: [(&str, f64); 6] =
     [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];
 
-/// Parses a time of at most `most`: a number and a unit, at least `shortest`. The error shows
-/// `examples`.
+/// Parses a time, which is a number and a unit. Refuses units smaller than `shortest`, and times
+/// longer than `most`. The error shows `examples`.
 pub(crate) fn time(
     text: &str,
     shortest: &str,

@@ -17,7 +17,7 @@ use crate::exit::{Failure, Verdict};
 use crate::output;
 use crate::values::{TypedSize, bytes, refuse_option, time};
 
-/// Card that a program runs on by default: the largest card that was measured.
+/// Default of `--card`. It is the largest card that was measured.
 const CARD: &str = "H200 141GB";
 /// Maximum of `--devices`: an account file has room for 16 emulated devices.
 const MOST_DEVICES: u32 = 16;
@@ -105,16 +105,16 @@ pub(crate) struct DryRunArguments {
 /// Values of `--remedies`.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum When {
-    /// If the program does not fit, and a run takes at most a minute.
+    /// Run the remedies if the program does not fit, and a run takes at most a minute.
     Auto,
-    /// If the program has a verdict.
+    /// Run the remedies if the program has a verdict.
     Always,
-    /// Not at all.
+    /// Do not run the remedies.
     Never,
 }
 
-/// Share of a card's memory that a search leaves free by default. It is the largest error of a dry
-/// run's requested bytes, compared with an H200 (docs/dry-run.md).
+/// Share of a card's memory that a search leaves free by default. On an H200, the requested bytes
+/// of a dry run differed from the real bytes by at most this share (docs/dry-run.md).
 const MARGIN: f64 = 0.03;
 
 /// A card, with a note if several cards match the given name.

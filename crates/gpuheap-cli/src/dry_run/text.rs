@@ -16,15 +16,15 @@ const MODULES: usize = 5;
 const ROWS: usize = 8;
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Maximum number of shown refusals after which the program went on.
+/// Maximum number of refusals shown, of those after which the program went on.
 const REFUSALS: usize = 3;
 /// Maximum number of lines shown about libraries.
 const LIBRARIES: usize = 4;
 
-/// Maximum number of shown reads that decide sizes.
+/// Maximum number of reads shown, of those that decide sizes.
 const SIZES: usize = 6;
 
-/// Renders a verdict: the outcome first, then figures, remedies and unknown figures.
+/// Renders a verdict: the outcome, then the figures, the remedies and the unknown figures.
 pub(super) fn render(verdict: &Verdict) -> String {
     let mut text = String::from("\n");
     hanging(&mut text, "gpuheap dry-run: ", "  ", &verdict.program);
@@ -118,7 +118,7 @@ fn out_of_memory(verdict: &Verdict, card: &CardResult) -> String {
     }
 }
 
-/// Returns a list of a device's processes, by rank or pid.
+/// Returns a list that names each process by its rank, or by its pid if it has no rank.
 pub(super) fn users(users: &[User]) -> String {
     let one = |user: &User| match &user.rank {
         Some(rank) => format!("rank {rank}"),
@@ -193,7 +193,7 @@ fn read_at(reads: &[Read]) -> String {
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Describes the peaks with the largest and with the smallest counts.
+/// Compares the peak if results are the smallest counts with the peak if they are the largest.
 fn range(range: &ResultRange) -> String {
     let ResultRange { largest, smallest, lines, lines_left } = range;
     let peaks = |end: &RangeEnd| {
@@ -218,7 +218,7 @@ fn range(range: &ResultRange) -> String {
     words
 }
 
-/// Describes how the peak changes if only one line has the smallest counts.
+/// Describes how the peak changes if only this line reads the smallest counts.
 fn line_range(LineRange { line, end }: &LineRange, largest: &RangeEnd) -> String {
     let most = match end.counts {
         Counts::Largest => "the largest".to_owned(),
@@ -264,7 +264,7 @@ fn batch_sentence(batch: &Batch) -> String {
     sentences.join(" ")
 }
 
-/// Returns a sentence about the memory that stays free with the found values; `None` for 0 bytes.
+/// Returns a sentence about the memory that the found values leave free; `None` if it is 0.
 fn margin(batch: &Batch) -> Option<String> {
     let free = batch.found.iter().filter(|found| found.largest.is_some() && found.margin > 0);
     let mut free: Vec<String> =
@@ -313,7 +313,7 @@ fn table(text: &mut String, verdict: &Verdict) {
     text.push('\n');
 }
 
-/// Adds a line for each card with managed memory: its highest peak.
+/// Adds a line with the highest peak of managed memory, for each card on which it was used.
 fn managed(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let devices = card.processes.iter().flat_map(|process| &process.devices);
@@ -329,8 +329,8 @@ fn managed(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Row of the table. The figures are allocated, reserved and used memory, and the card's memory, in
-/// bytes.
+/// Row of the table of cards. The figures are allocated, reserved and used memory, and the card's
+/// memory, in bytes.
 struct Row {
     name: String,
     fits: &'static str,
@@ -390,7 +390,7 @@ fn rows(card: &CardResult, verdict: &Verdict) -> Vec<Row> {
     }
 }
 
-/// Returns the rows of one device of a card with several. If the device has several processes, each
+/// Returns the rows of one device, if a card has several. If the device has several processes, each
 /// process gets a row too.
 fn device_rows(
     device: &DeviceVerdict,
@@ -430,7 +430,7 @@ fn row_name(process: &ProcessResult, device: &DeviceResult) -> String {
     }
 }
 
-/// Adds the first failed request on each card, and how a failed program ended.
+/// Describes the first failed request on each card, and how the program ended if it failed.
 fn failed(text: &mut String, verdict: &Verdict) {
     for card in &verdict.cards {
         let process = card.processes.iter().find(|process| process.failed > 0);
@@ -719,7 +719,7 @@ fn trials(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Describes the memory that benchmark mode adds, and the smallest card that fits in that mode.
+/// Describes the memory that benchmark mode adds, and the smallest card that is enough for it.
 pub(super) fn benchmark_words(benchmark: &Benchmark) -> String {
     let raised = match (benchmark.with, benchmark.without) {
         (Some(with), Some(without)) => format!(
@@ -769,7 +769,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at(&unknown.lines)),
     };
-    // Without reads and launches, either nothing is unknown or the program wrote no report.
+    // Without reads and launches, nothing is unknown, or the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
             "results, which are chosen: the program read {}{lines}",

@@ -333,7 +333,7 @@ impl Captures {
     }
 }
 
-/// Finds the recorder: in `folder`, else in the first of the [`folders`] that has it.
+/// Finds the recorder in `folder`. If it is not there, finds it in the first of the [`folders`].
 fn library(folder: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut files = folder.map(Path::to_owned).into_iter().chain(folders());
     let found = files.find_map(|folder| folder.join(LIBRARY).canonicalize().ok());

@@ -46,7 +46,7 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns `true` if the program gains privileges over this process. The loader then ignores the
+/// Returns `true` if the program has more privileges than this process. The loader then ignores the
 /// user's `LD_PRELOAD`.
 fn is_secure(path: &Path, facts: &fs::Metadata) -> bool {
     /// Bits of a set-gid program: set-gid and execute. Set-gid alone means mandatory locking.
@@ -65,7 +65,7 @@ fn is_secure(path: &Path, facts: &fs::Metadata) -> bool {
     gets_rights && !takes_none()
 }
 
-/// Returns the file of a program: a path, or a name that is searched in `PATH`.
+/// Returns the file of a program. If `program` has no folder, searches for it in `PATH`.
 fn find(program: &OsStr) -> Option<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 || path.is_absolute() {
@@ -86,7 +86,7 @@ fn start_of(path: &Path, bytes: u64) -> Option<Vec<u8>> {
 /// Returns the reason why the loader cannot load the recorder into a program, or into a script's
 /// interpreter.
 fn obstacle(path: &Path) -> Option<&'static str> {
-    /// Bytes at the start of a program that hold its headers and the name of its loader.
+    /// Number of bytes at the start of a program that are searched for its headers and loader.
     const HEADERS: u64 = 64 << 10;
     const INTERPRETER: usize = 3;
     let start = start_of(path, HEADERS)?;

@@ -59,8 +59,8 @@ struct DeviceSummary {
     left: Vec<Holder>,
     /// Sites at the peak, largest first.
     sites: Vec<Holder>,
-    /// Growth of the driver's figure since before the first allocation, and the recorded bytes at
-    /// the same time. Both are bytes.
+    /// Bytes by which the driver's figure grew since before the first allocation, and the recorded
+    /// bytes when the driver's figure was read.
     driver: Option<(u64, u64)>,
 }
 

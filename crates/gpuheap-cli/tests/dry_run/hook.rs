@@ -276,7 +276,7 @@ item()
     assert!(ran.stderr.replace("\n  ", " ").contains(watchdog), "{}", ran.stderr);
 }
 
-/// Runs a callback on a thread of C. That thread has no Python frame.
+/// Runs a callback on a thread that is started in C. That thread has no Python frame.
 const ON_A_THREAD: &str = r#"
 import ctypes
 def on_a_thread(callback):
@@ -534,7 +534,7 @@ print(torch.hook.state.remedies.found)
     assert_eq!(json["trials"], json!([]));
 }
 
-/// Reads results of tensors. The program chooses their types and sizes.
+/// Function that reads results of tensors. The program that calls it chooses their types and sizes.
 const READS: &str = r#"
 import ctypes
 from gpuheap_dry_run_hook import hang, reads
@@ -664,7 +664,7 @@ assert found > 0
 torch.peak[0] = 1 + 10 * found + second(0, ctypes.c_int, (5,), b'nonzero')
 torch.step()
 ";
-    // Two copies of the function, so that two lines read results.
+    // Defines the function twice, so that two lines read results.
     let twice = format!("{READS}first = read\n{READS}second = read\n{program}");
     let (ran, json) = ran(&twice, &["--read-range"]);
     let range = &json["range"];
@@ -711,15 +711,15 @@ reads.state.sizes[((code, {line}), 'nonzero')] = read
     let text =
         "192 MiB was requested at pick.py:7 in pick, and all other blocks together take 64 MiB";
     assert!(notes.contains(text), "{notes}");
-    // A request has a verdict if it is small, or less than three times all other blocks.
+    // A request has a verdict if it is small, or below three times the sum of all other blocks.
     for sizes in ["1 << 25, 1 << 25, 5 << 25", "1 << 20, 1 << 20, 6 << 20"] {
         let (reason, _, ran) = of(sizes, 3);
         assert_eq!((ran.code, &reason), (4, &Value::Null), "{}", ran.stderr);
     }
 }
 
-/// Stand-ins for the parts of PyTorch that shard a model. A sharded tensor has only its part of the
-/// bytes.
+/// Stand-ins for the parts of PyTorch that shard a model. A sharded tensor has only its rank's part
+/// of the bytes.
 const SHARDING: &str = r#"
 class Model(Module):
     def named_parameters(self):

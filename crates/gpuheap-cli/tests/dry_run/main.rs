@@ -1,5 +1,5 @@
-//! `gpuheap dry-run` as a user runs it: programs on the emulated driver, and verdicts on reports
-//! that scripts write in place of the libraries.
+//! Runs `gpuheap dry-run` as a user does. Programs use the emulated driver, or are scripts that
+//! write reports in place of the libraries.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -23,11 +23,11 @@ use tempfile::TempDir;
 
 use crate::command::{Ran, ran};
 
-/// Shell line that writes a report by which the program used GPU memory.
+/// Line of a shell script. It writes a report that says that the program used GPU memory.
 const USES_A_GPU: &str = "echo '{\"devices\": [{\"total\": 9, \"peak_in_use\": 5}]}' \
                           >$GPUHEAP_EMULATED_REPORT/driver.$$.json\n";
 
-/// A folder with the emulated libraries, and room for files of a test.
+/// A folder with the emulated libraries, and a folder for the files of a test.
 struct Bench {
     libraries: TempDir,
     files: TempDir,
@@ -65,7 +65,7 @@ impl Bench {
         ran(self.command().args(arguments))
     }
 
-    /// Returns the JSON of a run with further arguments.
+    /// Runs `gpuheap dry-run` with these arguments, and returns its JSON too.
     fn json(&self, arguments: &[&str]) -> (Ran, serde_json::Value) {
         let path = self.files.path().join("verdict.json");
         let done = ran(self.command().arg("--json").arg(&path).args(arguments));
@@ -96,8 +96,8 @@ impl Bench {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Compiles a C++ program of the repository with the CUDA runtime and the C interface, with
-    /// debug information, and returns its path.
+    /// Compiles a C++ program of the repository, and returns its path. The program is linked with
+    /// the CUDA runtime and the C interface, and has debug information.
     fn compiled_with_runtime(&self, source: &str) -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let name = Path::new(source).file_stem().unwrap();

@@ -212,7 +212,7 @@ fn example_process_end_has_verdict() {
     assert!(ran.stderr.contains("cudaMalloc of 256 MiB was refused"), "{}", ran.stderr);
 }
 
-/// A program in Rust that handles each refusal of its heap.
+/// Program in Rust that handles the error each time its heap refuses a request.
 #[test]
 #[ignore = "a program of `refusal_in_rust_counts`"]
 fn rust_program() {

@@ -22,7 +22,7 @@ fn driver_reports_peak_failures_and_counts() {
     let (ran, json) = bench.json(&["--card", "h200", "--", &take, "100"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let device = &json["cards"][0]["processes"][0]["devices"][0];
-    // The context's measured size, and the bytes that the program took.
+    // The memory in use is the context's measured size plus the bytes that the program took.
     assert_eq!(device["in_use"], 552_402_944_u64 + (100 << 20));
     assert_eq!(json["unknown"]["reads"], 1);
     assert_eq!(json["unknown"]["asked_for_free_memory"], 0);
@@ -49,7 +49,7 @@ fn largest_fitting_value_is_found() {
     assert_eq!(found["card"], "L4 24GB");
     assert_eq!(found["largest"], usable >> 21 << 1);
     let total = json["cards"][0]["total"].as_u64().unwrap();
-    // By default 3 % of the card stay free, in whole MiB.
+    // By default, 3 % of the card stay free, rounded down to whole MiB.
     assert_eq!(found["margin"], (total * 3 / 100) >> 20 << 20);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
@@ -101,7 +101,7 @@ fn variable_is_set_and_replaced() {
 fn python_loads_hook_and_own_sitecustomize() {
     let bench = Bench::new();
     bench.file("sitecustomize.py", "print('own')");
-    // The file stands for PyTorch, with the members that the hook reads.
+    // The file is a stand-in for PyTorch, with the members that the hook reads.
     bench.file("torch.py", "class version: cuda = None\n__version__ = '0'\nprint('torch')\n");
     let script = "import sys, torch; print([p for p in sys.path if 'gpuheap-dry-run' in p])";
     let mut command = bench.command();
@@ -109,7 +109,7 @@ fn python_loads_hook_and_own_sitecustomize() {
     let ran = crate::ran(&mut command);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, "own\ntorch\n[]\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("this PyTorch has no CUDA"), "{}", ran.stderr);
-    // Without PyTorch and a sitecustomize of the program, the hook prints nothing.
+    // If PyTorch is missing and the program has no sitecustomize, the hook prints nothing.
     std::fs::remove_file(bench.files.path().join("sitecustomize.py")).unwrap();
     let script = "import sys; print('sitecustomize' in sys.modules)";
     let ran = bench.dry_run(&["--", "python3", "-c", script]);
@@ -129,7 +129,7 @@ fn unserved_module_is_named() {
     assert!(text.contains("imports cupy, which cannot be dry-run: its CUDA runtime"), "{text}");
 }
 
-/// Modules that stand for JAX, with the members that the hook reads.
+/// Stand-ins for modules of JAX, with the members that the hook reads.
 const JAX: [(&str, &str); 3] = [
     ("jax/_src/__init__.py", ""),
     ("jax/_src/hardware_utils.py", "has_visible_nvidia_gpu = lambda: False"),

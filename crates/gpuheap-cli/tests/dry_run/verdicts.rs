@@ -1,4 +1,4 @@
-//! Texts of verdicts for reports that a script writes.
+//! Tests the texts of verdicts. A script writes the reports that the verdicts are made from.
 
 use crate::Bench;
 

@@ -1,4 +1,4 @@
-//! Commands on the emulated NVML. The commands load it like the real NVML.
+//! Runs commands on the emulated NVML, which they load like the real NVML.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `gpuheap export`: the process, its arguments and its end.
+//! Tests the process of `gpuheap export`: its arguments, its answers and its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Whole commands that examine a machine, on recorded machines.
+//! Runs whole commands that examine a machine. The machines are recordings.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

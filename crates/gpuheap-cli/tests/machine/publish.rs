@@ -1,4 +1,4 @@
-//! Commands on a program that publishes its heap. This program is the test `program` of this file.
+//! Runs commands on a program that publishes. The test `program` of this file is that program.
 
 use std::io::{Read, Write};
 use std::path::Path;

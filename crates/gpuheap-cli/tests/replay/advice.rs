@@ -1,4 +1,4 @@
-//! Advice: the lines to type, and the order of the remedies.
+//! Tests the advice of a report: the lines to type, and the order of the remedies.
 
 use crate::support::{SHORT, log, recordings, replay, replay_in};
 

@@ -1,4 +1,4 @@
-//! Invalid input: one line on stderr, nothing on stdout, exit code 2.
+//! Tests that invalid input leads to one line on stderr, nothing on stdout, and exit code 2.
 
 use std::io::Write;
 use std::path::Path;

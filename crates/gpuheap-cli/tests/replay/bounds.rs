@@ -1,5 +1,5 @@
-//! Limits and devices from arguments, and verdicts for devices with just enough memory, or just too
-//! little.
+//! Tests limits and devices that arguments give. Tests verdicts for devices that have just enough
+//! memory, or slightly too little.
 
 use crate::support::{Ran, replay};
 
@@ -63,8 +63,8 @@ fn range_beyond_device_may_fail() {
     assert!(shown.contains("1.94 GiB of usable memory is enough"), "{shown}");
 }
 
-/// The report advises no pool that takes as many bytes, and makes as many driver calls, as the
-/// program's own pool.
+/// The report does not advise a pool that needs as many bytes and driver calls as the program's own
+/// pool.
 #[test]
 fn advice_for_successful_run_takes_less() {
     let run = "two_streams.snapshot.pickle.gz";

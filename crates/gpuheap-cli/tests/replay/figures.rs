@@ -51,7 +51,7 @@ fn recorded_only_omits_earlier_blocks() {
 /// of the other pools.
 const SMALL_SEGMENTS: [&str; 2] = ["simple", "binned"];
 
-/// Replays on devices from far too small to more than enough.
+/// Replays on devices that have from far too little to more than enough memory.
 fn reserves_what_is_live_at_least_and_the_device_at_most(pools: &[&str]) {
     let pools: Vec<&str> = pools.iter().flat_map(|pool| ["--pool", *pool]).collect();
     for trace in SHORT {

@@ -50,7 +50,7 @@ const OUT_OF_MEMORY_FIELDS: [&str; 9] = [
     "cause",
 ];
 
-/// Returns the fields of all objects that begin with `first`, in printed order.
+/// Returns the names of the fields that are indented by `indent` spaces, in printed order.
 fn printed_fields(text: &str, indent: usize) -> Vec<&str> {
     let prefix = " ".repeat(indent) + "\"";
     text.lines()

@@ -1,4 +1,4 @@
-//! `--find-minimum`, compared with replays on devices of that size and of 2 MiB less.
+//! Tests that replays succeed on devices of the minimum size, and fail with 2 MiB less.
 
 use serde_json::Value;
 

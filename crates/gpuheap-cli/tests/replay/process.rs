@@ -1,4 +1,4 @@
-//! The command as a process: its memory, pipes, and devices that do not exist.
+//! Runs the command as a process. Tests its memory, its pipes, and devices that do not exist.
 
 use std::process::Stdio;
 
@@ -52,7 +52,7 @@ fn full_disk_is_environment_error() {
 
 #[test]
 fn missing_device_is_environment_error() {
-    // The result is the same with and without a driver, because no machine has as many devices.
+    // The result is the same with and without a driver, because no machine has 10,000 devices.
     let ran = replay(&["--device", "cuda:9999", "two_streams.csv.gz"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, ""));
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);

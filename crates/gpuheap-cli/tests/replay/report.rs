@@ -81,8 +81,8 @@ fn gaps_of_recording_are_named() {
     insta::assert_snapshot!(told);
 }
 
-/// The program's graphs ended before the snapshot, so the model differs from the recording,
-/// although no block waits.
+/// The program's CUDA graphs ended before the snapshot, so the model differs from the recording. No
+/// freed block waits for its stream, so that is not the reason.
 #[test]
 fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");
@@ -106,7 +106,7 @@ fn snapshot_is_checked_with_recorded_pool() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // A failing pool decides the exit code only if it recorded the trace or was named.
+    // A failing pool decides the exit code only if it is the program's own or is named.
     let memory = ["--device-memory", "1.81GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),

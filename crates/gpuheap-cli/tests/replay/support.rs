@@ -51,7 +51,7 @@ pub(crate) fn replay_in(folder: &Path, arguments: &[&str]) -> Ran {
     ran(&mut command(folder, &[&["replay"], arguments].concat()))
 }
 
-/// Returns a CSV log of these rows: an action, a pointer, a size.
+/// Returns a CSV log. Each row has an action, a pointer and a size.
 pub(crate) fn log(rows: &[(&str, u64, u64)]) -> String {
     let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
     for (index, (action, pointer, size)) in rows.iter().enumerate() {

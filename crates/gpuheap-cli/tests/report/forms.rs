@@ -1,4 +1,4 @@
-//! Forms for other tools, parsed again by the tests.
+//! Tests the forms that other tools read, by parsing them again.
 
 use serde_json::Value;
 

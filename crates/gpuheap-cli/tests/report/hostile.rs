@@ -11,7 +11,7 @@ use crate::command::{Ran, ran};
 /// Size of each file.
 const BYTES: usize = 1 << 20;
 
-/// Address space of the command, KiB. Without bounds, 1 MiB of addresses took 310 MiB.
+/// Limit of the command's address space, KiB. An unbounded reader needs 310 MiB for a 1 MiB file.
 const ADDRESS_SPACE: usize = 100 << 10;
 
 /// Capture that grows to [`BYTES`].
@@ -21,7 +21,7 @@ struct File {
 }
 
 impl File {
-    /// Builds a file of about [`BYTES`]: calls `records` with 1, 2, 3 and so on, to add records.
+    /// Builds a file of about [`BYTES`]. Calls `records` with 1, 2, 3 and so on, to add records.
     fn of(mut records: impl FnMut(&mut File, u32)) -> Vec<u8> {
         let mut file = File { bytes: header().to_vec(), deltas: Deltas::default() };
         file.add(&Record::ThreadStart { time: Time(0), id: 1, name: "a\u{1b}[31m" });

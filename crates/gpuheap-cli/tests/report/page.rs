@@ -1,6 +1,6 @@
-//! The page of `--format html` in a headless Chromium: it draws, it has no errors, and a click on
-//! the timeline changes the table. Without a Chromium, these tests print that they are skipped, and
-//! pass. With `GPUHEAP_TEST_CHROMIUM=required`, they fail.
+//! Opens the page of `--format html` in a headless Chromium. Tests that it draws and has no errors,
+//! and that a click on the timeline changes the table. If there is no Chromium, these tests print
+//! that they are skipped, and pass. With `GPUHEAP_TEST_CHROMIUM=required`, they fail instead.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{report, root};
 
-/// Script for the start of the page. It collects errors.
+/// Script that collects errors. It is inserted at the start of the page.
 const COLLECT: &str = "<script>
 window.errors = [];
 console.error = (...parts) => window.errors.push(parts.join(' '));
@@ -104,7 +104,7 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Opens the page of a report, and returns the findings. `None` without a Chromium.
+/// Opens the page of a report, and returns what the scripts found; `None` without a Chromium.
 fn open(arguments: &[&str]) -> Option<Value> {
     let chromium = chromium()?;
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `gpuheap run --copies`: bytes of copies by direction, memory and line.
+//! Tests `gpuheap run --copies`, which reports copied bytes by direction, memory and line.
 
 use gpuheap_report::{At, CopySite, Report};
 

@@ -1,5 +1,5 @@
-//! Programs that are hard to record. Each must behave as without the recorder, with correct
-//! figures.
+//! Programs that are hard to record. Each program must behave as it does without the recorder, and
+//! its figures must be correct.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -229,7 +229,7 @@ fn programs_without_recorder_are_refused() {
     }
 }
 
-/// Returns the allocations, the live bytes at the end, and the failed requests.
+/// Returns the number of allocations, the live bytes at the end, and the number of failed requests.
 fn figures(trace: &Trace) -> (u64, u64, u64) {
     let summary = trace.summary();
     (summary.allocations, summary.left_live_bytes, summary.failures)

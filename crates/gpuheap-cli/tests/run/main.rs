@@ -320,7 +320,7 @@ fn replay_reads_captures() {
     assert!(!replay.stdout.to_lowercase().contains("rmm"), "{}", replay.stdout);
 }
 
-/// Needs Python: `PYTHON`, else `python3`. Runs other versions too, if they are in `PATH`.
+/// Needs the Python that `PYTHON` names, or else `python3`. Also runs the other versions in `PATH`.
 #[test]
 fn lines_of_python_are_recorded() {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
@@ -475,7 +475,7 @@ fn cudarc_is_recorded() {
     assert_eq!(lines, [lines[0], lines[0], lines[0] + 1]);
 }
 
-/// Leaves two slices of one line live, and frees a slice of another line.
+/// Leaves two slices live that one line allocates, and frees a slice that another line allocates.
 fn cudarc_program() -> ! {
     let context = cudarc::driver::CudaContext::new(0).unwrap();
     let stream = context.default_stream();

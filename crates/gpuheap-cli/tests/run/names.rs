@@ -1,4 +1,4 @@
-//! Names of a heap's memory in a profiler. A stand-in for the profiler's library prints them.
+//! Tests the names that a profiler gets for a heap's memory. A library prints these names.
 
 use crate::*;
 

@@ -1,4 +1,4 @@
-//! Ranges of NVTX: the capture has them, and the report shows their memory.
+//! Tests that a capture has the ranges of NVTX, and that the report shows their memory.
 
 use gpuheap_trace::WarningKind;
 

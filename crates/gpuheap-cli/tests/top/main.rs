@@ -1,5 +1,5 @@
-//! `gpuheap top`: whole commands, on recorded machines and in a real terminal. The program that
-//! publishes is the test `program` of this file.
+//! Runs `gpuheap top` on recorded machines and in a real terminal. The program that publishes is
+//! the test `program` of this file.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
