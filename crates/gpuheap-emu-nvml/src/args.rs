@@ -15,8 +15,8 @@ impl abi::Code for Code {
     const PANICKED: Code = Code::UNKNOWN;
 }
 
-/// Handle of a device, `nvmlDevice_t`: an integer that programs see as a pointer. It is never
-/// dereferenced.
+/// Device handle, `nvmlDevice_t`. Programs see a pointer, but the handle is an integer that is
+/// never dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Handle(usize);

@@ -9,7 +9,7 @@ use crate::code::Code;
 /// Codes with which functions fail, keyed by function name.
 pub(crate) type Failures = BTreeMap<String, Code>;
 
-/// Description of a machine. A missing field has its default value, or marks a figure as
+/// Description of a machine. If a field is missing, its default applies, or the figure is
 /// unsupported.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -66,7 +66,7 @@ pub(crate) struct Device {
     pub(crate) pcie: Pcie,
     /// Number of pages that were retired for two-bit errors.
     pub(crate) retired_pages: Option<u32>,
-    /// `true` if pages are retired at the next reset.
+    /// `true` if the next reset will retire pages.
     pub(crate) pages_pending: Option<bool>,
     /// Functions that fail on this device.
     pub(crate) failures: Failures,
@@ -104,7 +104,7 @@ pub(crate) struct Process {
     /// Result of `nvmlSystemGetProcessName`; `None` to use the name in `/proc`.
     #[serde(default)]
     pub(crate) name: Option<String>,
-    /// Index, in [`Device::mig`], of the instance that the process uses.
+    /// Index in [`Device::mig`] of the instance that the process uses.
     #[serde(default)]
     pub(crate) instance: Option<usize>,
 }
@@ -137,8 +137,8 @@ pub(crate) struct Instance {
     pub(crate) bar1: Option<Bar1>,
 }
 
-/// Utilisation of each unit of the device: percent of the last sampling period in which the unit
-/// was busy.
+/// Utilisation of the device's units. Each value is the percentage of the last sampling period
+/// during which the unit was busy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Utilization {
@@ -166,7 +166,7 @@ pub(crate) struct Clocks {
     pub(crate) video: Option<u32>,
 }
 
-/// Processes that may use the device, numbered as in `nvmlComputeMode_t`.
+/// Restriction on the processes that may use the device. The values match `nvmlComputeMode_t`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {

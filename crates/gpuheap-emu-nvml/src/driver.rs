@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 
 use gpuheap_driver::{EMULATED_DEVICES, EmulatedDevice, EmulatedDevices};
 
-/// Returns the description of the emulated driver's device `ordinal`. `None` if this process has
-/// loaded no emulated driver, or if the driver has no such device.
+/// Describes device `ordinal` of the emulated driver. Returns `None` if this process has loaded no
+/// emulated driver, or if the driver has no such device.
 pub(crate) fn device(ordinal: usize) -> Option<EmulatedDevice> {
     let ordinal = i32::try_from(ordinal).ok()?;
     // SAFETY: the name is a C string. With `RTLD_NOLOAD`, the call loads no library.

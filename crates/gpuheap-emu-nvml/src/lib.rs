@@ -1,10 +1,10 @@
 //! Emulated CUDA devices as a `libnvidia-ml.so.1` for unmodified monitors.
 //!
-//! A description lists devices and processes. If it lists no devices, the devices of the emulated
-//! driver in this process are used. Without such a driver, environment variables select the
-//! devices. Processes that use emulated devices are added: all processes of the shared account, or
-//! only this process if no account is set. The README lists the environment variables and the
-//! description's fields.
+//! A description lists devices and processes. If it lists no devices, the library reports the
+//! devices of the emulated driver in this process. Without such a driver, environment variables
+//! select the devices. The library also lists the processes that use emulated devices. It finds
+//! them in the shared account. Without an account, it lists only this process. The README lists the
+//! environment variables and the description's fields.
 //!
 //! The module `functions` has one table of functions for each subject. Other NVML functions are not
 //! exported. A program that looks up such a symbol concludes that the driver is older.

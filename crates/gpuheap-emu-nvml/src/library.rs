@@ -1,4 +1,4 @@
-//! Emulated machine, or the error in the environment variables. Set by the first initialisation.
+//! Keeps the process's emulated machine, and runs the body of every NVML function.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ pub(crate) struct Nvml {
     pub(crate) machine: &'static Machine,
 }
 
-/// Device that a call is for, or an instance of that device.
+/// Device, or MIG instance of a device, on which a call operates.
 pub(crate) struct Target<'m> {
     machine: &'m Machine,
     pub(crate) index: usize,
@@ -73,7 +73,7 @@ pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) ->
 }
 
 impl Nvml {
-    /// Returns the device or instance of a handle.
+    /// Returns the device or instance that the handle identifies.
     pub(crate) fn target(&self, handle: Handle) -> Outcome<Target<'static>> {
         let (index, instance) = handle.indices();
         let device = self.machine.devices.get(index).ok_or(Code::INVALID_ARGUMENT)?;

@@ -7,10 +7,10 @@ use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
 use crate::driver;
 use crate::settings::Settings;
 
-/// Default driver version: the version on the H200 with which the emulator was compared.
+/// Default driver version. The emulator was compared with an H200 that used this driver.
 const DRIVER: &str = "580.95.05";
 
-/// Default CUDA version, 1000 × major + 10 × minor: equal to the emulated driver's default.
+/// Default CUDA version, 1000 × major + 10 × minor. The emulated driver has the same default.
 const CUDA: i32 = 13_000;
 
 /// The emulated machine.

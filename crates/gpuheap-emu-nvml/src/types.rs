@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Returns the value of a structure's version field, made of the structure's size and `number`.
+/// Combines a structure's size and `number` into the value of the structure's version field.
 const fn version<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }

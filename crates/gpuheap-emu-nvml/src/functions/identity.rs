@@ -1,4 +1,4 @@
-//! Functions for names, addresses and links of a device.
+//! Functions that return a device's names, addresses and links.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -54,7 +54,7 @@ functions! {
             domain,
             bus,
             device,
-            // NVIDIA's vendor ID, and device ID 0: no NVIDIA device has this ID.
+            // Combines NVIDIA's vendor ID with device ID 0. No NVIDIA device has device ID 0.
             device_id: 0x10de,
             subsystem_id: 0,
             bus_id: c_text(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),

@@ -15,7 +15,7 @@ const UNKNOWN_BYTES: u64 = u64::MAX;
 /// Instance number of a process that uses no instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// Exports the functions of each list of processes.
+/// Exports the functions that list processes.
 macro_rules! lists {
     (processes { $($list:ident: $v1:ident $v2:ident $v3:ident;)* } $($rest:tt)*) => {
         functions! {
@@ -71,8 +71,7 @@ lists! {
     }
 }
 
-/// Returns the memory figures of a device or an instance. The memory of its processes counts as in
-/// use.
+/// Returns the memory figures of a device or an instance. Memory that processes use counts as used.
 fn memory(target: &Target<'_>) -> MemoryV2 {
     let memory = target.instance.map_or(&target.device.memory, |(_, instance)| &instance.memory);
     let rows = target.rows();
@@ -88,7 +87,7 @@ fn memory(target: &Target<'_>) -> MemoryV2 {
     }
 }
 
-/// Layout of a process's entry in one version of the functions.
+/// Structure in which one version of the functions describes a process.
 trait Layout: Copy {
     fn from_row(row: &Row, instance: (c_uint, c_uint)) -> Self;
 }

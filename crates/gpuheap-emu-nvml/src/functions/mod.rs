@@ -4,9 +4,9 @@
 /// body. The body returns an [`Outcome`](crate::code::Outcome).
 ///
 /// A row of `figures` exports a function that writes one figure of a device. The row has the
-/// symbols, and a closure that returns the figure, or `None` if the device lacks it. Functions of
-/// `unsupported` return `NOT_SUPPORTED` for every device. They declare only the device argument: in
-/// every C ABI of Unix, the caller removes the other arguments.
+/// symbols, and a closure that returns the figure, or `None` if the device lacks it. Functions
+/// listed under `unsupported` return `NOT_SUPPORTED` for every device. They declare only the device
+/// argument: in every C ABI of Unix, the caller removes the other arguments.
 macro_rules! functions {
     (unsupported { $($symbol:ident)* } $($rest:tt)*) => {
         functions! {

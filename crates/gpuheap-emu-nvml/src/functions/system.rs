@@ -1,4 +1,4 @@
-//! Functions for the driver's versions, and for access to devices.
+//! Functions that return the driver's versions, and functions that find devices.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -88,7 +88,7 @@ functions! {
     }
 }
 
-/// Returns the name of a process's program from its command line.
+/// Reads a process's command line and returns the name of the program.
 fn program(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let first = line.split(|byte| *byte == 0).next().filter(|first| !first.is_empty())?;

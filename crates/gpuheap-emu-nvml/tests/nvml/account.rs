@@ -25,7 +25,7 @@ fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
         .spawn()
         .unwrap();
     let sleep = parent.stdin.take();
-    // Reads all output of the parent: it contains other lines than the child's pid.
+    // Reads all output of the parent, because other lines surround the child's pid.
     let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
     let child = lines.filter_map(|line| line.strip_prefix("child ")?.parse().ok()).last();
     assert!(parent.wait().unwrap().success());
@@ -47,7 +47,7 @@ fn variables(account: &Path) -> [(&'static str, &str); 2] {
     ]
 }
 
-/// Returns the processes that another process sees on device 1, one a line.
+/// Returns the processes that another process sees on device 1, one per line.
 fn listed(folder: &TempDir, account: &Path) -> String {
     let text = library::run_ignored_test("account::lists", folder, &variables(account));
     let lines = text.lines().filter_map(|line| line.strip_prefix("listed "));
@@ -84,8 +84,8 @@ fn takes_and_forks() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0_u8;
-        // SAFETY: the byte is valid for a write. Closing the child's stdout lets the test's read
-        // end. The child's read blocks until the test closes the pipe.
+        // SAFETY: the byte is valid for a write. After the child closes its stdout, the test
+        // reaches the end of the output. The child then waits until the test closes the pipe.
         unsafe {
             libc::close(1);
             libc::read(0, (&raw mut byte).cast(), 1);

@@ -50,8 +50,8 @@ fn asks_for_sizes() {
         let get = function::<GetHandle>(&library, "nvmlDeviceGetHandleByIndex_v2");
         assert_eq!(get(0, &mut device), 0);
         for list in ["Compute", "Graphics", "MPSCompute"] {
-            // `words` is the size of an entry in 64-bit words: the pid, the memory and, from `_v2`
-            // on, the instance.
+            // An entry consists of `words` 64-bit words. They hold the pid, the memory and, since
+            // `_v2`, the instance.
             for (version, words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
                 let name = format!("nvmlDeviceGet{list}RunningProcesses{version}");
                 let ask = function::<List>(&library, &name);
