@@ -1,19 +1,19 @@
-//! An export outside the driver API. A program that traces the emulated device uses it to find
-//! where results are read.
+//! Exports a function outside the driver API. Programs that trace the emulated device use it to
+//! find where the host reads results.
 
 use std::sync::Mutex;
 
 use gpuheap_emu::{CopyToHost, take_copy_to_host};
 
-/// Function called after each driver call that copied to the host. It may replace the copied bytes:
-/// they lack the results of kernels that are not run.
+/// Function called after each driver call that copied to the host. It may replace the copied bytes,
+/// because they lack the results of kernels that the emulator does not run.
 type OnCopyToHost = extern "C" fn(copy: &CopyToHost);
 
 /// Program's function; `None` if none is set.
 static ON_COPY_TO_HOST: Mutex<Option<OnCopyToHost>> = Mutex::new(None);
 
-/// Sets the function that is called after each driver call that copied to the host; null removes
-/// it. The function runs on the thread of the copy, and no lock is held.
+/// Sets the function that is called after each driver call that copied to the host. If `callback`
+/// is null, removes the function. No lock is held when the copying thread calls the function.
 // SAFETY: no other library exports a symbol of this name.
 #[unsafe(no_mangle)]
 extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {

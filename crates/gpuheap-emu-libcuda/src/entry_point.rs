@@ -23,7 +23,8 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// streams.
 const KNOWN_FLAGS: u64 = 3;
 
-/// Returns the address of an exported symbol or per-thread twin; `None` if it is not exported.
+/// Function that returns the address of an exported symbol or per-thread twin. It returns `None`
+/// for other names.
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
 /// Looks up an entry point like `cuGetProcAddress`.

@@ -21,8 +21,7 @@ macro_rules! exports {
             exports!(@twin [$($twin)?] $symbol ($($arg: $type),*));
         )*
 
-        /// Returns the address of an exported symbol or per-thread twin; `None` if it is not
-        /// exported.
+        /// Returns the address of an exported symbol or per-thread twin; `None` for other names.
         pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
             match symbol {
                 $(

@@ -1,5 +1,5 @@
-//! Exports outside the driver API. Through them, the program's heaps and allocators report their
-//! memory, and the emulated NVML finds the devices.
+//! Functions exported in addition to the driver API. The program's heaps and allocators report
+//! their memory with them, and the emulated NVML finds the devices.
 
 use std::ffi::{c_char, c_int};
 
@@ -86,9 +86,10 @@ export! {
         });
     }
 
-    /// Reports a request to a heap, with the arguments of `gpuheap_driver::EmulatedRequest`.
-    /// `place` is an address that identifies the place of the request. `line` is the program's
-    /// line; null if the caller is C. `is_granted` is 1 if the request was granted, else 0.
+    /// Records that a heap received a request. The arguments are as in
+    /// `gpuheap_driver::EmulatedRequest`. `place` is an address that identifies the requesting
+    /// code. `line` is the program's line; null if the caller is C. `is_granted` is 1 if the
+    /// request was granted, else 0.
     fn gpuheap_emulated_request(
         bytes: u64, place: u64, line: Text<CUresult>, is_granted: c_int,
     ) -> () {

@@ -1,4 +1,5 @@
-//! The process's one emulated driver, and the common start of every call.
+//! Holds the process's only emulated driver. Every exported call reaches the driver through this
+//! module.
 
 use std::ffi::c_uint;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,7 +95,7 @@ extern "C" fn write_report() {
     });
 }
 
-/// Calls the process's driver. In a forked child, calls one that was never initialised.
+/// Calls the process's driver. In a forked child, calls a driver that was never initialised.
 pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     guarded(|| {
         let process = process();
@@ -127,8 +128,8 @@ pub(crate) fn report(body: impl FnOnce(&Emulator)) {
 
 /// Returns the code of `body`, or `ERROR_UNKNOWN` if `body` panics.
 pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
-    // After a panic, the emulator's state may be wrong. The library continues all the same: a panic
-    // must not unwind into the program, and the panic hook has reported it.
+    // After a panic, the emulator's state may be wrong. The library still continues, because a
+    // panic must not unwind into the program. The panic hook has reported the panic.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 

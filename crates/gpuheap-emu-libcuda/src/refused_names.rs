@@ -1,8 +1,8 @@
 //! Names of the exported functions that always fail.
 
 /// Expands `$callback!` with the names of functions that PyCUDA 2026.1 links and the emulator does
-/// not model. They are for arrays, textures, sharing between processes, kernel linking, and
-/// launches in the style from before CUDA 4.
+/// not model. They handle arrays, textures, sharing between processes and kernel linking, or launch
+/// kernels in the way used before CUDA 4.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback! {

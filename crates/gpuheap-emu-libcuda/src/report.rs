@@ -1,4 +1,4 @@
-//! Report of the process, written to a folder for `gpuheap dry-run`.
+//! Writes a report on the process to a folder. `gpuheap dry-run` reads the report.
 //!
 //! The report is written when the process exits, when a peak grows, and when a request is refused.
 //! So a process that ends by a signal or by `_exit` also leaves a report.
@@ -15,7 +15,7 @@ use gpuheap_emu::Emulator;
 
 use crate::requests::{self, escaped};
 
-/// Number of calls of each function that the library refuses.
+/// Number of calls to each refused function.
 static REFUSED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
 /// Counts a call of a refused function.
@@ -23,7 +23,8 @@ pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
 }
 
-/// Libraries with a statically linked CUDA runtime: they requested the driver's private tables.
+/// Libraries that requested the driver's private tables. They contain a statically linked CUDA
+/// runtime.
 static EXPORT_TABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// NVIDIA's compilers. They request the private tables, but allocate no device memory.
 const COMPILERS: [&str; 3] = ["libnvrtc", "libnvJitLink", "libnvptxcompiler"];
@@ -40,11 +41,10 @@ pub(crate) fn note_export_table() {
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
 /// Time of the last report. Locked while a driver call writes a report.
 static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
-/// If the peak has grown by more than 1/`GROWTH` since the last report, a report is written at
-/// once. A program that takes all of a device's memory in small pieces then writes 500 reports, of
-/// 0.1 ms each.
+/// A report is written at once if the peak has grown by more than 1/`GROWTH` since the last report.
+/// If a program takes a device's memory in small pieces, this makes 500 reports. Each takes 0.1 ms.
 const GROWTH: u64 = 64;
-/// Interval after which a smaller growth of the peak is written too.
+/// Interval after which a report is written even if the peak has grown less.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Writes the report after a driver call if the peak grew enough or the call refused a request.
@@ -74,9 +74,9 @@ pub(crate) fn write(folder: &Path, device: &Emulator) {
     }
 }
 
-/// Renames the reports that this process wrote before an `exec` to `KIND.PID-N.ENDING`. The driver
-/// writes its first report before other libraries and the Python hook write theirs, so all reports
-/// found here are old.
+/// Adds a number to the names of reports that this process wrote before an `exec`. The new names
+/// are `KIND.PID-N.ENDING`. All reports found here are old, because the driver writes its first
+/// report before other libraries and the Python hook write theirs.
 fn keep_earlier(folder: &Path) {
     let pid = std::process::id();
     let files = fs::read_dir(folder).into_iter().flatten().flatten();

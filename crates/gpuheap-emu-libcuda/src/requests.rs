@@ -1,4 +1,4 @@
-//! Refused requests for device memory, their callers, and the requests that followed.
+//! Records refused requests for device memory, their callers, and the requests that followed.
 //!
 //! After a refusal, some programs continue, and others request another size. To distinguish them,
 //! the stack of a refused request is compared with the stacks of later requests.
@@ -17,15 +17,15 @@ use gpuheap_emu::{Request, take_request};
 /// Maximum number of refused requests to keep, each from a different place in the program. Further
 /// refusals are mostly repetitions.
 const KEPT: usize = 64;
-/// Maximum number of frames to keep of a stack. An unoptimised heap alone takes more than 40.
+/// Maximum number of stack frames to keep. An unoptimised heap alone takes more than 40 frames.
 const DEPTH: usize = 96;
 /// Maximum number of program lines to report for one request.
 const LINES: usize = 3;
-/// A smaller request replaces a refused one if it has at least 1/`PART` of the refused size.
-/// Programs that try smaller sizes halve the size, or reduce it by a tenth.
+/// A smaller request replaces a refused one if it is at least 1/`PART` as large. Programs that try
+/// smaller sizes halve the size, or reduce it by a tenth.
 const PART: u64 = 4;
 
-/// gpuheap's replacements of vendor libraries, besides this library.
+/// gpuheap's other libraries that replace vendor libraries.
 const STAND_INS: [&str; 2] = ["libgpuheap_emu_cudart.so", "libgpuheap_emu_libraries.so"];
 
 /// Libraries of gpuheap that contain a heap: the C interface and the drop-in.
@@ -37,7 +37,7 @@ const DROP_IN: &str = "libgpuheap_malloc.so";
 /// thread's last error.
 const REPEATED_FAILURE: u64 = u64::MAX / 2;
 
-/// Function name to report for a request to a heap, if the heap passed the program's line.
+/// Name of the called function in a report. Used if a heap passed the program's line.
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library name to report for a heap's own requests to the driver.
 const HEAP: &str = "gpuheap";
@@ -57,12 +57,12 @@ struct Refused {
     request: Request,
     thread: ThreadId,
     stack: Stack,
-    /// Number of refusals with the same place and size.
+    /// Number of times that this request was refused.
     times: u64,
     then: Then,
     /// `true` if the thread has made another request since the refusal.
     is_past: bool,
-    /// `true` if the thread has given the device other work since the refusal: the program
+    /// `true` if the thread has given the device other work since the refusal. The program then
     /// continued without the memory.
     is_over: bool,
     /// `true` if a heap made this request to serve a request of the program. The heap has reported
@@ -77,7 +77,7 @@ enum Then {
     Nothing,
     /// The program repeated the request, and it was granted.
     Repeated,
-    /// The program at once tried smaller sizes, and this size, in bytes, was granted.
+    /// The program immediately tried smaller sizes, until this size, in bytes, was granted.
     Less(u64),
     /// The program completed another optimiser step.
     Step,
@@ -93,8 +93,8 @@ struct Caller {
     lines: Vec<String>,
 }
 
-/// Stack of a request, innermost frame first: return addresses, and the start addresses of the
-/// functions.
+/// Stack of a request, innermost frame first. A frame has a return address, and the start address
+/// of its function.
 struct Stack {
     addresses: Vec<usize>,
     functions: Vec<usize>,
@@ -142,8 +142,8 @@ impl Stack {
         }
     }
 
-    /// Returns `true` if this stack's request to the driver was part of the heap call with the
-    /// stack `heap`. Then both stacks contain a function of the heap, with the same callers.
+    /// Returns `true` if a heap made this driver request during the call whose stack is `heap`. If
+    /// so, both stacks contain the same function of the heap, with the same callers.
     fn is_within(&self, heap: &Stack) -> bool {
         let first = heap.inner;
         (first..heap.functions.len().min(first + FRAMES_OF_HEAP)).any(|at| {
@@ -227,7 +227,8 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         return;
     }
     if refused.len() == KEPT {
-        // Preferably drops a refusal that a later request made up for: it is the least useful.
+        // Drops a refusal that a later request made up for, because it is the least useful. If
+        // there is no such refusal, drops the oldest.
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
     }
@@ -284,7 +285,7 @@ fn is_of_heap(request: &Request) -> bool {
     request.function.starts_with("gpuheap")
 }
 
-/// Returns `text` with a blank for each character that a JSON string must not contain.
+/// Returns `text` with blanks in place of characters that a JSON string must not contain.
 pub(crate) fn escaped(text: &str) -> String {
     let special = |c: char| c.is_control() || c == '"' || c == '\\';
     text.chars().map(|c| if special(c) { ' ' } else { c }).collect()
@@ -318,8 +319,8 @@ pub(crate) fn json() -> String {
     refused.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the caller on a stack: the innermost frame outside gpuheap's stand-ins for vendor
-/// libraries.
+/// Finds the caller on a stack. It is the innermost frame that belongs to no stand-in for a vendor
+/// library.
 fn caller(stack: &Stack, request: &Request) -> Caller {
     let mut called = request.function.to_owned();
     if let Some(line) = &stack.line {
@@ -369,8 +370,8 @@ pub(crate) fn calling_library() -> String {
     found.map(|place| file_name(&place.file)).unwrap_or_default()
 }
 
-/// Returns the line of a call: `take.c:28 in main` if there is debug information, else
-/// `main+0x4f in take` or `take+0x11d4`.
+/// Returns the line of a call. With debug information, it reads `take.c:28 in main`. Without, it
+/// reads `main+0x4f in take` or `take+0x11d4`.
 fn line_of(address: usize) -> String {
     let mut found: Option<String> = None;
     // The call instruction is before its return address.
@@ -412,8 +413,7 @@ fn without_arguments(name: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Location of an address: the loaded file that contains it, and the exported symbol around it, if
-/// any.
+/// The loaded file that contains an address, and the exported symbol around the address, if any.
 struct Place {
     file: String,
     base: usize,
@@ -447,8 +447,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Makes requests in order, each given by its bytes, its place, its stack, and whether it is
-    /// granted. Returns the `then` of each refused request.
+    /// Makes requests in order and returns the `then` of each refused request. A tuple has the
+    /// bytes, the place and the stack. Its last field is `true` if the request is granted.
     fn after(requests: &[(u64, u64, &[usize], bool)]) -> Vec<Then> {
         let thread = thread::current().id();
         let mut refused = VecDeque::new();
@@ -490,7 +490,7 @@ mod tests {
     fn refusal_alone_stays_open() {
         let (main, other) = ([110, 900], [120, 900]);
         assert!(after(&[(60 * GIB, 1, &main, false)]) == [Then::Nothing]);
-        // The next request of the same function fills another variable.
+        // The next request comes from another call in the same function.
         let next = (GIB, 2, &other[..], true);
         assert!(after(&[(60 * GIB, 1, &main, false), next]) == [Then::Nothing]);
         let large = (61 * GIB, 2, &other[..], true);
@@ -512,8 +512,8 @@ mod tests {
         Stack { addresses: vec![1], functions: vec![1], inner: 0, line: Some(line.to_owned()) }
     }
 
-    /// Makes requests to a heap in order, each given by its bytes, its line, and whether it is
-    /// granted.
+    /// Makes requests to a heap in order. A tuple has the bytes and the line. Its last field is
+    /// `true` if the request is granted.
     fn after_lines(requests: &[(u64, &str, bool)]) -> Vec<Then> {
         let (thread, mut refused) = (thread::current().id(), VecDeque::new());
         for &(bytes, line, is_granted) in requests {

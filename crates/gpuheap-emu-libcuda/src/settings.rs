@@ -31,17 +31,16 @@ const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// `true` to write to stderr the functions that `cuGetProcAddress` does not find, and calls of
-    /// refused functions.
+    /// `true` to log failed `cuGetProcAddress` lookups and calls of refused functions to stderr.
     pub(crate) log: bool,
     /// Folder for the report; `None` to write no report.
     pub(crate) report: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Reads the environment variables. A variable that is missing or empty has its default. The
-    /// defaults: one `h200`, work done at once, no checks, only gpuheap's kernels, CUDA 13.0, no
-    /// log, no report, and no shared account.
+    /// Reads the environment variables. If a variable is missing or empty, its default applies. The
+    /// defaults are one `h200`, work done immediately, no checks, only gpuheap's kernels, CUDA
+    /// 13.0, no log, no report, and no shared account.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
@@ -140,8 +139,8 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses `12.4` as 12040. Returns `None` for a version after the last driver with which the
-/// function table was compared: later drivers may change a signature.
+/// Parses `12.4` as 12040. Returns `None` for versions newer than the drivers with which the
+/// function table was compared, because a newer driver may have changed a signature.
 fn driver_version(text: &str) -> Option<i32> {
     let (major, minor) = text.split_once('.')?;
     let (major, minor) = (whole(major)?, whole(minor)?);

@@ -179,7 +179,7 @@ fn out_of_memory(context: &Arc<CudaContext>) {
 }
 
 /// Copies between devices on created streams. With null streams, cudarc 0.19 copies and frees on
-/// the default stream of the current context. That context is the wrong one, and the checks would
+/// the default stream of the current context. That is the wrong context, and the checks would
 /// report it.
 fn two_devices(first: &Arc<CudaContext>) {
     let second = CudaContext::new(1).unwrap();

@@ -86,9 +86,9 @@ fn symbols_are_found_at_their_version() {
 
 const ANSWERS: &str = include_str!("entry_points.txt");
 
-/// Compares the results with a real driver's, at each version that changes a result and at the
-/// version before it. The table lacks the driver's first functions, with 32-bit sizes. For them,
-/// the status is that the version is not sufficient.
+/// Compares the results with a real driver's. Tests each version that changes a result, and the
+/// version before it. The table lacks the oldest functions, which have 32-bit sizes. A lookup of
+/// these functions returns the status `VERSION_NOT_SUFFICIENT`.
 #[test]
 fn lookup_results_match_real_driver() {
     let loaded = Loaded::new();
@@ -192,7 +192,7 @@ fn asks_for_default_streams() {
     });
     assert!(own != legacy && another != legacy && own != another);
 
-    // The device's thread runs on after the library handles are dropped.
+    // The device's thread continues after the library handles are dropped.
     drop((driver, library));
     std::thread::sleep(std::time::Duration::from_millis(20));
 }

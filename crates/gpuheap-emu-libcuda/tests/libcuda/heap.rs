@@ -1,5 +1,5 @@
-//! Tests of heaps on the emulated library. The checks find the same misuse of blocks as on a device
-//! emulated in the process.
+//! Tests of heaps on the emulated library. The checks must find the same misuse of blocks as on an
+//! in-process emulated device.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::planted::{self, Bug, By};
 /// Size of a block small enough for a thread cache, bytes.
 const BYTES: u64 = 1000;
 
-/// Returns texts of which each finding of the bug contains one.
+/// Returns the possible texts of the bug's findings. Each finding contains one of them.
 fn texts_of(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::UseAfterFree => &[" bytes into a block of 1000 bytes at ", " and freed on stream "],
@@ -26,7 +26,7 @@ fn texts_of(bug: Bug) -> &'static [&'static str] {
     }
 }
 
-/// Kinds of pools whose blocks are parts of a driver allocation.
+/// Kinds of pools that divide a driver allocation into blocks.
 const POOLS: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 

@@ -1,5 +1,5 @@
-/* Sets a function for copies to the host, copies, and removes the function. Then exits, as does a
- * forked child, which has no device. */
+/* Sets a function for copies to the host, copies, and removes the function. Then the program and
+ * its forked child exit. The child has no device. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ struct copy {
   bool is_written;
 };
 
-/* Replaces the first byte of a result that no copy or fill wrote. */
+/* Replaces the first copied byte, unless the whole result was written by a copy or fill. */
 static void on_copy(const struct copy *copy) {
   copied += copy->bytes;
   calls++;

@@ -1,7 +1,7 @@
-/* C program that loads libcuda.so.1 by dlopen and calls it when its threads end, in the two ways
- * of C and C++. Destructors of thread_local objects (__cxa_thread_atexit_impl) run first, and
- * destructors of thread-specific data run later. Each is registered before its thread first calls
- * the library, so it runs after the library's own destructors for the thread. */
+/* C program that loads libcuda.so.1 by dlopen. Its threads call the library when they end, from
+ * two kinds of destructors. Destructors of thread_local objects (__cxa_thread_atexit_impl) run
+ * first, and destructors of thread-specific data run later. Each is registered before its thread
+ * first calls the library, so it runs after the library's own destructors for the thread. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -106,7 +106,7 @@ int main(void) {
   }
   puts("the end of the threads");
   fflush(stdout);
-  /* Tests the end of the program too, with data of the main thread. */
+  /* Also calls the library when the program ends, with data of the main thread. */
   struct left *last = malloc(sizeof *last);
   OK(__cxa_thread_atexit_impl(let_go, last, &__dso_handle));
   leave(last, 1);
