@@ -1,4 +1,4 @@
-//! Facts about the content of PyTorch's device memory, as if its kernels had run.
+//! Records facts about the content that PyTorch's device memory would have if kernels ran.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ pub(crate) enum Content {
     SumOf(i64),
 }
 
-/// Known facts about ranges of device memory, keyed by start address, each with the range's end.
+/// Known facts about ranges of device memory. The key is the range's start. The value has its end.
 static CONTENTS: Mutex<BTreeMap<u64, (u64, Content)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the facts about memory that PyTorch hands out again or changes.
@@ -35,7 +35,7 @@ pub(crate) fn insert(address: u64, bytes: u64, content: Content) {
     }
 }
 
-/// Returns the fact about the range that contains `address`; `None` if none is known.
+/// Returns the fact about the range that contains `address`; `None` if no fact is known.
 pub(crate) fn at(address: u64) -> Option<Content> {
     let contents = CONTENTS.lock().ok()?;
     let (_, &(end, content)) = contents.range(..=address).next_back()?;

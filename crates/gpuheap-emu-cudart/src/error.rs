@@ -1,5 +1,5 @@
-//! Codes of the runtime, and calls to the process's driver. Each code of the driver is also a code
-//! of the runtime, with the same number.
+//! Defines the runtime's result codes and calls the process's driver. Each code of the driver has
+//! the same number in the runtime.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -110,7 +110,7 @@ pub(crate) fn text(code: CUresult) -> *const c_char {
     texts.get(&code.0).map_or_else(|| name(code), |text| text.as_ptr())
 }
 
-/// Texts of codes that the driver lacks or describes differently, by number.
+/// Texts, keyed by code. The driver lacks these codes, or has other texts for them.
 const TEXTS_OF_RUNTIME: &[(i32, &str)] = &[
     (0, "no error"),
     (INVALID_CONFIGURATION.0, "invalid configuration argument"),

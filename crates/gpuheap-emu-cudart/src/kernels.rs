@@ -1,4 +1,4 @@
-//! Kernels and variables of the program's fat binaries, each loaded at its first use.
+//! Kernels and variables of the program's fat binaries. Each is loaded when it is first used.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ struct Kernel {
 
 struct Variable {
     bytes: usize,
-    /// Addresses of the variable, keyed by device ordinal. A device's entry is added by the first
-    /// use there.
+    /// Addresses of the variable, keyed by device ordinal. The first use on a device adds the
+    /// entry.
     at: HashMap<c_int, CUdeviceptr>,
 }
 

@@ -1,4 +1,4 @@
-//! Functions of the runtime that are not modelled: each writes its name to stderr once and returns
+//! Functions of the runtime that are not modelled. Each writes its name to stderr once, and returns
 //! an error.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::call::guarded;
 /// Environment variable that names the folder of the report.
 const REPORT: &str = "GPUHEAP_EMULATED_REPORT";
 
-/// Number of calls of each function that is not modelled.
+/// Number of calls, keyed by the name of a function that is not modelled.
 static CALLS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
 // The functions declare no arguments, although callers pass some. In every C ABI of Unix, the
@@ -34,8 +34,8 @@ functions_not_modelled!(refusals);
 
 macro_rules! refusals_of_driver {
     ($($name:ident)*) => {
-        /// Returns a stand-in for the driver's function `name` that always fails; `None` if there
-        /// is no stand-in.
+        /// Returns a function that replaces the driver's function `name` and always fails. Returns
+        /// `None` if no function replaces it.
         ///
         /// PyTorch calls the driver's functions for green contexts even if their lookup failed.
         pub(crate) fn refusing(name: &str) -> Option<*mut c_void> {

@@ -1,8 +1,8 @@
 //! Names of the runtime's functions that are not modelled.
 
 /// Expands `$callback!` with the names of the functions of CUDA 12 and 13 that always fail. They
-/// are for arrays, textures, surfaces, graphics, sharing between processes, and graphs built node
-/// by node.
+/// handle arrays, textures, surfaces, graphics, sharing between processes, and graphs built node by
+/// node.
 macro_rules! functions_not_modelled {
     ($callback:ident) => {
         $callback! {

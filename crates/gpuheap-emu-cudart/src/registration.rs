@@ -1,5 +1,5 @@
 //! Functions that compiled programs call to register kernels and variables and to configure
-//! launches. Also functions that return no code.
+//! launches. Also contains the functions that return no result code.
 
 use std::ffi::{c_char, c_int, c_void};
 

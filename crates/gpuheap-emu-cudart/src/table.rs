@@ -3,7 +3,8 @@
 /// Expands `$callback!` with every modelled function of the runtime that returns a code.
 ///
 /// A row has the function's name, the per-thread twin if one exists, the implementation, and the
-/// arguments. NVIDIA's reference describes the functions. Comments state differences:
+/// arguments. NVIDIA's reference describes the functions. Comments state how functions differ from
+/// it. A row has this form:
 ///
 /// ```text
 /// name | twin [implementation] (arguments);
@@ -13,8 +14,8 @@
 /// runs in the thread's context.
 ///
 /// * `function`: the driver's function with the same arguments;
-/// * `function(expressions)`: the driver's function with those arguments;
-/// * `= expression`: an expression of the arguments, an `Outcome`;
+/// * `function(expressions)`: the driver's function with the expressions as arguments;
+/// * `= expression`: an expression that uses the arguments and returns an `Outcome`;
 /// * empty: the function with the row's name in module `functions`.
 macro_rules! runtime_functions {
     ($callback:ident) => {
@@ -41,7 +42,7 @@ macro_rules! runtime_functions {
         cudaInitDevice [no_context = context::primary(device).map(drop)] (device: c_int, _device_flags: c_uint, _flags: c_uint);
         /// Returns the first device.
         cudaChooseDevice [no_context = driver().and_then(|_| device.write(0))] (device: Out<c_int>, _properties: In<c_void>);
-        /// Checks for a list of devices, and ignores it.
+        /// Checks that `devices` is not null, and ignores the list.
         cudaSetValidDevices [no_context = driver().and_then(|_| devices.require())] (devices: Out<c_int>, _count: c_int);
         cudaGetDeviceFlags [no_context cuDevicePrimaryCtxGetState(context::device()?, flags, &mut 0)] (flags: Out<c_uint>);
         cudaSetDeviceFlags [no_context cuDevicePrimaryCtxSetFlags_v2(context::device()?, flags)] (flags: c_uint);

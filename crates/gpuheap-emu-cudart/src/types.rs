@@ -1,4 +1,4 @@
-//! Types of the runtime that the driver lacks, laid out as in `driver_types.h`.
+//! Types that only the runtime has. They are laid out as in `driver_types.h`.
 //!
 //! The runtime's handles, flags and numbered constants equal the driver's, so this library uses the
 //! driver's types for them.

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
-/// Runtime versions reported to programs of CUDA 12 and of CUDA 13, 1000 × major + 10 × minor.
+/// Runtime versions for programs that use CUDA 12 and CUDA 13, 1000 × major + 10 × minor.
 const VERSIONS: [c_int; 2] = [12_090, 13_000];
 
 /// Returns the version of the runtime for which the program was built.
@@ -17,8 +17,8 @@ const END: i64 = 0;
 const NEEDED: i64 = 1;
 const STRINGS: i64 = 5;
 
-/// Returns the major version of the runtime that the loaded objects need: 12 if some need 12 and
-/// none needs 13, else 13.
+/// Returns the major version of the runtime that the loaded objects need. Returns 12 if an object
+/// needs 12 and no object needs 13. Otherwise returns 13.
 pub(crate) fn major() -> c_int {
     static MAJOR: OnceLock<c_int> = OnceLock::new();
     *MAJOR.get_or_init(|| {

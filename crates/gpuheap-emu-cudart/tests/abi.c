@@ -1,5 +1,5 @@
-/* Program for CUDA 12 or 13, whose functions for managed memory take different arguments. Prints
- * the version of the runtime, and the devices of the advice and the prefetch. */
+/* Calls functions for managed memory, whose arguments differ between CUDA 12 and 13. Prints the
+ * version of the runtime, the preferred device, and the device of the last prefetch. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-//! Tests that run C programs of the runtime on the emulated driver. Needs a C compiler: `CC`, else
-//! `cc`.
+//! Tests that run C programs on the emulated runtime and driver. `CC` names the C compiler. If it
+//! is unset, the tests use `cc`.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::path::{Path, PathBuf};
@@ -140,8 +140,8 @@ fn folder() -> TempDir {
     library::folder(&[&library::CUDART, &library::LIBCUDA])
 }
 
-/// Compiles the C file `source` to `program`. A program named by a number is compiled for that
-/// major version of CUDA.
+/// Compiles the C file `source` to `program`. The name `12` or `13` selects that major version of
+/// CUDA.
 fn compile(folder: &TempDir, source: &str, program: &str, link: &[&Path]) -> PathBuf {
     let program_path = folder.path().join(program);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{source}.c"));

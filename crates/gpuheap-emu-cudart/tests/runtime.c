@@ -1,4 +1,5 @@
-/* Typical program of the runtime. It declares the functions that it uses, and prints figures. */
+/* Typical program for the CUDA runtime. It declares the functions that it uses, and prints
+ * results. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Stand-in for PyTorch: an allocator that reports each block to a profiler, and operators that
- * count changes of tensors. With LIBRARY defined, builds the library with the profiler and the
- * counter. */
+ * count changes of tensors. If LIBRARY is defined, this file becomes the library with the
+ * profiler and the counter. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -75,7 +75,8 @@ static int print(char *memory) {
   return 0;
 }
 
-/* Uploads two numbers, reports the block of the first, and prints both numbers from the device. */
+/* Uploads two numbers, reports the first number's block, and prints both numbers from the
+ * device. */
 static int after_report(char *memory, long bytes, struct device device) {
   if (upload(memory)) return 1;
   report(memory, bytes, 3, 4, device);

@@ -9,10 +9,10 @@ use crate::error::{INVALID_PITCH, In, Outcome, call};
 use crate::functions::args;
 use crate::{context, kernels};
 
-/// Highest valid kind of copy, `cudaMemcpyDefault`. A kind is only checked: the addresses determine
-/// the direction.
+/// Highest valid kind of copy, `cudaMemcpyDefault`. A valid kind has no effect, because the
+/// addresses determine the direction.
 const LAST_KIND: c_int = 4;
-/// Code `cudaErrorInvalidMemcpyDirection`: the kind of copy is unknown.
+/// Code `cudaErrorInvalidMemcpyDirection`. It means that the kind of copy is unknown.
 const INVALID_DIRECTION: CUresult = CUresult(21);
 
 pub(crate) fn cudaMemcpy((target, source, bytes, kind): args::cudaMemcpy) -> Outcome {
@@ -33,8 +33,8 @@ pub(crate) fn cudaMemcpyAsync(
     call!(cuMemcpyAsync(target, source, bytes, stream))
 }
 
-/// Returns the device address at `offset` in a variable. Fails if the `bytes` from there exceed the
-/// variable.
+/// Returns the device address at `offset` in a variable. Fails if `offset + bytes` exceeds the
+/// variable's size.
 pub(crate) fn within(symbol: In<c_void>, offset: usize, bytes: usize) -> Outcome<CUdeviceptr> {
     let (address, size) = kernels::variable(context::device()?, symbol)?;
     let fits = offset.checked_add(bytes).is_some_and(|end| end <= size);

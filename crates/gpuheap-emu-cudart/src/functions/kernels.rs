@@ -1,4 +1,4 @@
-//! Functions that launch kernels, and functions for kernel properties.
+//! Functions that launch kernels, and functions that read a kernel's properties.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;

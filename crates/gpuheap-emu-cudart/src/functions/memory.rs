@@ -12,15 +12,15 @@ use crate::functions::args;
 use crate::types::PointerAttributes;
 use crate::version;
 
-/// Element size for pitched memory, bytes: the largest that the driver accepts. The pitch is then
-/// aligned for all element sizes.
+/// Element size for pitched memory, bytes. It is the largest size that the driver accepts, so the
+/// pitch is aligned for all element sizes.
 const ELEMENT: c_uint = 16;
 /// Device ordinal of a pointer that belongs to no device.
 const NO_DEVICE: c_int = -2;
 /// Values of `cudaMemoryType`.
 const UNREGISTERED: c_int = 0;
 const MANAGED: c_int = 3;
-/// Number of zero bytes after the attributes of a pointer in CUDA 13.
+/// Number of zero bytes that follow a pointer's attributes in CUDA 13.
 const RESERVED_IN_13: usize = 64;
 
 pub(crate) fn cudaMalloc((pointer, bytes): args::cudaMalloc) -> Outcome {
@@ -77,7 +77,7 @@ pub(crate) fn cudaPointerGetAttributes(
             get((&raw mut managed).cast(), A::IS_MANAGED)?;
             get((&raw mut found.device).cast(), A::DEVICE_ORDINAL)?;
             found.kind = if managed != 0 { MANAGED } else { kind };
-            // The address is null for a side that cannot access the memory.
+            // If the host or the device cannot access the memory, its address is null.
             let address = |attribute| {
                 let mut address: *mut c_void = ptr::null_mut();
                 get((&raw mut address).cast(), attribute).map_or(ptr::null_mut(), |()| address)

@@ -15,7 +15,7 @@ pub(crate) use properties::*;
 pub(crate) use streams::*;
 pub(crate) use system::*;
 
-/// Argument types of each function in the table: a tuple, or a single type for one argument.
+/// Argument types of the table's functions. Each is a tuple, or the type of the only argument.
 #[allow(non_camel_case_types, dead_code, unused_parens, reason = "one type for each name")]
 pub(crate) mod args {
     use std::ffi::{c_char, c_int, c_uint, c_void};

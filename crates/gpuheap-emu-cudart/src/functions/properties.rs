@@ -1,5 +1,5 @@
-//! Functions that return all properties of a device in one structure, with the layout of CUDA 12 or
-//! 13.
+//! Functions that write all properties of a device to one structure. The structure is laid out as
+//! in CUDA 12 or 13.
 
 use std::ffi::{c_int, c_void};
 

@@ -55,9 +55,9 @@ pub(crate) fn forget_objects(device: c_int) {
     lock().remove(&device);
 }
 
-/// Returns the number of granules that a driver allocates for `streams` streams of a device.
-/// Measured on an H200 (580.159, 2026-11-28): one more at the 2nd, the 6th and the 10th stream, and
-/// 35 for the 128 streams that PyTorch creates at once.
+/// Returns the number of granules that a driver allocates for `streams` streams of a device. On an
+/// H200 (580.159, 2026-11-28), the 2nd, the 6th and the 10th stream took one more granule each. The
+/// 128 streams that PyTorch creates together took 35 granules.
 fn granules(streams: usize) -> usize {
     (3 * streams + 5) / 11
 }

@@ -1,4 +1,4 @@
-//! Functions that look up the driver's functions, and print graphs.
+//! Functions that look up the driver's functions, and a function that prints graphs.
 
 use std::ffi::c_int;
 
