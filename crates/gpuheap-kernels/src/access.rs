@@ -24,13 +24,14 @@ pub struct Region {
     pub address: u64,
     /// Size of a run in bytes.
     pub run: u64,
-    /// For each axis, outermost first: the number of runs and the distance between them in bytes.
+    /// Axes of the region, outermost first. An axis has a number of runs, and the distance in bytes
+    /// from one run to the next.
     pub axes: Vec<(u64, i64)>,
 }
 
 impl Kernel {
-    /// Returns the bytes that a launch with the arguments `words` accesses. Bytes that the launch
-    /// adds to are listed twice: as read and as written.
+    /// Returns the bytes that a launch with the arguments `words` accesses. If the launch adds to
+    /// bytes, the result lists these bytes twice: once as read, once as written.
     pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         match self.0 {
@@ -109,9 +110,9 @@ impl Kernel {
         }
     }
 
-    /// For a copy with the arguments `words`, calls `each` for every run of bytes, with the
-    /// target's address, the source's address, and the length. For any other kernel, never calls
-    /// `each`.
+    /// If this kernel is a copy, calls `each` for every run of bytes that a launch with the
+    /// arguments `words` copies. The arguments of `each` are the target's address, the source's
+    /// address, and the length. For any other kernel, never calls `each`.
     pub fn for_each_copied(&self, words: &[u64], mut each: impl FnMut(u64, u64, u64)) {
         let Kind::Copy { unit } = self.0 else { return };
         let axes = axes(words);
@@ -172,7 +173,7 @@ impl Region {
     }
 }
 
-/// Returns the axes that the words of a strided kernel contain, outermost first.
+/// Reads the axes from the arguments of a strided kernel. The outermost axis is the first.
 pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     let rank = words.get(1).map_or(0, |rank| *rank as usize).min(MOST_AXES);
     let all = words.get(FIRST_AXIS..).unwrap_or_default().chunks_exact(AXIS_WORDS);
@@ -181,8 +182,8 @@ pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     axes
 }
 
-/// Returns the number of elements that a strided kernel counts as one: the length of a vector on
-/// the vector path, otherwise 1.
+/// Returns the number of elements that a strided kernel handles as one unit. On the vector path, a
+/// unit is a vector. On any other path, a unit is one element.
 pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }

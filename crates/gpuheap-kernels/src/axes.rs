@@ -1,5 +1,5 @@
-//! Axes with the strides of two arrays. They are joined, split, and written as words of a strided
-//! kernel.
+//! Joins axes, splits them, and writes them as arguments of a strided kernel. Each axis has strides
+//! in two arrays.
 
 /// Maximum number of axes of a kernel.
 pub(crate) const MOST_AXES: usize = 12;
@@ -13,15 +13,17 @@ pub(crate) const AXIS_WORDS: usize = 4;
 /// exact only below 2^31.
 const MOST_ELEMENTS: usize = i32::MAX as usize;
 
-/// One axis: its number of elements, and the distance of adjacent elements in two arrays, in bytes.
+/// One axis of two arrays. It has a number of elements and, for each array, the distance between
+/// adjacent elements in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Axis {
     pub(crate) length: usize,
     pub(crate) strides: [i64; 2],
 }
 
-/// A part of the elements: the row-major index of its first element, that element's offsets in the
-/// two arrays in bytes, and the axes, outermost first.
+/// Part of an operation's elements. `first` is the row-major index of the part's first element, and
+/// `offsets` are that element's offsets in the two arrays in bytes. The outermost axis is the
+/// first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) first: usize,
@@ -29,7 +31,7 @@ pub(crate) struct Piece {
     pub(crate) axes: Vec<Axis>,
 }
 
-/// Returns the axes of a shape, joined into as few as possible; `None` if the shape has no
+/// Joins the axes of a shape into as few axes as possible. Returns `None` if the shape has no
 /// elements. Strides are in units of `unit` bytes. A missing stride is 0.
 pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> Option<Vec<Axis>> {
     if shape.contains(&0) {
@@ -143,7 +145,7 @@ fn divider(d: u32) -> (u32, u32) {
     (factor as u32, shift)
 }
 
-/// A row: all elements along the innermost axis at one position of the outer axes.
+/// All elements along the innermost axis at one position of the outer axes.
 pub(crate) struct Row {
     pub(crate) length: usize,
     /// Offsets of the row's first element in both arrays, in bytes.

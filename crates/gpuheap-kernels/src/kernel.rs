@@ -18,22 +18,22 @@ pub(crate) enum Kind {
     Cast { from: Type, to: Type },
     /// A copy of units of `unit` bytes.
     Copy { unit: usize },
-    /// A reduction along the last axis, with several threads for each piece of a row.
+    /// A reduction along the last axis. Several threads work on each piece of a row.
     Rows { op: Reduction, of: Type },
-    /// A reduction along an axis other than the last, or along a short last axis, with one thread
-    /// for each piece of a column.
+    /// A reduction along an axis other than the last, or along a short last axis. One thread works
+    /// on each piece of a column.
     Columns { op: Reduction, of: Type },
-    /// A copy of `unit` bytes for each index, from the row that the index names.
+    /// For each index, a copy of `unit` bytes. The index names the row that is copied.
     Take { unit: usize },
-    /// Aggregates of values by key, or counts of keys if there are no values. If `shared`, each
-    /// block first forms its aggregates in its shared memory.
+    /// An aggregation of values by key. If there are no values, keys are counted. If `shared`, each
+    /// block first aggregates in its shared memory.
     Groups { shared: bool, fold: Fold, of: Option<Type>, key: Type },
 }
 
 worded! {
     /// How a kernel finds its elements.
     pub(crate) enum Path {
-        /// Adjacent elements in all arrays, read in order.
+        /// The elements of every array are adjacent, and the kernel reads them in order.
         Flat = "flat",
         /// Single elements, located by coordinates and strides.
         Strided = "strided",
@@ -186,7 +186,7 @@ impl Kernel {
     }
 }
 
-/// Word in the name of a kernel that counts keys. Such a kernel has no type of values to name.
+/// Word that replaces the type of the values in the name of a kernel that counts keys.
 const ROWS: &str = "rows";
 
 fn parse_unit(word: &str) -> Option<usize> {

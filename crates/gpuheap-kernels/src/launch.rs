@@ -3,8 +3,8 @@
 use crate::Kernel;
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
-/// Maximum number of argument words of a kernel, reached by a strided kernel with [`MOST_AXES`]
-/// axes.
+/// Maximum number of argument words of a kernel. A strided kernel with [`MOST_AXES`] axes has this
+/// number.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
 /// One launch of a kernel, with a grid of one dimension and no dynamic shared memory.
@@ -20,7 +20,7 @@ pub struct Launch {
     pub block: u32,
 }
 
-/// The one parameter of a kernel: a structure of 64-bit words, passed by value.
+/// Argument of a kernel. The kernel takes all words as one structure, passed by value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Words {
     words: [u64; MOST_WORDS],

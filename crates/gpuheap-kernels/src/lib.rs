@@ -1,4 +1,4 @@
-//! Kernels of gpuheap, each declared once: a name, PTX for a GPU, and equal Rust for the emulated
+//! Kernels of gpuheap. Each kernel has a name, PTX for a GPU, and Rust code for the emulated
 //! device.
 //!
 //! A function such as [`arithmetic`] plans an operation on arrays: it returns [`Launch`]es, in the

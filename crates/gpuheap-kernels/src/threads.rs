@@ -1,12 +1,12 @@
-//! Work of a thread and of a block, in elements or bytes. Both the plans and the PTX depend on
-//! these amounts.
+//! Amounts of work that one thread or one block does. Both the plans and the PTX depend on these
+//! amounts.
 
 use crate::Type;
 
 /// Number of threads in a block, for every kernel.
 pub const BLOCK: u32 = 256;
-/// Maximum number of blocks of a kernel whose threads loop over elements. It fills every device
-/// many times over, so the wait for the last blocks is short.
+/// Maximum number of blocks of a kernel whose threads loop over elements. So many blocks fill every
+/// device many times over, so the wait for the last blocks is short.
 const MOST_BLOCKS: u64 = 1 << 15;
 
 /// Number of elements that a thread of a strided kernel handles at a time. The elements are
@@ -18,8 +18,8 @@ pub(crate) const VECTOR: usize = 16;
 /// Numbers of bytes that a copy can move at a time. A copy uses the largest number that alignment
 /// and length allow.
 pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
-/// Maximum size of the aggregates that a block keeps in shared memory before it adds them to the
-/// result, in bytes.
+/// Maximum size, in bytes, of the aggregates that a block keeps in shared memory before it adds
+/// them to the result.
 pub(crate) const SHARED_BYTES: usize = 32 << 10;
 
 /// Returns the number of elements that a thread of a flat kernel handles at a time. The elements
@@ -29,7 +29,7 @@ pub(crate) fn flat_each(input: Type, output: Type) -> u64 {
     (16 / large).max(4 / small) as u64
 }
 
-/// Returns the number of blocks that contain `threads` threads, at most [`MOST_BLOCKS`], and the
+/// Returns the number of blocks that run `threads` threads, limited to [`MOST_BLOCKS`], and the
 /// number of threads in a block.
 pub(crate) fn grid(threads: u64) -> (u32, u32) {
     (threads.div_ceil(u64::from(BLOCK)).clamp(1, MOST_BLOCKS) as u32, BLOCK)

@@ -101,8 +101,8 @@ pub enum Unary {
 worded! {
     /// A reduction of many values to one.
     pub enum Reduction {
-        /// Sum of all values. Integers give `I64` or `U64`, wrapping, and floats give `F64`. `Bool`
-        /// gives the number of true values as `U64`.
+        /// Sum of all values. For integers, the sum is `I64` or `U64`, and wraps. For floats, it is
+        /// `F64`. For `Bool`, it is the number of true values as `U64`.
         Sum = "sum",
         /// Sum of the values as `F64`, for computing a mean.
         Total = "total",
@@ -118,7 +118,7 @@ worded! {
 }
 
 worded! {
-    /// An aggregate of the values of each group.
+    /// An operation that aggregates the values of each group.
     pub enum Fold {
         /// Number of values, as `U64`.
         Count = "count",
@@ -134,7 +134,7 @@ worded! {
 }
 
 impl Fold {
-    /// Returns the type of the aggregates. Each takes 8 bytes.
+    /// Returns the type of the aggregates. Each aggregate takes 8 bytes.
     pub const fn output(self, of: Type) -> Type {
         match self {
             Fold::Count => Type::U64,
@@ -152,8 +152,8 @@ impl Fold {
         }
     }
 
-    /// Returns the bits of an aggregate of no values. The caller fills `out` with them before a
-    /// launch.
+    /// Returns the bits of the aggregate of an empty group. The caller fills `out` with these bits
+    /// before a launch.
     pub const fn identity(self, of: Type) -> u64 {
         match (self, self.output(of)) {
             (Fold::Min, Type::F64) => f64::INFINITY.to_bits(),

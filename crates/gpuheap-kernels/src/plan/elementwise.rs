@@ -9,14 +9,14 @@ use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
 /// Operand of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand<'a> {
-    /// One value for all elements: its bits, zero-extended.
+    /// A value that is used for every element. The bits are zero-extended.
     Scalar(u64),
     /// An array.
     Array {
         /// Address of the array's first element.
         address: u64,
-        /// Distance of the array's elements along each axis of the result, in elements; 0 for a
-        /// broadcast axis.
+        /// Distance between adjacent elements of the array along each axis of the result, in
+        /// elements. The distance along a broadcast axis is 0.
         strides: &'a [isize],
     },
 }
@@ -35,7 +35,8 @@ pub fn arithmetic(
     elementwise(Does::Arithmetic(op), of, shape, out, left, right)
 }
 
-/// Plans `out = left op right`, element by element. `out` is of `Bool` and row-major without gaps.
+/// Plans `out = left op right`, element by element. `out` has the type `Bool`, and is row-major
+/// without gaps.
 pub fn comparison(
     op: Comparison,
     of: Type,
@@ -52,8 +53,8 @@ pub fn comparison(
 pub fn unary(op: Unary, of: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
     let input = Operand::Array { address: input, strides: &[1] };
     match op {
-        // A multiplication by -1 is exact for floats too, zeros and infinities included, and wraps
-        // for integers.
+        // Multiplication by -1 is exact for all floats, including zeros and infinities. Integers
+        // wrap.
         Unary::Negate => {
             let minus_one = match of {
                 Type::F32 => u64::from((-1.0_f32).to_bits()),
@@ -114,9 +115,9 @@ fn elementwise(
     split(&axes).into_iter().map(launch).collect()
 }
 
-/// Returns the axes with the innermost length counted in vectors; `None` if vectors cannot be used.
-/// Along the innermost axis, every array must repeat one element, or have adjacent elements that
-/// are aligned for vector loads.
+/// Counts the innermost axis in vectors. Returns `None` if vectors cannot be used. Along the
+/// innermost axis, every array must repeat one element, or have adjacent elements that are aligned
+/// for vector loads.
 fn in_vectors(
     axes: &[Axis],
     (out, out_of): (u64, Type),

@@ -8,8 +8,8 @@ use crate::{Fold, Kernel, Launch, Type, Words};
 /// aggregates to the result, and that work must stay small.
 const MOST_BLOCKS: u64 = 1024;
 
-/// Rows to aggregate by key. Each row of `values`, shape `[rows, inner]`, has a key that names a
-/// row of `out`, shape `[groups, inner]`.
+/// Rows to aggregate by key. `values` has shape `[rows, inner]`, and `out` has shape `[groups,
+/// inner]`. The key of a row of `values` names a row of `out`.
 #[derive(Clone, Copy, Debug)]
 pub struct ByKey {
     /// The aggregate.
@@ -17,7 +17,7 @@ pub struct ByKey {
     /// Type of the values, and their address. If `None`, the rows are counted: `fold` must be
     /// [`Fold::Count`], and `inner` is taken as 1.
     pub values: Option<(Type, u64)>,
-    /// Type of the keys, an integer, and the address of one key for each row.
+    /// Type of the keys, and their address. The type is an integer, and each row has one key.
     pub keys: (Type, u64),
     /// Number of rows.
     pub rows: usize,

@@ -1,5 +1,5 @@
-//! Plans: operations on arrays become launches. Axes are joined, and work is split so that 32 bits
-//! can count a kernel's elements. If the flat path applies, it is chosen.
+//! Converts operations on arrays to launches. Joins axes, and splits the work so that 32 bits can
+//! count a kernel's elements. Uses the flat path if possible.
 
 mod elementwise;
 mod group;

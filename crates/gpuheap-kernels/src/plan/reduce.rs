@@ -1,4 +1,4 @@
-//! Reductions: passes that shorten an axis until one element is left.
+//! Plans reductions. Each pass shortens an axis, until one element is left.
 //!
 //! The order in which elements are added depends on the lengths alone, never on the device. Sums of
 //! floats are therefore equal everywhere.
@@ -21,7 +21,7 @@ const WARP: u64 = 32;
 /// How an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Rows, with `lanes` threads for each piece of a row.
+    /// Each piece of a row has `lanes` threads.
     Rows {
         lanes: u64,
     },

@@ -1,5 +1,5 @@
-//! Flat kernels: elements are adjacent in all arrays. If the addresses allow it, elements are read
-//! in vectors of up to 16 bytes, otherwise one by one.
+//! Writes flat kernels. Elements are adjacent in all arrays. If the addresses allow it, a kernel
+//! reads elements in vectors of up to 16 bytes, otherwise one by one.
 
 use crate::kernel::{Does, Source};
 use crate::ptx::value::{
@@ -9,7 +9,7 @@ use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::flat_each;
 use crate::{Kernel, Type};
 
-/// An operand: an array's address or a scalar's value, and its type.
+/// An operand and its type. `reg` has the address of an array, or the value of a scalar.
 #[derive(Clone, Copy)]
 struct Input {
     source: Source,
@@ -116,8 +116,8 @@ fn body(
     w.place(end);
 }
 
-/// Jumps to `away` unless every array is aligned for its vectors: at a multiple of the vector's
-/// size, or of 16 bytes if the vector is larger.
+/// Jumps to `away` unless every array is aligned for its vectors. The alignment is the size of the
+/// vector, but at most 16 bytes.
 fn unless_aligned(
     w: &mut Writer,
     out: Reg,

@@ -1,5 +1,5 @@
-//! Aggregates by key. If all aggregates fit, each block first forms its own aggregates in shared
-//! memory. Otherwise all additions are in global memory.
+//! Writes kernels that aggregate by key. If all aggregates fit into shared memory, each block first
+//! forms its own aggregates there. Otherwise all additions are in global memory.
 
 use crate::ptx::value::{cast, class, combine, load};
 use crate::ptx::writer::{Class, Label, MAXWELL, PASCAL, Reg, Writer, emit};
@@ -184,8 +184,8 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
     emit!(w, "@{negative} red.{space}.{opposite}.u64 [{place}], {bits};");
 }
 
-/// Aggregates that one block keeps in shared memory: one for each element of the result, in several
-/// copies.
+/// Aggregates that one block keeps in shared memory, in several copies. Each copy has one aggregate
+/// for each element of the result.
 struct OwnTotals {
     /// Address of the first aggregate of the first copy.
     first: Reg,

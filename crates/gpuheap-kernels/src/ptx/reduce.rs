@@ -1,4 +1,5 @@
-//! Reductions. The operations run in the same order as in the Rust version, for all addresses.
+//! Writes reductions. The operations run in the same order as in the Rust version, whatever the
+//! addresses are.
 
 use crate::ptx::value::{
     cast, class, combine, identity, load, load_if, load_vector, store, store_if,
@@ -7,10 +8,10 @@ use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::threads::{BLOCK, VECTOR};
 use crate::{Kernel, Reduction, Type};
 
-/// Number of vectors, or of elements of a column, that a thread loads at a time.
+/// Number of vectors of a row, or of elements of a column, that a thread loads at a time.
 const UNROLL: usize = 4;
 
-/// Reduction of values of type `of` into a total of type `to`.
+/// A reduction. The values have type `of`, and the total has type `to`.
 #[derive(Clone, Copy)]
 struct Fold {
     op: Reduction,
@@ -36,8 +37,8 @@ impl Fold {
     }
 }
 
-/// Writes a kernel with several lanes of a block for each piece of a row. Each lane adds up its
-/// vectors in order. Then the lanes' totals are combined by halves.
+/// Writes a kernel in which several lanes of a block reduce each piece of a row. Each lane adds up
+/// its vectors in order. Then the lanes' totals are combined pairwise.
 pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;
@@ -46,8 +47,8 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let lanes = w.word32(4);
     let (out, input) = (w.address(5), w.address(6));
     let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
-    // `lane` is the index within a piece's lanes, and `within` is the index of the piece within the
-    // block.
+    // `within` is the piece's index within the block, and `lane` is the lane's index within the
+    // piece.
     let [each, within, lane] = w.regs(Class::Bits32);
     emit!(w, "div.u32 {within}, {thread}, {lanes};");
     emit!(w, "mul.lo.u32 {lane}, {within}, {lanes};");
@@ -62,7 +63,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let [done, active, leads] = w.regs(Class::Predicate);
     let (again, reduced, end) = (w.label(), w.label(), w.label());
 
-    // All threads of the block reach this loop together, because the loop contains barriers.
+    // The loop contains barriers, so all threads of the block must reach it together.
     w.place(again);
     emit!(w, "setp.ge.u64 {done}, {base}, {all};");
     emit!(w, "@{done} bra {end};");
@@ -84,7 +85,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     w.module(kernel, MAXWELL, Some(BLOCK as usize * 8))
 }
 
-/// Writes the length and the address of a piece of a row.
+/// Writes code that computes the length and the address of a piece of a row.
 fn piece_of(
     w: &mut Writer,
     (row, piece): (Reg, Reg),
@@ -102,7 +103,8 @@ fn piece_of(
     (length, w.at(input, place, of.size()))
 }
 
-/// Writes the work of one lane on a piece. The lane reads every `lanes`-th vector.
+/// Writes code with which one lane reduces its part of a piece. The lane reads every `lanes`-th
+/// vector.
 fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: Reg, from: Reg) {
     let (of, each) = (fold.of, VECTOR / fold.of.size());
     let [at, step, far, last] = w.regs(Class::Bits32);
@@ -160,7 +162,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     w.place(end);
 }
 
-/// Combines the totals of all lanes by halves, into the total of the first lane.
+/// Combines the totals of all lanes pairwise, into the total of the first lane.
 fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg)) {
     let (total, bits) = (fold.total, fold.total.class.suffix());
     let [own, far, half] = w.regs(Class::Bits32);
@@ -188,8 +190,7 @@ fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg))
     w.place(end);
 }
 
-/// Writes a kernel with a thread for each piece of a column. Each thread adds up its elements in
-/// order.
+/// Writes a kernel in which one thread reduces each piece of a column, in order.
 pub(super) fn columns(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;

@@ -1,4 +1,5 @@
-//! Strided kernels: a division gives each element's coordinates, and strides give its addresses.
+//! Writes strided kernels. They compute an element's coordinates by division, and its addresses
+//! from the strides.
 
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::kernel::{Does, Source};
@@ -85,8 +86,8 @@ fn vector_or_one(w: &mut Writer, of: Type, from: Reg, stride: Reg, each: usize) 
     values
 }
 
-/// Returns the address of the result, and both operands: an address for an array, a value for a
-/// scalar.
+/// Returns the address of the result, and the two operands. The operand is an address if it is an
+/// array, or a value if it is a scalar.
 fn operands(w: &mut Writer, of: Type, sources: [Source; 2]) -> (Reg, [Reg; 2]) {
     let out = w.address(2);
     let inputs = [0, 1].map(|i| match sources[i] {

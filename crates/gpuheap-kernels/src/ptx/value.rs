@@ -1,6 +1,6 @@
-//! Elements in registers. Types of 8 and 16 bits and `Bool` are in 32-bit registers, sign-extended
-//! or zero-extended. After arithmetic, the upper bits may have any value, because only the lower
-//! bits are stored.
+//! Loads elements into registers, computes with them, and stores them. Types of 8 and 16 bits and
+//! `Bool` are in 32-bit registers, sign-extended or zero-extended. After arithmetic, the upper bits
+//! may have any value, because only the lower bits are stored.
 
 use crate::ptx::writer::{Class, Reg, Writer, emit};
 use crate::{Arithmetic, Comparison, Reduction, Type};
@@ -90,8 +90,8 @@ fn unsigned(of: Type) -> &'static str {
     }
 }
 
-/// Loads adjacent elements. The address is a multiple of their total size or, if that is larger
-/// than 16 bytes, of 16.
+/// Loads adjacent elements. The address is a multiple of their total size, or of 16 bytes if the
+/// total size is larger.
 pub(super) fn load_vector(
     w: &mut Writer,
     of: Type,
@@ -123,8 +123,8 @@ pub(super) fn load_vector(
     values
 }
 
-/// Stores adjacent elements. The address is a multiple of their total size or, if that is larger
-/// than 16 bytes, of 16.
+/// Stores adjacent elements. The address is a multiple of their total size, or of 16 bytes if the
+/// total size is larger.
 pub(super) fn store_vector(w: &mut Writer, of: Type, address: Reg, values: &[Reg]) {
     let (class, bytes) = (word_class(of), word_bytes(of));
     let words: Vec<Reg> = if of.size() >= 4 {
@@ -198,8 +198,8 @@ pub(super) fn arithmetic(w: &mut Writer, op: Arithmetic, of: Type, a: Reg, b: Re
     d
 }
 
-/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. The instruction leaves the
-/// smallest number divided by -1 undefined, so a negation replaces a division by -1.
+/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. PTX does not define the
+/// division of the smallest number by -1, so a negation replaces a division by -1.
 fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let (class, name) = (class(of), register(of));
     let [divisor, d, negated] = w.regs(class);

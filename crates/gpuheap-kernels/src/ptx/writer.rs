@@ -1,4 +1,4 @@
-//! PTX as text: registers, labels, and the frame around a kernel's body.
+//! Writes PTX as text. Declares the registers, and adds the frame around a kernel's body.
 
 use std::fmt;
 use std::fmt::Write as _;

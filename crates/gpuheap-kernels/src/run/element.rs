@@ -1,8 +1,8 @@
-//! Elements in Rust: their bytes in memory, and the operations on them.
+//! Loads and stores elements in Rust, and computes with them.
 
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
-/// Calls a generic function with the Rust type of a [`Type`](crate::Type).
+/// Calls a generic function with the Rust type that a [`Type`](crate::Type) names.
 macro_rules! with_type {
     ($of:expr, $T:ident => $call:expr) => {
         with_type!(@ $of, $T => $call; Bool $crate::run::element::Flag, I8 i8, I16 i16, I32 i32,
@@ -162,7 +162,7 @@ macro_rules! floats {
     )*};
 }
 
-/// The code that integers and floats share: bytes, and conversion from a [`Value`].
+/// Implements loads, stores and the conversion from a [`Value`], for integers and floats.
 macro_rules! little_endian {
     ($T:ident) => {
         const SIZE: usize = size_of::<$T>();

@@ -8,7 +8,7 @@ use crate::run::element::{Element, Elements, Flag, with_type};
 use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::run::strided::gather;
 
-/// An operand: the location of its elements, and a buffer for them.
+/// An operand with a buffer for its elements.
 struct Buffered {
     source: Source,
     /// Address of the array, or bits of the scalar.

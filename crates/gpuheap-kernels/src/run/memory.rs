@@ -1,4 +1,4 @@
-//! Memory that a kernel works on, and the chunks in which the kernel goes through it.
+//! Memory that a kernel reads and writes. A kernel processes its elements in chunks.
 
 /// Memory that a kernel works on.
 pub trait Memory {
@@ -20,7 +20,7 @@ pub trait Memory {
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Self::Error>;
 }
 
-/// Memory of any type, so that each kernel is compiled once and not for each type of memory.
+/// Memory of any type. It avoids compiling each kernel again for each type of memory.
 pub(super) type AnyMemory<'m> = dyn Memory<Error = Refused> + 'm;
 
 /// A read or write that failed. [`KeepsError`] contains the error.

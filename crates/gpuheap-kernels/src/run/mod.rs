@@ -1,5 +1,5 @@
-//! Kernels in Rust, with the operations of the PTX. Operations whose order affects the result run
-//! in the order of the PTX.
+//! Runs kernels in Rust, with the operations of the PTX. If the order of operations affects the
+//! result, the order is the same as in the PTX.
 
 mod element;
 mod elementwise;

@@ -1,5 +1,5 @@
-//! Reductions, in the order that the plan fixes. Each lane of a piece combines its elements in
-//! order. Then the lanes' totals are combined by halves.
+//! Runs reductions in the order that the plan fixes. Each lane of a piece combines its elements in
+//! order. Then the lanes' totals are combined pairwise.
 
 use crate::Reduction;
 use crate::run::element::{Element, Elements};

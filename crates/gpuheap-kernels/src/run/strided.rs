@@ -1,4 +1,4 @@
-//! Strided reads, writes and copies, and copies of rows by index, in Rust.
+//! Reads, writes and copies strided elements, and copies rows by index.
 
 use crate::access::axes;
 use crate::axes::for_each_row;
@@ -10,7 +10,7 @@ use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 /// too.
 const NEAR: u64 = 64;
 
-/// Reads elements at a stride into adjacent elements.
+/// Reads elements that are a stride apart, and stores them without gaps.
 pub(super) fn gather(
     memory: &mut AnyMemory<'_>,
     address: u64,
@@ -47,7 +47,8 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Writes adjacent elements to places at a stride, without writing the bytes between the places.
+/// Writes adjacent elements to places that are a stride apart. Does not write the bytes between the
+/// places.
 fn scatter(
     memory: &mut AnyMemory<'_>,
     address: u64,

@@ -1,4 +1,4 @@
-//! Tests of aggregates by key, and of rows by index.
+//! Tests aggregation by key, and copies of rows by index.
 
 use gpuheap_kernels::{ByKey, Fold, group, take};
 

@@ -1,4 +1,4 @@
-//! Tests of the kernels' names, and of the form of their PTX.
+//! Tests the kernels' names, and the form of their PTX.
 
 use std::collections::BTreeSet;
 

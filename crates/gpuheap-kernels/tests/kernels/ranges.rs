@@ -54,9 +54,9 @@ fn check(launches: Vec<Launch>) {
             let into = if access.writes { &mut written } else { &mut read };
             into.extend(bytes(&access.region));
         }
-        // The Rust version may also read the gaps between elements. Launches of aggregates also
-        // report bytes that they may not touch: aggregates that no key names, and the count of bad
-        // rows if no row is bad.
+        // The Rust version may also read the gaps between elements. A launch that aggregates also
+        // reports bytes that it sometimes does not touch: aggregates that no key names, and the
+        // count of bad rows if no row is bad.
         let is_sum = launch.kernel.name().contains("_groups_");
         assert!(is_sum || used.read.is_superset(&read), "{launch:?}");
         assert!(is_sum || used.written == written, "{launch:?}");

@@ -134,7 +134,7 @@ fn float_sums_are_doubles() {
     }
     let tenths = vec![0.1_f64; 1 << 20];
     let [sum] = reduced::<f64, f64>(Reduction::Sum, (1, 1 << 20, 1), &tenths)[..] else { panic!() };
-    // Sums by halves have a far smaller error than a sum in sequence.
+    // Pairwise summation has a far smaller error than summation in sequence.
     assert!((sum - 104_857.6).abs() < 1e-9, "{sum}");
     let with_infinity = [1.0_f32, f32::INFINITY, 3.0];
     assert_eq!(reduced::<f32, f64>(Reduction::Sum, (1, 3, 1), &with_infinity), [f64::INFINITY]);

@@ -142,7 +142,7 @@ fn adjacent_is_flat_large_is_split() {
     assert_eq!(name(add(&[1, 4, 5], odd, odd)), "gpuheap_flat_add_f32_array_array");
     assert_eq!(name(add(&[3, 0, 5], whole, rows)), "");
 
-    // Adjacent elements take one launch, even more than 31 bits can count. Other elements take
+    // Adjacent elements take one launch, even if 31 bits cannot count them. Other elements take
     // several launches.
     assert_eq!(cast(Type::I8, Type::F32, 1 << 33, 0, 1 << 40).len(), 1);
     let (row, strides) = (1 << 33, [0, 1]);

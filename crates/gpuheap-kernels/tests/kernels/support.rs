@@ -1,4 +1,4 @@
-//! Plain memory for the tests, and the elements in it.
+//! Provides plain memory for the tests, and the elements in it.
 
 use gpuheap_kernels::{Launch, Memory, Operand};
 
@@ -65,7 +65,7 @@ pub(crate) trait Native: Copy + PartialEq + std::fmt::Debug {
     const SIZE: usize = size_of::<Self>();
     fn bytes(self) -> Vec<u8>;
     fn from_bytes(bytes: &[u8]) -> Self;
-    /// Returns the bits, zero-extended, with one pattern for all NaNs.
+    /// Returns the bits, zero-extended. All NaNs have the same bits.
     fn bits(self) -> u64;
     /// Returns values at the edges of the type's range.
     fn edges() -> Vec<Self>;
