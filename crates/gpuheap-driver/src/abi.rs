@@ -1,5 +1,5 @@
-//! Support for C functions that this workspace exports: types of arguments, codes to return, and
-//! the macro `export!`.
+//! Supports the C functions that this workspace exports. Defines types for their arguments, traits
+//! for their results, and the macro `export!`.
 //!
 //! Values of [`Out`] and [`In`] come only from a C caller: as arguments of an exported function, or
 //! by [`Arg::typed`]. The contract of the called function requires that each pointer is null, or
@@ -20,11 +20,11 @@ pub trait Code: Copy {
     const NULL: Self;
     /// A required object is null.
     const NO_OBJECT: Self = Self::NULL;
-    /// The call panicked: a bug in the library.
+    /// The call panicked. This is a bug in the library.
     const PANICKED: Self;
 }
 
-/// Result of a C function's body in Rust, before conversion to the C type.
+/// Result of the Rust code in a C function, before [`answer`] converts it to the C type.
 pub trait Answer {
     /// Type that the C function returns.
     type C;
@@ -101,8 +101,9 @@ macro_rules! export {
     };
     (@one $symbol:ident [$($meta:tt)*] ($($arg:ident: $type:ty),*) $answer:ty, $body:block) => {
         $($meta)*
-        // SAFETY: the row has the name and signature of a function of the library that the
-        // exporting library replaces. No other library of the process exports that name.
+        // SAFETY: the exporting library replaces another library. The row has the name and
+        // signature of that library's function, and no other library of the process exports the
+        // name.
         #[allow(non_snake_case, clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         extern "C" fn $symbol($($arg: $type),*) -> <$answer as $crate::abi::Answer>::C {
@@ -122,7 +123,7 @@ pub struct In<T, E>(*const T, PhantomData<E>);
 /// C string.
 pub type Text<E> = In<c_char, E>;
 
-/// Pointer, held by the program, to an object that the library made with [`Handle::new`].
+/// Pointer to an object that the library made with [`Handle::new`]. The program keeps the pointer.
 #[repr(transparent)]
 pub struct Handle<T, E>(*mut T, PhantomData<E>);
 
@@ -173,7 +174,7 @@ impl<T, E> Out<T, E> {
         Out(self.0.cast(), PhantomData)
     }
 
-    /// Returns the pointer's address, for host memory that a copy uses.
+    /// Returns the pointer's address. A copy uses it as the address of host memory.
     pub fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
@@ -236,7 +237,7 @@ impl<T, E> In<T, E> {
         In(self.0.cast(), PhantomData)
     }
 
-    /// Returns the pointer's address, for host memory that a copy uses.
+    /// Returns the pointer's address. A copy uses it as the address of host memory.
     pub fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
@@ -309,8 +310,8 @@ impl<T, E: Code> Handle<T, E> {
     }
 }
 
-/// Conversion of an argument to the type that the driver's function takes: [`Out`] and [`In`]
-/// become raw pointers.
+/// Conversion to the argument type of the driver's function. [`Out`] and [`In`] become raw
+/// pointers.
 pub trait Raw {
     /// Type of the driver's argument.
     type Argument;
@@ -319,9 +320,9 @@ pub trait Raw {
     fn raw(self) -> Self::Argument;
 }
 
-/// Conversion of an argument from the type that C passes to the type that the Rust code uses.
+/// Conversion from the C type of an argument to the type that the Rust code uses.
 pub trait Arg {
-    /// Type of the argument in Rust: [`Out`] or [`In`] for a pointer.
+    /// Type of the argument in Rust. For a pointer, it is [`Out`] or [`In`].
     type Typed;
 
     /// Converts the argument of a C caller.
@@ -349,7 +350,7 @@ impl<T> Arg for *const T {
     }
 }
 
-/// Conversion of an argument for programs in which each thread has a separate default stream.
+/// Replacement of the default stream, if each thread has a separate default stream.
 pub trait PerThread {
     /// Returns the argument with the null stream replaced by the calling thread's default stream.
     /// Other arguments stay the same.
@@ -362,7 +363,7 @@ impl PerThread for crate::CUstream {
     }
 }
 
-/// Implements a conversion that returns the argument unchanged, or by one given expression.
+/// Implements conversions that return the argument unchanged, or evaluate the given expression.
 macro_rules! unchanged {
     (Raw: $([$($parameter:ident)*] $type:ty => $argument:ty, $value:ident: $raw:expr;)*) => {$(
         impl<$($parameter),*> Raw for $type {

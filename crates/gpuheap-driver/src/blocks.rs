@@ -1,10 +1,10 @@
-//! Reports of a heap's blocks to an emulated device.
+//! Reports a heap's blocks to an emulated device.
 
 use std::ffi::c_int;
 
 use crate::types::{CUcontext, CUdeviceptr, CUstream};
 
-/// A block that a heap handed out from memory of the driver.
+/// Block of the driver's memory that a heap handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockNote {
     /// Context of the block's device.
@@ -19,7 +19,7 @@ pub struct BlockNote {
     pub stream: CUstream,
 }
 
-/// Checks of an emulated device that watch each block of a heap separately.
+/// Checks with which an emulated device watches each block of a heap separately.
 ///
 /// No real device implements this. `note` does not wait for the device and calls nothing back.
 pub trait BlockChecks: Send + Sync {
@@ -27,9 +27,9 @@ pub trait BlockChecks: Send + Sync {
     fn note(&self, event: BlockEvent, block: &BlockNote);
 }
 
-/// Symbol, with a final null, of the function that gives access to an emulated libcuda's
-/// [`BlockChecks`]. The function's type is [`EmulatedBlock`]. The symbol is not part of the driver
-/// API.
+/// Symbol, with a final null, that an emulated libcuda exports. The function of type
+/// [`EmulatedBlock`] gives access to the device's [`BlockChecks`]. The symbol is not part of the
+/// driver API.
 pub const EMULATED_BLOCK: &str = "gpuheap_emulated_block\0";
 
 /// Type of the function [`EMULATED_BLOCK`]. Arguments: event, context, address, bytes, room,
@@ -48,8 +48,8 @@ pub enum BlockEvent {
     /// From now on, the first `bytes` of a live block may be used, and the block is no longer
     /// divided into parts. A heap notes this before it fills a whole block with zeros.
     Resized = 2,
-    /// From now on, `bytes` at `address`, a part of a live block, are checked as a separate block.
-    /// Outside of such parts, the block may not be used.
+    /// A live block was divided. From now on, its part of `bytes` at `address` is checked as a
+    /// separate block. Outside of such parts, the block may not be used.
     Divided = 3,
     /// The block was freed. Its bytes count as never written.
     Freed = 4,

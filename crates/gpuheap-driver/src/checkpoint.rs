@@ -1,9 +1,10 @@
-//! Checkpoints of other processes: the driver moves a process's device memory to the host and back.
+//! Checkpoints other processes. The driver moves a process's device memory to the host and back.
 //!
 //! On Linux, drivers of the 570 branch (CUDA 12.8) and newer have these functions. A checkpoint has
-//! two steps. The first step locks a running process: its calls to CUDA wait. The second step
-//! checkpoints the locked process. After a restore, the process stays locked until it is unlocked.
-//! The driver works inside the target process, so the caller needs the right to debug that process.
+//! two steps. The first step locks a running process, so that its calls to CUDA wait. The second
+//! step checkpoints the locked process. After a restore, the process stays locked until it is
+//! unlocked. The driver works inside the target process, so the caller needs the right to debug
+//! that process.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -18,23 +19,23 @@ pub trait Checkpoints {
     ///
     /// # Errors
     ///
-    /// The driver's error: the driver is too old, or the process does not use CUDA.
+    /// Returns the driver's error if the driver is too old, or if the process does not use CUDA.
     fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
 
-    /// Locks a running process: from here on, its calls to CUDA wait. Blocks until the process's
-    /// work has completed, at most for `limit`.
+    /// Locks a running process. From here on, the process's calls to CUDA wait. Blocks until the
+    /// process's work has completed, at most for `limit`.
     ///
     /// # Errors
     ///
-    /// The driver's error: the process is not in the state [`CUprocessState::RUNNING`], or its work
-    /// takes longer than `limit`.
+    /// Returns the driver's error if the process is not in the state [`CUprocessState::RUNNING`],
+    /// or if its work takes longer than `limit`.
     fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError>;
 
     /// Moves the device memory of a locked process to the host. Blocks until the memory is moved.
     ///
     /// # Errors
     ///
-    /// The driver's error: the process is not locked, or host memory is too small.
+    /// Returns the driver's error if the process is not locked, or if host memory is too small.
     fn checkpoint(&self, pid: u32) -> Result<(), DriverError>;
 
     /// Moves the memory of a checkpointed process back to the device. Blocks until the memory is
@@ -42,15 +43,16 @@ pub trait Checkpoints {
     ///
     /// # Errors
     ///
-    /// The driver's error: the process is not checkpointed, or the device lacks memory. If memory
-    /// is lacking, some drivers leave the process in a state from which no call recovers it.
+    /// Returns the driver's error if the process is not checkpointed, or if the device lacks
+    /// memory. If memory is lacking, some drivers leave the process in a state from which no call
+    /// recovers it.
     fn restore(&self, pid: u32) -> Result<(), DriverError>;
 
-    /// Unlocks a locked process: its calls to CUDA continue. Does not block.
+    /// Unlocks a locked process, so that its calls to CUDA continue. Does not block.
     ///
     /// # Errors
     ///
-    /// The driver's error: the process is not locked.
+    /// Returns the driver's error if the process is not locked.
     fn unlock(&self, pid: u32) -> Result<(), DriverError>;
 }
 

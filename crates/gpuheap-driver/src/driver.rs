@@ -7,8 +7,8 @@ use crate::{BlockChecks, CUresult, RequestReports, cuda_functions};
 
 macro_rules! driver_trait {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// The driver API: one method for each function of [`cuda_functions!`], named by the
-        /// function's symbol.
+        /// The driver API. It has a method for each function of [`cuda_functions!`]. The method's
+        /// name is the function's symbol.
         ///
         /// [`LibCuda`](crate::LibCuda) implements the trait with the machine's driver, and
         /// `gpuheap-emu` with an emulated device. Stream 0 is the legacy default stream, unless the
@@ -24,8 +24,8 @@ macro_rules! driver_trait {
             /// Returns one line of text with the kind and location of this driver.
             fn describe(&self) -> String;
 
-            /// Returns the emulated device's checks of each block of a heap; `None` on a real
-            /// device, or if the checks are off.
+            /// Returns the checks with which an emulated device watches each block of a heap.
+            /// Returns `None` on a real device, or if the checks are off.
             fn block_checks(&self) -> Option<&dyn BlockChecks> {
                 None
             }

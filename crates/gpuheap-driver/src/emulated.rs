@@ -1,9 +1,9 @@
-//! Descriptions of an emulated driver's devices, for the emulated NVML in the same process.
+//! Describes an emulated driver's devices to the emulated NVML in the same process.
 
 use std::ffi::{c_char, c_int};
 
-/// Symbol, with a final null, of the function with which an emulated `libcuda.so.1` describes its
-/// devices. The function's type is [`EmulatedDevices`]. The symbol is not part of the driver API.
+/// Symbol, with a final null, that an emulated `libcuda.so.1` exports. The function of type
+/// [`EmulatedDevices`] describes the devices. The symbol is not part of the driver API.
 pub const EMULATED_DEVICES: &str = "gpuheap_emulated_device\0";
 
 /// Type of the function [`EMULATED_DEVICES`]. Arguments: ordinal, description to write. Returns 1

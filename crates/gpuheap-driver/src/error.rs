@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{CUresult, function};
 
-/// A failed driver call: the function and the code that it returned.
+/// Error of a failed driver call, with the called function and the returned code.
 ///
 /// The text names the failure and, if the cause is known, the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! Count of the forks between the first call of [`watch`] and this process.
+//! Counts the forks that lead from the process that first called [`watch`] to this process.
 //!
 //! CUDA does not survive a fork without exec. The child has a copy of the driver's state, but only
-//! one thread: the one that forked. In the child, a lock that another thread of the parent held is
-//! never released.
+//! the thread that forked. In the child, a lock that another thread of the parent held is never
+//! released.
 //!
 //! When a library opens a device, it stores the result of [`watch`]. Before it takes a lock, it
 //! compares that result with [`count`].

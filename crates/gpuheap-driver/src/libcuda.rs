@@ -36,7 +36,7 @@ const OLDEST_DRIVER: c_int = 12_000;
 
 macro_rules! libcuda {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// Cells for the functions' addresses, each filled at the function's first use.
+        /// Addresses of the functions. A cell is filled at the function's first use.
         #[allow(non_snake_case)]
         #[derive(Default)]
         struct Symbols {
@@ -98,8 +98,8 @@ impl LibCuda {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] if no library is found at [`SEARCH_PATHS`]. Also if the library is not a CUDA
-    /// driver, is older than 12.0, or does not initialise.
+    /// Returns [`OpenError`] if no library is found at [`SEARCH_PATHS`], or if the library is not a
+    /// CUDA driver, is older than 12.0, or does not initialise.
     pub fn open() -> Result<LibCuda, OpenError> {
         let mut tried = Vec::new();
         for path in SEARCH_PATHS {

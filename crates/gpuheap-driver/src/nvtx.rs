@@ -1,4 +1,4 @@
-//! Names of memory for profilers: the program's side of NVTX's memory extension.
+//! Names memory for profilers through the memory extension of NVTX.
 //!
 //! NVTX is a header. A program that includes it loads the profiler's library from
 //! `NVTX_INJECTION64_PATH`. The program passes that library a table with a slot for each function
@@ -14,19 +14,19 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::Library;
 
-/// Variable with the path of the profiler's library.
+/// Environment variable that contains the path of the profiler's library.
 const INJECTION: &str = "NVTX_INJECTION64_PATH";
 
-/// Function of the profiler's library to which the program passes the table.
+/// Function that the profiler's library exports. The program passes the table to this function.
 const INITIALIZE: &[u8] = b"InitializeInjectionNvtxExtension\0";
 
-/// Version of NVTX, and identifier and version of its memory extension.
+/// Version of NVTX. `MODULE` and `COMPATIBILITY` identify the memory extension and its version.
 const NVTX: u16 = 3;
 const MODULE: u16 = 1;
 const COMPATIBILITY: u16 = 0x0102;
 
-/// `NVTX_MEM_HEAP_USAGE_TYPE_LAYOUT`: memory outside of regions may be used too. So tools that
-/// check accesses do not report accesses between blocks.
+/// `NVTX_MEM_HEAP_USAGE_TYPE_LAYOUT`: programs may also use memory outside of regions. So tools
+/// that check accesses do not report accesses between blocks.
 const LAYOUT: u32 = 2;
 /// `NVTX_MEM_TYPE_VIRTUAL_ADDRESS`.
 const ADDRESSES: u32 = 1;
@@ -40,7 +40,7 @@ const DISABLED: usize = 1;
 /// Slots of the extension's functions; the first slot is unused.
 const SLOTS: usize = 17;
 
-/// Handle of a heap in the profiler; null for the process.
+/// Handle of a heap in the profiler. Null stands for the whole process.
 type Heap = *mut c_void;
 /// Handle of a domain; null for the default one.
 type Domain = *mut c_void;
@@ -147,14 +147,13 @@ pub struct MemoryNames {
     register_regions: Option<Register<Regions, ()>>,
     end_regions: Option<Register<Ended, ()>>,
     name_regions: Option<Register<RegionNames, ()>>,
-    /// Size of each pool in bytes, and its handle in the profiler as an integer, by the pool's
-    /// address.
+    /// Pools by their addresses. A pool has its size in bytes, and its handle in the profiler.
     pools: Mutex<BTreeMap<u64, (u64, usize)>>,
 }
 
 impl MemoryNames {
-    /// Returns the connection to the profiler. The first call loads the profiler's library. `None`
-    /// if there is no profiler, or if it accepts no names of memory.
+    /// Returns the connection to the profiler. The first call loads the profiler's library. Returns
+    /// `None` if there is no profiler, or if it accepts no names of memory.
     pub fn get() -> Option<&'static MemoryNames> {
         static NAMES: OnceLock<Option<MemoryNames>> = OnceLock::new();
         NAMES.get_or_init(MemoryNames::load).as_ref()
@@ -224,8 +223,8 @@ impl MemoryNames {
         self.pools().insert(address, (bytes, heap.expose_provenance()));
     }
 
-    /// Ends a range that [`add_pool`](MemoryNames::add_pool) named, before the range's addresses
-    /// are given back.
+    /// Ends a range that [`add_pool`](MemoryNames::add_pool) named. Call this before the range's
+    /// addresses are given back.
     pub fn remove_pool(&self, address: u64) {
         let Some((_, heap)) = self.pools().remove(&address) else { return };
         if let Some(end) = self.end_heap {
@@ -279,8 +278,8 @@ impl MemoryNames {
         }
     }
 
-    /// Ends a block that [`add_block`](MemoryNames::add_block) named, before another block may get
-    /// the address.
+    /// Ends a block that [`add_block`](MemoryNames::add_block) named. Call this before another
+    /// block can get the address.
     pub fn remove_block(&self, address: u64) {
         let region = range(address, 0).start;
         let ended = Ended {

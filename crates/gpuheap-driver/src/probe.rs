@@ -1,4 +1,5 @@
-//! Probes of a device: they create a context, allocate a little memory of each kind, and free it.
+//! Probes a device. A probe creates a context, allocates a little memory of each kind, and frees
+//! it.
 //!
 //! A probe shows whether the driver works for a program at all. The context takes device memory,
 //! and the driver may block for any time. So run probes in a separate process that can be killed
@@ -11,8 +12,8 @@ use std::ptr::null_mut;
 use crate::types::*;
 use crate::{Driver, DriverError, check};
 
-/// Device memory that a probe allocates, bytes: the granularity of virtual memory management on
-/// every device tested so far.
+/// Device memory that a probe allocates, bytes. It equals the granularity of virtual memory
+/// management on every device tested so far.
 const SAMPLE: usize = 2 << 20;
 
 /// Memory that one step of [`Probe::pinned_memory`] pins, bytes. WSL2 began to refuse pinned memory
@@ -46,7 +47,7 @@ pub enum ProbeError {
 pub struct VirtualMemory {
     /// Granularity, bytes: sizes of physical memory are multiples of it.
     pub granularity: u64,
-    /// Range of addresses that one call could reserve, bytes: 64 GiB, or 0 if the driver refused.
+    /// Bytes of addresses that one call reserved. The value is 64 GiB, or 0 if the driver refused.
     pub reserved: u64,
 }
 
@@ -234,8 +235,8 @@ impl<'d> Probe<'d> {
         Ok(is_concurrent)
     }
 
-    /// Pins host memory in steps of 128 MiB until `most` bytes are pinned or the driver refuses,
-    /// and unpins all of it. Blocks for some 50 ms for each step.
+    /// Pins host memory in steps of 128 MiB, until `most` bytes are pinned or the driver refuses.
+    /// Then unpins all of this memory. Blocks for some 50 ms for each step.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! Reports of a heap's requests to an emulated driver in a dry run.
+//! Reports a heap's requests to an emulated driver, during a dry run.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 
-/// Symbol, with a final null, of the function through which an emulated libcuda receives reports of
-/// requests. The function's type is [`EmulatedRequest`]. The symbol is not part of the driver API.
+/// Symbol, with a final null, that an emulated libcuda exports. The function of type
+/// [`EmulatedRequest`] receives reports of requests. The symbol is not part of the driver API.
 pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 
 /// Type of the function [`EMULATED_REQUEST`]. Arguments: bytes, place of the request or 0,

@@ -28,9 +28,9 @@ macro_rules! cuda_functions {
         cuInit [2000 cuInit] (flags: c_uint);
         /// Returns the version of CUDA that the driver supports.
         cuDriverGetVersion [2020 cuDriverGetVersion] (version: *mut c_int);
-        /// Returns the name of a result, a static string.
+        /// Returns the name of a result as a static string.
         cuGetErrorName [6000 cuGetErrorName] (error: CUresult, name: *mut *const c_char);
-        /// Returns the text of a result, a static string.
+        /// Returns the text of a result as a static string.
         cuGetErrorString [6000 cuGetErrorString] (error: CUresult, text: *mut *const c_char);
         /// Returns the address of a function by base name and version.
         cuGetProcAddress [11030 cuGetProcAddress] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64);
@@ -46,15 +46,15 @@ macro_rules! cuda_functions {
 
         // ---- checkpoints of processes ----
 
-        /// Returns the state of a process with regard to checkpoints.
+        /// Returns a process's checkpoint state.
         cuCheckpointProcessGetState [12080 cuCheckpointProcessGetState] (pid: c_int, state: *mut CUprocessState);
-        /// Locks a process: its calls to CUDA wait.
+        /// Locks a process, so that its calls to CUDA wait.
         cuCheckpointProcessLock [12080 cuCheckpointProcessLock] (pid: c_int, arguments: *mut CUcheckpointLockArgs);
         /// Moves the device memory of a locked process to the host.
         cuCheckpointProcessCheckpoint [12080 cuCheckpointProcessCheckpoint] (pid: c_int, arguments: *mut c_void);
         /// Moves the memory of a checkpointed process back to the device.
         cuCheckpointProcessRestore [12080 cuCheckpointProcessRestore] (pid: c_int, arguments: *mut c_void);
-        /// Unlocks a process: its calls to CUDA continue.
+        /// Unlocks a process, so that its calls to CUDA continue.
         cuCheckpointProcessUnlock [12080 cuCheckpointProcessUnlock] (pid: c_int, arguments: *mut c_void);
 
         // ---- devices ----
@@ -157,7 +157,7 @@ macro_rules! cuda_functions {
 
         // ---- code ----
 
-        /// Loads a module: PTX text, a cubin or a fat binary.
+        /// Loads a module from PTX text, a cubin or a fat binary.
         cuModuleLoadData [2000 cuModuleLoadData] (module: *mut CUmodule, image: *const c_void);
         /// Loads a module from a file.
         cuModuleLoad [2000 cuModuleLoad] (module: *mut CUmodule, file: *const c_char);
@@ -171,7 +171,8 @@ macro_rules! cuda_functions {
         cuModuleGetFunction [2000 cuModuleGetFunction] (function: *mut CUfunction, module: CUmodule, name: *const c_char);
         /// Returns the variable with this name from a module.
         cuModuleGetGlobal [3020 cuModuleGetGlobal_v2] (pointer: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
-        /// Returns when the driver loads kernels: 1 at once, 2 at their first use.
+        /// Returns 1 if the driver loads all kernels immediately, or 2 if it loads a kernel at its
+        /// first use.
         cuModuleGetLoadingMode [11070 cuModuleGetLoadingMode] (mode: *mut c_int);
         /// Loads a library of kernels. It belongs to no context.
         cuLibraryLoadData [12000 cuLibraryLoadData] (library: *mut CUlibrary, image: *const c_void, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);
@@ -185,7 +186,7 @@ macro_rules! cuda_functions {
         cuLibraryGetModule [12000 cuLibraryGetModule] (module: *mut CUmodule, library: CUlibrary);
         /// Returns the variable with this name from a library.
         cuLibraryGetGlobal [12000 cuLibraryGetGlobal] (pointer: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
-        /// Returns the function in the current context for a kernel of a library.
+        /// Returns the function that represents a library's kernel in the current context.
         cuKernelGetFunction [12000 cuKernelGetFunction] (function: *mut CUfunction, kernel: CUkernel);
         /// Returns a property of a kernel on a device.
         cuKernelGetAttribute [12000 cuKernelGetAttribute] (value: *mut c_int, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice);
@@ -269,7 +270,7 @@ macro_rules! cuda_functions {
         cuMemAdvise [8000 cuMemAdvise] (pointer: CUdeviceptr, bytes: usize, advice: c_int, device: CUdevice);
         /// Advises the driver how a range of managed memory will be used, and at which location.
         cuMemAdvise [12020 cuMemAdvise_v2] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
-        /// Returns one attribute of a range of managed memory: advice given, or the last prefetch.
+        /// Returns one attribute of a range of managed memory, such as advice or the last prefetch.
         cuMemRangeGetAttribute [8000 cuMemRangeGetAttribute] (data: *mut c_void, data_bytes: usize, attribute: c_int, pointer: CUdeviceptr, bytes: usize);
         /// Returns several attributes of a range of managed memory.
         cuMemRangeGetAttributes [8000 cuMemRangeGetAttributes] (data: *mut *mut c_void, data_bytes: *mut usize, attributes: *mut c_int, count: usize, pointer: CUdeviceptr, bytes: usize);
@@ -297,7 +298,7 @@ macro_rules! cuda_functions {
         cuMemcpyDtoD [3020 cuMemcpyDtoD_v2, 7000 cuMemcpyDtoD_v2_ptds] (target: CUdeviceptr, source: CUdeviceptr, bytes: usize);
         /// Copies a rectangle.
         cuMemcpy2D [3020 cuMemcpy2D_v2, 7000 cuMemcpy2D_v2_ptds] (copy: *const CUDA_MEMCPY2D);
-        /// Copies a rectangle. Sets no limit on the pitch.
+        /// Copies a rectangle. The pitch has no limit.
         cuMemcpy2DUnaligned [3020 cuMemcpy2DUnaligned_v2, 7000 cuMemcpy2DUnaligned_v2_ptds] (copy: *const CUDA_MEMCPY2D);
         /// Copies between any two addresses, in stream order.
         cuMemcpyAsync [4000 cuMemcpyAsync, 7000 cuMemcpyAsync_ptsz] (target: CUdeviceptr, source: CUdeviceptr, bytes: usize, stream: CUstream);
@@ -357,13 +358,13 @@ macro_rules! cuda_functions {
         cuMemPoolGetAttribute [11020 cuMemPoolGetAttribute] (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
         /// Sets which devices may access a pool's memory.
         cuMemPoolSetAccess [11020 cuMemPoolSetAccess] (pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
-        /// Returns the access of a location to a pool's memory.
+        /// Returns how a location may access a pool's memory.
         cuMemPoolGetAccess [11020 cuMemPoolGetAccess] (flags: *mut c_int, pool: CUmemoryPool, location: *mut CUmemLocation);
         /// Returns a location's default pool. The driver creates that pool.
         cuMemGetDefaultMemPool [13000 cuMemGetDefaultMemPool] (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_int);
-        /// Returns the current pool of a location: the pool that allocations there come from.
+        /// Returns the current pool of a location. Allocations at the location come from this pool.
         cuMemGetMemPool [13000 cuMemGetMemPool] (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_int);
-        /// Sets the current pool of a location: the pool that allocations there come from.
+        /// Sets the current pool of a location. Allocations at the location come from this pool.
         cuMemSetMemPool [13000 cuMemSetMemPool] (location: *mut CUmemLocation, kind: c_int, pool: CUmemoryPool);
 
         // ---- virtual memory management ----
@@ -384,7 +385,7 @@ macro_rules! cuda_functions {
         cuMemUnmap [10020 cuMemUnmap] (pointer: CUdeviceptr, bytes: usize);
         /// Sets which devices may read and write a mapped range.
         cuMemSetAccess [10020 cuMemSetAccess] (pointer: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
-        /// Returns the access of a location to an address.
+        /// Returns how a location may access an address.
         cuMemGetAccess [10020 cuMemGetAccess] (flags: *mut u64, location: *const CUmemLocation, pointer: CUdeviceptr);
         /// Returns the granularity: sizes of physical memory and of mappings are multiples of it.
         cuMemGetAllocationGranularity [10020 cuMemGetAllocationGranularity] (granularity: *mut usize, properties: *const CUmemAllocationProp, option: c_int);
@@ -469,7 +470,7 @@ macro_rules! cuda_functions {
         /// Makes a graph hold references to a user object. The references last until the graph, its
         /// executable graphs and all their launches have ended.
         cuGraphRetainUserObject [11030 cuGraphRetainUserObject] (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
-        /// Returns a figure of the memory that graphs allocate on a device.
+        /// Returns one attribute of the memory that graphs allocate on a device.
         cuDeviceGetGraphMemAttribute [11040 cuDeviceGetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
         /// Resets a high-water mark of the memory that graphs allocate on a device.
         cuDeviceSetGraphMemAttribute [11040 cuDeviceSetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
@@ -528,8 +529,7 @@ macro_rules! rows {
 
 cuda_functions!(rows);
 
-/// Returns the row that contains `symbol`, as the variant's symbol or the symbol of its per-thread
-/// twin.
+/// Returns the row of the variant whose symbol, or whose per-thread twin's symbol, is `symbol`.
 pub fn function(symbol: &str) -> Option<&'static Function> {
     FUNCTIONS
         .iter()
@@ -595,7 +595,7 @@ mod tests {
         assert_eq!(lookup("cuMemAdvise", 12_020, false), Lookup::Found("cuMemAdvise_v2"));
         assert_eq!(lookup("cuMemcpyHtoD", 12_000, true), Lookup::Found("cuMemcpyHtoD_v2_ptds"));
         assert_eq!(lookup("cuMemcpyHtoD", 12_000, false), Lookup::Found("cuMemcpyHtoD_v2"));
-        // If only the per-thread twin is too new, the lookup fails, like a real driver's.
+        // If only the per-thread twin is too new, the lookup fails, as in a real driver.
         assert_eq!(lookup("cuMemcpyHtoD", 4000, true), Lookup::VersionTooOld);
         assert_eq!(lookup("cuMemcpyHtoD", 4000, false), Lookup::Found("cuMemcpyHtoD_v2"));
         assert_eq!(lookup("cuMemAlloc", 2000, false), Lookup::VersionTooOld);

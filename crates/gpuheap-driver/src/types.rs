@@ -16,7 +16,8 @@ pub type CUdeviceptr = u64;
 pub type CUmemGenericAllocationHandle = u64;
 /// A host function that the driver calls when a stream reaches it.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
-/// A host function that the driver calls with the stream that reached it and the stream's status.
+/// A host function that the driver calls when a stream reaches it. The function's arguments include
+/// the stream and the stream's status.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, data: *mut c_void)>;
 
@@ -68,7 +69,8 @@ handles! {
     CUgraphExec;
     /// A node of a graph.
     CUgraphNode;
-    /// An object of the program that graphs keep alive, with the function that destroys the object.
+    /// An object of the program that graphs keep alive. The driver calls a function to destroy the
+    /// object.
     CUuserObject;
 }
 
@@ -91,7 +93,7 @@ macro_rules! integers {
 }
 
 integers! {
-    /// A state of a process with regard to checkpoints.
+    /// Checkpoint state of a process.
     CUprocessState {
         /// The process runs.
         RUNNING = 0,
@@ -282,7 +284,7 @@ integers! {
         /// `u64`: high-water mark of the bytes handed out.
         USED_MEM_HIGH = 8,
     }
-    /// A `u64` figure, in bytes, of the memory that graphs allocate on a device.
+    /// An attribute of the memory that graphs allocate on a device. The value is a `u64`, in bytes.
     CUgraphMem_attribute {
         /// Bytes in use by graphs.
         USED_MEM_CURRENT = 0,
@@ -297,7 +299,7 @@ integers! {
     CUstreamCaptureMode {
         /// On every thread, forbids calls that may disturb the capture.
         GLOBAL = 0,
-        /// On the thread that began the capture, forbids calls that may disturb it.
+        /// Forbids calls that may disturb the capture, on the thread that began the capture.
         THREAD_LOCAL = 1,
         /// Forbids no calls.
         RELAXED = 2,
@@ -343,7 +345,7 @@ pub const CU_DEVICE_CPU: CUdevice = -1;
 pub const CU_MEM_ALLOCATION_TYPE_PINNED: c_int = 1;
 /// Kind of allocation in pools of managed memory.
 pub const CU_MEM_ALLOCATION_TYPE_MANAGED: c_int = 2;
-/// Handle type for physical memory: a file descriptor.
+/// Type of a handle that shares physical memory as a file descriptor.
 pub const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
 /// No access.
 pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
@@ -377,7 +379,7 @@ pub const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 pub const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
 /// Flag of pinned memory that the host only writes: it is mapped as write-combined.
 pub const CU_MEMHOSTALLOC_WRITECOMBINED: c_uint = 4;
-/// Flag of `cuGetProcAddress`: find the twin that uses a default stream for each thread.
+/// Flag with which `cuGetProcAddress` finds the twin that uses a default stream for each thread.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
 /// Arguments of `cuCheckpointProcessLock`.
@@ -429,7 +431,7 @@ impl CUmemLocation {
     }
 }
 
-/// Access of a location to a range or a pool.
+/// Access that a location has to a range or a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CUmemAccessDesc {
@@ -499,7 +501,7 @@ pub struct CUmemPoolProps {
 }
 
 impl CUmemPoolProps {
-    /// Returns properties for a pool of a device that is not shared and has no limit.
+    /// Returns properties for a pool of device memory. The pool is not shared and has no limit.
     pub fn device(ordinal: CUdevice) -> CUmemPoolProps {
         CUmemPoolProps {
             kind: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -517,14 +519,14 @@ impl CUmemPoolProps {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
-    /// Bits. 1 frees the graph's memory before a relaunch, 2 uploads the graph, 4 lets a device
-    /// launch the graph, and 8 uses the nodes' priorities.
+    /// Flags, as bits. 1 frees the graph's memory before a relaunch, 2 uploads the graph, 4 lets a
+    /// device launch the graph, and 8 uses the nodes' priorities.
     pub flags: u64,
     /// Stream on which the graph is uploaded.
     pub hUploadStream: CUstream,
     /// Node that failed, or null.
     pub hErrNode_out: CUgraphNode,
-    /// Outcome: 0 for success, 1 for the error that the call returned.
+    /// Outcome. 0 is success; 1 is a failure that the returned error explains.
     pub result_out: c_int,
 }
 
@@ -570,7 +572,7 @@ pub struct CUDA_MEMCPY2D {
     pub srcDevice: CUdeviceptr,
     /// Handle of the source, if it is a CUDA array.
     pub srcArray: *mut c_void,
-    /// Bytes from the start of one source row to the start of the next.
+    /// Bytes from the start of one source row to the start of the next row.
     pub srcPitch: usize,
     /// Offset of the target rectangle from the start of the row, bytes.
     pub dstXInBytes: usize,
@@ -584,7 +586,7 @@ pub struct CUDA_MEMCPY2D {
     pub dstDevice: CUdeviceptr,
     /// Handle of the target, if it is a CUDA array.
     pub dstArray: *mut c_void,
-    /// Bytes from the start of one target row to the start of the next.
+    /// Bytes from the start of one target row to the start of the next row.
     pub dstPitch: usize,
     /// Bytes to copy from each row.
     pub WidthInBytes: usize,
