@@ -1,4 +1,4 @@
-//! Texts for people: sizes, numbers, durations and terminal lines.
+//! Formats sizes, numbers, durations and terminal lines for people to read.
 //!
 //! ```
 //! use gpuheap_text::{Amount, count, hanging};
@@ -14,8 +14,8 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
-/// so that a limit typed as displayed is never below the exact size.
+/// Number of bytes, displayed as `8 bytes` or, from 1 KiB, as `9.69 GiB`. `{:#}` rounds up, so that
+/// a limit typed as displayed is never below the exact size.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount(pub u64);
 
@@ -127,7 +127,7 @@ pub fn cut(text: &str, width: usize) -> String {
 /// program, such as `train.py:115 in step`, keeps the line's number and the end of the function's
 /// name. If not, keeps both ends of the name.
 pub fn cut_name(text: &str, width: usize) -> String {
-    /// Minimum number of characters that are kept of a function's name.
+    /// Minimum number of characters that are kept from a function's name.
     const LEAST: usize = 8;
     let letters: Vec<char> = printable(text).chars().collect();
     if letters.len() <= width {
@@ -140,7 +140,7 @@ pub fn cut_name(text: &str, width: usize) -> String {
     letters[..start].iter().chain(&['…']).chain(end).collect()
 }
 
-/// Adds a line, written as by `format!`, without its trailing blanks.
+/// Formats a line as `format!` does, removes trailing blanks, and appends the line to `$text`.
 #[macro_export]
 macro_rules! add_line {
     ($text:expr, $($line:tt)*) => { $crate::line($text, format_args!($($line)*)) };
@@ -152,8 +152,8 @@ pub fn line(text: &mut String, line: impl fmt::Display) {
     let _ = writeln!(text, "{}", line.to_string().trim_end());
 }
 
-/// Adds words after `first`, in lines of `width` columns. Further lines begin with `indent`. A word
-/// that is wider than a line is broken after its commas.
+/// Appends `first` and `words` to `text`, in lines of `width` columns. Lines after the first begin
+/// with `indent`. A word that is wider than a line is broken after its commas.
 pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str, width: usize) {
     let room = width.saturating_sub(indent.chars().count());
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -164,8 +164,8 @@ pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str, width:
     wrap(text, first, indent, pieces, width);
 }
 
-/// Adds pieces of a text after `first`, in lines of `width` columns. Further lines begin with
-/// `indent`. The first piece stays after `first`, and no piece is broken.
+/// Appends `first` and `pieces` to `text`, in lines of `width` columns. Lines after the first begin
+/// with `indent`. The first piece stays after `first`, and no piece is broken.
 pub fn wrap<'t>(
     text: &mut String,
     first: &str,
