@@ -1,4 +1,4 @@
-//! Rule for plain data: element types of arrays.
+//! Derives `Adapt` for plain data, which arrays may have as elements.
 
 use proc_macro2::TokenStream;
 use quote::quote;

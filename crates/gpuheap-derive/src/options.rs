@@ -4,7 +4,7 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::{Attribute, Error, Result};
 
-/// Options of a type or of a field, with their spans.
+/// Options in the `#[adapt(...)]` attributes of a type or a field, with their spans.
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) element: Option<Span>,

@@ -1,4 +1,4 @@
-//! Rule for structures: each field is adapted by its own rule.
+//! Derives `Adapt` for structs and enums. Each field is adapted by the rule of its own type.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
@@ -234,7 +234,7 @@ fn is_parameter(of: &Type) -> bool {
 struct Replace<'a>(&'a Way<'a>);
 
 impl Replace<'_> {
-    /// Replaces parameters in the bounds, but not in the type that is bounded.
+    /// Replaces parameters in the bounds of `predicate`, but not in the type on its left.
     fn in_bounds(&mut self, predicate: &mut WherePredicate) {
         if let WherePredicate::Type(predicate) = predicate {
             for bound in &mut predicate.bounds {
