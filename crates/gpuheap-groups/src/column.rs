@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// Type of numbers, little-endian in memory. Dates and times are integers.
+/// Type of a column's numbers. Numbers are little-endian. Dates and times are integers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names are the names of Rust's types")]
 pub enum NumberType {
@@ -35,7 +35,7 @@ impl NumberType {
         (NumberType::F64, "float64"),
     ];
 
-    /// Returns the type with NumPy's name, such as `"int32"`.
+    /// Returns the type that NumPy calls `name`, for example `"int32"`.
     pub fn from_name(name: &str) -> Option<NumberType> {
         let found = NumberType::NAMES.into_iter().find(|(_, known)| *known == name);
         found.map(|(of, _)| of)
@@ -111,7 +111,7 @@ impl NumberType {
 #[derive(Clone, Debug)]
 pub struct Column<'a> {
     pub(crate) values: Values<'a>,
-    /// A bit for each row, the lowest bit of a byte first; 0 for a missing value.
+    /// Bitmap of rows, lowest bit of each byte first. A row's bit is 0 if its value is missing.
     valid: Option<&'a [u8]>,
     rows: usize,
 }
@@ -139,8 +139,8 @@ impl<'a> Column<'a> {
         Column { values: Values::Numbers(of, bytes), valid, rows }.checked()
     }
 
-    /// Makes a column of text. `offsets` are `i32`, or `i64` if `is_large`: the beginning of each
-    /// row's text in `bytes`, and the end of the last text.
+    /// Makes a column of text. `offsets` contains `i32`, or `i64` if `is_large`. It gives the
+    /// position in `bytes` at which each row's text begins, and then the end of the last text.
     ///
     /// # Errors
     ///
@@ -171,12 +171,12 @@ impl<'a> Column<'a> {
         Column { values: Values::Text(text), valid, rows }.checked()
     }
 
-    /// Makes a column of codes: indices of rows of a dictionary. A code beyond the dictionary is a
-    /// missing value.
+    /// Makes a column of codes. A code is the index of a row in `dictionary`. A code beyond the
+    /// dictionary is a missing value.
     ///
     /// # Errors
     ///
-    /// The codes are not integers; the errors of [`numbers`](Column::numbers).
+    /// The codes are not integers, or [`numbers`](Column::numbers) rejects `bytes` or `valid`.
     pub fn codes(
         of: NumberType,
         bytes: &'a [u8],
@@ -248,7 +248,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Returns the code of a row of a dictionary's column; `None` if it is negative.
+/// Returns the code in row `row` of a column of codes; `None` if it is negative.
 pub(crate) fn code(of: NumberType, bytes: &[u8], row: usize) -> Option<usize> {
     let ordered = of.ordered(&bytes[row * of.size()..][..of.size()])?;
     let top = 1_u64 << (8 * of.size() - 1);

@@ -1,4 +1,4 @@
-//! Dense keys: the distinct keys of rows as numbers.
+//! Assigns consecutive integers to the distinct keys of rows.
 
 use rustc_hash::FxHashMap;
 
@@ -6,7 +6,7 @@ use crate::column::{Column, Values, code};
 use crate::error::{Error, room};
 use crate::keys::Keys;
 
-/// Treatment of rows with a missing key: NaN, or a null, in any of the key's columns.
+/// Treatment of rows with a missing key. A key is missing if a column has NaN or a null for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
     /// The rows belong to no group.
@@ -15,7 +15,7 @@ pub enum Missing {
     Group,
 }
 
-/// The distinct keys of rows, and a number for each row.
+/// The distinct keys of rows, and for each row the index of its key.
 #[derive(Debug)]
 pub struct Dense {
     /// The index of each row's key in `keys`; `u32::MAX` for a row that belongs to no group.
@@ -36,7 +36,7 @@ pub fn factorize(columns: &[Column<'_>], missing: Missing) -> Result<Dense, Erro
     Ok(Dense { codes, keys })
 }
 
-/// Returns the number of each row's key, and the first row of each number.
+/// Returns the number that each row's key got, and for each number the first row that got it.
 pub(crate) fn number(
     columns: &[Column<'_>],
     missing: Missing,
@@ -49,7 +49,7 @@ pub(crate) fn number(
     let mut all = number_column(first, missing)?;
     for column in others {
         let (codes, firsts) = number_column(column, missing)?;
-        // Numbers are in the order of their values, so pairs of numbers are in the order of keys.
+        // Numbers sort like the values they stand for, so pairs of numbers sort like keys.
         let pairs = |row: usize| match (all.0[row], codes[row]) {
             (LEFT_OUT, _) | (_, LEFT_OUT) => None,
             (one, other) => Some(u64::from(one) * firsts.len() as u64 + u64::from(other)),

@@ -1,4 +1,4 @@
-//! Keys as bytes whose order is the order of the keys.
+//! Encodes keys as bytes that sort like the keys.
 
 use crate::column::{Column, NumberType, Values, code, number_type, push_present};
 use crate::error::{Error, room};
@@ -7,11 +7,11 @@ use crate::error::{Error, room};
 const PRESENT: u8 = 1;
 /// First byte of a missing value. It is larger than `PRESENT`, so missing values are last.
 const MISSING: u8 = 2;
-/// Byte after a 0 that is part of a text. A 0 with another byte after it ends the text.
+/// Byte that marks the 0 before it as part of a text. Before any other byte, a 0 ends the text.
 const ESCAPED: u8 = 0xff;
 
-/// Distinct keys in ascending order. Each key has one value of each column. A key is kept as bytes
-/// whose order is the order of keys: numbers by value, text by its bytes, missing values last.
+/// Distinct keys in ascending order. Each key has one value of each column. The keys are kept as
+/// bytes that sort numbers by value, text by its bytes, and missing values last.
 #[derive(Clone, Default, Debug)]
 pub struct Keys {
     bytes: Vec<u8>,
@@ -56,11 +56,11 @@ impl Keys {
         self.ends.is_empty()
     }
 
-    /// Returns the keys as columns of the given types, in the order of the columns that made them.
+    /// Returns the keys as columns of the given types, in the order of the original columns.
     ///
     /// # Errors
     ///
-    /// The types differ from the keys' columns; the host has no memory.
+    /// The types differ from the types of the keys' columns, or the host has no memory.
     pub fn columns(&self, types: &[KeyType]) -> Result<Vec<KeyColumn>, Error> {
         let mut made = Vec::new();
         for of in types {
@@ -96,12 +96,12 @@ impl Keys {
         self.ends.push(self.bytes.len());
     }
 
-    /// Returns the bytes of host memory of the keys.
+    /// Returns the number of bytes of host memory that the keys take.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.len() + self.ends.len() * size_of::<usize>()
     }
 
-    /// Makes the keys of `rows`. The rows are in the order of their keys.
+    /// Makes the keys of `rows`. Requires the rows to be in the order of their keys.
     pub(crate) fn of_rows(
         columns: &[Column<'_>],
         rows: impl ExactSizeIterator<Item = usize>,

@@ -1,8 +1,8 @@
-//! Keys of rows as dense numbers, and the aggregates of groups merged on the host.
+//! Assigns dense numbers to the keys of rows, and merges the aggregates of groups on the host.
 //!
 //! [`factorize`] numbers the distinct keys of one or several [`Column`]s in their order. A program
 //! aggregates a batch of rows by these numbers, on a device or elsewhere. A [`Merger`] merges the
-//! aggregates of batches. Beyond its limit of host memory it writes sorted runs to temporary files.
+//! aggregates of batches. Above its memory limit, a merger writes sorted runs to temporary files.
 //!
 //! ```
 //! use gpuheap_groups::{Column, Missing, NumberType, factorize};

@@ -40,7 +40,7 @@ impl Merger {
         self.spilled.iter().map(|run| run.bytes).sum()
     }
 
-    /// Adds the parts of a batch: for each part of the plan, the bytes of one number for each key.
+    /// Adds a batch. For each part of the plan, `parts` contains an 8-byte number for each key.
     ///
     /// # Errors
     ///
@@ -150,8 +150,8 @@ pub struct Groups {
     files: Vec<Cursor>,
     /// Index of the next group of the run in memory.
     next: usize,
-    /// The next key of each run, and the run's index: first the runs in files, then the run in
-    /// memory. Equal keys are merged in the order in which their batches were added.
+    /// The next key of each run, and the run's index. The run in memory has the largest index.
+    /// Equal keys are merged in the order in which their batches were added.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 
@@ -189,7 +189,7 @@ impl Groups {
         Ok((made.keys, made.states))
     }
 
-    /// Returns the parts of the group whose key is the head of a run.
+    /// Returns the parts of the group that run `source` has at its head.
     fn state(&self, source: usize) -> &[u64] {
         match (self.files.get(source), self.of.runs.first()) {
             (Some(file), _) => &file.state,

@@ -32,21 +32,21 @@ impl Aggregate {
     ];
 }
 
-/// A figure of 8 bytes that a batch has for each of its groups. The figures of all batches are
-/// merged.
+/// An 8-byte number that each batch contributes for each of its groups. The numbers of all batches
+/// are merged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     /// Number of values, as `u64`.
     Count,
-    /// Sum of integers, as `i64` or `u64`, wrapping.
+    /// Sum of integers, wrapped around at overflow, as `i64` or `u64`.
     Sum,
     /// Sum as `f64`.
     Total,
     /// Sum of the squared distances from the mean, as `f64`.
     Squares,
-    /// Smallest value as `i64`, `u64` or `f64`. Arbitrary in a group without values.
+    /// Smallest value as `i64`, `u64` or `f64`. A group without values has an arbitrary number.
     Min,
-    /// Largest value as `i64`, `u64` or `f64`. Arbitrary in a group without values.
+    /// Largest value as `i64`, `u64` or `f64`. A group without values has an arbitrary number.
     Max,
 }
 
@@ -59,9 +59,9 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 struct ColumnPlan {
     of: NumberType,
-    /// In the order of [`Part`], so that the count is the first.
+    /// Sorted in the order of [`Part`], so that the count is the first part.
     parts: Vec<Part>,
-    /// Number of parts of the columns before this one.
+    /// Index of this column's first part among the parts of all columns.
     first: usize,
 }
 
@@ -122,7 +122,7 @@ impl Plan {
         self.columns.last().map_or(0, |last| last.first + last.parts.len())
     }
 
-    /// Merges the parts of a group into the parts of the same group of earlier rows.
+    /// Merges the parts `from` into `into`. Both belong to one group; `into` is from earlier rows.
     pub(crate) fn merge(&self, into: &mut [u64], from: &[u64]) {
         for column in &self.columns {
             let range = column.first..column.first + column.parts.len();
@@ -179,7 +179,7 @@ impl ColumnPlan {
         if before == 0 {
             return into.copy_from_slice(from);
         }
-        // The distance between the means of both sides, before their totals are added.
+        // Takes the distance between the means before `from`'s total is added to `into`.
         if let (Some(squares), Some(total)) = (self.place(Part::Squares), self.place(Part::Total)) {
             let mean = |side: &[u64], count: u64| f64::from_bits(side[total]) / count as f64;
             let distance = mean(from, more) - mean(into, before);
@@ -209,8 +209,8 @@ impl ColumnPlan {
         }
     }
 
-    /// Returns the 8 bytes of an aggregate. `Some(None)`: the group has no value for it. `None`:
-    /// the aggregate was not planned for this column.
+    /// Returns the 8 bytes of an aggregate. Returns `Some(None)` if the group has no value for it,
+    /// and `None` if the aggregate was not planned for this column.
     fn value(&self, aggregate: Aggregate, state: &[u64]) -> Option<Option<u64>> {
         let get = |part| Some(state[self.place(part)?]);
         let float = |part| get(part).map(f64::from_bits);

@@ -1,4 +1,4 @@
-//! Rows in another order: sorted, or matched with the rows of another table.
+//! Sorts rows by their keys, and matches them with the rows of another table.
 
 use crate::column::{Column, Values};
 use crate::dense::{LEFT_OUT, Missing, check, number};
@@ -10,8 +10,8 @@ use crate::keys::Keys;
 ///
 /// # Errors
 ///
-/// The errors of [`factorize`](crate::factorize); there are `u32::MAX` rows or more; `descending`
-/// has another length.
+/// [`factorize`](crate::factorize) would fail, there are `u32::MAX` rows or more, or `descending`
+/// does not have one entry for each column.
 pub fn sort(columns: &[Column<'_>], descending: &[bool]) -> Result<Vec<u32>, Error> {
     let rows = check(columns)?;
     if descending.len() != columns.len() {
@@ -39,7 +39,7 @@ pub fn sort(columns: &[Column<'_>], descending: &[bool]) -> Result<Vec<u32>, Err
 ///
 /// # Errors
 ///
-/// The errors of [`factorize`](crate::factorize), and of [`sort`] for the number of rows.
+/// [`factorize`](crate::factorize) would fail, or there are `u32::MAX` rows or more.
 pub fn unique(columns: &[Column<'_>]) -> Result<Vec<u32>, Error> {
     count_u32(check(columns)?)?;
     let (_, mut firsts) = number(columns, Missing::Group)?;
@@ -86,8 +86,8 @@ pub struct Matches {
 ///
 /// # Errors
 ///
-/// The errors of [`factorize`](crate::factorize); a key column has different types in the two
-/// tables; a table or the result has `u32::MAX` rows or more.
+/// [`factorize`](crate::factorize) would fail, a key column has different types in the two tables,
+/// or a table or the result has `u32::MAX` rows or more.
 pub fn join(left: &[Column<'_>], right: &[Column<'_>], keeps_left: bool) -> Result<Matches, Error> {
     let (left_rows, right_rows) = (check(left)?, check(right)?);
     // The right rows are sorted by key, so that rows with the same key are adjacent.

@@ -1,4 +1,4 @@
-//! Sorted runs of groups: keys in ascending order, each with its parts.
+//! Sorted runs of groups. A run has keys in ascending order, and the parts of each key.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};

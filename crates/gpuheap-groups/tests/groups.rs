@@ -1,4 +1,4 @@
-//! Dense keys, and merges of batches, compared with maps of the standard library.
+//! Compares dense keys and merged batches with the maps of the standard library.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
@@ -10,7 +10,7 @@ use gpuheap_groups::{
 };
 use proptest::prelude::*;
 
-/// A row: a key of a float and a text, and a value. Each may be missing.
+/// A row. A float and a text form its key, and an integer is its value. Each may be missing.
 type Row = (Option<f64>, Option<String>, Option<i64>);
 
 fn rows() -> impl Strategy<Value = Vec<Row>> {
@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-/// A key whose order is the order of groups: missing values last.
+/// A key that sorts like the keys of groups. Missing values are last.
 type ModelKey = ((bool, i64), (bool, String));
 
 fn model_key((float, text, _): &Row) -> ModelKey {
@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// Returns the bytes of a part of a group's values.
+/// Computes a part from the values of a group, and returns the part's bytes.
 fn part_of(part: Part, values: &[i64]) -> [u8; 8] {
     let mean = values.iter().sum::<i64>() as f64 / values.len() as f64;
     match part {
