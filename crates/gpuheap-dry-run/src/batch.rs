@@ -1,4 +1,4 @@
-//! Searches for the largest value of a variable with which a program fits.
+//! Finds how large a variable, such as a batch size, may be until a program runs out of memory.
 
 /// A variable, and the range of values to search.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct FindBatch {
     pub step: u64,
 }
 
-/// Maximum number of combinations of the values of all variables after the first.
+/// Maximum number of combinations to try. The first variable is not part of a combination.
 const MOST_COMBINATIONS: usize = 64;
 
 impl FindBatch {
@@ -91,8 +91,8 @@ impl FindBatch {
     }
 }
 
-/// Returns the combinations of the variables after the first one, smallest values first. The values
-/// of a variable are its smallest value, doubled repeatedly, and its largest value.
+/// Returns the combinations of the variables after the first one, smallest values first. Tries each
+/// variable at its smallest value, at doublings of that value, and at its largest value.
 ///
 /// # Errors
 ///
@@ -116,8 +116,8 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns an upper bound for a search with the values `with`: the smallest result of searches in
-/// `found` without larger values. `Some(None)` if such a search found no fitting value.
+/// Returns an upper bound for a search with the values `with`: the smallest result in `found` of a
+/// search whose values are no larger. Returns `Some(None)` if such a search found no fitting value.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

@@ -14,7 +14,7 @@ use crate::{Error, Options, Remedies};
 /// Least compute capability of the cards that are tried. PyTorch for CUDA 13 requires it.
 const LEAST_CAPABILITY: (u32, u32) = (7, 5);
 
-/// Returns the largest workspace that benchmark mode timed, bytes; `None` without benchmark mode.
+/// Returns the bytes of the largest workspace that benchmark mode timed; `None` without that mode.
 pub(crate) fn timed_workspace(run: &Run) -> Option<u64> {
     let libraries = run.processes.iter().filter_map(|process| process.libraries.as_ref());
     libraries.map(|libraries| libraries.timed_workspace).max().filter(|&bytes| bytes > 0)

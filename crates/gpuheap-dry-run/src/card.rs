@@ -1,8 +1,8 @@
-//! Emulated devices with the figures of a card.
+//! Describes emulated devices by the memory sizes and properties of a card.
 
 use gpuheap_replay::cards::{Card, Source};
 
-/// Emulated device: a card of the catalogue, perhaps with another size of memory. Sizes are bytes.
+/// Emulated device. Its memory may differ from the memory of its card. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
     /// The card.

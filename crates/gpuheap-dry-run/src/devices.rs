@@ -37,8 +37,8 @@ pub(crate) fn judge(
     by_number(processes).into_iter().map(verdict).collect()
 }
 
-/// Adds the peaks of a run on devices with memory to spare. Judges the devices that had no verdict
-/// because memory ran out on another device first.
+/// Adds to the verdicts the peaks of a second run, whose devices had memory to spare. Judges the
+/// devices that had no verdict because memory ran out on another device first.
 pub(crate) fn compare(verdicts: &mut [DeviceVerdict], processes: &[ProcessResult]) {
     let figures = by_number(processes);
     for verdict in verdicts {
@@ -72,8 +72,8 @@ fn peak(figures: &Figures<'_>) -> Option<u64> {
     figures.iter().filter_map(|(_, device)| device.in_use).max()
 }
 
-/// Returns the least memory that the processes take: their allocated bytes, and memory outside
-/// PyTorch's allocator.
+/// Returns the least memory that the processes take, as the sum of their allocated bytes and of
+/// memory outside PyTorch's allocator.
 fn least(figures: &Figures<'_>) -> Option<u64> {
     let unused = |(_, device): &(&ProcessResult, &DeviceResult)| {
         device.reserved.unwrap_or(0).saturating_sub(device.allocated.unwrap_or(0))

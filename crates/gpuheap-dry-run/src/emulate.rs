@@ -1,4 +1,4 @@
-//! Runs a program on the emulated device without a verdict: the library of `gpuheap emulate`.
+//! Runs a program on the emulated device without a verdict. Implements `gpuheap emulate`.
 
 use std::env;
 use std::ffi::OsString;

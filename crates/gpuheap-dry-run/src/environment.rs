@@ -48,7 +48,7 @@ pub(crate) fn variables(
 /// Variable that makes the hook load the stand-ins of the CUDA runtime and libraries.
 pub(crate) const RUNTIME: &str = "GPUHEAP_EMULATED_RUNTIME";
 
-/// Variable with the line of the program that gets the smallest counts.
+/// Variable that names a line of the program. Counts that this line reads are the smallest.
 pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";
 /// Variable with the names of the remedies that the hook switches on.
 const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";
@@ -84,7 +84,7 @@ fn text(path: &Path) -> OsString {
     path.as_os_str().to_owned()
 }
 
-/// Returns a list, joined by colons, of `first` and the variable's current value.
+/// Returns `first` and the variable's current value as one list, joined by colons.
 pub(crate) fn prepend<P: AsRef<Path>>(
     variable: &str,
     first: impl IntoIterator<Item = P>,

@@ -1,4 +1,4 @@
-//! Finds memory at the peak, memory needs and remedies in the trace of a run.
+//! Finds the holders of memory at the peak, the memory needed and remedies in the trace of a run.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::program::Run;
 use crate::reports::{Owners, Process};
 use crate::verdict::{CardResult, Held, KindBytes, Needs, Peak, Remedy};
 
-/// Maximum number of holders of memory in a report.
+/// Maximum number of holders of memory that a report lists.
 const HOLDERS: usize = 5;
 /// Maximum number of cards in a report, the smallest first.
 const CARDS: usize = 3;
@@ -25,12 +25,12 @@ const REMEDIES: usize = 3;
 /// Least compute capability of a card that is suggested for its memory alone. Older cards lack
 /// flash attention and bfloat16: a GPT whose trace from an H200 fits a T4 takes 182 GiB on a T4.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
-/// A request is absurd if it is at least this many times as large as the peak of all others.
+/// A request is absurd if it is at least this many times the peak of all other requests.
 const ABSURD: u64 = 3;
 /// Bytes below which no request is absurd: libraries take up to 32 MiB as a workspace at once.
 const LEAST_ABSURD: u64 = 64 << 20;
 
-/// A request that is much larger than the peak of all others. A result may have decided its size.
+/// A request that far exceeds the peak of all other requests. Its size may depend on a result.
 pub(crate) struct Absurd {
     /// Requested bytes.
     pub(crate) bytes: u64,
@@ -40,14 +40,14 @@ pub(crate) struct Absurd {
     pub(crate) line: String,
 }
 
-/// Trace of the device with the highest peak of a run.
+/// Trace of the device on which a run had its highest peak.
 pub(crate) struct Recording {
     pub(crate) trace: Trace,
     /// Ordinal of the device.
     pub(crate) device: u32,
-    /// Optimiser step of the peak, counted from one; `None` if no step completed.
+    /// Optimiser step in which the peak occurred, counted from one; `None` if no step completed.
     step: Option<u64>,
-    /// Peak of device memory outside PyTorch's allocator, bytes: context, kernels and libraries.
+    /// Peak bytes of device memory outside PyTorch's allocator: context, kernels and libraries.
     pub(crate) beside: u64,
     /// Peak of bytes that PyTorch's allocator reserved.
     reserved: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns the bytes of parameters of the largest repeated module.
+    /// Returns the size in bytes of the parameters of the largest repeated module.
     pub(crate) fn largest_block(&self) -> u64 {
         self.owners.as_ref().map_or(0, |owners| owners.largest_block)
     }
@@ -89,8 +89,8 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
 }
 
 /// Returns the largest request of a trace if it is [`ABSURD`] times as large as the peak of all
-/// others, and a function that reads a result made it. `reads` are the program's lines that read,
-/// as the hook reports them.
+/// other requests, and if the requesting function reads a result. `reads` lists the lines that read
+/// results, as the hook reports them.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
     let requests = trace.events().iter().filter_map(|event| match event.op {

@@ -73,7 +73,7 @@ impl Folder {
         Ok(Folder { folder, preloaded })
     }
 
-    /// Creates a folder that contains only reports: file names and contents.
+    /// Creates a folder that contains only reports. `files` has the name and content of each.
     #[cfg(fuzzing)]
     pub(crate) fn with_reports(files: &[(&str, &[u8])]) -> io::Result<Folder> {
         let folder = Folder { folder: TempDir::new()?, preloaded: Vec::new() };
@@ -126,7 +126,7 @@ pub(crate) fn link_driver(folder: &Path, stand_ins: &StandIns) -> io::Result<()>
     }
 }
 
-/// Makes a folder of Python modules with the hooks.
+/// Writes the Python modules of the hooks into `folder`.
 pub(crate) fn write_hooks(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder.join(HOOK))?;
     HOOK_FILES.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))

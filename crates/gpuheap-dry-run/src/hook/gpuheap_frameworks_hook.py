@@ -73,7 +73,7 @@ def record_rmm(rmm):
     note, forget, framework, skipped = allocated, freed, RMM, OWN_FRAMES
 
     class Recorder(mr.CallbackMemoryResource):
-        """Records the blocks of a resource of the program."""
+        """Records the blocks of a memory resource that the program uses."""
 
         def __init__(self, device, resource):
             def allocate(size, stream):

@@ -1,7 +1,7 @@
 """Hook of `gpuheap dry-run` in a Python program: reports steps, peaks, lines and reads of results.
 
-Does nothing until the program imports `torch` or `jax`. Prints nothing. Raises `SystemExit` after
-the steps or the time of `--steps` and `--time-limit`, and no other exception.
+Does nothing until the program imports `torch` or `jax`. Prints nothing. Raises `SystemExit` at the
+limit of `--steps` or `--time-limit`, and raises no other exception.
 """
 
 import atexit
@@ -27,8 +27,8 @@ from .tuning import leave_out_tuning
 # Maximum number of events in PyTorch's recorded history. An event takes a few hundred bytes of host
 # memory.
 MOST_EVENTS = 400_000
-# PyTorch's functions that the emulated runtime replaces or calls, and the note for a PyTorch
-# without them.
+# PyTorch's functions that the emulated runtime replaces or calls. If PyTorch lacks a function, the
+# text is noted in the report.
 REPORTS = (
     (
         "libc10.so",

@@ -15,7 +15,7 @@ from .process import state
 # A `while` loop is left after this many rounds without growth of memory: further rounds would take
 # no more memory.
 ROUNDS = 100
-# Maximum number of rounds of a `while` loop in which memory grows. A round may add a token to a
+# A `while` loop in which memory grows is left after this many rounds. A round may add a token to a
 # sequence, and few programs generate more tokens.
 MOST_ROUNDS = 4096
 # Maximum number of callers to search for the integers that end their loops.
@@ -28,7 +28,7 @@ EXITS = {"exit", "quit", "_exit", "abort"}
 RARE = {"isnan", "isinf", "isneginf", "isposinf"}
 # Comparisons that hold for equal values, and comparisons that hold for different values.
 SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
-# Comparisons that hold if the left number is large: with another number, and with 0.
+# Comparisons that hold if the left number is large. The second tuple is for comparisons with 0.
 LARGE_OR_EQUAL, LARGE = (ast.Gt, ast.GtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)
 # Parts of the expressions that are evaluated.
 VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
@@ -48,7 +48,7 @@ def truth(frame):
 
 
 def call_path(frame):
-    """Returns the places in the code of `frame` and of its caller, which may test the result."""
+    """Returns where `frame` and its caller are in their code. The caller may test the result."""
     back = frame.f_back
     return frame.f_code, frame.f_lasti, back and back.f_code, back and back.f_lasti
 
@@ -60,7 +60,7 @@ class Branch:
         self.value = value
         # The loop that the other value leaves; None if the other value leaves no loop.
         self.loop = loop
-        # Peak of bytes allocated at the read, rounds since that peak, and all rounds.
+        # Most bytes allocated at the read, number of rounds since then, and number of all rounds.
         self.most = 0
         self.rounds = 0
         self.all_rounds = 0
@@ -167,7 +167,7 @@ def parts_that_read(frame):
 
 
 def consequence(node, loop):
-    """Returns the branch of a test with which the program goes on; None if both branches do."""
+    """Returns the branch of a test with which the program goes on; None if it goes on with both."""
     if isinstance(node, ast.Assert):
         return Branch(True)
     if isinstance(node, ast.While):
@@ -180,7 +180,7 @@ def consequence(node, loop):
 
 
 def end_of(body, loop):
-    """Returns the consequence of a branch with the statements of `body`."""
+    """Returns the consequence of executing the statements of `body`."""
     for statement in body:
         if isinstance(statement, ast.Raise) or is_failing(statement):
             return FAILS
@@ -252,7 +252,7 @@ def ends_slice(frame):
 def number(frame):
     """Returns the integer with which the code of `frame` goes on.
 
-    This is the smallest integer at which no loop ends: mostly 0, an index that is in range. A
+    This is the smallest integer at which no loop ends. It is mostly 0, an index that is in range. A
     `while` loop that only an integer ends is left after `MOST_ROUNDS`. In a loop over the indices
     that `nonzero` found in a vector, such as the experts with tokens, returns the round's number.
     """
@@ -276,7 +276,7 @@ def number(frame):
 
 
 def row_of_loop(frame):
-    """Returns the number of the round of a loop over the rows of `nonzero`; None elsewhere.
+    """Returns the round of a loop over the rows of `nonzero`; None outside of such a loop.
 
     For a vector, each row of `nonzero` has one number.
     """
@@ -341,7 +341,7 @@ def tests_around(frame):
 
 
 def compile_value(expression):
-    """Compiles an expression of names, attributes and constants; None for other expressions."""
+    """Compiles an expression of names, attributes and constants. Returns None for others."""
     if all(isinstance(part, VALUES) for part in ast.walk(expression)):
         return compile(ast.Expression(expression), "<end of a loop>", "eval")
     return None

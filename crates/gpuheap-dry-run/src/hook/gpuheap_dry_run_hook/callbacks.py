@@ -1,4 +1,4 @@
-"""Functions of the hook in a form that PyTorch and native code may call."""
+"""Wraps functions of the hook, so that PyTorch and native code may call them."""
 
 import ctypes
 import threading
@@ -11,9 +11,9 @@ MAIN_THREAD = threading.main_thread().ident
 
 
 def guarded(function):
-    """Returns `function` with its errors noted in the report instead of raised.
+    """Wraps `function` so that its errors are noted in the report and not raised.
 
-    If the program's signal handler raises an exception meanwhile, that exception is raised.
+    If the program's signal handler raises an exception during the call, that exception is raised.
     """
 
     def call(*arguments):
@@ -61,7 +61,7 @@ def called_by_native_code(function):
 
 
 def raise_later(error):
-    """Raises `error` of a signal handler in the main thread, after the callbacks have returned."""
+    """Raises a signal handler's `error` in the main thread, once the callbacks have returned."""
     kind = type(error)
     if error.args:
         # The interpreter will create the exception without arguments, so a subclass supplies them.

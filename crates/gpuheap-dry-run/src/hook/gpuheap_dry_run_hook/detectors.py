@@ -20,7 +20,7 @@ def count_in_detector(frame, bound):
 
 
 def most_boxes(frame):
-    """Returns the largest number of boxes that a sampler keeps; None outside of such code."""
+    """Returns the largest number of boxes that a sampler keeps; None outside of detectors."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     if file.endswith(PROPOSALS) and function == "compute_loss":
         return sampled(frame) * len(variables(frame)["labels"])
@@ -40,6 +40,6 @@ def sampled(frame):
 
 
 def hits(frame):
-    """Returns the largest number of sampled boxes of an image that hit an object."""
+    """Returns the maximum number of an image's sampled boxes that hit an object."""
     sampler = variables(frame)["self"].fg_bg_sampler
     return int(sampler.batch_size_per_image * sampler.positive_fraction)

@@ -1,4 +1,4 @@
-"""Loops of `transformers` that generate text: they run to their maximum length.
+"""Makes the loops of `transformers` that generate text run to their maximum length.
 
 A dry run reads no end token, so no sequence ends earlier.
 """
@@ -16,7 +16,7 @@ CALLERS = 3
 
 
 def truth_in_generation(frame):
-    """Returns the truth value that `frame` reads in a loop; None outside of such loops."""
+    """Returns the truth value that `frame` reads in a loop that generates text; None elsewhere."""
     if not frame.f_code.co_filename.endswith(FILE):
         return None
     caller = frame

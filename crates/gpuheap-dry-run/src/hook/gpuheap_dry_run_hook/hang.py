@@ -24,7 +24,7 @@ class Progress:
     """Time of the last progress, and the reads since then."""
 
     def __init__(self):
-        # Steps and peak at the last progress, and the lines that have read since.
+        # Steps and peak at the last progress, and the lines that have read results since then.
         self.mark = None
         self.lines = set()
         self.since = 0.0

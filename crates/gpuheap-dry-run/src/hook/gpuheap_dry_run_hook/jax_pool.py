@@ -1,7 +1,7 @@
-"""JAX on the emulated device: its choice of the device, and the peaks of its allocator.
+"""Makes JAX choose the emulated device, and reports the peaks of JAX's allocator.
 
-JAX takes most of a device's memory in advance, whatever the program needs. So the peaks of JAX's
-allocator are reported.
+JAX takes most of a device's memory in advance, whatever the program needs. So the peaks inside its
+pool are reported.
 """
 
 import atexit

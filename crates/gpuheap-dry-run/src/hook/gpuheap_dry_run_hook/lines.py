@@ -1,4 +1,4 @@
-"""Finds lines of the program on a stack, and variables."""
+"""Finds lines of the program on a stack, and the variables of a frame."""
 
 import inspect
 import os
@@ -33,7 +33,7 @@ def innermost(frame):
 
 
 def reader(frame):
-    """Returns the innermost frame outside of the hook, PyTorch and Python; None without one."""
+    """Returns the innermost frame outside of the hook, PyTorch and Python; None if no frame is."""
     while frame is not None:
         name = frame.f_code.co_filename
         if is_package(name):
@@ -48,13 +48,13 @@ def reader(frame):
 def variables(frame):
     """Returns the local variables of `frame`.
 
-    Before Python 3.13, a function's frame keeps the dictionary that `f_locals` returns, and with it
-    tensors that the program frees. Empties the dictionary, unless the program holds it too.
+    Before Python 3.13, a function's frame keeps the dictionary that `f_locals` returns, and so the
+    tensors in it. Empties the dictionary, unless the program holds it too.
     """
     kept = frame.f_locals
     found = dict(kept)
     is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13)
-    # Three references: of the frame, of this function, and of the call.
+    # The frame, this function and the call each hold a reference.
     if is_copy and sys.getrefcount(kept) <= 3:
         kept.clear()
     return found
@@ -78,5 +78,5 @@ def line_of(code, line):
 
 
 def line_at(at):
-    """Returns the line of a read as text. `at` is its code and number; None on a native thread."""
+    """Returns the line that reads, as text. `at` is the line's code and number; None if native."""
     return "a thread of PyTorch" if at is None else line_of(*at)

@@ -16,7 +16,7 @@ PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
     "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
 }  # fmt: skip
-# Prefixes of the names of operators that read a value but do not choose a size by it.
+# Operators whose names start so read a value, but do not choose a size by it.
 KEEP_SIZES = (
     "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg", "allclose",
     "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose",

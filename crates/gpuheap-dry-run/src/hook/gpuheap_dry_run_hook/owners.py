@@ -1,4 +1,4 @@
-"""Owners of a program's memory at the peak: kinds of memory, modules of PyTorch, and lines.
+"""Finds the owners of memory at the peak: kinds of memory, modules of PyTorch, and lines.
 
 PyTorch records each allocation with a text that a program may set. The hook sets it to the called
 module. Parameters, gradients and optimiser states are recognised by their addresses, read
@@ -13,21 +13,21 @@ import weakref
 
 from .lines import LIBRARY, is_package
 
-# Kinds of memory that PyTorch's allocator holds, in the order of a report.
+# Kinds of memory that PyTorch's allocator holds. A report lists them in this order.
 KINDS = (
     "parameters", "gradients", "optimiser_state", "activations", "backward", "workspaces", "other",
 )  # fmt: skip
-# Maximum number of reads of all addresses: at first steps, steps with a new peak, and failures. A
-# read for a thousand parameters takes 3 ms.
+# All addresses are read at most this often: at first steps, at new peaks, and at failures. A read
+# for a thousand parameters takes 3 ms.
 MOST_LOOKS = 48
 # Number of first steps that always read addresses. Optimiser states exist from the second step on.
 FIRST_STEPS = 3
 # Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Outermost functions of Python's threads, other than the threads of PyTorch's backward pass.
+# Outermost functions of Python's threads. Threads of the backward pass have other functions.
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap", "_main")
-# PyTorch's function that moves the parameters of a module, such as for `cuda()`, and its file.
+# PyTorch's function that moves a module's parameters, as `cuda()` does, and the function's file.
 MOVED, MODULE = "_apply", os.path.join("torch", "nn", "modules", "module.py")
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 OUTSIDE = "outside modules"
@@ -39,7 +39,7 @@ class Owners:
     def __init__(self, torch, note):
         self.torch = torch
         self.note = note
-        # Names of modules by their tag, the number that is recorded with an allocation.
+        # Names of modules, indexed by tag. The tag of a module is recorded with its allocations.
         self.names = [OUTSIDE]
         self.tags = {OUTSIDE: 0}
         # Weak references and tags of named modules, keyed by the module's id.
@@ -49,7 +49,7 @@ class Owners:
         # Time in microseconds, kind and tag of each read, keyed by the tensor's address.
         self.seen = {}
         self.looks = 0
-        # Bytes of parameters of the largest repeated module, for an estimate of FSDP.
+        # Size in bytes of the parameters of the largest repeated module, to estimate FSDP's memory.
         self.largest_block = 0
         self.calls = threading.local()
         self.set_text = getattr(torch._C, "_cuda_setMemoryMetadata", None)
@@ -297,7 +297,7 @@ def blocks_at_peak(entries, segments):
     for index, entry in enumerate(entries):
         action = entry["action"]
         if action == "alloc":
-            # A recording that lost a free has the address twice.
+            # If the recording lost the event of a free, an address is in `sizes` already.
             live += entry["size"] - sizes.get(entry["addr"], 0)
             sizes[entry["addr"]] = entry["size"]
             if live > most:
@@ -351,8 +351,8 @@ def blocks_before(entries, segments):
 
 
 def lines_of(frames, torch):
-    """Returns the innermost line outside PyTorch, and the line of the program that called it. The
-    second line is None if both are the same line."""
+    """Returns the innermost line outside PyTorch, and the program's line that called it. The second
+    line is None if both are the same line."""
     deep = own = None
     for frame in frames:
         file = frame["filename"]

@@ -9,7 +9,7 @@ from .owners import FIRST_STEPS
 from .process import state
 from .report import write, write_snapshot
 
-# A request is absurd if it is at least this many times as large as the peak of all others.
+# A request is absurd if it is at least this many times the peak of all other requests.
 ABSURD = 3
 # Maximum number of failures in a report: a program that tries smaller sizes may have many.
 MOST_FAILURES = 20
@@ -102,7 +102,7 @@ def out_of_memory(device, requested, total, free):
 
 
 def is_absurd(device, requested, frame):
-    """Returns True if a request is much larger than all others, and its function reads results."""
+    """Returns True if a function that reads results requests far more than was ever allocated."""
     peak = state.peaks.get(device, {}).get("allocated", 0)
     own = next(own_frames(frame), None)
     if own is None or requested < ABSURD * max(peak, 1):

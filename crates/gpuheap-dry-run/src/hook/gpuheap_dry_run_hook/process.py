@@ -4,7 +4,7 @@ import ctypes
 import os
 import time
 
-# Maximum number of lines with reads in a report, and maximum number of notes.
+# A report has at most this many lines that read, and at most this many notes.
 MOST_LINES = 200
 
 
@@ -81,14 +81,14 @@ class State:
             self.notes.append(text)
 
     def allocated(self):
-        """Returns PyTorch's peak of allocated bytes on a device, blocks so far, and bytes now."""
+        """Returns PyTorch's peak bytes on a device, blocks handed out so far, and live bytes."""
         figures = [ctypes.c_ulonglong() for _ in range(3)]
         if self.memory is not None:
             self.memory(*map(ctypes.byref, figures))
         return tuple(figure.value for figure in figures)
 
     def step(self):
-        """Returns the number of steps of the optimiser that has made the most steps."""
+        """Returns the largest number of steps that any optimiser has made."""
         return max(self.steps.values(), default=0)
 
 

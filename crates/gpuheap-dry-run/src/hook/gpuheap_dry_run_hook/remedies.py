@@ -64,7 +64,7 @@ class Remedies:
     # ---- calls of the outermost module ----------------------------------------------------------
 
     def enter(self, module):
-        """Called before the outermost module of a call."""
+        """Called before the program calls an outermost module."""
         torch = self.torch
         # The backward pass calls modules with gradient checkpoints again. Hooks for saved tensors
         # would hide the recomputed tensors from PyTorch.
@@ -143,7 +143,7 @@ class Remedies:
     # ---- gradient checkpoints -------------------------------------------------------------------
 
     def checkpoint(self, root, is_on):
-        """Returns the call that enables checkpoints, or block names. Enables them if `is_on`."""
+        """Returns the call that enables checkpoints, or block names. If `is_on`, makes the call."""
         for module in root.modules():
             enable = getattr(module, "gradient_checkpointing_enable", None)
             if enable is not None and getattr(module, "supports_gradient_checkpointing", False):
@@ -180,7 +180,7 @@ class Remedies:
         ]
 
     def is_stack(self, module):
-        """Returns True for a list of at least two blocks of one class that have submodules."""
+        """Returns True for a list of at least two blocks, all of one class and with submodules."""
         nn = self.torch.nn
         blocks = (
             list(module.children()) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []

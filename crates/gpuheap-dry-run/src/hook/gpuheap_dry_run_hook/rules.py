@@ -5,9 +5,9 @@ import os
 
 from .lines import line_at
 
-# Rules of `--read`: the end of a file's path, a line, and an expression.
+# Rules of `--read`. A rule has the end of a file's path, a line, and an expression.
 RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
-# Count to return if the count has a bound: the bound if `LARGEST`, else at most `SMALLEST`.
+# A count with a bound is as large as the bound if `LARGEST`, else at most `SMALLEST`.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
 # The only line with small counts; None if all lines have small counts.

@@ -21,7 +21,7 @@ class Sharding:
         self.seen = weakref.WeakSet()
 
     def start(self):
-        """Changes the functions of modules that move them to a device."""
+        """Replaces the functions that move a module to a device."""
         module, sharding = self.torch.nn.Module, self
         to, cuda = module.to, module.cuda
 
@@ -42,7 +42,7 @@ class Sharding:
         module.to, module.cuda = sharded_to, sharded_cuda
 
     def shard(self, model):
-        """Shards a model's repeated blocks, then the rest. Returns False without parameters."""
+        """Shards repeated blocks, then the rest. Returns False if the model has no parameters."""
         from torch.distributed.fsdp import FSDPModule
 
         if model in self.seen:

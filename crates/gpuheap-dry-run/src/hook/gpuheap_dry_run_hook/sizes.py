@@ -1,4 +1,4 @@
-"""Finds numbers that a program reads and uses as the size of a tensor, by its source."""
+"""Finds in a program's source the numbers that it reads and uses as the size of a tensor."""
 
 import ast
 
@@ -31,7 +31,7 @@ def becomes_size(frame):
 
 
 def find_size(frame):
-    """Returns whether the number is a size by the source of `frame`, and whether it is returned."""
+    """Returns whether the code of `frame` uses the number as a size, and whether it returns it."""
     where, tree = position(frame), parsed(frame.f_code.co_filename)
     function = function_of(frame, tree)
     if where is None or function is None:

@@ -1,4 +1,4 @@
-"""Options of `torch.compile` that choose kernels by their time. A dry run has no times.
+"""Turns off options of `torch.compile` that time kernels. A dry run has no kernel times.
 
 With these options, PyTorch compiles dozens of kernels for each matrix product.
 """
@@ -11,7 +11,7 @@ TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordin
 
 
 def leave_out_tuning(torch):
-    """Makes `torch.compile` ignore these options in modes, arguments and variables."""
+    """Makes `torch.compile` ignore the options in `TIMED` in modes, arguments and variables."""
     values = [os.environ.pop(f"TORCHINDUCTOR_{name.upper()}", "0") for name in TIMED]
     if "1" in values:
         note_tuning()
