@@ -30,13 +30,13 @@ pub(crate) struct Results {
     pub(crate) with_room: Option<Run>,
     /// Runs with a remedy.
     pub(crate) trials: Vec<(Planned, Run)>,
-    /// Runs on smaller cards with cuDNN's benchmark mode; `None` without benchmark mode.
+    /// Memory with cuDNN's benchmark mode; `None` if the program does not use benchmark mode.
     pub(crate) benchmark: Option<Benchmark>,
-    /// Peaks with the largest and the smallest counts; `None` if they were not requested.
+    /// Peaks if operators find the largest and the smallest counts; `None` if not requested.
     pub(crate) range: Option<ResultRange>,
 }
 
-/// Maximum number of lines that a report lists with their numbers of reads.
+/// Maximum number of program lines that a report lists as reading results.
 const LINES: usize = 3;
 
 /// Judges the runs, and writes the trace to the file that the options name.
@@ -84,7 +84,7 @@ pub(crate) fn judge(
     }
     let absurd = recording.as_ref().and_then(|recording| {
         let torch = run.processes.iter().filter_map(|process| process.torch.as_ref());
-        // A function that only prints a result chooses no size by it.
+        // Only a result that the dry run chose, and that decided a size, can cause such a request.
         let sizes = torch.flat_map(|torch| &torch.sizes).filter(|read| read.value.is_some());
         explain::absurd_request(recording, &sizes.map(|read| &*read.line).collect::<Vec<_>>())
     });
@@ -168,7 +168,7 @@ pub(crate) fn judge(
     Ok(verdict)
 }
 
-/// Returns the run that got furthest: with room, or else a run that fits, or else the first.
+/// Returns the run that got furthest: the run with room, else a run that fits, else the first run.
 fn most_complete_run(results: &Results) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = results.cards.iter().find(|card| card.card == run.device.card.name);
@@ -177,7 +177,7 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
-/// Adds the figures of the run `complete` to the devices of cards on which memory ran out.
+/// For cards on which memory ran out, adds the figures that the run `complete` has.
 fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     let result = outcome::from_run(complete);
     if !result.outcome.is_fit() {
@@ -191,7 +191,7 @@ fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     }
 }
 
-/// Returns the run on the first card that is too small. Remedies are for this card.
+/// Returns the run on the first card that is too small. Remedies are judged on this card.
 fn first_failing_run(results: &Results) -> Option<&Run> {
     let failing = results.cards.iter().find(|card| card.outcome == Outcome::DoesNotFit);
     results.runs.iter().find(|run| failing.is_some_and(|card| card.card == run.device.card.name))
@@ -407,7 +407,7 @@ fn next_command(options: &Options, verdict: &Verdict, is_python: bool) -> Option
     }
 }
 
-/// Returns the option that sets a result, with a blank before it.
+/// Returns a blank and the option that sets a result.
 fn set_result(SetResult { file, line, value }: &SetResult) -> String {
     format!(" --read {}", shell_word(&format!("{file}:{line}={value}")))
 }

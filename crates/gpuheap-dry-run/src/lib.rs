@@ -63,7 +63,7 @@ pub struct Options {
     pub program: OsString,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Cards to run on, one after another.
+    /// Cards to run on. The first run is alone, and the other cards' runs follow in parallel.
     pub cards: Vec<&'static Card>,
     /// Number of identical devices.
     pub devices: u32,
@@ -74,12 +74,12 @@ pub struct Options {
     /// Time after which the program is ended. A program with optimiser steps is ended at the end of
     /// a step.
     pub time_limit: Option<Duration>,
-    /// Variables of a search; empty for no search. The search finds the largest value of the first
-    /// variable with which the program fits, for each combination of the other variables' values.
+    /// Variables to search; empty for no search. For each combination of the other variables'
+    /// values, the search finds the largest value of the first variable that lets the program fit.
     pub find_batch: Vec<FindBatch>,
     /// Share of each card's memory that stays free.
     pub margin: f64,
-    /// Condition for runs that switch a remedy on.
+    /// When the dry run tries remedies, such as gradient checkpoints.
     pub remedies: Remedies,
     /// `true` to run the program only on the first card of each compute capability, and to replay
     /// that run's trace for the other cards.
@@ -88,10 +88,10 @@ pub struct Options {
     pub allow_oversubscription: bool,
     /// Results to return at lines of the program.
     pub results: Vec<SetResult>,
-    /// Counts that operators find.
+    /// Counts that the dry run chooses as results of operators such as `nonzero`.
     pub counts: Counts,
-    /// `true` to run the program with the smallest counts too, if results decided sizes: at all
-    /// lines that read, and at each line alone.
+    /// `true` to run the program again with the smallest counts if results decided sizes. One run
+    /// uses them at all lines that read results, and further runs at one line each.
     pub read_range: bool,
     /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,
@@ -99,15 +99,15 @@ pub struct Options {
     pub stand_ins: Option<PathBuf>,
 }
 
-/// Condition for runs that switch a remedy on.
+/// When a dry run tries remedies. For each remedy, the program runs again with the remedy on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Remedies {
-    /// The program does not fit, and a run takes at most a minute.
+    /// Tries remedies if the program does not fit, and a run takes at most a minute.
     #[default]
     Auto,
-    /// The program has a verdict.
+    /// Tries remedies if each card has a verdict.
     Always,
-    /// No remedy is run.
+    /// Tries no remedy.
     Never,
 }
 

@@ -11,7 +11,7 @@ use crate::verdict::{
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
 /// Libraries with an allocator between the program and the driver. If the driver refuses a request,
-/// the allocator tries other sizes or other memory. If that fails too, the program gets an error.
+/// the allocator tries other sizes or other memory. If all fail, the program gets an error.
 /// `gpuheap` stands for a heap that is linked into a program in Rust or Python.
 const ALLOCATORS: [&str; 4] =
     ["gpuheap", "libgpuheap_capi.so", "libgpuheap_malloc.so", "librmm.so"];
@@ -221,8 +221,8 @@ mod tests {
     use crate::reports::{Driver, DriverDevice, Python, Torch, TorchDevice};
     use crate::verdict::Failure;
 
-    /// Returns reports of a PyTorch process with this number of failures and of refused requests.
-    /// `went_on` is `true` if a step followed the last failure.
+    /// Returns the reports of a process in which `failed` requests of PyTorch failed, and the
+    /// driver refused `refused` requests. If `went_on`, a step followed the last failure.
     fn with(failed: u64, went_on: bool, refused: usize) -> Vec<Process> {
         let request = Refusal { library: PYTORCH.to_owned(), ..Refusal::default() };
         vec![Process {
@@ -261,7 +261,7 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // Refusals of PyTorch's allocator, first with the hook's count of failures, then without.
+        // PyTorch's allocator made the refused request. First, the hook counts failures.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
         processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);

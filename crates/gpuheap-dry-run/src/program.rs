@@ -53,14 +53,14 @@ pub(crate) struct Run {
     pub(crate) _folder: Folder,
 }
 
-/// Changes of one run to the program as the user gave it.
+/// Changes that one run makes to the user's program.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Change<'c> {
     /// Names and values of environment variables. A value also replaces `{NAME}` in arguments.
     pub(crate) values: Vec<(&'c str, u64)>,
     /// Remedies to switch on, in the form of [`environment::REMEDY`].
     pub(crate) remedy: &'c str,
-    /// The only line whose counts follow the options; others get the largest. `None` for all lines.
+    /// If set, only this line gets the options' counts. Other lines get the largest counts.
     pub(crate) line: Option<&'c str>,
 }
 
@@ -180,7 +180,7 @@ fn wait(
     }
 }
 
-/// Ends a program that does not end by itself: at the time limit, or after a signal to the command.
+/// Ends a program at its time limit, or if it does not end after the command got a signal.
 struct End {
     limit: Option<Duration>,
     /// Time from the start to SIGTERM; `None` before SIGTERM is sent.

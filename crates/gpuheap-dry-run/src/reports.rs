@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub(crate) launches_dropped: u64,
     /// Number of allocations that were refused because device or host memory was too small.
     pub(crate) out_of_memory: u64,
-    /// Refused requests for device memory: the first at each place in the program.
+    /// Refused requests for device memory. Each place in the program lists only its first.
     pub(crate) requests: Vec<Refusal>,
     pub(crate) refused: Vec<Refused>,
     /// Libraries whose statically linked CUDA runtime requested the driver's private tables.
@@ -118,11 +118,11 @@ pub(crate) struct Torch {
     /// Number of copies from a device to the host.
     pub(crate) reads: u64,
     pub(crate) reads_watched: bool,
-    /// Lines of the program that copied to the host most often.
+    /// Program lines that made the most copies to the host.
     pub(crate) lines: Vec<Read>,
-    /// Copies to the host whose value decided the size of a tensor.
+    /// Copies to the host that decided the size of a tensor by the copied value.
     pub(crate) sizes: Vec<SizeRead>,
-    /// Remedies that the hook can switch on in this program, each with a detail.
+    /// Remedies that the hook can switch on, by name. The value is a detail for the report.
     pub(crate) remedies: BTreeMap<String, String>,
     /// Line that read for 10 s without progress; `None` if no line did.
     pub(crate) hang: Option<String>,
@@ -137,7 +137,7 @@ pub(crate) struct Owners {
     pub(crate) kinds: Vec<KindBytes>,
     pub(crate) modules: Vec<ModuleBytes>,
     pub(crate) holders: Vec<Held>,
-    /// Bytes of parameters of the largest repeated module.
+    /// Bytes of the parameters in the largest module that the model repeats.
     pub(crate) largest_block: u64,
 }
 
@@ -160,7 +160,7 @@ pub(crate) struct TorchDevice {
     pub(crate) allocated: u64,
     pub(crate) reserved: u64,
     pub(crate) allocations: u64,
-    /// Optimiser step of the peak, counted from one.
+    /// Optimiser step that reached the peak, counted from one.
     pub(crate) step: u64,
 }
 

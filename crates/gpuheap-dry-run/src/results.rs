@@ -1,16 +1,16 @@
-//! Results that a program reads, as the user set them.
+//! Results that the user chooses for reads of the program.
 
 use serde::Serialize;
 
 /// Result to return at one line of the program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SetResult {
-    /// File of the line: a path, or the end of a path.
+    /// Path of the file that contains the line, or the end of this path.
     pub file: String,
     /// Line number in the file.
     pub line: u32,
-    /// Python expression of the result. It may use `shape` (the sizes of the tensor that is read)
-    /// and `bound` (the largest possible count).
+    /// Python expression that yields the result. The expression may use `shape` (the sizes of the
+    /// tensor that is read) and `bound` (the largest possible count).
     pub value: String,
 }
 

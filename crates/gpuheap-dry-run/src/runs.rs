@@ -20,10 +20,10 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Maximum number of lines to try alone with the smallest counts, each in 1 or 2 runs.
+/// Maximum number of lines that get runs with the smallest counts. Each line takes 1 or 2 runs.
 const LINES: usize = 8;
-/// Memory, in bytes, of the device for one more run if the program fits on no card of the options.
-/// No card has as much.
+/// Device memory, in bytes, that is larger than any card's. If the program fits on no card, it runs
+/// once more with this memory.
 const ROOM: u64 = 2 << 40;
 
 /// Runs the program as `options` specify, and judges the memory that the program took.
@@ -89,8 +89,8 @@ impl Runner<'_> {
         program::run(options, stand_ins, device, change, output, signals, progress)
     }
 
-    /// Runs the program on each card. The first run shows the program's output, and shows how much
-    /// host memory a run takes. Runs the others in parallel.
+    /// Runs the program on each card. The first run shows the program's output, and determines how
+    /// much host memory a run takes. The other cards' runs are in parallel.
     fn run_cards(&self, devices: &[Device]) -> Result<Results, Error> {
         let mut results = Results::default();
         let Some((first, others)) = devices.split_first() else { return Ok(results) };
@@ -115,8 +115,8 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Runs the program on each device with its change, in parallel as far as cores and host memory
-    /// allow. `host_bytes` is the host memory that each run takes.
+    /// Runs the program once for each pair of a device and a change. Runs as many in parallel as
+    /// cores and host memory allow. `host_bytes` is the host memory that each run takes.
     fn run_side_by_side(
         &self,
         devices: &[(Device, Change<'_>)],
@@ -152,8 +152,8 @@ impl Runner<'_> {
         results.into_iter().flatten().collect()
     }
 
-    /// Searches for the largest fitting value on each card, for each combination of values of the
-    /// other variables.
+    /// Searches for the largest value that fits. Repeats the search for each card and each
+    /// combination of the other variables' values.
     fn search(
         &self,
         devices: &[Device],
@@ -201,7 +201,7 @@ impl Runner<'_> {
         Ok(results)
     }
 
-    /// Searches for the largest fitting value up to `most` with these values of other variables.
+    /// Searches for the largest value up to `most` that fits. `with` sets the other variables.
     /// Counts the runs, and keeps the last run that fits. If no run fits, keeps the first run.
     fn search_one(
         &self,
@@ -231,8 +231,8 @@ impl Runner<'_> {
         })
     }
 
-    /// Finds the smallest counts with which the program completes on the first card: at all lines,
-    /// then at each line alone. Returns `None` if no result decided a size.
+    /// Finds the smallest counts with which the program completes on the first card. Tries them at
+    /// all lines, then at one line after another. Returns `None` if no result decided a size.
     fn run_range(
         &self,
         devices: &[Device],
@@ -271,7 +271,7 @@ impl Runner<'_> {
     }
 
     /// Runs the program for each of `lines` with counts of 0 at that line; `None` stands for all
-    /// lines. If a run fails, repeats it with counts of 1. Returns no ends after a signal.
+    /// lines. If a run fails, repeats it with counts of 1. Returns an empty list after a signal.
     fn run_smallest(
         &self,
         device: &Device,
@@ -335,7 +335,7 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the peaks of a run with these counts.
+/// Returns the peaks of `run`, which used `counts`.
 fn range_end(run: &Run, counts: Counts) -> RangeEnd {
     let result = outcome::from_run(run);
     let devices = || result.processes.iter().flat_map(|process| &process.devices);
@@ -348,9 +348,9 @@ fn range_end(run: &Run, counts: Counts) -> RangeEnd {
     }
 }
 
-/// Returns the result of a card from a replay of `run`'s trace. Returns `None` if a replay proves
-/// nothing: the program failed, runs other kernels on this card, read the free memory, or allocated
-/// managed memory.
+/// Replays `run`'s trace on `device`, and returns the result. Returns `None` if a replay proves
+/// nothing, because the program failed, would run other kernels on this card, read the free memory,
+/// or allocated managed memory.
 fn replay_result(run: &Run, recording: Option<&Recording>, device: &Device) -> Option<CardResult> {
     let recording = recording?;
     let is_open =
@@ -383,7 +383,7 @@ fn parallel_runs(host_bytes: u64) -> usize {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = available.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    // Plans with twice the memory: a program may need more host memory on a larger card.
+    // Doubles the memory of a run, because a program may need more host memory on a larger card.
     let room = kib.unwrap_or(0).saturating_mul(1024) / host_bytes.saturating_mul(2).max(1);
     cores.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
 }

@@ -22,10 +22,10 @@ struct Shared {
     /// Process ids of the running programs.
     programs: Mutex<Vec<Pid>>,
     is_interrupted: AtomicBool,
-    /// `true` after a signal that ends programs. Ctrl-C is no such signal: an interpreter may
-    /// handle it and continue.
+    /// `true` after a signal that ends programs. Ctrl-C does not set this flag, because an
+    /// interpreter may handle Ctrl-C and continue.
     is_ending: AtomicBool,
-    /// `true` once a program has ended: the command still has to report the program's verdict.
+    /// `true` once a program has ended, and its verdict can be reported.
     has_results: AtomicBool,
 }
 

@@ -8,7 +8,7 @@ use crate::Error;
 /// Environment variable that names the folder of the emulated libraries.
 pub const FOLDER: &str = "GPUHEAP_STAND_INS";
 
-/// File names of the emulated driver: cargo's, then the Python package's.
+/// File names of the emulated driver. Cargo builds the first; the Python package has the second.
 const DRIVER: [&str; 2] = ["libcuda_emulated.so", "libcuda.so.1"];
 const NVML: [&str; 2] = ["libnvml_emulated.so", "libnvidia-ml.so.1"];
 const CUDART: [&str; 1] = ["libgpuheap_emu_cudart.so"];
@@ -76,14 +76,14 @@ fn named() -> Option<PathBuf> {
     env::var_os(FOLDER).filter(|text| !text.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the folders that may contain gpuheap's libraries, in order of precedence: the folder
-/// that `GPUHEAP_STAND_INS` names, the executable's folder (Cargo builds there), the parent of that
-/// folder, and `lib/gpuheap` in the parent (packages install there).
+/// Returns the folders that may contain gpuheap's libraries, the preferred folder first. These are
+/// the folder that `GPUHEAP_STAND_INS` names, the executable's folder (Cargo builds there), its
+/// parent, and `lib/gpuheap` in the parent (packages install there).
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let executable = env::current_exe().and_then(|path| path.canonicalize()).ok();
     let own = executable.as_deref().and_then(Path::parent);
-    // Cargo builds tests in a subfolder of the folder of its libraries.
+    // Cargo puts libraries in one folder, and test executables in a subfolder.
     let above = own.and_then(Path::parent);
     let installed = above.map(|above| above.join("lib/gpuheap"));
     let found = [own, above, installed.as_deref()].into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Remedies that a dry run switches on from outside, and the memory that a program takes with each.
+//! Chooses remedies to try, and judges the runs. The hook switches a remedy on in the program.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::program::Run;
 use crate::verdict::{CardResult, Outcome, Peak, Trial};
 use crate::{Options, Remedies};
 
-/// Longest run, in seconds, after which remedies are run without a request by the user.
+/// By default, remedies are tried only if a run takes at most this long, seconds.
 const LONGEST: f64 = 60.0;
 /// Name of the remedy that keeps cuDNN's benchmark mode off.
 pub(crate) const BENCHMARK_OFF: &str = "benchmark_off";
-/// Names of the remedies that the hook switches on, in the order of a report. An entry with several
-/// names is one run with all of them.
+/// Names of the remedies that the hook switches on, in the order of a report. If an entry has
+/// several names, one run uses all of them.
 const REMEDIES: [&str; 13] = [
     "expandable_segments",
     BENCHMARK_OFF,
@@ -30,11 +30,11 @@ const REMEDIES: [&str; 13] = [
     "fsdp_4",
     "fsdp_8",
 ];
-/// Numbers of cards for which FSDP is estimated if its run fails.
+/// Group sizes for FSDP, in cards. If the run with a size fails, its memory is estimated.
 const RANKS: [u64; 3] = [2, 4, 8];
 /// Name of FSDP in the hook's report, and prefix of the names of its runs.
 const FSDP: &str = "fsdp";
-/// Maximum number of cards in a report, the smallest first.
+/// Maximum number of cards that a report lists for a remedy.
 const CARDS: usize = 2;
 
 /// A remedy to run.
@@ -42,11 +42,11 @@ const CARDS: usize = 2;
 pub(crate) struct Planned {
     /// Names for the hook, separated by commas.
     pub(crate) names: String,
-    /// Detail of each name, as the hook reported it.
+    /// The hook's report has a detail for each name, such as the optimiser's name.
     details: Vec<String>,
 }
 
-/// Returns the remedies to run after the runs of the cards. `run` is the run that got furthest.
+/// Returns the remedies to try, once the program has run on all cards. `run` got furthest.
 pub(crate) fn choose(options: &Options, cards: &[CardResult], run: &Run) -> Vec<Planned> {
     let fails = |outcome| matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
     let is_wanted = match options.remedies {
@@ -129,7 +129,7 @@ fn error_line(errors: &str) -> Option<&str> {
     errors.lines().rev().find(is_exception).or(errors.lines().last())
 }
 
-/// Returns a remedy in words, and the text to type for it.
+/// Returns the description of a remedy, and the text that the user types to apply it.
 fn words(name: &str, detail: &str) -> (String, String) {
     let around = |context: &str| format!("with {context}:  # around the forward pass");
     let (title, line) = match name {
@@ -172,7 +172,7 @@ fn words(name: &str, detail: &str) -> (String, String) {
     (title, line)
 }
 
-/// Returns FSDP over several cards in words, and the text to type for it.
+/// Describes FSDP over several cards as a remedy, as [`words`] does.
 fn fsdp_words(ranks: &str) -> (String, String) {
     (
         format!("FSDP over {ranks} cards"),
@@ -182,9 +182,9 @@ fn fsdp_words(ranks: &str) -> (String, String) {
     )
 }
 
-/// Returns estimates for FSDP over several cards, for use if the runs with FSDP fail. Each card
-/// holds its part of parameters, gradients and state, and two whole blocks of layers. Empty if the
-/// program does not train, or already uses several devices.
+/// Estimates the memory with FSDP over several cards, in case the runs with FSDP fail. Assumes that
+/// each card holds its part of parameters, gradients and state, and two whole blocks of layers.
+/// Returns no estimates if the program does not train, or already uses several devices.
 pub(crate) fn estimate_fsdp(
     run: &Run,
     recording: &Recording,

@@ -28,19 +28,19 @@ pub struct Verdict {
     /// `true` if peaks, needs and remedies are lower bounds: the trace ends when memory ran out, or
     /// kernels' results decided sizes.
     pub is_lower_bound: bool,
-    /// Peaks with the largest and the smallest counts; `None` if they were not requested, or no
-    /// result decided a size.
+    /// Peaks if operators find the largest and the smallest counts; `None` if the peaks were not
+    /// requested, or no result decided a size.
     pub range: Option<ResultRange>,
     /// Settings of the allocator with which the program fits, or takes less memory.
     pub remedies: Vec<Remedy>,
-    /// Remedies with which the program was run, and estimates of others.
+    /// Remedies with which the program was run, and remedies whose memory is only estimated.
     pub trials: Vec<Trial>,
-    /// Memory that cuDNN's benchmark mode adds, and smaller cards; `None` without benchmark mode,
+    /// Memory that cuDNN's benchmark mode adds. `None` if the program does not use benchmark mode,
     /// or if no remedy was run.
     pub benchmark: Option<Benchmark>,
-    /// Counts of reads and calls whose results a dry run cannot know.
+    /// Reads and calls whose results a dry run cannot know.
     pub unknown: Unknown,
-    /// Lines about anything that was missing or unexpected.
+    /// Notes for the user. Each is a line about something missing or unexpected.
     pub notes: Vec<String>,
     /// Command to type next; `None` if no other run would add information.
     pub next: Option<String>,
@@ -55,7 +55,7 @@ pub struct CardResult {
     pub card: String,
     /// Total memory that the driver reports.
     pub total: u64,
-    /// Memory that a program can take: the total without the context.
+    /// Memory that a program can take, which is the total minus the context.
     pub usable: u64,
     /// `true` if a figure of the card is an estimate.
     pub is_estimated: bool,
@@ -124,8 +124,8 @@ pub enum Reason {
     Failed,
     /// The program read the same results again and again, without progress.
     Hang,
-    /// A request failed that is much larger than the peak of all others. A result may have decided
-    /// its size.
+    /// The failed request is much larger than the peak of all other requests. A result may have
+    /// decided the request's size.
     AbsurdRequest,
     /// Memory ran out on another device first.
     OtherDevice,
@@ -160,7 +160,7 @@ pub struct DeviceVerdict {
     /// Peak of memory in use by all processes together, including contexts; `None` if the driver
     /// wrote no report.
     pub peak: Option<u64>,
-    /// Memory that all processes together can take: the total without the margin.
+    /// Memory that all processes together can take, which is the total minus the margin.
     pub limit: u64,
     /// Peak of memory in use on a device with memory to spare; `None` if no such run completed.
     pub with_room: Option<u64>,
@@ -192,10 +192,9 @@ pub struct ProcessResult {
     pub devices: Vec<DeviceResult>,
     /// The first failed requests of PyTorch.
     pub failures: Vec<Failure>,
-    /// Requests for device memory that the driver refused: the first at each place in the program.
+    /// Refused requests for device memory. Each place in the program lists only its first.
     pub refused: Vec<Refusal>,
-    /// Number of failed requests of PyTorch; without PyTorch, number of requests that the driver
-    /// refused.
+    /// Number of failed requests of PyTorch, or of refused requests without PyTorch.
     pub failed: u64,
 }
 
@@ -215,7 +214,7 @@ pub struct DeviceResult {
     pub reserved: Option<u64>,
     /// Number of allocations by PyTorch; `None` without PyTorch.
     pub allocations: Option<u64>,
-    /// Optimiser step of the peak, counted from one.
+    /// Optimiser step that reached the peak, counted from one.
     pub step: Option<u64>,
     /// Peak of memory in use on the device, including the context; `None` if the driver wrote no
     /// report.
@@ -238,12 +237,12 @@ pub struct Failure {
     pub allocated: u64,
     /// Bytes that PyTorch had reserved when the request failed.
     pub reserved: u64,
-    /// Optimiser step of the failure, counted from one.
+    /// Optimiser step in which the request failed, counted from one.
     pub step: u64,
     /// Lines of the program on the stack, innermost first.
     pub lines: Vec<String>,
-    /// `true` if the request is much larger than the peak of all others, and its function reads
-    /// results.
+    /// `true` if the request is much larger than the peak of all other requests, and the function
+    /// that made it reads results.
     pub is_absurd: bool,
 }
 
@@ -263,8 +262,8 @@ pub struct Refusal {
     pub times: u64,
     /// File name of the library or program that called the function.
     pub library: String,
-    /// Lines of the program on the stack, innermost first. Without debug information, functions and
-    /// offsets.
+    /// Lines of the program on the stack, innermost first. Without debug information, an entry has
+    /// a function and an offset.
     pub lines: Vec<String>,
     /// Request or step that followed this request.
     pub then: Then,
@@ -278,14 +277,14 @@ pub struct Refusal {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// Nothing followed that made up for the refusal.
+    /// No later request or step made up for the refusal.
     #[default]
     Nothing,
     /// A request for as many bytes followed at the same place, and was granted.
     Repeated,
     /// A smaller request followed at once, and was granted.
     Less,
-    /// No such request followed, but the program completed another optimiser step.
+    /// No request made up for the refusal, but the program completed another optimiser step.
     Step,
 }
 
@@ -302,7 +301,7 @@ pub struct Batch {
     pub step: u64,
     /// The other variables.
     pub others: Vec<Others>,
-    /// Share of a card's memory that stays free with the values found.
+    /// Share of a card's memory that has to stay free.
     pub margin: f64,
     /// Results, one for each card and each combination of the other variables' values.
     pub found: Vec<Found>,
@@ -334,7 +333,7 @@ pub struct Found {
     pub largest: Option<u64>,
 }
 
-/// Memory at the peak of allocated bytes. Sizes are as requested.
+/// Memory at the peak of allocated bytes. Sizes are those that the program requested, unrounded.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Peak {
     /// Name of the card of the run.
@@ -345,7 +344,7 @@ pub struct Peak {
     pub event: u64,
     /// Number of events in the trace.
     pub events: u64,
-    /// Optimiser step of the peak, counted from one; `None` if no step completed.
+    /// Optimiser step that reached the peak, counted from one; `None` if no step completed.
     pub step: Option<u64>,
     /// Bytes in live blocks.
     pub live: u64,
@@ -353,7 +352,7 @@ pub struct Peak {
     pub holders: Vec<Held>,
     /// Memory of the whole device by kind; empty if the hook saw no peak.
     pub kinds: Vec<KindBytes>,
-    /// Live memory by module of PyTorch, the modules with the most first.
+    /// Live memory of each PyTorch module. The module with the most memory is first.
     pub modules: Vec<ModuleBytes>,
 }
 
@@ -373,7 +372,7 @@ pub struct KindBytes {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModuleBytes {
-    /// Class of the outermost module, and the path of the module in it. `*` stands for numbers.
+    /// Class of the outermost module, and the path from there to this module. `*` replaces numbers.
     pub module: String,
     /// Bytes in live blocks.
     pub bytes: u64,
@@ -385,8 +384,8 @@ pub struct ModuleBytes {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Held {
-    /// File, line and function: the innermost line outside PyTorch. A description if no line of
-    /// Python allocated the memory, as in a backward pass.
+    /// File, line and function of the innermost stack frame outside PyTorch. If no Python line
+    /// allocated the memory, as in a backward pass, this is a description.
     pub line: String,
     /// Line of the program that called `line`; `None` if `line` is in the program.
     pub called_from: Option<String>,
@@ -403,9 +402,9 @@ pub struct Held {
 /// Memory that the program needs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Needs {
-    /// Least memory for PyTorch's allocator on a device.
+    /// Least memory with which PyTorch's allocator can run the program, bytes.
     pub least: u64,
-    /// Memory that PyTorch's allocator takes on a device with room.
+    /// Memory that PyTorch's allocator takes if the device has more than enough, bytes.
     pub most: u64,
     /// Device memory outside PyTorch's allocator: context, kernels and libraries.
     pub beside: u64,
@@ -443,10 +442,10 @@ pub struct Trial {
     pub allocated: Option<u64>,
     /// Peak of reserved bytes; `None` if it is not known.
     pub reserved: Option<u64>,
-    /// Peak of memory in use on a device with memory to spare; `None` if the program failed.
+    /// Peak of memory in use on a device with more than enough; `None` if the program failed.
     pub in_use: Option<u64>,
-    /// `true` if the program fits on the first card that is too small without the remedy, or on the
-    /// first card if all are large enough; `None` if it is not known.
+    /// `true` if the program fits with the remedy on the first card that is too small without it.
+    /// If no card is too small, `true` if it fits on the first card. `None` if unknown.
     pub fits: Option<bool>,
     /// Smallest cards of the run's compute capability on which the program fits.
     pub cards: Vec<String>,
@@ -458,8 +457,8 @@ pub struct Trial {
     pub error: String,
 }
 
-/// Memory that cuDNN's benchmark mode adds, and runs with that mode on smaller cards. Memory is in
-/// bytes, of the device with the highest peak.
+/// Memory that cuDNN's benchmark mode adds, and results of that mode on smaller cards. Figures are
+/// in bytes, for the device with the highest peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Benchmark {
     /// Largest workspace of a plan that benchmark mode timed.
@@ -468,7 +467,7 @@ pub struct Benchmark {
     pub with: Option<u64>,
     /// Peak of allocated bytes without benchmark mode; `None` if that run did not complete.
     pub without: Option<u64>,
-    /// Runs with benchmark mode on cards with less memory than the peak.
+    /// Results with benchmark mode on cards that have less memory than the peak.
     pub tried: Vec<BenchmarkRun>,
 }
 
@@ -512,13 +511,13 @@ pub struct ResultRange {
     pub largest: RangeEnd,
     /// Peaks with the smallest counts with which the program completes.
     pub smallest: RangeEnd,
-    /// Peaks with the smallest counts at one line alone, in the order of the lines' first reads.
+    /// Peaks with the smallest counts at only one line. The lines are in order of their first read.
     pub lines: Vec<LineRange>,
     /// Number of further lines that were not run alone.
     pub lines_left: u64,
 }
 
-/// Peaks of the program with the smallest counts at one line, and the largest at all others.
+/// Peaks of a run that uses the smallest counts at one line, and the largest at all other lines.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LineRange {
     /// File, line and function.
@@ -528,10 +527,10 @@ pub struct LineRange {
     pub end: RangeEnd,
 }
 
-/// Peaks of a run. Memory is in bytes, of the device with the highest peak.
+/// Peaks of a run, in bytes. A peak is the highest of all devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RangeEnd {
-    /// Counts that operators found.
+    /// Counts that operators found in the run.
     pub counts: Counts,
     /// Outcome of the run.
     #[serde(flatten)]
@@ -544,7 +543,7 @@ pub struct RangeEnd {
     pub in_use: Option<u64>,
 }
 
-/// Counts of reads and calls whose results a dry run cannot know.
+/// Reads and calls whose results a dry run cannot know.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Unknown {
     /// Number of copies of results to the host.
@@ -569,7 +568,7 @@ pub struct Read {
     pub line: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose; `None` if the copy kept the program's value.
+    /// Last result that the dry run chose; `None` if the copy returned a value that was uploaded.
     pub value: Option<String>,
 }
 
@@ -583,14 +582,14 @@ pub struct SizeRead {
     pub operator: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose; `None` if the copy kept the program's value.
+    /// Last result that the dry run chose; `None` if the copy returned a value that was uploaded.
     pub value: Option<String>,
     /// `true` if the result is a count that is as large as its bound.
     pub is_bound: bool,
 }
 
 impl Batch {
-    /// Returns an empty result, for the start of a search.
+    /// Returns a result without found values. A search starts with this result.
     pub(crate) fn new(range: &FindBatch, others: &[FindBatch], margin: f64) -> Batch {
         let FindBatch { variable, least, most, step } = range.clone();
         let other = |range: &FindBatch| Others {

@@ -97,11 +97,11 @@ def record_rmm(rmm):
         set_resource(device, Recorder(device, own(resource_of(device))))
 
     def getter(function):
-        """Lets a function return the program's resource."""
+        """Wraps a function so that it returns the program's resource, not a `Recorder`."""
         return functools.wraps(function)(lambda *args, **named: own(function(*args, **named)))
 
     def setter(function):
-        """Lets a function see and set the program's resources."""
+        """Wraps a function that reads or sets resources. The function sees no `Recorder`."""
 
         @functools.wraps(function)
         def call(*args, **named):
@@ -130,7 +130,7 @@ def record_rmm(rmm):
         for name, value in list(vars(module).items()):
             if callable(value) and value in replacements:
                 setattr(module, name, replacements[value])
-    # RMM's default resource. Other devices are recorded once the program sets their resource.
+    # Device 0 has a resource from the start. Other devices are recorded after the program sets one.
     record(0)
 
 

@@ -1,4 +1,4 @@
-"""Finder of modules that the program imports later."""
+"""Calls a function once the program imports a module."""
 
 import sys
 

@@ -11,10 +11,10 @@ PRELOADED = {os.path.basename(path) for path in os.environ.get("LD_PRELOAD", "")
 
 
 def load_stand_ins_by_name():
-    """Makes `ctypes` load a library by its name if it has a stand-in, even if a path is given.
+    """Makes `ctypes` ignore the folder in a library's path if the library has a stand-in.
 
-    PyTorch loads CUDA's libraries from its wheel by their paths before its own libraries. The
-    loader would then load both the vendor's files and the stand-ins.
+    PyTorch loads CUDA's libraries by the paths of files in its wheel. Given a path, the loader
+    would load the vendor's file besides the stand-in.
     """
     load = ctypes.CDLL.__init__
 

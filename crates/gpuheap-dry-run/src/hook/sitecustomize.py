@@ -10,7 +10,7 @@ sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path or ".") != _
 def _start(name):
     import importlib.util
 
-    # A program under `gpuheap run` in `gpuheap dry-run` has two folders of hooks.
+    # If `gpuheap dry-run` starts `gpuheap run`, both put a copy of this file on the path.
     if name in sys.modules:
         return
     folder = os.path.join(_here, name)
@@ -40,7 +40,7 @@ if os.environ.get("GPUHEAP_EMULATED_RUNTIME"):
 if os.environ.get("GPUHEAP_EMULATED_REPORT"):
     _start_hook("gpuheap_dry_run_hook")
 
-# Loads the program's own `sitecustomize` in place of this module, if it exists.
+# If the program has a `sitecustomize` module, loads that module in place of this one.
 _this = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize  # noqa: F401

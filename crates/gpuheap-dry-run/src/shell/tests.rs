@@ -15,7 +15,7 @@ fn preloaded(program: &Path, files: &[PathBuf]) -> Output {
     Command::new(program).env("LD_PRELOAD", list.join(":")).output().unwrap()
 }
 
-/// Compiles C code, with further arguments for the compiler.
+/// Compiles C code. Passes `arguments` to the compiler.
 fn compile(folder: &Path, output: &str, code: &str, arguments: &[&str]) -> PathBuf {
     let source = folder.join(format!("{output}.c"));
     fs::write(&source, code).unwrap();
@@ -46,8 +46,8 @@ fn loader_takes_every_shell() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
 
-/// Like PyTorch's libraries, the program finds the vendor's library by its own `DT_RPATH`, and
-/// needs a symbol version.
+/// The test's program resembles PyTorch's libraries: its `DT_RPATH` names the vendor's library, and
+/// it needs a symbol version.
 #[test]
 fn shell_keeps_the_vendors_library_out() {
     let folder = tempfile::tempdir().unwrap();
