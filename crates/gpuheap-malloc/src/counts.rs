@@ -1,4 +1,4 @@
-//! Counts refused requests and frees, and frees that were passed on to CUDA.
+//! Counts requests and frees that were refused, and frees that CUDA's functions served.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,8 +17,8 @@ pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Number of requests that failed for lack of memory.
 pub(crate) static OUT_OF_MEMORY: AtomicU64 = AtomicU64::new(0);
 
-/// `true` once the program has used CUDA. A program without CUDA may inherit the drop-in. Such a
-/// program gets no account.
+/// `true` once the program has used CUDA. A program without CUDA may inherit the drop-in. No
+/// account is written for such a program.
 pub(crate) static USED_CUDA: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program uses CUDA.

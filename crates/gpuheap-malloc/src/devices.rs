@@ -1,7 +1,6 @@
-//! The heaps: one for each device whose primary context the program allocates in.
+//! Keeps a heap for each device whose primary context the program allocates in.
 //!
-//! A context that the program made itself is not served: the heap's memory belongs to the primary
-//! context.
+//! The heap's memory belongs to the primary context. Contexts that the program made are not served.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,11 +15,11 @@ use gpuheap_driver::{CUcontext, CUdevice, CUstream, fork};
 use crate::figures::{Marks, PlainBytes};
 use crate::{real, resets, settings};
 
-/// Maximum number of heaps that a process opens: one for each device, and one more after each reset
-/// of a device. A machine has 16 devices at most.
+/// Maximum number of heaps that a process opens. It opens one for each device, and another after
+/// each reset of a device. A machine has 16 devices at most.
 const MOST: usize = 256;
 
-/// The heaps, in the order in which they were opened; null after a reset of the device.
+/// The heaps, in the order in which they were opened. After a reset, a heap's pointer is null.
 static HEAPS: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST];
 
 /// Number of heaps ever opened.
@@ -30,8 +29,8 @@ static OPENED: AtomicUsize = AtomicUsize::new(0);
 /// not change.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A device with its heap. Never freed: other threads may use the heap during a reset of the
-/// device.
+/// A device with its heap. The value is never freed, because other threads may use the heap during
+/// a reset of the device.
 pub(crate) struct Served {
     context: CUcontext,
     pub(crate) device: Device,
@@ -43,7 +42,7 @@ pub(crate) struct Served {
     /// Stream of the allocations without stream order.
     pub(crate) plain: Stream,
     /// `true` if an allocation on `plain` may get memory that earlier work still uses. The heap
-    /// then makes `plain` wait for that work, by an event.
+    /// then makes `plain` wait for an event after that work.
     pub(crate) plain_may_wait: AtomicBool,
     pub(crate) plain_bytes: PlainBytes,
     pub(crate) marks: Marks,
@@ -56,8 +55,8 @@ impl Served {
         if is_plain { &self.in_no_order } else { &self.in_order }
     }
 
-    /// Returns the live allocation of the heap that begins at an address. Searches first the table
-    /// that `is_plain` selects.
+    /// Returns the live allocation of the heap that begins at an address. The table that `is_plain`
+    /// selects is searched first.
     pub(crate) fn find(&self, address: u64, is_plain: bool) -> Option<Allocation> {
         [is_plain, !is_plain].into_iter().find_map(|is_plain| {
             let bytes = self.table(is_plain).bytes_at(address)?;
@@ -233,7 +232,7 @@ pub(crate) fn live(stream: CUstream) -> LiveStream {
     unsafe { LiveStream::new(raw(stream)) }
 }
 
-/// Returns a stream as the pointer that C passes.
+/// Converts a stream to the pointer type that the C interface uses.
 pub(crate) fn raw(stream: CUstream) -> *mut c_void {
     ptr::without_provenance_mut(stream.0)
 }

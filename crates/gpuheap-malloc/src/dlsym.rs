@@ -1,4 +1,4 @@
-//! Exported `dlsym` and `dlopen`. For names in the table, `dlsym` returns this library's functions.
+//! Exports `dlsym` and `dlopen`. For names in the table, `dlsym` returns this library's functions.
 //! `dlopen` notes that the program loads the driver.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -20,7 +20,7 @@ struct Loading {
     mode: c_int,
 }
 
-/// If the code at `caller` loads the driver, notes that and keeps the driver loaded. `dlopen` calls
+/// Notes if the code at `caller` loads the driver, and then keeps the driver loaded. `dlopen` calls
 /// this function, then jumps to the loader's `dlopen` with the returned mode.
 unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_void) -> Loading {
     let loading = Loading { loaders: loaders_load(), mode };

@@ -100,7 +100,7 @@ fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
     if runtime_api::is_passing_on() { None } else { serve() }
 }
 
-/// Counts a free that was passed on, and returns its code.
+/// Counts a free that CUDA's function served with the result `code`, and returns `code`.
 fn passed_on(pointer: CUdeviceptr, code: CUresult) -> CUresult {
     if !runtime_api::is_passing_on() {
         counts::count_pass_on(pointer, code);

@@ -1,12 +1,12 @@
-//! Converts a heap's figures to figures of the driver's pool that the heap replaces.
+//! Computes the figures of the driver's pool from the heap that replaces the pool.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuheap::{Error, Heap, Limits, Meter};
 
-/// Requested bytes of allocations without stream order, by `cuMemAlloc`. A pool's figures exclude
-/// these bytes, because the driver would not take them from a pool.
+/// Requested bytes of allocations that `cuMemAlloc` made, without stream order. A pool's figures
+/// exclude these bytes, because the driver would not take them from a pool.
 #[derive(Default)]
 pub(crate) struct PlainBytes {
     live: AtomicU64,
@@ -50,9 +50,9 @@ impl PlainBytes {
 pub(crate) struct Marks {
     /// Soft limit with which the heap was opened.
     soft_limit: Option<u64>,
-    /// Meter since the program last reset the mark of used bytes; `None` before the first reset.
+    /// Meter of used bytes, opened when the program last reset their mark; `None` before that.
     used: Mutex<Option<Meter>>,
-    /// Mark of reserved bytes since its last reset; `None` before the first reset.
+    /// Mark of reserved bytes since the program last reset the mark; `None` before that.
     reserved: Mutex<Option<Reserved>>,
 }
 
@@ -85,7 +85,7 @@ impl Marks {
         }
     }
 
-    /// Returns the heap's limits for a release threshold of the replaced pool.
+    /// Returns the heap's limits, with the replaced pool's release `threshold` as the soft limit.
     pub(crate) fn limits(&self, heap: &Heap, threshold: u64) -> Limits {
         let mut limits = heap.limits();
         limits.soft = match threshold {

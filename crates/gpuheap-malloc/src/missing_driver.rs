@@ -1,5 +1,5 @@
-//! Message for programs that use CUDA without a driver. The message lists the searched places, and
-//! the command that runs the program on the emulated driver. A process writes at most one message.
+//! Writes a message if a program uses CUDA without a driver. It lists the searched places, and the
+//! command that runs the program on the emulated driver. A process writes at most one message.
 
 use std::ffi::CStr;
 #[cfg(target_arch = "x86_64")]
@@ -28,11 +28,11 @@ const LONGEST_COMMAND: usize = 200;
 /// `true` once a message was written.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// Id of the process that tried to load the driver by name; 0 if no process did. In a forked child,
-/// the id differs from the child's id.
+/// Id of the process that tried to load the driver by name; 0 if no process did. A forked child
+/// inherits its parent's id here.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns `true` if the file name of a library is a name of the driver.
+/// Returns `true` if a library's file name is one of the driver's names.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_driver(file: &CStr) -> bool {
     let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -47,8 +47,8 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
     counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
-    // If the program's own search may still find a driver, in other folders or under another name,
-    // the message is written at the exit instead.
+    // If the program may still find a driver in other folders or under another name, the message is
+    // written at the exit instead.
     if file == DRIVER
         && found_elsewhere().is_none()
         && !search_path::brings_folders(caller)
@@ -206,7 +206,7 @@ fn driver() -> PathBuf {
     }
 }
 
-/// Returns `true` if the loaded driver is the emulated one.
+/// Returns `true` if the loaded driver is the emulated driver.
 fn is_emulated() -> bool {
     let symbol = CStr::from_bytes_with_nul(EMULATED_DEVICES.as_bytes());
     symbol.is_ok_and(|symbol| loader::in_loaded(DRIVER, symbol).is_some())

@@ -1,4 +1,4 @@
-//! Figures and settings of the driver's pools that heaps replace.
+//! Adapts figures and settings of the driver's pools, because heaps replace these pools.
 //!
 //! The driver's `cuMemAllocAsync` takes memory from the device's current pool. The drop-in serves
 //! these allocations from a heap. The pool's figures therefore include the heap's bytes, and a trim
@@ -35,10 +35,10 @@ pub(crate) fn add_to_figure(
     added.err().unwrap_or(CUresult::SUCCESS)
 }
 
-/// Applies an attribute of the replaced pool to the heap: resets a mark, or sets the soft limit to
-/// a release threshold. If the threshold is 0 (the driver's default) or unbounded, restores the
-/// soft limit with which the heap was opened. The driver has already applied the attribute to its
-/// pool.
+/// Applies an attribute of the replaced pool to the heap. Either resets a mark, or sets the soft
+/// limit to the release threshold. If the threshold is 0 (the driver's default) or unbounded,
+/// restores the soft limit with which the heap was opened. The driver has already applied the
+/// attribute to its pool.
 pub(crate) fn set_attribute(
     pool: CUmemoryPool,
     attribute: Attribute,

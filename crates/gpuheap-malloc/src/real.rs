@@ -1,5 +1,4 @@
-//! The real functions of CUDA's libraries, for the calls that are passed on, and the functions of
-//! this library that replace them.
+//! Makes the functions that call CUDA's real functions. Finds the functions that replace them.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 

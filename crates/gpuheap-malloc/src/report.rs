@@ -57,8 +57,8 @@ extern "C" fn at_exit() {
     }));
 }
 
-/// Writes the account of a device: of its heap, if the device has one, and of the heaps that ended
-/// with resets.
+/// Writes the account of a device. It covers the device's heap, if any, and all heaps that ended
+/// because the device was reset.
 fn account(name: &str, served: Option<&Served>, past: &Resets, report: Report) {
     let usage = served.and_then(|served| served.heap.usage().ok());
     let stats = usage.as_ref().map(|usage| usage.stats).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gpuheap::{Heap, Tracking};
 use gpuheap_driver::CUdevice;
 
-/// Resets of one device, and the account of the heaps that ended with them.
+/// Account of one device's resets, and of the heaps that these resets ended.
 #[derive(Clone, Default)]
 pub(crate) struct Resets {
     pub(crate) resets: u64,
@@ -15,13 +15,13 @@ pub(crate) struct Resets {
     pub(crate) allocations: u64,
     /// Highest number of live bytes in any one heap.
     pub(crate) live_peak: u64,
-    /// Highest number of bytes that any one heap held from the driver.
+    /// Highest number of bytes that any one heap took from the driver and kept.
     pub(crate) reserved_peak: u64,
     /// Number of allocations that were live at a reset.
     pub(crate) lost: u64,
     /// Bytes of the lost allocations, as requested.
     pub(crate) lost_bytes: u64,
-    /// Places of the allocations that the last reset with live memory lost. `None` if backtraces
+    /// Lists where the program allocated the memory that the last reset lost; `None` if backtraces
     /// are not recorded.
     pub(crate) leaks: Option<String>,
 }
@@ -32,7 +32,7 @@ pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
-/// Adds the account of a heap that a reset of its device is about to end.
+/// Adds the account of a heap. Call it before a reset of the device ends the heap.
 pub(crate) fn add(device: CUdevice, heap: &Heap) {
     let Ok(usage) = heap.usage() else { return };
     let live = usage.stats.live_allocations;

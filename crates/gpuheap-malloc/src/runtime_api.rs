@@ -129,7 +129,7 @@ fn in_context(serve: impl Fn() -> Option<CUresult>) -> Option<CUresult> {
     })
 }
 
-/// Makes the runtime fail for lack of memory, by a request larger than any device's memory.
+/// Makes the runtime run out of memory. Requests more than any device has.
 fn fail_for_memory() -> CUresult {
     let mut address: CUdeviceptr = 0;
     // SAFETY: the pointer is valid until the call returns.
@@ -138,7 +138,7 @@ fn fail_for_memory() -> CUresult {
     CUresult::ERROR_OUT_OF_MEMORY
 }
 
-/// Makes the runtime fail as for a free of memory that is not allocated.
+/// Makes the runtime return the error for a free of memory that is not allocated.
 fn fail_for_address() -> CUresult {
     let _ = pass_on(|| real::cudaFree(NO_ALLOCATION));
     CUresult::ERROR_INVALID_VALUE

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-/// State of a search through the loaded objects for the object that contains `address`.
+/// State of a search for the loaded object that contains `address`.
 struct Object {
     address: usize,
     /// Number of objects visited. The first object is the program.
@@ -12,7 +12,7 @@ struct Object {
 
 /// Returns `true` if the loader may search extra folders (RPATH, RUNPATH) for the code at an
 /// address. The loader does so if the program or the object at the address names folders, or if any
-/// library has an RPATH. An RPATH also applies to the libraries that its library loads.
+/// library has an RPATH. A library's RPATH also applies to libraries that this library loads.
 pub(crate) fn brings_folders(address: *const c_void) -> bool {
     let mut object = Object { address: address as usize, visited: 0, brings_folders: false };
     // SAFETY: the function has the required type, and `object` lives during the call.

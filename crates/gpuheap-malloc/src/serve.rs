@@ -1,4 +1,4 @@
-//! Serves allocations and frees of the program from a heap.
+//! Serves the program's allocations and frees from a heap.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,10 +14,10 @@ use crate::devices::{self, Served, live, raw};
 use crate::table::Out;
 use crate::{counts, real, settings};
 
-/// Place of an allocation or a free in the order of the device's work.
+/// Stream order of an allocation or a free.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// No stream order: memory is usable on all streams at once, and is freed after all work.
+    /// No stream order. All streams can use the memory immediately. A free comes after all work.
     Plain,
     Stream(CUstream),
 }
@@ -192,8 +192,8 @@ fn wait_for_device(served: &Served) -> CUresult {
     freed.unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Writes the free and the total memory. The heap's cache counts as free, and the heap's limits
-/// bound both. Returns `None` if the call is to be passed on.
+/// Writes the free and the total memory. The heap's cache counts as free. Neither figure exceeds
+/// the heap's limits. Returns `None` if the call is to be passed on.
 pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<CUresult> {
     let served = devices::current_heap()?;
     if free.is_null() || total.is_null() {

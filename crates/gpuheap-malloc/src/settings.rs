@@ -1,4 +1,4 @@
-//! Reads the environment variables that only the drop-in has.
+//! Reads the environment variables of the drop-in that other parts of gpuheap do not read.
 
 use std::sync::OnceLock;
 
@@ -12,10 +12,10 @@ pub(crate) struct Settings {
     pub(crate) report: Report,
 }
 
-/// Condition for writing the report at the exit.
+/// Setting that selects when the report is written at the exit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// If memory is live, or was live at a reset.
+    /// Writes the report if memory is live, or was live at a reset.
     Leaks,
     Always,
     Off,
@@ -34,8 +34,8 @@ fn read() -> Option<Settings> {
     Some(Settings { waits: waits?, report: report? })
 }
 
-/// Returns the value that a variable selects from `values`; the first value if the variable is not
-/// set. For any other text, writes a message and returns `None`.
+/// Returns the value that a variable selects from `values`. If the variable is not set, returns the
+/// first value. For any other text, writes a message and returns `None`.
 fn choice<T: Copy>(variable: &str, values: &[(&str, T)]) -> Option<T> {
     let written = std::env::var_os(variable).unwrap_or_default();
     let written = written.to_string_lossy();

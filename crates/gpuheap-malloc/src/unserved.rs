@@ -19,7 +19,7 @@ pub(crate) enum Foreign {
     Array,
     Pool,
     Virtual,
-    /// Memory of another process, opened with a handle.
+    /// Memory that another process exported as a handle.
     Imported,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Foreign {
 #[repr(C)]
 pub(crate) struct IpcHandle([u8; 64]);
 
-/// Number of allocations, and their bytes. An allocation by a call without a size adds no bytes.
+/// Number of allocations and number of bytes. Calls that have no size add no bytes.
 #[derive(Default)]
 struct Counts {
     times: AtomicU64,
@@ -41,8 +41,8 @@ const NAMES: [&str; 7] =
 static COUNTS: [Counts; NAMES.len()] =
     [const { Counts { times: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; NAMES.len()];
 
-/// Counts an allocation if it succeeded, and returns its code. If the call has no size, `bytes` is
-/// 0.
+/// If the call succeeded, counts an allocation. Returns the call's `code`. Calls that have no size
+/// pass 0 bytes.
 pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     if code.is_success() {
         // Reads the settings now, because the program may change its environment before the exit.
@@ -54,7 +54,7 @@ pub(crate) fn counted(kind: Foreign, bytes: usize, code: CUresult) -> CUresult {
     code
 }
 
-/// Text of the account of memory that no heap serves. Empty if there was no such memory.
+/// Text that accounts for memory that no heap serves; empty if all memory is from heaps.
 pub(crate) struct Account;
 
 impl Account {

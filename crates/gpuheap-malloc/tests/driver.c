@@ -118,8 +118,8 @@ static void *release(void *unused) {
   return unused;
 }
 
-/* Frees memory while a stream has work. When the free returns, that work is done, as with a free
- * by the driver. */
+/* Frees memory while a stream has work. When the free returns, that work is done. The driver's free
+ * waits too. */
 static void waits(void) {
   stream other = made_stream();
   pthread_t releases;
@@ -259,7 +259,7 @@ static void foreign(void) {
   printf("too large: %d\n", cuMemAllocManaged(&managed, 0, 1));
 }
 
-/* Reads a pool's figure through each way to look up the function. */
+/* Looks up a function in three ways, and reads a pool's figure through each pointer. */
 static void pool_ways(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW), *pool;
   int (*ways[3])(void *, int, void *) = {cuMemPoolGetAttribute, NULL, NULL}, status;

@@ -265,7 +265,7 @@ fn line_for_emulated_driver_runs() {
     }
     let (_, said) = without_driver_run("no_driver", "it's a test").get();
     let line = said.lines().find(|line| line.trim().starts_with("LD_PRELOAD=")).unwrap();
-    // The page of the docs contains the same line.
+    // docs/cpp.md contains the same line.
     let page = include_str!("../../../docs/cpp.md");
     let (libraries, variable) = line.trim().split_once(' ').unwrap();
     for library in libraries.split(['=', ':']).skip(1) {
@@ -634,7 +634,7 @@ fn compile(folder: &TempDir, name: &str, link: &Path) {
     compile_as(folder, name, name, link);
 }
 
-/// Compiles the source `NAME.c` into the program `PROGRAM` of the folder.
+/// Compiles the source file `name` into `program` in the folder.
 fn compile_as(folder: &TempDir, name: &str, program: &str, link: &Path) {
     let source: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
