@@ -1,4 +1,4 @@
-//! Measures the rate of reading example traces. Goal: 1.5 million events/s for a gzipped log.
+//! Measures how fast example traces are read. Goal: 1.5 million events/s for a gzipped log.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Errors of reading and writing files: the problem, its place and the remedy.
+//! Defines errors of files. An error states the problem, its place and the remedy.
 
 use std::fmt;
 use std::io;
@@ -30,9 +30,9 @@ struct Inner {
 pub enum Place {
     /// The file as a whole.
     File,
-    /// A line of the unpacked text, counted from one.
+    /// Number of a line in the unpacked text. The first line is 1.
     Line(u64),
-    /// An offset into the unpacked bytes, counted from zero.
+    /// Offset into the unpacked bytes. The first byte has offset 0.
     Byte(u64),
     /// An item of a snapshot, in Python's notation: `device_traces[0][17].addr`.
     Item(String),
@@ -116,12 +116,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Quotes a text from a file for a message, escaped and cut short.
+/// Escapes a text from a file for a message, cuts it short, and adds quotes.
 pub(crate) fn quote(text: &[u8]) -> String {
     format!("\"{}\"", escape(text))
 }
 
-/// Escapes bytes of a file for an error, without quotes.
+/// Escapes bytes of a file for an error, and cuts them short. Adds no quotes.
 pub(crate) fn escape(text: &[u8]) -> String {
     const SHOWN: usize = 40;
     let shown = text.get(..SHOWN).unwrap_or(text);

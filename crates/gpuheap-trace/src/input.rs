@@ -1,4 +1,4 @@
-//! Entry points: find the format of a file or of bytes, and call the reader of that format.
+//! Contains the entry points. They find the format of a file or of bytes, and call its reader.
 
 use std::fs::File;
 use std::io::Read;

@@ -31,8 +31,8 @@ impl ReadOptions {
     }
 
     /// Limits the bytes of the unpacked file, so that a small hostile file cannot fill the memory.
-    /// The values of a pickle have a separate limit of the same size. A pickle whose values take
-    /// far more memory than the pickle has bytes is always refused. Default: 4 GiB.
+    /// The values of a pickle have a separate limit of the same size. The reader always refuses a
+    /// pickle if its values take far more memory than it has bytes. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self
@@ -52,9 +52,9 @@ impl ReadOptions {
         self
     }
 
-    /// Reads the blocks of frameworks' pools from a capture. If `true`, the driver's memory in a
-    /// pool is a segment, and only the bytes of the pool's blocks count. If `false`, that memory is
-    /// itself a block, and the pool's blocks are left out. Default: `true`.
+    /// Reads the blocks of frameworks' pools from a capture. If `true`, memory that a pool took
+    /// from the driver is a segment, and only the bytes of the pool's blocks count. If `false`,
+    /// that memory is itself a block, and the pool's blocks are left out. Default: `true`.
     pub fn pools(mut self, pools: bool) -> Self {
         self.pools = pools;
         self

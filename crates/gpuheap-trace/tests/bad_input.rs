@@ -8,7 +8,7 @@ use gpuheap_trace::{ReadOptions, read, read_bytes};
 use support::pickle::{Data, dict, encode, entry, segment, snapshot};
 use support::{HEADER, gzip, log};
 
-/// Returns the errors of reading the cases, one line for each case.
+/// Reads the cases. Returns their errors, one line for each case.
 fn errors(cases: &[(&str, &[u8])]) -> String {
     let mut lines = String::new();
     for (case, bytes) in cases {

@@ -1,4 +1,4 @@
-//! Tests the figures of `examples/traces/README.md`, for each trace and snapshot in it.
+//! Tests the figures that `examples/traces/README.md` states for each trace and snapshot.
 
 use std::path::PathBuf;
 

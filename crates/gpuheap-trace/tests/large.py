@@ -25,7 +25,7 @@ FIRST_US = 1795188632092353
 FUNCTIONS = 300
 PATHS = 500
 DEPTH = 20
-# Number of entries in one APPENDS: CPython's batch size.
+# Number of entries that one APPENDS adds. CPython uses the same batch size.
 BATCH = 1000
 
 
@@ -182,7 +182,7 @@ class Entries:
         self.frames = Frames(out)
 
     def write(self, action, address, size, functions=None, shared=None):
-        """Writes an entry. Returns the memo index of its list of frames: `shared`, or a new one."""
+        """Writes an entry. Returns the memo index of its frames, `shared` or a new index."""
         out = self.out
         if self.count % BATCH == 0:
             out.raw(b"(" if self.count == 0 else b"e(")

@@ -63,8 +63,8 @@ impl Row {
         format!("{thread},10:00:00.{index:06},{action},{pointer:#x},{size},{stream}\n")
     }
 
-    /// Returns `true` if a later request of the thread on the stream gets as many bytes, with only
-    /// refusals in between.
+    /// Returns `true` if a later request of the thread on the stream is for as many bytes and
+    /// succeeds, and all requests in between are refused.
     fn is_met_later(&self, later: &[Row]) -> bool {
         let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
         let same_stream =

@@ -33,7 +33,7 @@ pub(super) enum Action {
         address: u64,
         bytes: u64,
     },
-    /// Allocations with their frees. The recorder only counted them.
+    /// Pairs of an allocation and its free that the recorder only counted.
     Folded {
         kind: MemoryKind,
         device: u32,

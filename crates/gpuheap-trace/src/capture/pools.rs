@@ -6,18 +6,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::event::{Action, Timed};
 
-/// Role of an event in a trace with blocks of pools.
+/// Role of an event in a trace that has blocks of frameworks' pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// An event of a block.
     Block,
-    /// A driver allocation that contains blocks of a pool, with its start address.
+    /// A driver allocation that contains blocks of a pool. The value is the allocation's start.
     Segment(u64),
     /// An event of a block that lies within a block of another pool.
     Nested,
 }
 
-/// Returns the role of each event. Empty if no event belongs to a pool.
+/// Returns the role of each event, or an empty list if no event belongs to a pool.
 pub(super) fn split(events: &[Timed]) -> Vec<Part> {
     let is_pooled =
         |event: &Timed| matches!(event.action, Action::Allocate { kind, .. } if kind.is_pooled());

@@ -28,11 +28,11 @@ const AGAIN: &str = "record again with gpuheap run";
 /// trace, so without a bound a hostile file could request a trace for each of its events.
 const DEVICES: u32 = 256;
 
-/// Maximum number of native calls, and of interpreter frames, of a stack. Recorders write 64 and
-/// 48.
+/// Maximum number of native calls in a stack, and maximum number of interpreter frames. Recorders
+/// write up to 64 calls and 48 frames.
 const DEPTH: usize = 256;
 
-/// Maximum number of ranges in a small capture, over all devices. Every two bytes allow one more.
+/// Maximum number of ranges in a small capture. Every two bytes of a file allow one more range.
 /// Each device has all ranges, so without a bound a hostile file of 1 MB could have 28 million.
 const RANGES: usize = 1 << 18;
 
@@ -75,8 +75,8 @@ impl Window {
     }
 }
 
-/// Reads a capture: one trace for each device with events, and one for host memory if the options
-/// request it. Holds only a part of the file in memory.
+/// Reads a capture. Returns a trace for each device with events, and a trace for host memory if the
+/// options request it. Holds only a part of the file in memory.
 pub(crate) fn read(
     name: &str,
     mut source: Source<'_>,
@@ -146,7 +146,7 @@ fn check_header(bytes: &[u8]) -> Result<&[u8], Error> {
     }
 }
 
-/// Range of the program, by indices of events.
+/// Range that the program named. `start` and `end` are indices of events.
 struct OpenRange {
     thread: u32,
     name: Arc<str>,
@@ -169,7 +169,7 @@ struct Capture {
     with_pools: bool,
     recording: Recording,
     threads: Vec<ThreadInfo>,
-    /// Numbers of the file's texts and frames in `interner`.
+    /// Numbers that `interner` gave the texts and frames of the file.
     texts: Vec<u32>,
     frames: Vec<u32>,
     interner: StackInterner,
@@ -182,7 +182,7 @@ struct Capture {
     open_ranges: usize,
     lost_ranges: Odd,
     most_ranges: usize,
-    /// Latest record for each kind of copy and stack.
+    /// Latest record for each combination of a kind of copies and a stack.
     copies: BTreeMap<(CopyDirection, CopyMemory, bool, u32), Copies>,
     /// Index of the last free of each address.
     frees: FxHashMap<(u32, u64), usize>,
@@ -443,7 +443,7 @@ impl Capture {
         self.release(key);
         self.live.insert(key, (device, bytes));
         let sum = self.live_bytes.entry(device).or_default();
-        // Saturates: only a hostile file has sums of 2^64 bytes.
+        // Saturates, because only a hostile file has sums of 2^64 bytes.
         *sum = sum.saturating_add(bytes);
     }
 
@@ -554,7 +554,7 @@ impl Capture {
         traces.collect()
     }
 
-    /// Looks up names and lines. Returns the interner's number of each stack in the file.
+    /// Looks up the names and lines of calls. Returns the interner's number of each stack.
     fn resolve(&mut self) -> Result<Vec<u32>, Error> {
         let symbols = std::mem::replace(&mut self.symbols, Symbols::new(false));
         let of_calls = symbols.resolve(&mut self.interner)?;
@@ -602,13 +602,13 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device, while it is built.
 struct Device {
     builder: TraceBuilder,
-    /// For each event of the file: its index there, and the index of its first event in the trace.
+    /// Index of each event in the file, and the index of the first event that it has in the trace.
     /// Empty if the file has no ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
     folded: Odd,
-    /// Segments by the space and address of their allocation.
+    /// Segments, keyed by the address space and address of the driver's allocation.
     segments: FxHashMap<(u32, u64), Segment>,
 }
 
@@ -628,13 +628,13 @@ impl Device {
         }
     }
 
-    /// Returns the index in the trace of the first event at or after `event` of the file.
+    /// Returns the index that the first event at or after the file's `event` has in the trace.
     fn first_from(&self, event: usize) -> usize {
         let at = self.starts.partition_point(|(index, _)| *index < event);
         self.starts.get(at).map_or(self.builder.event_count(), |(_, first)| *first)
     }
 
-    /// Adds a segment: driver memory that contains blocks of a pool.
+    /// Adds a segment. A segment is driver memory that contains blocks of a pool.
     fn take_segment(
         &mut self,
         at: At,
@@ -685,8 +685,8 @@ impl Device {
     }
 }
 
-/// Returns the address that a block has in the trace. The highest four bits hold the space, so that
-/// no handle equals a pointer. CUDA pointers do not use these bits.
+/// Returns the address that a block has in the trace. The highest four bits hold the address space,
+/// so that no handle equals a pointer. CUDA pointers do not use these bits.
 fn key(space: u32, address: u64) -> u64 {
     // A pool's block lies at a driver pointer, so its space counts as 0.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60

@@ -15,8 +15,8 @@ use crate::model::{StackInterner, is_runtime, next_number};
 /// Maximum number of distinct calls in a small capture. The stacks of a program's allocations have
 /// some thousand distinct calls.
 const CALLS: usize = 1 << 16;
-/// Number of bytes of a capture for each further call. A recorder writes three bytes or more for a
-/// new call, but most bytes are events. A call takes 300 bytes of memory: without this bound, a
+/// Number of bytes of a capture that allow one more call. A recorder writes three bytes or more for
+/// a new call, but most bytes are events. A call takes 300 bytes of memory: without this bound, a
 /// hostile file of 4 MB took 1.24 GB.
 const BYTES_PER_CALL: usize = 16;
 
@@ -68,8 +68,8 @@ struct Module {
     file: u32,
 }
 
-/// A call: the number of its file, and its address in that file. Outside of all files, [`NO_FILE`]
-/// and an address of the process.
+/// Number of the file that contains a call, and the call's address in that file. A call outside of
+/// all files has the number [`NO_FILE`] and an address of the process.
 type Call = (u32, u64);
 
 pub(super) struct ResolvedCall {
@@ -78,12 +78,12 @@ pub(super) struct ResolvedCall {
     pub(super) module: Option<Arc<str>>,
 }
 
-/// Finder of the names and lines of calls. It looks up each call once.
+/// Finds the names and lines of calls. Looks up each call once.
 pub(super) struct Symbols {
     is_on: bool,
     files: Vec<CodeFile>,
     file_numbers: FxHashMap<(Box<str>, Box<str>), u32>,
-    /// Modules loaded at the current place in the capture, keyed by first address. No two overlap.
+    /// Modules that are loaded at the current place, keyed by first address. They do not overlap.
     loaded: BTreeMap<u64, Module>,
     calls: Vec<Call>,
     call_numbers: FxHashMap<Call, u32>,
@@ -137,7 +137,7 @@ impl Symbols {
         Ok(())
     }
 
-    /// Returns the number of the call that returns to this address, in the modules loaded now.
+    /// Returns the number of the call that returns to this address. Uses the modules loaded now.
     pub(super) fn call(&mut self, return_address: u64) -> Result<u32, Error> {
         let address = return_address.saturating_sub(1);
         let below = self.loaded.range(..=address).next_back();

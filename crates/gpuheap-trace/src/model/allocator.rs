@@ -13,8 +13,8 @@ pub struct AllocatorSettings {
     pub garbage_collection_threshold: f64,
     /// `true` if segments grow in place.
     pub expandable_segments: bool,
-    /// Rounding of requests to fractions of powers of two. Each pair has the smallest size to which
-    /// it applies, in MiB, and the number of divisions. Sorted by size.
+    /// Rules that round requests to fractions of powers of two, sorted by size. A pair has the
+    /// smallest size in MiB to which the rule applies, and the number of divisions.
     pub roundup_power2_divisions: Vec<(u64, u64)>,
 }
 

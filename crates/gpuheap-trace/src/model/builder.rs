@@ -1,4 +1,4 @@
-//! Builder of a [`Trace`] from events that name blocks by address.
+//! Builds a [`Trace`] from events that identify blocks by address.
 
 use std::sync::Arc;
 
@@ -41,13 +41,13 @@ pub struct TraceBuilder {
     trace: Trace,
     streams: Ids,
     threads: Ids,
-    /// Indices of failures, keyed by thread and stream. If a later request there succeeds, the
-    /// failures become retries.
+    /// Indices of failures, keyed by thread and stream. If a later request of the thread on the
+    /// stream succeeds, the failures become retries.
     refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
     pending: FxHashMap<u64, Live>,
-    /// Threads of the recorded process, of all devices.
+    /// Threads of the recorded process. The traces of all devices share this list.
     known_threads: Arc<[ThreadInfo]>,
     time_ns: u64,
     /// Number of the latest event, for [`Event::number`].
@@ -150,8 +150,8 @@ impl TraceBuilder {
         self.trace.inferred_frees = 0;
     }
 
-    /// Adds an allocation of `bytes` at `address`. Returns `false` if the address was still live:
-    /// the file lacks a free.
+    /// Adds an allocation of `bytes` at `address`. If the address was still live, the file lacks a
+    /// free, and the method returns `false`.
     ///
     /// # Errors
     /// Returns an error if events, allocations, streams or threads exceed 32 bits.
@@ -285,8 +285,8 @@ impl TraceBuilder {
         self.trace.kinds.push(kind);
     }
 
-    /// Sets the recorded process and its threads. Thread numbers of events count from 1 in
-    /// `threads`.
+    /// Sets the recorded process and its threads. An event's thread number `n` means `threads[n -
+    /// 1]`.
     pub(crate) fn set_recording(&mut self, recording: Arc<Recording>, threads: Arc<[ThreadInfo]>) {
         self.trace.recording = Some(recording);
         self.known_threads = threads;
@@ -307,8 +307,8 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Adds allocations and frees that the recorder only counted, at the current place among the
-    /// events.
+    /// Adds allocations and frees that the recorder only counted. Inserts them after the events so
+    /// far.
     pub(crate) fn fold(
         &mut self,
         at: At,
@@ -374,7 +374,7 @@ impl TraceBuilder {
     }
 
     fn take_empty(&mut self, address: u64) -> Option<Live> {
-        // Shortcut: most traces have no blocks of zero bytes.
+        // Returns early, because most traces have no blocks of zero bytes.
         if self.live_empty.is_empty() {
             return None;
         }

@@ -4,11 +4,11 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// Line of the program, size of blocks, or thread, with its live memory at one moment.
+/// Live memory that a line of the program, a size of blocks, or a thread has at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Line and function, size, or name of the thread.
+    /// Text that identifies the line and its function, the size, or the thread.
     pub name: String,
     /// Live bytes, as requested.
     pub bytes: u64,

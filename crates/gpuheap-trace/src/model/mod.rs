@@ -1,4 +1,4 @@
-//! Model of all formats: a list of events with dense allocation numbers.
+//! Defines the model of all formats. It is a list of events with dense allocation numbers.
 
 mod allocator;
 mod builder;
@@ -61,11 +61,10 @@ pub struct Trace {
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
-    /// Private pools. Each item has the first allocation of a run, and the pool of all allocations
-    /// in the run. Sorted by allocation.
+    /// Private pools. Consecutive allocations from one pool share an item, which has the number of
+    /// the first allocation, and the pool. Sorted by allocation.
     pools: Vec<(u32, Option<(u64, u64)>)>,
-    /// Free bytes of the device at certain events: the event's index, and the bytes. Sorted by
-    /// index.
+    /// Indices of events, each with the device's free bytes at that event. Sorted by index.
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
     inferred_frees: u64,
@@ -83,9 +82,9 @@ pub struct Event {
     pub thread: u32,
     /// Index for [`Trace::stack`]; zero if no stack was recorded.
     pub stack: u32,
-    /// Number of the event in the file, counted from one as in [`Summary::events`]. In a log, the
-    /// number counts rows after the header. An event that does not count has the number of the
-    /// counted event that implies or precedes it. Events before the recording have 0.
+    /// Number of the event in the file. The first event is 1, as in [`Summary::events`]. In a log,
+    /// rows after the header are numbered. An event that the summary does not count has the number
+    /// of the counted event that implies or precedes it. Events before the recording have 0.
     pub number: u32,
     /// Kind of event.
     pub op: Op,
@@ -239,8 +238,7 @@ impl Trace {
         self.recording.as_deref()
     }
 
-    /// Returns the frames of a stack, innermost first. Empty for stack 0, and for an unknown
-    /// number.
+    /// Returns the frames of a stack, innermost first. Stack 0 and unknown numbers have no frames.
     pub fn stack(&self, stack: u32) -> impl ExactSizeIterator<Item = &Frame> {
         self.stacks.frames(stack)
     }
@@ -256,8 +254,8 @@ impl Trace {
         self.allocator.as_ref()
     }
 
-    /// Returns the file's keys, compared with the keys of PyTorch 2.11; `None` if the file is not a
-    /// PyTorch snapshot.
+    /// Returns how the file's keys differ from the keys of PyTorch 2.11; `None` if the file is not
+    /// a PyTorch snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }
@@ -295,7 +293,7 @@ impl Trace {
         self.inferred_frees
     }
 
-    /// Returns oddities of the file that did not prevent reading it.
+    /// Returns warnings about oddities of the file. The file was read in spite of them.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }

@@ -32,7 +32,7 @@ pub struct Range {
     /// Index in [`Trace::threads`](crate::Trace::threads) of the thread whose calls are in the
     /// range; `None` for the calls of all threads.
     pub thread: Option<u32>,
-    /// Indices of all threads' events between start and end.
+    /// Indices of the events of all threads while the range was open.
     pub events: ops::Range<usize>,
 }
 
@@ -91,8 +91,8 @@ pub struct Copies {
     pub repeated_bytes: u64,
 }
 
-/// Allocations of one stack and thread that were freed at once. The recorder only counted them.
-/// None of them was live at the peak of the device, or of a range of the program.
+/// Allocations from one stack and thread that were freed immediately. The recorder only counted
+/// them. None of them was live at the device's peak, or at the peak of a range of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoldedPairs {
@@ -134,10 +134,10 @@ pub struct RecordedDevice {
     pub name: Arc<str>,
     /// Memory, bytes.
     pub bytes: u64,
-    /// Limit of `gpuheap run --limit`, bytes; `None` without one.
+    /// Limit that `gpuheap run --limit` set, bytes; `None` if it set no limit.
     pub limit: Option<u64>,
-    /// Used bytes of the device before the process's first allocation, as the driver reported
-    /// them: contexts, modules and other processes.
+    /// Used bytes that the driver reported for the device before the process's first allocation.
+    /// They include contexts, modules and other processes.
     pub used_before: Option<u64>,
     /// Latest comparison with the driver's used bytes; `None` if the recorder never read them.
     pub coverage: Option<Coverage>,
@@ -148,6 +148,6 @@ pub struct RecordedDevice {
 pub struct Coverage {
     /// Used bytes of the device, as the driver reported them.
     pub used: u64,
-    /// Live bytes of the recording on that device.
+    /// Live bytes on the device that the recorder counted.
     pub recorded: u64,
 }

@@ -1,4 +1,4 @@
-//! Sites: the lines of the program to which stacks belong.
+//! Finds sites. A site is the line of the program to which a stack belongs.
 
 use std::iter::once;
 
@@ -20,8 +20,8 @@ impl Trace {
     }
 
     /// Returns the frames of a stack in the program's own code, innermost first. If all frames are
-    /// of libraries, returns the first kind that the stack has: frames with known lines, nodes of
-    /// PyTorch's backward pass, frames outside of CUDA and gpuheap.
+    /// of libraries, tries three kinds in order: frames with known lines, nodes of PyTorch's
+    /// backward pass, frames outside of CUDA and gpuheap.
     pub fn own_frames(&self, stack: u32) -> Vec<&Frame> {
         let kinds: [fn(&Frame) -> bool; 4] = [
             |frame| !frame.is_library(),
@@ -38,8 +38,8 @@ impl Trace {
     }
 }
 
-/// Frameworks with pools: the name, a part of the path of the library that takes the pool's memory,
-/// and a part of that library's function names.
+/// Frameworks with pools. Each entry has the framework's name, a part of the path of the library
+/// that takes the pool's memory, and a part of that library's function names.
 const POOLS: [(&str, &str, &str); 4] = [
     ("PyTorch", "libc10_cuda.so", "c10::cuda::CUDACachingAllocator"),
     ("CuPy", "cupy/cuda/memory.", "cupy_4cuda_6memory"),
@@ -110,8 +110,8 @@ pub fn hint(framework: &str) -> Option<&'static str> {
 }
 
 impl Frame {
-    /// Returns `true` if the frame is native code, or code of an installed package. If a stack has
-    /// Python frames, such frames are not the program's own.
+    /// Returns `true` if the frame is native code, or code of an installed package. In a stack with
+    /// Python frames, native code is not the program's own.
     pub fn is_library(&self) -> bool {
         let file = &*self.file;
         let is_native = [".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so"]
@@ -187,7 +187,7 @@ fn is_of_cuda(frame: &Frame) -> bool {
 }
 
 /// Returns `true` if the frame is of gpuheap, where stacks of a recorded heap begin. Compares files
-/// too: with line tables alone, names of inlined functions lack their crates.
+/// too, because with line tables alone, names of inlined functions lack their crates.
 fn is_of_gpuheap(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches(['<', '&', '(']);
     let file = frame.file.split_once("crates/gpuheap").map(|(_, rest)| rest);
@@ -200,8 +200,8 @@ fn is_of_gpuheap(frame: &Frame) -> bool {
     is_source || name.starts_with("gpuheap_emu") || crates.into_iter().any(is_path)
 }
 
-/// Returns `true` for a library of CUDA, real or emulated, and for the C and C++ runtime. Such
-/// frames are between the program's call and the driver.
+/// Returns `true` for a library of CUDA, real or emulated, and for the C and C++ runtime. Frames of
+/// these libraries are between the program's call and the driver.
 pub(crate) fn is_runtime(file_name: &str) -> bool {
     let libraries = ["libcuda", "libgpuheap", "libc.", "libstdc++", "ld-linux"];
     libraries.iter().any(|library| file_name.starts_with(library))

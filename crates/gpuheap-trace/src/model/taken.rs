@@ -9,8 +9,8 @@ use super::{Op, Trace};
 pub struct Taken(BTreeMap<u64, (u64, u64)>);
 
 impl Taken {
-    /// Returns the ranges held after the first `events` events: the segments held at the end, with
-    /// all later events undone. `None` if the recording has no segments.
+    /// Returns the ranges held after the first `events` events. Starts with the segments held at
+    /// the end, and undoes all later events. Returns `None` if the recording has no segments.
     pub fn after(trace: &Trace, events: usize) -> Option<Self> {
         let is_segment =
             |op: Op| matches!(op, Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. });
@@ -34,7 +34,7 @@ impl Taken {
         Some(taken)
     }
 
-    /// Returns each range in order of its address: start, end and the stream's handle.
+    /// Returns the start, the end and the stream's handle of each range, in order of address.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.0.iter().map(|(&start, &(end, stream))| (start, end, stream))
     }

@@ -1,4 +1,4 @@
-//! Oddities of a file that did not prevent reading it.
+//! Defines warnings about oddities of files that were read in spite of them.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use gpuheap_capture::OPEN_RANGES;
 
 use crate::Place;
 
-/// Oddity of a file that did not prevent reading it.
+/// Warning about an oddity of a file. The file was read in spite of it.
 ///
 /// [`Display`](fmt::Display) gives one line without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,8 @@ pub enum WarningKind {
     /// The last line has no newline, but may be complete, so the reader used it. If the file broke
     /// off, the stream's handle may be cut.
     LastLineUnterminated,
-    /// Frees of pointers that were never allocated, or already freed ([`Trace::unknown_frees`]).
+    /// Frees of pointers that were never allocated, or are already freed
+    /// ([`Trace::unknown_frees`]).
     ///
     /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
     UnknownFree,
@@ -42,10 +43,10 @@ pub enum WarningKind {
     LostFree,
     /// Entries of unknown kinds were left out. The text is the first such kind.
     UnknownAction(String),
-    /// Ranges of the program were left out: too many were open at once, or the file has too many in
-    /// total. Reports still have all memory events.
+    /// Ranges of the program were left out, because too many were open together, or because the
+    /// file has too many in total. Reports still have all memory events.
     LostRange,
-    /// The recorder only counted some allocations that were freed at once ([`Trace::folded`]).
+    /// The recorder only counted some allocations that were freed immediately ([`Trace::folded`]).
     ///
     /// [`Trace::folded`]: crate::Trace::folded
     Folded,

@@ -45,8 +45,7 @@ impl<'a> Rows<'a> {
         Ok(rows)
     }
 
-    /// Advances to the next row, for [`current`](Self::current). Returns `false` after the last
-    /// row.
+    /// Makes the next row the [`current`](Self::current) row. Returns `false` after the last row.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
         if !self.has_next {
             return Ok(false);

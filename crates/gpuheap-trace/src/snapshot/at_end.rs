@@ -13,7 +13,7 @@ pub(super) struct AtEnd {
     pub(super) segments: Vec<(u64, Segment)>,
 }
 
-/// Block of the final `segments` that is live or pending.
+/// Live or pending block in the final `segments`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) address: u64,

@@ -1,4 +1,4 @@
-//! Reads entries that stayed dicts: their keys came one by one, or are unusual.
+//! Reads entries that stayed dicts, because their keys came one by one or are unusual.
 
 use super::entry::{Action, Entries, Entry, known_action};
 use super::plain::{Field, Path, Plain};

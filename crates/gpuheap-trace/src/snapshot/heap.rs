@@ -24,7 +24,7 @@ pub(super) struct Heap {
     wide: Vec<u64>,
     texts: Texts,
     containers: Vec<Items>,
-    /// Items of the containers that were filled at once.
+    /// Items of the containers that were filled in one step.
     fixed: Vec<Packed>,
     /// Ranges of `fixed`, keyed by the hash of their items.
     interned: FxHashMap<u64, Items>,
@@ -53,7 +53,7 @@ impl Items {
 
 /// Allocator overhead of each growing container, bytes.
 const ALLOCATION: usize = 32;
-/// Bytes of a hash table for each entry, with the entry's share of empty slots.
+/// Bytes that an entry of a hash table takes, including its share of the empty slots.
 const INTERNED: usize = 32;
 
 impl Heap {
@@ -112,7 +112,7 @@ impl Heap {
         Ok(number)
     }
 
-    /// Returns an integer of more than 60 bits, signed.
+    /// Returns a signed integer of more than 60 bits.
     pub(super) fn long(&self, number: u32) -> i64 {
         self.wide[number as usize].cast_signed()
     }
@@ -145,8 +145,8 @@ impl Heap {
         self.items(self.containers[number as usize])
     }
 
-    /// Returns keys and values in the order in which they were set. If keys are equal, the last one
-    /// counts. Empty for an entry, whose keys and values are not kept.
+    /// Returns keys and values in the order in which they were set. Of equal keys, the last key
+    /// counts. Returns nothing for an entry, whose keys and values are not kept.
     pub(super) fn dict(&self, number: u32) -> &[[Packed; 2]] {
         self.items(self.containers[number as usize]).as_chunks().0
     }
@@ -248,8 +248,8 @@ impl Heap {
             return Ok(known);
         }
         let new = self.add_items(items)?;
-        // If several lists have the same hash, only the last list is found again. The others may be
-        // stored twice.
+        // If several lists have the same hash, only the last list is found again. The other lists
+        // may be stored twice.
         self.interned.insert(hash, new);
         Ok(new)
     }

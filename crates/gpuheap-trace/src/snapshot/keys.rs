@@ -44,7 +44,7 @@ const ENTRY_AT_TIMES: [&str; 2] = ["frames", "device_free"];
 /// Largest number of unknown keys in a message.
 const MOST_NAMED: usize = 16;
 
-/// Compares the keys of the snapshot, and of its first segment, block and entry.
+/// Compares the keys of the snapshot, and of its first segment, block and entry, with known keys.
 pub(super) fn compare(plain: &Plain<'_>, entries: &Entries, snapshot: Value) -> SnapshotKeys {
     let mut keys = SnapshotKeys::default();
     let mut look = |prefix: &str, value: Option<Value>, known: &[&str], at_times: &[&str]| {

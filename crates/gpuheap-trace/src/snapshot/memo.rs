@@ -20,7 +20,7 @@ impl Memo {
 
     /// Returns the bytes held.
     pub(super) fn held(&self) -> usize {
-        // Bytes of the table for each value, with the value's share of empty slots.
+        // Bytes that a value takes in the table, including its share of the empty slots.
         const SPARSE: usize = 24;
         size_of_val(&self.dense[..]) + self.sparse.len() * SPARSE
     }

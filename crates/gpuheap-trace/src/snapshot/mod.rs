@@ -1,4 +1,4 @@
-//! PyTorch's memory snapshot: a pickle of plain data.
+//! Reads and writes PyTorch's memory snapshots. A snapshot is a pickle of plain data.
 
 mod at_end;
 mod before;

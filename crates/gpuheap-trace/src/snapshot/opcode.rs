@@ -1,4 +1,4 @@
-//! Pickle's opcodes: the opcodes for plain data, and the names of all others.
+//! Defines pickle's opcodes for plain data, and the names of all other opcodes.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:literal;)*) => {

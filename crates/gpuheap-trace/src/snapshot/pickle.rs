@@ -15,10 +15,10 @@ use super::value::{Packed, Value};
 use crate::error::quote;
 use crate::{Error, Place};
 
-/// Largest number of bytes of memory for each byte of the pickle. The example recordings take 1
-/// byte. Dicts of three numbers, like frames that are not shared, take 5.
+/// Maximum memory that the values may take for each byte of the pickle, bytes. Values of the
+/// example recordings take 1. Dicts of three numbers, like frames that are not shared, take 5.
 const HELD_PER_BYTE: u64 = 6;
-/// Bytes of memory allowed in addition, because the start of a file may differ from the rest.
+/// Memory allowed in addition, bytes. The start of a file may need more than [`HELD_PER_BYTE`].
 const HELD_AT_ONCE: u64 = 4 << 20;
 /// Number of opcodes between two checks of the memory limit. An opcode's value takes some tens of
 /// bytes, or as many bytes as the opcode.
@@ -98,9 +98,9 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// Checks the memory of the values. A small gzipped file can unpack to very many one-byte
-    /// opcodes, each of which makes a value of tens of bytes. The budget grows with the bytes read
-    /// so far, so such a file is refused early.
+    /// Checks the memory that the values take. A small gzipped file can unpack to very many
+    /// one-byte opcodes, each of which makes a value of tens of bytes. The budget grows with the
+    /// bytes read so far, so such a file is refused early.
     fn keep_to_the_budget(&self) -> Result<(), Error> {
         let (held, read) = (self.held(), self.input.position());
         if held > read.saturating_mul(HELD_PER_BYTE).saturating_add(HELD_AT_ONCE) {

@@ -11,7 +11,7 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
-/// Visits allowed for small files, in addition to one for each byte of the pickle.
+/// Visits to values that are allowed in addition to one visit for each byte of the pickle.
 const VISITS_AT_ONCE: u64 = 1_000_000;
 /// Upper bound on the bytes kept for each visited value. An entry takes at least six visits: one in
 /// its list, one for its dict and four for its keys. Its event, its place and its address take

@@ -17,7 +17,7 @@ use crate::model::Odd;
 use crate::source::Source;
 use crate::{At, Error, Format, Place, ReadOptions, Trace, TraceBuilder, WarningKind};
 
-/// Reads a snapshot. Returns a trace for each device with events, in order.
+/// Reads a snapshot. Returns a trace for each device with events, in order of the devices.
 pub(crate) fn read(
     name: &str,
     source: Source<'_>,

@@ -28,7 +28,7 @@ pub(super) const SEGMENT_POOL: usize = 8;
 
 pub(super) type Values = [Option<Value>; KEYS.len()];
 
-/// Lists of keys found in dicts of entries.
+/// Lists of keys that the dicts of entries have.
 #[derive(Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
@@ -37,7 +37,7 @@ pub(super) struct Shapes {
 
 struct Shape {
     keys: Vec<Packed>,
-    /// For each of [`KEYS`], its last place in `keys`.
+    /// Index in `keys` at which each of [`KEYS`] occurs last.
     places: [Option<u8>; KEYS.len()],
 }
 

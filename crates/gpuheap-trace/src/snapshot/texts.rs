@@ -19,7 +19,7 @@ pub(super) struct Texts {
 impl Texts {
     /// Returns the bytes held.
     pub(super) fn held(&self) -> usize {
-        // Bytes of the table for each entry, with the entry's share of empty slots.
+        // Bytes that an entry of the table takes, including its share of the empty slots.
         const ENTRY: usize = 24;
         self.bytes.len() + size_of_val(&self.ends[..]) + self.by_hash.len() * ENTRY
     }
@@ -35,8 +35,8 @@ impl Texts {
         let number = next_number(self.ends.len())?;
         self.bytes.extend_from_slice(text);
         self.ends.push(self.bytes.len());
-        // If several strings have the same hash, only the last string is found again. The others
-        // may be stored twice.
+        // If several strings have the same hash, only the last string is found again. The other
+        // strings may be stored twice.
         self.by_hash.insert(hash, number);
         Ok(number)
     }

@@ -7,9 +7,9 @@ pub(super) enum Value {
     Bool(bool),
     /// An integer of up to 60 bits, signed.
     Int(i64),
-    /// An integer of more than 60 bits, by its index for [`Heap::long`](super::heap::Heap::long).
+    /// Index of an integer of more than 60 bits, for [`Heap::long`](super::heap::Heap::long).
     Long(u32),
-    /// An integer from 2^63 up, by its index for [`Heap::unsigned`](super::heap::Heap::unsigned).
+    /// Index of an integer from 2^63 up, for [`Heap::unsigned`](super::heap::Heap::unsigned).
     Unsigned(u32),
     /// An integer of more than 64 bits.
     HugeInt,
@@ -22,7 +22,7 @@ pub(super) enum Value {
     Dict(u32),
 }
 
-/// A [`Value`] in 64 bits. The low four bits contain the kind, the other bits the number.
+/// A [`Value`] in 64 bits. The low four bits contain the kind. The other bits contain the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Packed(u64);
 

@@ -1,4 +1,4 @@
-//! Encoder of plain data as pickles of protocols 2 to 5. It replaces CPython's encoder.
+//! Encodes plain data as pickles of protocols 2 to 5, in place of CPython's encoder.
 
 /// Plain data.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,7 +133,7 @@ impl Encoder {
             self.bytes.extend(int.to_le_bytes());
         } else {
             let mut bytes = value.to_le_bytes().to_vec();
-            // The shortest two's complement with the right sign.
+            // Keeps the shortest two's complement with the right sign.
             while let [.., before, last] = bytes[..]
                 && (last == 0 && before < 0x80 || last == 0xff && before >= 0x80)
             {
@@ -200,7 +200,7 @@ pub(crate) fn entry(action: &str, addr: i64, size: i64, stream: i64) -> Data {
     ])
 }
 
-/// Returns a segment with these blocks: address, size, requested size and state of each.
+/// Returns a segment with these blocks. A block has an address, size, requested size and state.
 pub(crate) fn segment(device: i64, stream: i64, blocks: &[(i64, i64, i64, &str)]) -> Data {
     let blocks = blocks.iter().map(|&(address, size, requested, state)| {
         dict([
