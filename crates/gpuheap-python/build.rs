@@ -34,8 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Packages of the emulated libraries and of the recorder, each with its file and the file's name
-/// in the wheel.
+/// Packages of the emulated libraries and of the recorder. An entry has the package, the file that
+/// Cargo builds, and the file's name in the wheel.
 const EMULATED: [(&str, &str, &str); 5] = [
     ("gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"),
     ("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1"),

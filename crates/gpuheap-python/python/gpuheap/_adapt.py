@@ -1,4 +1,4 @@
-"""Moves structures of arrays to a device and back: `Heap.adapt` and `gpuheap.host`."""
+"""Moves structures of arrays to a device and back. Implements `Heap.adapt` and `gpuheap.host`."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class Step(NamedTuple):
 
 
 class Walk:
-    """State of a walk. Nested functions would refer to each other, and keep arrays until the
-    collector runs."""
+    """State of a walk. This is a class, because nested functions would refer to each other, and so
+    keep arrays alive until the collector runs."""
 
     def __init__(self, leaf: Callable[[Any], Any]) -> None:
         self.leaf = leaf
@@ -241,7 +241,7 @@ def with_fields(part: Any, fields: dict[str, Any]) -> Any:
 
 def is_host_array(part: Any) -> bool:
     """Returns `True` for an object that becomes a device array. Such an object has the buffer
-    protocol, and is neither `bytes` nor a number of NumPy."""
+    protocol, and is neither `bytes` nor a NumPy scalar."""
     if isinstance(part, (bytes, str, int, float, complex, type(None), Array)):
         return False
     numpy = sys.modules.get("numpy")
@@ -270,7 +270,7 @@ def is_table(part: Any) -> bool:
 
 def refuse_column(part: Any) -> None:
     """Raises `TypeError` for a table or a column that has neither the buffer protocol nor Arrow's
-    interface of the host."""
+    interface for host memory."""
     kind = type(part)
     library = kind.__module__.partition(".")[0]
     if library == "pandas" and hasattr(kind, "__array__"):

@@ -1,4 +1,4 @@
-"""Processes data larger than the device in batches: `gpuheap.batches`."""
+"""Implements `gpuheap.batches`, which processes data larger than the device in batches."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def batches(
 
     `data` may name files: a path, a file object or a list of paths. pyarrow reads CSV, Parquet, IPC
     and Feather files in parts. `data` may also be a table or a reader of pandas, Polars, pyarrow or
-    DuckDB. In both cases the batches are tables (`gpuheap.Table`). `columns` chooses the columns to
+    DuckDB. Files and tables give batches of type `gpuheap.Table`. `columns` chooses the columns to
     read. `types` sets types of a CSV file's columns, such as `{"price": "float64"}`; pyarrow infers
     the other types from the first part of the file.
 
-    An array (an object with the buffer protocol), or a tuple of arrays with equally many rows, is
-    cut into ranges of rows. A batch takes at most `fraction` of the memory that the heap can still
-    allocate. If memory still runs out, this batch and all later batches have half the rows. The
-    items of any other iterable are adapted one after another, as `Heap.adapt` does. With `narrow`,
+    An array (an object with the buffer protocol), or a tuple of arrays of equal length, is cut into
+    ranges of rows. A batch takes at most `fraction` of the memory that the heap can still allocate.
+    If memory still runs out, this batch and all later batches have half as many rows. If `data` is
+    any other iterable, each item is a batch, and is uploaded as by `Heap.adapt`. With `narrow`,
     float64 becomes float32.
 
     Without `heap`, the default heap is used. A batch's memory is freed when the loop moves on, and
@@ -105,7 +105,7 @@ class Batches(Iterator[Any]):
 
     @property
     def copies(self) -> Copies:
-        """Copies of all batches of tables so far."""
+        """Number and size of the copies that all batches of tables took so far."""
         return self._source.copies
 
     def keep(self, batch: Any) -> Any:
@@ -120,8 +120,8 @@ class Batches(Iterator[Any]):
         return batch
 
     def _without_rows(self) -> Any:
-        """Returns a table without rows, with the columns of a source that yielded no batch. Returns
-        `None` if the source yielded no part without rows."""
+        """Returns an empty table with the source's columns, for a source that yielded no batch.
+        Returns `None` if the source yielded no empty part."""
         empty = getattr(self._source, "empty", None)
         if empty is None:
             return None
@@ -129,9 +129,9 @@ class Batches(Iterator[Any]):
         return made
 
     def halve(self) -> None:
-        """Frees the current batch. Uploads its rows again in batches of half as many rows, and
-        halves all later batches. Call this if work on the batch ran out of memory. Raises
-        `ValueError` for a batch of one row, and for items of an iterable."""
+        """Frees the current batch. Uploads its rows again in batches of half as many rows. All
+        later batches have half as many rows too. Call this if work on the batch ran out of memory.
+        Raises `ValueError` for a batch of one row, and for items of an iterable."""
         self._source.halve()
         self.close()
 
@@ -147,7 +147,7 @@ class Batches(Iterator[Any]):
         while True:
             piece = self._source.next()
             try:
-                # Only the program frees device arrays that it put in the structure itself.
+                # `_current` has only the uploaded arrays. The program frees its own device arrays.
                 batch, self._current = self._source.upload(self._heap, piece, self._narrow)
             except OutOfMemory as error:
                 self._source.split(error)
@@ -173,7 +173,7 @@ class Batches(Iterator[Any]):
 
 
 class _Source:
-    """Source of pieces in host memory. Each piece becomes a batch."""
+    """Yields pieces of host data. Each piece becomes a batch."""
 
     chunk = 0
     rows = range(0)
@@ -279,7 +279,7 @@ class _Rows(_Ranges):
 
 
 class _TableRows(_Ranges):
-    """Ranges of the rows of a table that is read in chunks."""
+    """Ranges of rows. They divide a table that is read in chunks."""
 
     def __init__(self, chunks: Ahead, nbytes: int) -> None:
         self._chunks = chunks

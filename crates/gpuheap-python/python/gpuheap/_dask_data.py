@@ -1,4 +1,4 @@
-"""Results of a Dask worker's tasks, moved from the device to the host and to disk."""
+"""Stores the results of a Dask worker's tasks, and moves them from the device to host and disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for _name in (log.name, "distributed.spill", "distributed.protocol.pickle"):
     logging.getLogger(_name).addFilter(_without_frames)
 
 #: Returns the bytes of device memory in a value. The default finds arrays in containers and in
-#: attributes of objects. Register other classes.
+#: attributes of objects. For other classes, register a function.
 device_bytes = Dispatch("device_bytes")
 
 
@@ -49,7 +49,7 @@ def _of_object(value: Any) -> int:
     try:
         found = [memory_of(one) for one in memory_in(value)]
     except BadInput:
-        # A structure of too many objects counts as host data.
+        # If a structure has too many objects to search, it counts as host data.
         return 0
     return sum(memory[1] for memory in found if memory is not None)
 
@@ -187,9 +187,9 @@ class Data(MutableMapping[Any, Any]):
         return id(self)
 
     def relieve(self, nbytes: int) -> bool:
-        """Moves results to the host, until `nbytes` of device memory or all results are moved.
-        Returns `False` if no result was moved. Keeps `nbytes` free from now on, so that the next
-        tasks succeed at once."""
+        """Moves results of `nbytes` bytes from the device to the host, or all results if they are
+        smaller. Returns `False` if no result was moved. Keeps `nbytes` free from now on, so that
+        the next tasks succeed at once."""
         self._spare = max(self._spare, nbytes)
         before = self.moved
         self._evict(max(self.device.total_weight - nbytes, 0))

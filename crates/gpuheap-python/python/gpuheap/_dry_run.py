@@ -1,4 +1,4 @@
-"""Dry runs of Python functions: `gpuheap dry-run` as a function."""
+"""Runs Python functions under `gpuheap dry-run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuheap._errors import BadInput, DryRunFailed
 
-# Environment variable with the path of the pickled call that the child makes.
+# Environment variable with the path of a pickled call. The child process makes this call.
 CALL = "GPUHEAP_DRY_RUN_CALL"
 
 
@@ -92,13 +92,13 @@ def dry_run(
 ) -> DryRun:
     """Runs a function on an emulated GPU, and returns whether it fits on a card.
 
-    The function runs in a child process, with PyTorch as installed and kernels that do nothing. No
+    The function runs in a child process, with the installed PyTorch and kernels that do nothing. No
     GPU is needed or used. The function is defined in a module, or is a `functools.partial` of such
     a function. A text names a function (`"train:main"`) or a program (`"train.py"`); a list is a
     program with its arguments. `card` may have several names with commas between them. `memory`
     replaces the card's size. `margin` is the part of a card to leave free (0.05 is 5 %; default 0).
-    `time_limit` is in seconds. `remedies` runs the function again with each remedy that can be
-    switched on from outside.
+    `time_limit` is in seconds. With `remedies`, also tries remedies that need no change of the
+    program: runs the function again with each.
 
     If the function raised an exception or used no GPU, there is no verdict. `gpuheap.DryRunFailed`
     is then raised, with the end of the output.

@@ -14,7 +14,7 @@ class Error(RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """A heap had no memory for a request. The attributes are the evidence.
+    """A heap had no memory for a request.
 
     The attributes are the figures after the last attempt, in bytes: `requested`, `live`, `cached`,
     `largest_cached_block`, `largest_stitchable`, `pending`, `reserved`, `limit`, `device`,
@@ -157,7 +157,7 @@ def warn_emulated(device: str, memory: int) -> None:
 
 
 def from_kind(kind: str, text: str) -> Error:
-    """Makes the error for a kind of `gpuheap::ErrorKind`."""
+    """Makes the error for a kind. `gpuheap::ErrorKind` defines the kinds."""
     error = _CLASSES.get(kind, BadInput)(text)
     error.kind = kind
     return error

@@ -13,8 +13,8 @@ from gpuheap import _gpuheap
 from gpuheap._errors import OutOfMemory
 from gpuheap._heap import size
 
-#: An explanation: program, cause, evidence, fix, whether the error's form is known from
-#: documentation alone, and the explanation's text.
+#: The values of an `Explanation`: `program`, `cause`, `evidence`, `fix`, `from_documentation` and
+#: the text.
 Explained = tuple[str, str, list[tuple[str, int]], str, bool, str]
 
 

@@ -1,5 +1,5 @@
-"""Flushes that also release memory held only by tracebacks, ended threads' frames or notebook
-outputs."""
+"""Flushes heaps. Can first release memory that only tracebacks, frames of ended threads or notebook
+outputs hold."""
 
 from __future__ import annotations
 

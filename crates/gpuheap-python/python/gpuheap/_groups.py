@@ -1,4 +1,4 @@
-"""Aggregates of groups of rows, for tables larger than the device: `gpuheap.group_by`."""
+"""Implements `gpuheap.group_by`, which aggregates groups of rows in tables of any size."""
 
 from __future__ import annotations
 
@@ -200,13 +200,13 @@ class _Work:
         folder: str,
     ) -> None:
         self.keys, self.dropna, self.limit, self.folder = keys, dropna, limit, folder
-        #: Name of each result, with its column and its aggregate.
+        #: Column and aggregate of each result, keyed by the result's name.
         self.wanted = {name: (column, how) for name, column, how in wanted}
         self.columns = list(dict.fromkeys(column for _, column, _ in wanted))
         self.results = list(self.wanted)
         #: Column types of the first batch, by name.
         self.types: dict[str, str] = {}
-        #: Arrow type of each column, for the columns of results.
+        #: Arrow type of each column. Columns of results get these types.
         self.like: dict[str, Any] = {}
         self.merger: _PartsMerger | None = None
         #: An array on the heap of the batches. Results are uploaded to its heap, on its stream.
@@ -291,7 +291,7 @@ class _Work:
 def _named(
     columns: Mapping[str, str | Sequence[str]], named: Mapping[str, Any], keys: list[str]
 ) -> list[tuple[str, str, str]]:
-    """Returns the name of each result, with its column and its aggregate."""
+    """Returns the name, the column and the aggregate of each result."""
     wanted = []
     if not isinstance(columns, Mapping):
         raise TypeError(
@@ -323,7 +323,7 @@ def _named(
 
 
 def _parts(column: Column, names: list[str], codes: Array, groups: int) -> list[bytes]:
-    """Returns the parts of each group as bytes, in the form that the host merges."""
+    """Returns partial aggregates of each group as bytes, which the host merges."""
     valid = column.validity
     made: dict[str, Array] = {}
     numbers = column._numbers

@@ -1,4 +1,4 @@
-"""The class `Heap` with its reports: status, flush, leaks."""
+"""Defines the class `Heap`, and the reports of its status, flushes and leaks."""
 
 # By default, pyright rejects named tuples that declare the types of their fields in the class.
 # pyright: reportIncompatibleVariableOverride=false
@@ -214,12 +214,12 @@ class Heap(_gpuheap.Heap):
         """Opens a scope, as in `with heap.scope("load", limit="6 GiB"):`. The result is also a
         decorator.
 
-        The end of the scope frees the buffers that the code inside requested, in the order of their
-        streams, also after an exception. A buffer that was passed to `Scope.keep` or returned from
-        a decorated function is not freed. Objects of other libraries are not freed, but reported.
-        The code inside is all code that the block calls. Threads and asyncio tasks that the block
-        starts are outside. If a generator opened the scope, code that runs while the generator is
-        suspended is outside too.
+        At its end, the scope frees the buffers that the code inside requested. Each free is ordered
+        after the work of the buffer's stream. An exception ends the scope too. A buffer that was
+        passed to `Scope.keep` or returned from a decorated function is not freed. Objects of other
+        libraries are not freed, but reported. The code inside is all code that the block calls.
+        Threads and asyncio tasks that the block starts are outside. If a generator opened the
+        scope, code that runs while the generator is suspended is outside too.
 
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond the
         limit raises `gpuheap.OutOfMemory` with the scope's name. The limit counts requests of
@@ -325,7 +325,7 @@ def heaps_with(heap: Heap) -> list[Heap]:
 
 
 def by_device(reports: Sequence[tuple[Heap, Report]]) -> tuple[dict[str, Any], str]:
-    """Returns the figures and the text of reports of several devices."""
+    """Merges the reports of several devices. Returns the figures and the text."""
     names = [heap.device.name for heap, _ in reports]
     texts = [f"{name}\n{report}" for name, (_, report) in zip(names, reports)]
     figures = {name: report.to_dict() for name, (_, report) in zip(names, reports)}

@@ -18,8 +18,8 @@ from gpuheap import _frames, _plain
 from gpuheap._heap import Heap, size
 from gpuheap._objects import memory_objects, memory_of
 
-# Limits of a search: objects and levels that it examines, and holders that it returns. With these
-# limits, a search in a program of a million objects takes about a second.
+# A search examines at most this many objects and levels, and returns at most this many holders.
+# With these limits, a search in a program of a million objects takes about a second.
 _MOST_OBJECTS = 20_000
 _MOST_LEVELS = 32
 _MOST_HOLDERS = 8
@@ -29,8 +29,8 @@ _MOST_HOLDERS = 8
 _FEW = 16
 _CHUNK = 200
 
-# Only one search runs at a time, because a search would find the objects that another search holds.
-# A thread waits at most this many seconds: the other search may hang in the program's own code.
+# Only one search runs at a time. Otherwise, a search would report another search as a holder. A
+# thread waits at most this many seconds, because the running search may hang in the program's code.
 _turn = threading.RLock()
 _MOST_SECONDS = 30
 
@@ -141,8 +141,8 @@ def held(heap: Heap) -> list[Held]:
 
 
 def held_of(records: list[dict[str, Any]], device: str, most: int) -> str:
-    """Returns the `most` largest of the records with the names of their holders, as JSON for other
-    processes."""
+    """Returns the `most` largest records as JSON for other processes. Adds the names of the
+    holders."""
     largest = sorted(records, key=lambda record: -record["bytes"])[:most]
     holders = _holders_of_ranges([(record["address"], record["bytes"]) for record in largest])
     held = [
@@ -164,8 +164,9 @@ def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
 
 
 def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
-    """Returns, for each range of addresses, the holders of the objects with memory in the range. A
-    range is an address and a number of bytes. Ranges do not overlap."""
+    """Returns a list of holders for each range of addresses. The holders keep the objects alive
+    whose memory is in the range. A range is an address and a number of bytes. Ranges do not
+    overlap."""
     starts = sorted(ranges)
     with _in_turn():
         inside: dict[int, list[int]] = {}
@@ -204,16 +205,16 @@ class _Search:
     """A search from objects up to the names that keep them alive, level by level.
 
     `nodes` contains the found objects, keyed by `id`. `above` contains for each object the `id`s of
-    the objects that refer to it. In the search, only these two and the list of the current level
-    refer to objects. The walk leaves the three out of its results.
+    the objects that refer to it. The search's own containers also refer to objects: `nodes`,
+    `above` and the list of the current level. The walk leaves these containers out of its results.
     """
 
     def __init__(self, targets: list[Any]) -> None:
         self.nodes: dict[int, Any] = {}
         self.above: dict[int, dict[int, None]] = {}
         self.is_complete = True
-        #: Names of the parts of large containers, keyed by the `id` of the container, then of the
-        #: part.
+        #: Names of the parts of large containers. The first key is the container's `id`, and the
+        #: second key is the part's `id`.
         self.steps: dict[int, dict[int, str]] = {}
         # A module may have two names: multiprocessing's __mp_main__ is also __main__. Use the first
         # name.
@@ -319,8 +320,8 @@ class _Search:
                     )
                 ]
         if number not in self.locals and number not in self.handled and not self._is_root(node):
-            # Most nodes have no name. Skips `_path` for them: it is slow if the path contains large
-            # containers.
+            # Most nodes have no name. Skip `_path` for such nodes, because `_path` is slow if the
+            # path contains large containers.
             return []
         below = self._path(way)
         found = [
@@ -474,8 +475,8 @@ def len_of(node: Any) -> int:
 
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
-    """Returns the objects that refer to an object of `level`. Adds the `id`s of the search's own
-    containers to `ours`."""
+    """Returns the objects that refer to an object of `level`. Adds the `id`s of the containers that
+    this function makes to `ours`."""
     if len(level) <= _FEW:
         # From Python 3.13 on, the tuple of the call's arguments is a referrer too.
         arguments = tuple(level)

@@ -1,4 +1,4 @@
-"""Makes one heap of each device serve all libraries of a process."""
+"""Makes all libraries of a process allocate from gpuheap, with one heap for each device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Installed:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that the heaps were made with, apart from the limit."""
+        """Settings of the heaps, without the limit."""
         return self._given[-1]
 
     def serve(self, libraries: str | Iterable[str]) -> None:
@@ -347,8 +347,8 @@ def _of_devices(heaps: list[_heap.Heap]) -> str:
     return "the device" if len(heaps) == 1 else f"{len(heaps)} devices"
 
 
-#: Hooks, keyed by library. An entry has the module by which to find the library, and the function
-#: that installs the hook.
+#: Hooks, keyed by library. An entry has the name of the library's module, and the function that
+#: installs the hook.
 _LIBRARIES: dict[str, tuple[str, Callable[[list[_heap.Heap]], tuple[str, Undo | None]]]] = {
     "torch": ("torch", _torch),
     "rmm": ("rmm", _rmm),

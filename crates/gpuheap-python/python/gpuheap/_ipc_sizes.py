@@ -1,7 +1,7 @@
-"""Sizes of compressed record batches of IPC files, read before the batches are decoded.
+"""Reads how large the compressed record batches of an IPC file are after decoding.
 
-Each buffer of a compressed batch begins with its decoded size. Arrow's flatbuffers have the
-buffers' offsets: `Footer` of a file, and `Message` of a batch.
+Each buffer of a compressed batch begins with its decoded size. Arrow's flatbuffers `Footer` (for a
+file) and `Message` (for a batch) have the buffers' offsets.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 
 def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
-    """Yields the decoded size of the columns for each record batch of a mapped file; 0 if the batch
-    is not compressed."""
+    """Yields a decoded size for each record batch of a mapped file. Counts only the chosen columns.
+    Yields 0 if a batch is not compressed."""
     schema = pyarrow.ipc.open_file(source).schema
     source.seek(0)
     whole = source.read_buffer()
@@ -27,8 +27,8 @@ def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterato
 
 
 def of_stream(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
-    """Yields the decoded size of the columns for each record batch of a mapped stream; 0 if the
-    batch is not compressed."""
+    """Yields a decoded size for each record batch of a mapped stream. Counts only the chosen
+    columns. Yields 0 if a batch is not compressed."""
     reader = pyarrow.ipc.MessageReader.open_stream(source)
     schema = pyarrow.ipc.read_schema(reader.read_next_message())
     for message in reader:

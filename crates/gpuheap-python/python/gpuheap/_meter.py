@@ -1,4 +1,4 @@
-"""Meters of the GPU memory that a section of a program takes from heaps and PyTorch's own
+"""Measures the GPU memory that a section of a program takes. Counts heaps and PyTorch's own
 allocator."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gpuheap._heap import Line, size
 class Reading(NamedTuple):
     """GPU memory in bytes since a meter was made, returned by `Meter.read()`."""
 
-    #: Peak of the live bytes above the live bytes at the start. With several allocators, this is
-    #: the sum of their peaks.
+    #: Peak of the live bytes, minus the live bytes at the start. With several allocators, this is
+    #: the sum of the allocators' peaks.
     peak: int
     #: Live bytes now minus live bytes at the start, at least 0.
     kept: int

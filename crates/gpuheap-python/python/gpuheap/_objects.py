@@ -9,14 +9,14 @@ from typing import Any
 from gpuheap import _frames, _gpuheap, _plain
 
 _OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
-# Number of objects that are examined together. Most of them have a class that was already seen.
+# Number of objects in a chunk. A chunk is examined quickly if all of its classes were seen before.
 _CHUNK = 500
 
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
     """Returns address and bytes of the device memory that an object holds. Returns `None` if the
-    object holds no device memory. Runs only the code of the object's class that returns the
-    address."""
+    object holds no device memory. Of the code of the object's class, runs only the function that
+    returns the address."""
     try:
         return _memory_of(holder, type(holder))
     except KeyboardInterrupt:
@@ -115,7 +115,8 @@ def _is_of_pycuda(kind: type) -> bool:
 
 
 def _span(interface: dict[str, Any]) -> int:
-    """Returns the number of bytes from the start of the first element to the end of the last."""
+    """Returns the number of bytes between the start of the first element and the end of the last
+    element."""
     shape: tuple[int, ...] = interface["shape"]
     item = int(interface["typestr"][2:])
     if 0 in shape:

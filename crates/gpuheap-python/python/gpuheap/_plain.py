@@ -18,7 +18,7 @@ _MOST_TRIES = 1000
 
 
 def is_a(node: Any, kind: type) -> bool:
-    """Returns `True` for an instance of a class or a subclass. `isinstance` would also run the
+    """Returns `True` if the object's class is `kind` or a subclass. `isinstance` would also run the
     object's own code."""
     return issubclass(type(node), kind)
 

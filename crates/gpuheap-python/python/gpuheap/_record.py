@@ -1,4 +1,4 @@
-"""Recordings of heaps' allocations into a file, for `gpuheap report` and `gpuheap replay`."""
+"""Records the allocations of heaps into files. `gpuheap report` and `gpuheap replay` read them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _running: set[Recording] = set()
 
 
 class Recording:
-    """A recording that `gpuheap.record()` or `Heap.record()` started. The end of its `with` block,
-    or `stop()`, ends it. Otherwise the recording ends with the heap or the program."""
+    """A recording that `gpuheap.record()` or `Heap.record()` started. The recording ends at the end
+    of its `with` block, by `stop()`, or with the heap or the program."""
 
     def __init__(self, heaps: list[_heap.Heap], path: str | os.PathLike[str]) -> None:
         self._parts: list[_gpuheap._Recording] = []
@@ -69,7 +69,7 @@ class Recording:
 
 def record(path: str | os.PathLike[str]) -> Recording:
     """Records allocations and frees for `gpuheap report` and `gpuheap replay`. Records the default
-    heap and all heaps of `install()`, each into a file of its own.
+    heap and all heaps of `install()`, each into a separate file.
 
     A file has each allocation's size, thread, time and stack, with lines of Python. Memory
     allocated before the recording is not in the file. An existing file is kept; the new file is

@@ -26,7 +26,7 @@ _CODE = (
     types.FrameType,
 )
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
-#: Maximum number of objects that are searched. A larger result is not a structure of arrays.
+#: Maximum number of objects that are searched. Structures of arrays have far fewer objects.
 _MOST = 100_000
 
 

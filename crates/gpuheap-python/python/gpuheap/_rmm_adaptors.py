@@ -1,4 +1,4 @@
-"""Figures of RMM's adaptors around the current resource of a device."""
+"""Reads the figures of the RMM adaptors that wrap a device's current resource."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def sentence(figures: dict[str, Any]) -> str:
 
 
 def callers(device: _gpuheap.Device) -> dict[int, str]:
-    """Returns the function that requested each outstanding allocation, keyed by its address, if a
-    tracking adaptor captures stacks."""
+    """Returns the function that requested each outstanding allocation, keyed by the allocation's
+    address. Contains only allocations whose stack a tracking adaptor captured."""
     found = {}
     for resource in _resources(device):
         if type(resource).__name__ == "TrackingResourceAdaptor":

@@ -21,12 +21,13 @@ _SOURCE = Path(__file__).parent / "_rmm_native.pyx"
 
 
 def build() -> Path:
-    """Compiles the native resource against the installed RMM, and returns its file. `resource` and
-    `install` then use the compiled resource. If the file exists, does nothing.
+    """Compiles the native resource against the installed RMM, and returns the compiled file.
+    `resource` and `install` then use the compiled resource. If the file exists, does not compile.
 
     Needs a C++20 compiler (`CXX`, or `c++`), Cython, and the CUDA runtime's headers, from
     `CUDA_HOME` or the packages nvidia-cuda-runtime and nvidia-cuda-crt. Takes half a minute. The
-    file is in `~/.cache/gpuheap`, or in `XDG_CACHE_HOME`, in a folder named by its versions.
+    file is below `~/.cache/gpuheap`, or below `XDG_CACHE_HOME`. The folder's name has the versions
+    of RMM and gpuheap.
     """
     made = _library()
     if made.exists():
@@ -78,7 +79,7 @@ def compile_against_rmm(source: Path, made: Path) -> None:
         found = [f"-I{folder}" for folder in includes]
         _run([compiler, types, translated, "-o", object, *found, *flags], compiler)
         made.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # Another process may build it too. The rename makes the whole file appear at once.
+        # Another process may build the same file. The rename makes the whole file appear at once.
         partial = made.with_suffix(f".{os.getpid()}")
         shutil.copyfile(object, partial)
         partial.replace(made)

@@ -186,8 +186,8 @@ def _take_column(column: Column, indices: Array, picked: bytes) -> Column:
 
 
 def text_column(values: Array, mask: Array | None, ends: Array, like: Any) -> Column:
-    """Returns a column of text, of the type of `like`. The offsets have 64 bits if the text is too
-    long for 32 bits."""
+    """Returns a column of text with the same type as `like`. The offsets have 64 bits if the text
+    is too long for 32 bits."""
     from gpuheap._table import Column
 
     is_short = like._field.type in ("string", "binary")
@@ -224,7 +224,7 @@ def _keys(table: Table, names: list[str]) -> list[Any]:
 
 
 def _key_type(column: Column) -> str:
-    """Returns the type of a key's values. All text has one type, with a dictionary or without."""
+    """Returns the type of a key's values. Text has the same type with and without a dictionary."""
     column = column if column.dictionary is None else column.dictionary
     return "text" if column.kind == "text" else column.type
 
@@ -242,7 +242,7 @@ def _count_up(like: Array) -> Array:
 
 def _windows(values: Array, window: int) -> Array:
     """Returns the sum of each value and the `window - 1` values before it. Adds up sums of 1, 2, 4
-    and more values, so nothing is subtracted."""
+    and more values. Subtracting running sums would lose precision."""
     total, begun, length = None, 0, 1
     while begun < window:
         if window & length:

@@ -19,8 +19,8 @@ from gpuheap._heap import Heap, default_heap, heaps_with, size
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The latest open scope of a context. From it, the extension module finds the scope that governs the
-# caller.
+# The latest open scope of a context. The extension module starts here to find the scope that
+# governs the caller.
 current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
 
 _ON_LEAK = ("warn", "raise", "ignore")
@@ -139,7 +139,7 @@ class Scope:
         self.leaked: list[Leak] = []
         #: Bytes that outlived the scope and were not passed to `keep`.
         self.leaked_bytes = 0
-        #: Bytes of the scope's own buffers that its end freed.
+        #: Bytes of the buffers that the scope freed at its end.
         self.freed_bytes = 0
         #: Name of the thread that opened the scope.
         self.thread = ""
@@ -228,7 +228,7 @@ class Scope:
                 self._tell(error)
         failures.tell(error)
 
-    #: Number of frames from a warning up to the program's code.
+    #: Number of stack frames between a warning and the program's code, for `stacklevel`.
     _level = 3
 
     def _opened(self) -> _gpuheap._Account:
@@ -282,7 +282,7 @@ class Scope:
     def _tell(self, error: BaseException | None) -> None:
         text = self.report()
         if error is not None:
-            # Only add a note: the objects that the traceback of `error` holds may be no leak.
+            # Only add a note, because the traceback of `error` may hold objects that are no leak.
             error.add_note(text)
         elif callable(self._on_leak):
             self._on_leak(self)
