@@ -1,4 +1,4 @@
-//! All rules on one machine, with their findings as text and as JSON.
+//! Runs all rules on one machine, and renders the findings as text and as JSON.
 
 use gpuheap_text::{count, cut, hanging};
 use serde::Serialize;
@@ -57,8 +57,8 @@ impl Report {
         self.findings.iter().all(|finding| finding.severity == Severity::Info)
     }
 
-    /// Renders the report for a terminal of `width` columns. With `all`, includes findings that
-    /// only inform, and skipped probes.
+    /// Renders the report for a terminal of `width` columns. If `all` is `true`, also includes
+    /// skipped probes, and findings that only inform.
     pub fn render(&self, width: usize, all: bool) -> String {
         let mut text = String::new();
         for finding in

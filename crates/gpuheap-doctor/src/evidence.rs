@@ -6,7 +6,7 @@ use gpuheap_text::age;
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::{Account, Place, Row, is_hidden};
 
-/// Largest number of processes named in a list. The list ends with the number of other processes.
+/// Maximum number of processes that a list names. The list ends with the number of other processes.
 const NAMED: usize = 3;
 
 /// Returns the devices that answer, each with its account.
@@ -139,10 +139,10 @@ pub(crate) enum Ended {
 
 /// Returns the certainty that a listed but invisible process has ended; `None` without evidence.
 ///
-/// In a container, an older driver also lists processes from outside, with pids that processes
-/// inside may have too. Then the end is likely in two cases. Either a holder belongs to the session
-/// or group that the process led. Or all unlisted holders only inherited the device, and this
-/// namespace has used the pid before.
+/// In a container, an older driver also lists processes from outside. Processes inside may have the
+/// same pids. Then the end is likely in two cases. Either a holder belongs to the session or group
+/// that the process led. Or all unlisted holders only inherited the device, and this namespace has
+/// used the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),

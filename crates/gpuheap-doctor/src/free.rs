@@ -1,4 +1,4 @@
-//! Steps that would give memory back, and the termination of proven orphans.
+//! Plans steps that would give memory back, and ends proven orphans.
 
 mod holders;
 mod requests;
@@ -58,8 +58,8 @@ pub struct Cache {
 pub struct Plan {
     /// Devices that can be read, each with the memory in use.
     pub devices: Vec<Held>,
-    /// Holders of the card's memory that Windows counts under WSL2: Windows' own programs, and WSL2
-    /// as a whole. Empty if unknown.
+    /// Holders of the card's memory under WSL2, as Windows counts them. They are Windows' own
+    /// programs, and WSL2 as a whole. Empty if unknown.
     pub windows: Vec<Holder>,
     /// Processes that may be ended.
     pub orphans: Vec<Orphan>,
@@ -265,8 +265,8 @@ impl Plan {
 ///
 /// # Errors
 ///
-/// Returns an error if the pid now belongs to another process, if the process may not be signalled,
-/// or if the process does not end.
+/// Returns an error if the pid now belongs to another process, if signalling the process is not
+/// permitted, or if the process does not end.
 pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);

@@ -1,8 +1,8 @@
-//! Diagnosis of GPU memory: the holders of memory, and the reasons why memory is not freed.
+//! Diagnoses GPU memory. Finds the holders of memory, and the reasons why memory is not freed.
 //!
-//! All facts come from a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log), or a
-//! [`Recording`] of a machine. A [`Recorder`] writes recordings. [`Machine::read`] reads the facts
-//! once. The rest of the crate uses these facts:
+//! All facts come from a [`Source`]. [`Here`] reads NVML, `/proc` and the kernel's log of this
+//! machine. A [`Recording`] has the facts of another machine. A [`Recorder`] writes recordings.
+//! [`Machine::read`] reads the facts once. The rest of the crate uses these facts:
 //!
 //! * [`status::accounts`] accounts for the memory of each device, by process.
 //! * [`diagnose`] runs all rules ([`RULES`]) and reports their findings. [`markdown`] renders the
@@ -56,7 +56,7 @@ pub use rules::RULES;
 pub use source::{Here, KeptNvml, Recorder, Recording, RecordingError};
 pub use topics::{TOPICS, Topic};
 
-/// Renders the output of a command as JSON, with the version of its fields.
+/// Renders a command's output as JSON, and adds the version of the JSON's fields.
 fn json(document: &impl Serialize) -> String {
     #[derive(Serialize)]
     struct Versioned<'a, T> {

@@ -6,9 +6,9 @@ use crate::doctor::diagnose;
 use crate::machine::{Machine, Redaction};
 use crate::status::{self, Account, Place, Row};
 
-/// Renders a report as Markdown, on a machine that was [examined](Machine::examine): findings,
-/// accounts of memory, and skipped probes. Leaves out users, home folders, arguments of commands
-/// and the host's name. `version` is the version of gpuheap.
+/// Renders a report as Markdown. It has the findings, the accounts of memory, and the skipped
+/// probes of an [examined](Machine::examine) machine. Leaves out users, home folders, arguments of
+/// commands and the host's name. `version` is the version of gpuheap.
 pub fn markdown(machine: &Machine, version: &str) -> String {
     let (machine, redaction) = machine.redacted();
     let report = diagnose(&machine);

@@ -1,4 +1,5 @@
-//! Pauses of a process: the driver moves the process's device memory to the host, and later back.
+//! Pauses a process. The driver moves the process's device memory to the host, and later back to
+//! the device.
 
 use std::time::Duration;
 
@@ -47,8 +48,8 @@ impl Pause {
     ///
     /// # Errors
     ///
-    /// Returns an error if the process has no device memory or is stopped. Also if the driver or
-    /// the system has no checkpoints, if MPS runs, or if the host lacks memory. The host needs 1.1
+    /// Returns an error if the process has no device memory or is stopped, if the driver or the
+    /// system has no checkpoints, if MPS runs, or if the host lacks memory. The host needs 1.1
     /// times the process's device memory.
     pub fn plan(machine: &Machine, pid: u32) -> Result<Pause, String> {
         if machine.host.is_wsl {

@@ -7,7 +7,7 @@ use crate::evidence;
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::Account;
 
-/// Rule: its data, and the function that runs it.
+/// A rule's data, and the function that runs the rule.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Rule {
     /// Stable id: `P01`.

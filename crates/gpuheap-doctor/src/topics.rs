@@ -1,4 +1,4 @@
-//! Explains with a machine's numbers: Windows' terms for memory, settings of WSL2, RAPIDS.
+//! Explains Windows' terms for memory, settings of WSL2, and RAPIDS, with a machine's numbers.
 
 use gpuheap_driver::wsl2::USABLE_PERCENT;
 use gpuheap_text::{Amount, hanging, mib};
@@ -19,7 +19,7 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// Explains a topic for `width` columns. `None` if the topic is none of these:
+    /// Explains a topic for `width` columns. Returns `None` unless the topic is one of these:
     ///
     /// * `dedicated`: Windows' "Dedicated" and "Shared GPU memory".
     /// * `wslconfig`: a fragment of `.wslconfig` with numbers for the host.
@@ -160,9 +160,9 @@ struct Limits {
 }
 
 impl Limits {
-    /// Returns limits for a host. The memory is three quarters of the host's memory, leaves at
-    /// least 4 GB to Windows, and is at least 1 GB. The swap is half of that memory, but at least 8
-    /// GB.
+    /// Returns limits for a host. The memory limit is three quarters of the host's memory. It
+    /// leaves at least 4 GB to Windows, and is at least 1 GB. The swap is half of the limit, but at
+    /// least 8 GB.
     fn for_host(host: u64) -> Limits {
         let left = (host / 4).max(4 * GB);
         let memory = (host.saturating_sub(left) / GB).max(1);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::nvml::Gpu;
 
-/// Subjects of the probes of each device, in order.
+/// Subjects of a device's probes, in the order in which the probes run.
 pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed memory"];
 
 /// One probe of CUDA.
@@ -84,19 +84,19 @@ impl CudaProbe {
     }
 }
 
-/// Name of the line about the end of the probing process.
+/// Name of the line that reports the end of the probing process.
 const END: &str = "end";
 
-/// Returns the last line, about the end of the probing process.
+/// Returns the last line. It reports how the probing process ended.
 pub(crate) fn end_line(failure: Option<&str>) -> String {
     let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Ok };
     CudaProbe::new(None, END, outcome, failure.unwrap_or_default()).to_line()
 }
 
-/// Reads the lines of a probing process. Leaves out lines of another form.
+/// Reads the lines of a probing process. Ignores other lines.
 ///
-/// If a probe began and did not end, it failed, and the reason is the end of the process. Then the
-/// other probes of that device are skipped.
+/// If a probe began and did not end, it failed because the process ended. Then the other probes of
+/// that device are skipped.
 pub(crate) fn parse_probes(text: &str, devices: &[Gpu]) -> Vec<CudaProbe> {
     let mut probes: Vec<CudaProbe> = Vec::new();
     let mut running: Option<CudaProbe> = None;

@@ -1,4 +1,5 @@
-//! Kinds of facts, and access to them: a source reads facts, and a machine keeps them.
+//! Kinds of facts, and the trait through which they are read. A source reads facts, and a machine
+//! keeps them.
 
 mod cuda;
 mod nvml;
@@ -15,7 +16,7 @@ pub(crate) use self::cuda::{end_line, parse_probes};
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub(crate) use self::paths::{device, is_kept_variable, numbered_device, windows_drive};
 
-/// Access to the facts of a machine.
+/// Source of facts about a machine.
 ///
 /// Paths are absolute. No method panics on any content of the files.
 pub trait Source: Send + Sync + 'static {
@@ -48,7 +49,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// Returns all facts of NVML that rules need, read in one pass.
+    /// Reads all facts that rules need from NVML, in one pass.
     ///
     /// # Errors
     ///
@@ -72,7 +73,7 @@ pub trait Source: Send + Sync + 'static {
     fn windows(&self) -> Result<String, Skipped>;
 
     /// Returns the processes that publish their memory, a line of JSON for each. The default
-    /// implementation knows none. A recording has the lists that were recorded.
+    /// implementation returns an error. A recording returns the recorded lines.
     ///
     /// # Errors
     ///
@@ -104,7 +105,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if the descriptors cannot be compared.
     fn is_same_file(&self, one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped>;
 
-    /// Waits before the next sample. A recording returns at once.
+    /// Waits before the next sample. A recording returns immediately.
     fn pause(&self, time: Duration);
 }
 
@@ -117,7 +118,7 @@ pub struct Skipped {
     pub text: String,
 }
 
-/// Kind of reason why a fact is left out.
+/// Category of the reason why a fact is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {

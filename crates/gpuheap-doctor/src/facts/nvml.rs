@@ -52,14 +52,14 @@ pub struct Gpu {
     pub free: u64,
     /// Memory that driver and firmware keep for themselves.
     pub reserved: Option<u64>,
-    /// Processes of the compute, graphics and MPS lists. A process in several lists appears once,
-    /// with its largest figure.
+    /// Processes in NVML's lists of compute, graphics and MPS processes. A process in several lists
+    /// appears once, with its largest figure.
     pub processes: Vec<Listed>,
     /// Reason why the processes are not listed; `None` if they are listed.
     pub processes_failure: Option<NvmlFailure>,
     /// Size of the window through which PCIe reaches the memory.
     pub bar1_total: Option<u64>,
-    /// Bytes in use of the window through which PCIe reaches the memory.
+    /// Used bytes of the window through which PCIe reaches the memory.
     pub bar1_used: Option<u64>,
     /// `true` if memory errors are corrected.
     pub ecc: Option<bool>,

@@ -1,4 +1,4 @@
-//! Device files, Windows drives and environment variables that the doctor records.
+//! Recognises the device files, Windows drives and environment variables that the doctor records.
 
 /// Environment variables that rules read. No other variables are kept, because environments contain
 /// secrets.
@@ -23,7 +23,7 @@ pub(crate) fn is_kept_variable(name: &str) -> bool {
     VARIABLES.contains(&name)
 }
 
-/// Returns the Windows drive that WSL2 mounts a file from: `/mnt/c`.
+/// Returns the Windows drive that contains a file, if WSL2 mounts it: `/mnt/c`.
 pub(crate) fn windows_drive(path: &str) -> Option<&str> {
     let letter = path.strip_prefix("/mnt/")?.as_bytes();
     let is_drive =
@@ -31,7 +31,7 @@ pub(crate) fn windows_drive(path: &str) -> Option<&str> {
     is_drive.then(|| &path[..6])
 }
 
-/// Returns the device file of a path, as `/dev/nvidia0`; `None` for other files.
+/// Returns the device file that a path names, in the form `/dev/nvidia0`; `None` for other files.
 ///
 /// Containers mount device files below other folders, such as `/host/dev`. If the file was removed
 /// after it was opened, its path ends with ` (deleted)`.
@@ -44,7 +44,7 @@ pub(crate) fn device(path: &str) -> Option<String> {
     (is_folder_of_devices && is_known).then(|| format!("/dev/{name}"))
 }
 
-/// Returns the device file of a path if the file belongs to one GPU.
+/// Returns the device file that a path names, if the file belongs to one GPU.
 pub(crate) fn numbered_device(path: &str) -> Option<String> {
     device(path).filter(|file| file.ends_with(|c: char| c.is_ascii_digit()))
 }

@@ -1,4 +1,4 @@
-//! Holders of the devices' memory, and the steps that would free the memory of each.
+//! Lists the holders of the devices' memory, and the steps that would free that memory.
 
 use gpuheap_text::{age, count, cut, hanging, mib};
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub struct Holder {
     pub bytes: Option<u64>,
 }
 
-/// Returns the memory in use of each device that can be read, with its holders.
+/// Returns each device that can be read, with the memory in use and its holders.
 pub(super) fn held_memory(machine: &Machine) -> Vec<Held> {
     evidence::accounts(machine)
         .map(|(gpu, account)| {

@@ -1,4 +1,5 @@
-//! Reads facts that only rules need: the kernel's log, lists of other programs, the linker's cache.
+//! Reads facts that only rules need, from the kernel's log, the linker's cache, and lists that
+//! other programs print.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -87,7 +88,7 @@ pub(super) fn checkpointed(
     Ok(found)
 }
 
-/// Returns the bytes of page cache on NUMA nodes that are memory of devices.
+/// Returns, for each NUMA node that is a device's memory, the bytes of page cache on it.
 pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32, u64> {
     let cache = |node: u32| {
         let folder = format!("/sys/devices/system/node/node{node}");
@@ -101,9 +102,9 @@ pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32
     devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()
 }
 
-/// Maximum number of compared processes, and of compared descriptors of each process. Jobs with 126
-/// workers were reported, and a process has some 20 descriptors for each GPU. Comparing all pairs
-/// of 256 processes that share no file takes some 2 million calls, about a second.
+/// Maximum number of processes to compare, and of descriptors to compare for each process. Jobs
+/// with 126 workers were reported, and a process has some 20 descriptors for each GPU. Comparing
+/// all pairs of 256 processes that share no file takes some 2 million calls, about a second.
 const MOST_COMPARED: usize = 256;
 
 /// Pairs of processes that share an open file of a device, and the reason why some processes were

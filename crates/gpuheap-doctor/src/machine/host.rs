@@ -28,7 +28,7 @@ pub struct Host {
     pub is_container: bool,
     /// `true` in the PID namespace that the kernel creates first. It shows all processes.
     pub is_first_namespace: bool,
-    /// Last pid or thread id of this PID namespace, if known.
+    /// Last pid or thread id that this PID namespace assigned, if known.
     pub last_pid: Option<u32>,
     /// Memory that drivers have pinned, bytes; 0 if the kernel does not count it.
     pub pinned: u64,
@@ -60,7 +60,7 @@ impl Host {
         let release = kernel.to_lowercase();
         let is_microsoft = release.contains("microsoft");
         let wsl_facts = wsl_facts(source, is_microsoft, has_dxg);
-        // A custom kernel may lack the name, and /dev/dxg is missing if the GPU is off.
+        // A custom kernel may lack Microsoft's name, and /dev/dxg is missing if the GPU is off.
         let is_wsl = is_microsoft || has_dxg || wsl_facts.len() > 1;
         let vmstat = text("/proc/vmstat");
         let counted = |name: &str| {
@@ -103,7 +103,7 @@ impl Host {
 const PAGE: u64 = 4096;
 
 /// Returns the facts that indicate WSL2. Each fact can be missing: in a container, under sudo, with
-/// a custom kernel, or with the GPU or the start of Windows programs switched off.
+/// a custom kernel, or if the GPU or the start of Windows programs is switched off.
 fn wsl_facts(source: &dyn Source, is_microsoft: bool, has_dxg: bool) -> Vec<&'static str> {
     let is_there = |path: &str| source.read(path).is_ok() || source.list(path).is_ok();
     let interop = "/proc/sys/fs/binfmt_misc/WSLInterop";

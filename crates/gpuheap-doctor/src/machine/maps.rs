@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{device, numbered_device};
 
-/// Prefixes of file names in `/proc/PID/maps` that rules look for.
+/// Prefixes of the file names that rules look for in `/proc/PID/maps`.
 const LIBRARIES: [&str; 14] = [
     "libcuda.so",
     "libnvidia-ml.so",
@@ -26,7 +26,7 @@ const LIBRARIES: [&str; 14] = [
 /// 580, a second context added one mapping of this size and no smaller mapping.
 const CONTEXT_MAPPING: u64 = 2 << 20;
 
-/// Mappings of a process that rules look for.
+/// Mappings that rules look for in a process.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Maps {
     /// Names of libraries, and device files.
@@ -38,7 +38,7 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Parses the lines `start-end permissions offset device inode path`.
+    /// Parses lines of the form `start-end permissions offset device inode path`.
     pub(super) fn parse(text: &str) -> Maps {
         let mut maps = Maps::default();
         for line in text.lines() {
@@ -58,7 +58,7 @@ impl Maps {
     }
 }
 
-/// Returns the bytes, the permissions and the path of a line.
+/// Returns the bytes, the permissions and the path of the mapping in a line.
 fn mapping(line: &str) -> Option<(u64, &str, &str)> {
     let path = &line[line.find('/')?..];
     let mut fields = line.split_whitespace();

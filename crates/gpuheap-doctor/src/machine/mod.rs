@@ -36,7 +36,7 @@ pub struct Machine {
     pub nvml: Result<Nvml, Skipped>,
     /// The host.
     pub host: Host,
-    /// Processes that NVML lists, processes that hold a device, and descendants of both; by pid.
+    /// Processes that NVML lists or that hold a device, and their descendants, sorted by pid.
     pub processes: Vec<Process>,
     /// All visible pids, each with its session.
     pub visible: BTreeMap<u32, u32>,
@@ -54,12 +54,12 @@ pub struct Machine {
     pub running_containers: Option<Vec<String>>,
     /// Ids of Slurm's jobs; `None` if unknown.
     pub running_jobs: Option<Vec<String>>,
-    /// Bytes of page cache on NUMA nodes that are memory of devices.
+    /// Bytes of page cache on each NUMA node that is a device's memory.
     pub device_nodes: BTreeMap<u32, u64>,
     /// Processes whose memory a checkpoint moved to the host, each with its name.
     pub checkpointed: Vec<(u32, String)>,
-    /// Windows' own facts; `None` if this is not WSL2, or before
-    /// [`read_windows`](Machine::read_windows).
+    /// Facts that Windows reports. `None` if this is not WSL2, or if
+    /// [`read_windows`](Machine::read_windows) was not called.
     pub windows: Option<Windows>,
     /// Results of probing CUDA; empty before [`probe_cuda`](Machine::probe_cuda).
     pub cuda: Vec<CudaProbe>,
@@ -166,7 +166,7 @@ impl Machine {
         let programs = probe::limited(&self.source, limit, move |source| source.programs(detail));
         self.programs = match programs.and_then(|programs| programs) {
             Ok(lines) => lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
-            // A recording of an earlier version has no such programs.
+            // A recording of an earlier version does not contain programs that publish.
             Err(reason) if reason.why == Why::Missing => Vec::new(),
             Err(reason) => {
                 self.skipped.push(("programs", reason));
@@ -175,9 +175,9 @@ impl Machine {
         };
     }
 
-    /// Reads NVML's figures again, and the processes that are new in its lists. For displays that
-    /// repeat: does not read mappings, environments and descriptors of known processes again, and
-    /// reads their states every two seconds. Blocks for 13 seconds at most.
+    /// Reads NVML's figures again, and the processes that are new in NVML's lists. Displays that
+    /// repeat use this method. It does not read mappings, environments and descriptors of known
+    /// processes again, and it reads their states every two seconds. Blocks for 13 seconds at most.
     pub fn refresh(&mut self) {
         self.nvml = limited_nvml(&self.source, &self.probes.nvml);
         let listed = listed(&self.nvml);

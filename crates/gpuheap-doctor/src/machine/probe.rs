@@ -30,8 +30,8 @@ pub(super) fn limited<T: Send + 'static>(
     })
 }
 
-/// A probe that is called again and again. While a late call runs, further calls fail at once: each
-/// call would block another thread. Copies share the late call.
+/// A probe that is called again and again. While a late call runs, further calls fail immediately,
+/// because each call would block another thread. Copies share the late call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Repeated(Arc<Mutex<Weak<()>>>);
 

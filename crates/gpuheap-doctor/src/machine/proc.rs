@@ -36,7 +36,7 @@ impl Stat {
     }
 }
 
-/// Returns the container in the name of a control group: 12 digits of its id.
+/// Returns the first 12 digits of the container id in a control group's name.
 pub(super) fn container(cgroup: &str) -> Option<String> {
     let id = cgroup
         .split(['/', '-', '.', ':'])
@@ -44,8 +44,8 @@ pub(super) fn container(cgroup: &str) -> Option<String> {
     Some(id[..12].to_owned())
 }
 
-/// Returns the name of a user in the text of `/etc/passwd`; the number if the text does not contain
-/// the user.
+/// Returns a user's name from the text of `/etc/passwd`. If the text does not contain the user,
+/// returns the user's number.
 pub(super) fn user_name(passwd: &str, uid: u32) -> String {
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -61,8 +61,8 @@ pub(super) fn meminfo(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns the option `hidepid` of `/proc` in the text of `/proc/self/mountinfo`; 0 if it is not
-/// set.
+/// Returns the mount option `hidepid` of `/proc` from the text of `/proc/self/mountinfo`. Returns 0
+/// if the option is not set.
 pub(super) fn hidepid(mountinfo: &str) -> u32 {
     let Some(line) = mountinfo.lines().find(|line| {
         let mut fields = line.split_whitespace();

@@ -48,7 +48,7 @@ pub struct Process {
     pub tracer: u32,
     /// Control group.
     pub cgroup: String,
-    /// Container, 12 digits of its id, if the control group names one.
+    /// First 12 digits of the container's id, if the control group names a container.
     pub container: Option<String>,
     /// Open descriptors of devices: number and file.
     pub holds: Vec<(u32, String)>,
@@ -58,8 +58,9 @@ pub struct Process {
     pub is_readable: bool,
     /// Mapped files that rules look for: libraries and device files.
     pub maps: BTreeSet<String>,
-    /// Number of contexts on each device file. Counts a mapping that each context had on an H200
-    /// with driver 580. Empty if the driver makes no such mapping.
+    /// Number of contexts on each device file. The number is a count of mappings, because each
+    /// context had one mapping on an H200 with driver 580. Empty if the driver makes no such
+    /// mapping.
     pub contexts: BTreeMap<String, usize>,
     /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps such memory (driver 580), and
     /// programs share such memory between processes.
@@ -73,7 +74,8 @@ pub struct Process {
     pub waits_in: Option<String>,
     /// `true` if a thread slept uninterruptibly in three samples, taken over two seconds.
     pub is_stuck: bool,
-    /// Processor time between two samples a second apart, in ticks, if it was sampled.
+    /// Processor time, in ticks, between two samples taken a second apart. `None` if the process
+    /// was not sampled.
     pub busy_lately: Option<u64>,
 }
 
@@ -117,15 +119,15 @@ impl Process {
         self.has_loaded("libnvidia-ml.so") && !self.has_loaded("libcuda.so")
     }
 
-    /// Returns `true` if the process has the device with a minor number open; `false` for an
-    /// unknown number.
+    /// Returns `true` if the process has the device with the number `minor` open. If `minor` is
+    /// unknown, returns `false`.
     pub fn has_open(&self, minor: Option<u32>) -> bool {
         let file = minor.map(device_file);
         self.holds.iter().any(|(_, held)| Some(held) == file.as_ref())
     }
 
-    /// Returns the number of contexts that the process has on the device with a minor number; 0 if
-    /// the process's mappings do not show them.
+    /// Returns the number of contexts that the process has on the device with the number `minor`.
+    /// If the process's mappings do not show contexts, returns 0.
     pub fn contexts_on(&self, minor: Option<u32>) -> usize {
         let file = minor.map(device_file);
         file.and_then(|file| self.contexts.get(&file).copied()).unwrap_or(0)
@@ -196,7 +198,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     Scan { processes, visible, unreadable: Some(unreadable) }
 }
 
-/// Returns the listed processes and their parents. Reads only the state of processes in `known`.
+/// Returns the listed processes and their parents. For processes in `known`, reads only the state.
 pub(super) fn reread(
     source: &Arc<dyn Source>,
     mut known: Vec<Process>,
@@ -313,8 +315,8 @@ fn age_seconds(uptime: f64, start_ticks: u64) -> u64 {
     (uptime - start_ticks as f64 / 100.0).max(0.0) as u64
 }
 
-/// Returns `true` if a thread has a name of the CUDA driver: `cuda-EvtHandlr`, `cuda00001400006`.
-/// `None` if the threads cannot be read.
+/// Returns `true` if a thread has a name that the CUDA driver gives, such as `cuda-EvtHandlr` or
+/// `cuda00001400006`. Returns `None` if the threads cannot be read.
 pub(super) fn has_cuda_thread(source: &dyn Source, pid: u32) -> Option<bool> {
     let folder = format!("/proc/{pid}/task");
     let threads = source.list(&folder).ok()?;

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use super::Machine;
 
-/// Words to replace in a text for other readers, each with its replacement.
+/// Words to replace in a text before other people read the text. Each word has its replacement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redaction {
     words: Vec<(String, String)>,
 }
 
 impl Machine {
-    /// Returns the machine with users numbered and arguments hidden, and the replacements for names
-    /// in texts about the machine.
+    /// Returns a copy of the machine in which users are numbered and arguments are hidden. Also
+    /// returns replacements for the names in texts about the machine.
     pub(crate) fn redacted(&self) -> (Machine, Redaction) {
         let mut machine = self.clone();
         let mut words = Vec::new();
@@ -74,7 +74,7 @@ impl Machine {
 }
 
 impl Redaction {
-    /// Returns the text with each whole word replaced, and with home folders of all users as `~`.
+    /// Replaces whole words in the text, and replaces all users' home folders with `~`.
     pub(crate) fn apply(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (word, replacement) in &self.words {
@@ -102,9 +102,9 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Replaces a folder of homes, in upper or lower case, and the name after it with `~`. A Windows
-/// name may contain blanks. If the path continues after the name, the name ends at the next
-/// separator.
+/// Replaces the parent folder of homes and the user's name after it with `~`. Ignores upper and
+/// lower case. A Windows name may contain blanks. If the path continues after the name, the name
+/// ends at the next separator.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

@@ -9,11 +9,13 @@ pub struct Windows {
     pub memory: Option<u64>,
     /// "Dedicated GPU memory" in use, on the adapter that uses the most such memory.
     pub dedicated: u64,
-    /// "Shared GPU memory" in use: memory of the host. Counted on the adapter of `dedicated`.
+    /// "Shared GPU memory" in use, on the adapter of `dedicated`. This is host memory.
     pub shared: u64,
-    /// Windows processes on the adapter of `dedicated`, the most dedicated memory first.
+    /// Windows processes on the adapter of `dedicated`. The process with the most dedicated memory
+    /// is the first.
     pub processes: Vec<WindowsProcess>,
-    /// Seconds since Windows reset the display driver; `None` if not within the last hour.
+    /// Seconds since Windows last reset the display driver. `None` if there was no reset within the
+    /// last hour.
     pub reset_ago: Option<u64>,
     /// Names of the running distributions of WSL2.
     pub distributions: Vec<String>,

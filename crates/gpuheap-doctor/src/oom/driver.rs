@@ -149,7 +149,7 @@ pub(super) fn add_windows(found: Explanation, on_wsl2: bool) -> Explanation {
         .with_wsl2_guide()
 }
 
-/// Returns the explanation of pinned memory that Windows refused.
+/// Explains why Windows refused to pin memory.
 pub(super) fn pinned(program: &'static str) -> Explanation {
     explanation(
         program,

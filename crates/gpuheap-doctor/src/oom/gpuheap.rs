@@ -69,7 +69,7 @@ pub(super) fn figures(text: &str) -> Option<Explanation> {
     )
 }
 
-/// Returns the command that sets the limits that are known, with `unit` after each.
+/// Returns the command that sets the known limits. `unit` follows each limit's number.
 fn exported(limits: [(&str, Option<u64>); 2], unit: &str) -> Option<String> {
     let known = limits.into_iter().filter_map(|(name, limit)| Some((name, limit?)));
     let known: String = known.map(|(name, limit)| format!(" {name}={limit}{unit}")).collect();
@@ -142,7 +142,7 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
         ("GPUHEAP_MEMORY_LIMIT", raised("limit", limit)),
         ("GPUHEAP_TOTAL_MEMORY_LIMIT", raised("total limit", total)),
     ];
-    // The figures of the pool come first, and then those of the device, after its name.
+    // The pool's figures come first. The device's name and figures follow.
     let device = tail[remedy.len()..].split("; ").nth(1).and_then(|place| place.split_once(": "));
     let device = device.map(|(name, _)| name).filter(|name| !["device", "host"].contains(name));
     let cause = cause.replace("the device", device.unwrap_or("the device"));

@@ -1,11 +1,11 @@
-//! Explains errors of the host's memory: NumPy, C++, and the kernel.
+//! Explains errors about host memory that NumPy, C++ and the kernel report.
 
 use super::explanation::{Explanation, explanation};
 use super::rapids::add_wsl2_host;
 use super::sizes::after;
 
-/// Explains NumPy: `Unable to allocate 12.0 GiB for an array with shape (40000, 40000) and data
-/// type float64`.
+/// Explains NumPy's error `Unable to allocate 12.0 GiB for an array with shape (40000, 40000) and
+/// data type float64`.
 pub(super) fn numpy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let at = text.find("Unable to allocate ")?;
     let text = &text[at..];
@@ -73,7 +73,7 @@ pub(super) fn kernel(text: &str, on_wsl2: bool) -> Option<Explanation> {
 
 const SMALLER: &str = "smaller pieces: pandas.read_csv(path, chunksize=1_000_000)";
 
-/// Explains `std::bad_alloc` in a text that does not mention CUDA: C++ on the host.
+/// Explains `std::bad_alloc` from C++ code on the host. The text does not mention CUDA.
 pub(super) fn bad_alloc(text: &str, on_wsl2: bool) -> Option<Explanation> {
     text.contains("std::bad_alloc").then(|| {
         let found = explanation(

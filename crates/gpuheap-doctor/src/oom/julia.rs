@@ -5,7 +5,8 @@ use gpuheap_text::Amount;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, leading};
 
-/// Explains CUDA.jl: `Out of GPU memory trying to allocate 1.000 GiB`, with the pool's state below.
+/// Explains CUDA.jl's error `Out of GPU memory trying to allocate 1.000 GiB`. The pool's state
+/// follows the error.
 pub(super) fn julia(text: &str) -> Option<Explanation> {
     let at = text.find("Out of GPU memory")?;
     let text = &text[at..];

@@ -1,4 +1,4 @@
-//! Explains out-of-memory errors: figures of the text, one cause, and remedies.
+//! Explains out-of-memory errors. An explanation has figures of the text, one cause, and remedies.
 
 mod driver;
 mod explanation;
@@ -11,8 +11,8 @@ mod sizes;
 
 pub use self::explanation::Explanation;
 
-/// Explains an out-of-memory error anywhere in a text. `None` if the text contains no known error.
-/// Lines may be wrapped anywhere between two words.
+/// Finds an out-of-memory error in a text and explains the error. Returns `None` if the text
+/// contains no known error. Lines may be wrapped anywhere between two words.
 ///
 /// `on_wsl2` is `true` for an error of a program under WSL2. If it is `None`, signs of WSL2 in the
 /// text decide: a Windows drive, or the name of WSL2's kernel.

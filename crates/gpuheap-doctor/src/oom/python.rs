@@ -6,7 +6,8 @@ use super::driver::add_windows;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
 
-/// Explains PyTorch 1.x and 2.x: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`.
+/// Explains the error `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …` of PyTorch
+/// 1.x and 2.x.
 pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let cuda = text.find("CUDA out of memory. Tried to allocate");
     // PyTorch on ROCm.
@@ -65,7 +66,7 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
                 "{} that PyTorch keeps are enough, but lie in pieces (fragmentation)",
                 Amount(unallocated_bytes)
             ),
-            // Windows has refused the large address range that such segments need.
+            // Windows has refused the large address range that expandable segments need.
             match (on_wsl2, is_hip) {
                 (_, true) => "export PYTORCH_HIP_ALLOC_CONF=expandable_segments:True",
                 (true, false) => "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
@@ -97,8 +98,8 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
     Some(add_windows(found, on_wsl2))
 }
 
-/// Explains CuPy: `Out of memory allocating N bytes (allocated so far: N bytes, limit set to: N
-/// bytes).`
+/// Explains CuPy's error `Out of memory allocating N bytes (allocated so far: N bytes, limit set
+/// to: N bytes).`
 pub(super) fn cupy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let at = text.find("Out of memory allocating ")?;
     let text = &text[at..];
@@ -121,7 +122,8 @@ pub(super) fn cupy(text: &str, on_wsl2: bool) -> Option<Explanation> {
     Some(add_windows(found, on_wsl2))
 }
 
-/// Explains JAX and XLA: `RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes.`
+/// Explains the error `RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes.` of JAX
+/// and XLA.
 pub(super) fn jax(text: &str) -> Option<Explanation> {
     let at = text.find("RESOURCE_EXHAUSTED: Out of memory")?;
     let text = &text[at..];
@@ -185,8 +187,8 @@ pub(super) fn pycuda(text: &str, on_wsl2: bool) -> Option<Explanation> {
     })
 }
 
-/// Explains Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`. In numba-cuda 0.30
-/// the number is `[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]`.
+/// Explains Numba's error `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`. In
+/// numba-cuda 0.30 the number is `[<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>]`.
 pub(super) fn numba(text: &str) -> Option<Explanation> {
     text.contains("results in CUDA_ERROR_OUT_OF_MEMORY").then(|| {
         let cause =

@@ -4,10 +4,10 @@ use super::driver;
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
 
-/// Explains RMM and libraries on top of RMM: cuDF, cuML, Dask.
+/// Explains errors of RMM and of the libraries on top of RMM: cuDF, cuML, Dask.
 pub(super) fn rmm(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let is_pool = text.contains("Maximum pool size exceeded");
-    // RMM's own words, even if the file's path was cut off.
+    // RMM's own words identify its error, even if the file's path was cut off.
     let is_rmm = text.contains("bad_alloc: out_of_memory: ")
         || (text.contains("rmm") || text.contains("RMM")) && text.contains("bad_alloc");
     if !is_pool && !is_rmm {

@@ -28,7 +28,7 @@ fn missing_gpu(machine: &Machine) -> Vec<Finding> {
 pub(super) const W02: Rule =
     Rule::new("W02", Severity::Fail, "Linux driver inside WSL2", Machines(linux_drivers));
 
-/// Returns a finding if the library of a Linux driver hides Windows' own.
+/// Returns a finding if the library of a Linux driver hides the library of Windows' driver.
 fn linux_drivers(machine: &Machine) -> Vec<Finding> {
     let first = machine.libcuda.first().filter(|path| !path.starts_with("/usr/lib/wsl/"));
     let Some(path) = first.filter(|_| machine.host.is_wsl) else { return Vec::new() };
@@ -100,7 +100,7 @@ pub(super) const W04: Rule = Rule::new(
     Machines(spilled_memory),
 );
 
-/// Normal amount of shared memory: queues and staging of the driver.
+/// Normal amount of shared memory, bytes. The driver uses it for queues and staging.
 const NORMAL_SHARED: u64 = 256 << 20;
 
 /// Returns a finding if the card is full, and WSL2 uses memory of the host instead.
@@ -126,10 +126,10 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
 pub(super) const W05: Rule =
     Rule::new("W05", Severity::Warning, "little left to pin", Machines(pinned_memory));
 
-/// Pinned memory, in bytes, from which calls began to fail in Docker on WSL2.
+/// Amount of pinned memory, in bytes, at which calls began to fail in Docker on WSL2.
 const NOTED: u64 = 512 << 20;
 
-/// Pinned memory, in bytes, from which calls began to fail on a host with 62 GiB.
+/// Amount of pinned memory, in bytes, at which calls began to fail on a host with 62 GiB.
 const WARNED: u64 = 768 << 20;
 
 /// Returns a finding if pinned memory is close to the amounts at which calls failed.

@@ -186,7 +186,7 @@ fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), S
 /// Longest wait for the end of a killed command, and for the remaining output of an ended command.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// Waits until a command ends. `None` if it still runs after `limit`.
+/// Waits until a command ends. Returns `None` if the command still runs after `limit`.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {

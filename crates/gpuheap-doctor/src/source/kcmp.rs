@@ -1,4 +1,4 @@
-//! Compares descriptors with `kcmp`: the only call of this crate that needs `unsafe`.
+//! Compares descriptors with `kcmp`. This call is the only one of this crate that needs `unsafe`.
 
 use crate::facts::{Skipped, Why};
 

@@ -1,4 +1,4 @@
-//! Sources of facts: this machine, or a recording of one.
+//! Sources of facts: this machine, or the recording of a machine.
 
 mod here;
 mod kcmp;

@@ -14,8 +14,8 @@ use crate::facts::{Gpu, Kind, Listed, Nvml, NvmlFailure, Skipped, Why};
 /// Paths of NVML. Under WSL2, the library is outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
 
-/// NVML, kept initialised. Without it, each read of [`Here`](super::Here) initialises the devices.
-/// This takes seconds on a card without persistence mode.
+/// Guard that keeps NVML initialised. Without the guard, each read of [`Here`](super::Here)
+/// initialises the devices. This takes seconds on a card without persistence mode.
 pub struct KeptNvml(#[expect(dead_code, reason = "its drop ends the thread")] Sender<()>);
 
 /// Initialises NVML on a thread. The thread ends when the result is dropped.

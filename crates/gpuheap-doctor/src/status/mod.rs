@@ -31,7 +31,7 @@ pub struct Account {
     pub used_bytes: u64,
     /// Processes, the most memory first.
     pub processes: Vec<Row>,
-    /// Estimate of CUDA's own part of the processes' memory: contexts and modules.
+    /// Estimate of the memory that CUDA itself uses in the processes, for contexts and modules.
     pub contexts_bytes_estimated: u64,
     /// Memory in use by no listed process, bytes. Negative if the processes' figures exceed the
     /// memory in use, because two processes share memory.
@@ -57,7 +57,7 @@ pub struct Row {
     pub command: Option<String>,
     /// Seconds since the start of the process; `None` if the process cannot be seen.
     pub age_seconds: Option<u64>,
-    /// Container, 12 digits of its id, if the process is in one.
+    /// First 12 digits of the container's id, if the process is in a container.
     pub container: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl Program {
     }
 }
 
-/// Figures of Windows, as `gpuheap status --json` prints them, bytes.
+/// Figures that Windows gives, in bytes. `gpuheap status --json` prints them.
 #[derive(Debug, Serialize)]
 struct WindowsFigures {
     dedicated_bytes: u64,

@@ -17,7 +17,8 @@ pub fn render(accounts: &[Account], driver: &str, width: usize) -> String {
     sections.join("\n")
 }
 
-/// Renders Windows' own figures of the card, under WSL2, for `width` columns.
+/// Renders the figures that Windows gives about the card, for `width` columns. Only WSL2 has these
+/// figures.
 pub fn render_windows(windows: &Windows, width: usize) -> String {
     let mut text = "Windows, of the whole card\n".to_owned();
     let (dedicated, shared) = windows.wsl_memory();
@@ -89,12 +90,12 @@ impl Program {
     }
 }
 
-/// Returns the last part of the path of a line: `train.py:41`.
+/// Shortens the path of a line of code to the file name: `train.py:41`.
 fn file_and_line(line: &str) -> &str {
     line.rsplit('/').next().unwrap_or(line)
 }
 
-/// Adds a list of the program, most bytes first. Adds nothing if the list is empty.
+/// Adds a list, with the entry of the most bytes first. Adds nothing if the list is empty.
 fn entries(text: &mut String, title: &str, mut list: Vec<(u64, String)>, noun: &str) {
     if list.is_empty() {
         return;

@@ -57,8 +57,8 @@ fn idle_device_has_no_step() {
     assert!(text.ends_with("no process holds memory: nothing to give back\n"), "{text}");
 }
 
-/// Returns a GPU with two live programs of this user. Together they hold 3.8 GiB, and no rule
-/// covers them.
+/// Returns a GPU on which two live programs of this user together hold 3.8 GiB. No rule covers
+/// these programs.
 fn two_programs() -> Recording {
     let process = |pid: u32, program: &str| {
         format!(

@@ -55,7 +55,7 @@ fn suggested_pool_fits_free_memory() {
 fn wsl2_is_detected_without_any_fact() {
     let machine = Machine::read(named("wsl2"));
     assert!(machine.host.wsl_facts.len() >= 4, "{:?}", machine.host.wsl_facts);
-    // A custom kernel, without the device, but with the driver and the variables.
+    // A custom kernel lacks the device, but has the driver and the variables.
     let custom = named("wsl2")
         .with("/proc/sys/kernel/osrelease", "6.6.87-mine\n")
         .without("/dev/dxg", gpuheap_doctor::Why::Missing);

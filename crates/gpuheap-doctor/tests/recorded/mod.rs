@@ -23,12 +23,12 @@ pub(crate) fn text(path: &Path) -> String {
     }
 }
 
-/// Reads the text of a machine of the folder.
+/// Reads the text of the recorded machine `name`.
 pub(crate) fn text_of(name: &str) -> String {
     text(&machines().join(format!("{name}.machine")))
 }
 
-/// Writes the recording of a machine of the folder into another folder. Returns its path.
+/// Writes the recording of the machine `name` into `folder`. Returns the path of the written file.
 pub(crate) fn write(name: &str, folder: &Path) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, text_of(name)).unwrap_or_else(|error| panic!("{path:?}: {error}"));
