@@ -8,7 +8,7 @@ use gpuheap_driver::{CUstream, export};
 use crate::device::{self, Loaded, Memory};
 use crate::workspaces;
 
-/// Version of cuBLAS and cuBLASLt to return: the oldest of CUDA 13.
+/// Version that cuBLAS and cuBLASLt report. It is the oldest version in CUDA 13.
 pub(crate) const VERSION: usize = 130_000;
 
 /// Result code of a function of cuBLAS or cuBLASLt.
@@ -68,8 +68,8 @@ export! {
         Ok(())
     }
 
-    /// Writes the status 0 to host memory, because callers check it: the arguments were valid.
-    /// Computes nothing.
+    /// Writes the status 0 to host memory, because callers check it. The status says that the
+    /// arguments were valid. Computes nothing.
     fn cublasCgeqrfBatched | cublasDgeqrfBatched | cublasSgeqrfBatched | cublasZgeqrfBatched(
         handle: Handle, _rows: c_int, _columns: c_int, _matrices: In<c_void, CublasCode>,
         _leading: c_int, _factors: In<c_void, CublasCode>, info: Out<c_int>, _count: c_int,

@@ -9,8 +9,7 @@ use gpuheap_driver::{CUstream, export};
 use crate::cublas::{CublasCode, Out, Outcome, VERSION};
 use crate::{device, workspaces};
 
-/// Description of a matrix or of an operation: the bytes of each attribute. JAX reads the
-/// attributes back.
+/// Attributes that describe a matrix or an operation, as bytes. JAX reads the attributes back.
 #[derive(Default)]
 struct Attributes(BTreeMap<c_int, Vec<u8>>);
 

@@ -125,7 +125,7 @@ fn plan(made: Out<c_int>, transform: Outcome<Transform>) -> Outcome {
     made.write(number)
 }
 
-/// Returns transforms for a `cufftType`, as cuFFT's older functions pass it.
+/// Returns the transforms for a `cufftType`. cuFFT's older functions pass this type.
 fn typed(kind: c_int, sizes: &[i64], batch: i64) -> Outcome<Transform> {
     let (kind, scalar) = match kind {
         0x29 => (Kind::Complex, 4),
@@ -174,7 +174,7 @@ export! {
         with(plan, |plan| plan.is_provided = allocates == 0)
     }
 
-    /// Accepts the program's work area, and frees the plan's.
+    /// Accepts the program's work area, and frees the plan's work area.
     fn cufftSetWorkArea(plan: c_int) -> Outcome {
         with(plan, |plan| replace(&mut plan.area, 0))?
     }

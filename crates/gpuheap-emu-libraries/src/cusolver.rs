@@ -96,8 +96,8 @@ export! {
 }
 
 /// Exports functions that write the size of a work area in elements. Each row has the names for
-/// single, double, complex and double complex numbers, and the arguments up to the last that is
-/// read.
+/// single, double, complex and double complex numbers. It lists the arguments up to the last one
+/// that is read.
 macro_rules! sizes {
     ($(
         $(#[$doc:meta])*
@@ -159,58 +159,58 @@ sizes! {
         cusolverDnZgeqrf_bufferSize](_m: c_int, n: c_int, _a: Unread, _lda: c_int;)
         |_number| workspace::qr(size(n)?);
 
-    /// Writes the size to build a matrix from Householder reflectors.
+    /// Writes the size for building a matrix from Householder reflectors.
     fn [cusolverDnSorgqr_bufferSize cusolverDnDorgqr_bufferSize cusolverDnCungqr_bufferSize
         cusolverDnZungqr_bufferSize]
         (m: c_int, n: c_int, k: c_int, _a: Unread, _lda: c_int, _tau: Unread;)
         |_number| workspace::reflect(size(m)?, size(n)?, size(k)?);
 
-    /// Writes the size to multiply a matrix by Householder reflectors.
+    /// Writes the size for multiplying a matrix by Householder reflectors.
     fn [cusolverDnSormqr_bufferSize cusolverDnDormqr_bufferSize cusolverDnCunmqr_bufferSize
         cusolverDnZunmqr_bufferSize]
         (side: c_int, _trans: c_int, m: c_int, n: c_int, k: c_int, _a: Unread, _lda: c_int,
          _tau: Unread, _c: Unread, _ldc: c_int;)
         |_number| workspace::multiply(side == 0, size(m)?, size(n)?, size(k)?);
 
-    /// Writes the size for eigenvalues by divide and conquer.
+    /// Writes the size for computing eigenvalues by divide and conquer.
     fn [cusolverDnSsyevd_bufferSize cusolverDnDsyevd_bufferSize cusolverDnCheevd_bufferSize
         cusolverDnZheevd_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;)
         |_number| workspace::divide(size(n)?);
 
-    /// Writes the size for eigenvalues by Jacobi's method.
+    /// Writes the size for computing eigenvalues by Jacobi's method.
     fn [cusolverDnSsyevj_bufferSize cusolverDnDsyevj_bufferSize cusolverDnCheevj_bufferSize
         cusolverDnZheevj_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;)
         |_number| workspace::rotate(size(n)?);
 
-    /// Writes the size for the eigenvalues of many matrices by Jacobi's method.
+    /// Writes the size for computing the eigenvalues of many matrices by Jacobi's method.
     fn [cusolverDnSsyevjBatched_bufferSize cusolverDnDsyevjBatched_bufferSize
         cusolverDnCheevjBatched_bufferSize cusolverDnZheevjBatched_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;
          _settings: Unread, matrices: c_int)
         |_number| workspace::rotate_many(size(n)?, size(matrices)?);
 
-    /// Writes the size for singular values by QR iteration.
+    /// Writes the size for computing singular values by QR iteration.
     fn [cusolverDnSgesvd_bufferSize cusolverDnDgesvd_bufferSize cusolverDnCgesvd_bufferSize
         cusolverDnZgesvd_bufferSize](m: c_int, n: c_int;)
         |_number| workspace::iterate(size(m)?, size(n)?);
 
-    /// Writes the size for singular values by Jacobi's method.
+    /// Writes the size for computing singular values by Jacobi's method.
     fn [cusolverDnSgesvdj_bufferSize cusolverDnDgesvdj_bufferSize cusolverDnCgesvdj_bufferSize
         cusolverDnZgesvdj_bufferSize]
         (_job: c_int, economic: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int, _s: Unread,
          _u: Unread, _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::rotate_singular(size(m)?, size(n)?, economic != 0);
 
-    /// Writes the size for the singular values of many small matrices by Jacobi's method.
+    /// Writes the size for computing the singular values of many small matrices by Jacobi's method.
     fn [cusolverDnSgesvdjBatched_bufferSize cusolverDnDgesvdjBatched_bufferSize
         cusolverDnCgesvdjBatched_bufferSize cusolverDnZgesvdjBatched_bufferSize]
         (_job: c_int, _m: c_int, _n: c_int, _a: Unread, _lda: c_int, _s: Unread, _u: Unread,
          _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::SMALL_SINGULAR;
 
-    /// Writes the size for the singular values of many matrices, from the eigenvalues of `A^T A`.
+    /// Writes the size for computing singular values of many matrices from eigenvalues of `A^T A`.
     fn [cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnDgesvdaStridedBatched_bufferSize
         cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize]
         (_job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int,
@@ -220,7 +220,7 @@ sizes! {
         |number| workspace::approximate(number, size(m)?, size(n)?, size(matrices)?);
 }
 
-/// Writes the bytes of both work areas of a function that takes all types.
+/// Writes the sizes of the work areas on the device and on the host, bytes.
 fn areas(device: Out<usize>, device_bytes: u64, host: Out<usize>, host_bytes: u64) -> Outcome {
     device.write(device_bytes as usize)?;
     host.write(host_bytes as usize)
@@ -241,7 +241,7 @@ export! {
         areas(device, workspace::qr(size(n)?) * number(kind)?.bytes() + 128, host, 0)
     }
 
-    /// Writes the bytes to solve a symmetric indefinite system: 0.
+    /// Writes 0, because solving a symmetric indefinite system needs no work area.
     fn cusolverDnXsytrs_bufferSize(
         _handle: Unread, _half: c_int, _n: i64, _columns: i64, _kind: c_int, _a: Unread, _lda: i64,
         _pivots: Unread, _b_kind: c_int, _b: Unread, _ldb: i64, device: Out<usize>,

@@ -157,8 +157,8 @@ export! {
         bytes.write(a.read(Operand::times_vector)? as usize)
     }
 
-    /// Writes the bytes for a product of dense matrices, computed only at the values of a sparse
-    /// matrix: 1, or 0 if there are no values.
+    /// Writes the bytes for a product of dense matrices that is computed only at the values of a
+    /// sparse matrix. The size is 1, or 0 if there are no values.
     fn cusparseSDDMM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, _a: Matrix,
         _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -167,7 +167,7 @@ export! {
         bytes.write(c.read(|c| usize::from(c.values > 0))?)
     }
 
-    /// Writes the bytes to solve a triangular system for a dense matrix.
+    /// Writes the bytes for solving a triangular system whose right side is a dense matrix.
     fn cusparseSpSM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         _b: Matrix, c: Matrix, _computed: c_int, _algorithm: c_int, _description: Unread,
@@ -177,7 +177,7 @@ export! {
         bytes.write(a.read(|a| a.solve(columns))? as usize)
     }
 
-    /// Writes the bytes to solve a triangular system for a vector.
+    /// Writes the bytes for solving a triangular system whose right side is a vector.
     fn cusparseSpSV_bufferSize(
         _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _y: Matrix,
         _computed: c_int, _algorithm: c_int, _description: Unread, bytes: Out<usize>,
@@ -235,8 +235,8 @@ export! {
         bytes.write(512)
     }
 
-    /// Writes to the host the number of values in the sum of two sparse matrices: the total of
-    /// both, but at most the size of the matrix.
+    /// Writes to the host an upper bound of the number of values in the sum of two sparse matrices.
+    /// A GPU counts values that share a position once.
     fn cusparseXcsrgeam2Nnz(
         _handle: Handle, m: c_int, n: c_int, _a: Unread, a_values: c_int, _a_row: Unread,
         _a_column: Unread, _b: Unread, b_values: c_int, _b_row: Unread, _b_column: Unread,
@@ -279,7 +279,7 @@ export! {
     }
 }
 
-/// Creates a matrix with `sizes` of rows, columns and values. `index` is a value of
+/// Creates a matrix. `sizes` has the numbers of rows, columns and values. `index` is a value of
 /// `cusparseIndexType_t`, and `kind` is a value of `cudaDataType_t`.
 fn create(
     made: Out<Matrix>,

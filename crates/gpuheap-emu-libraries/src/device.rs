@@ -1,4 +1,4 @@
-//! The process's driver, and the work and memory of libraries on the device.
+//! Calls the process's driver to allocate the libraries' memory and to enqueue their work.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -17,19 +17,19 @@ pub(crate) fn driver() -> Option<&'static LibCuda> {
 
 /// Code that takes device memory when a program first uses it.
 ///
-/// The sizes were measured on an H200 (driver 580, PyTorch 2.11, 2026-11-22): memory in use,
-/// without the context and PyTorch's own memory. This memory was 224 MiB in each of 9 programs that
-/// used cuBLAS on two threads, 20 MiB more with cuDNN too, and 112 MiB with only cuDNN. cuFFT,
-/// cuSOLVER and cuSPARSE were measured at their first use on another H200 (2026-11-24), and NCCL on
-/// two further H200 (2026-11-28). For other cards, sizes are estimates.
+/// The sizes were measured on an H200 (driver 580, PyTorch 2.11, 2026-11-22). They exclude the
+/// context and PyTorch's own memory. Each of 9 programs that used cuBLAS on two threads took 224
+/// MiB. Programs that also used cuDNN took 20 MiB more. Programs that used only cuDNN took 112 MiB.
+/// cuFFT, cuSOLVER and cuSPARSE were measured on another H200 (2026-11-24), and NCCL on two other
+/// H200 (2026-11-28). For other cards, sizes are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loaded {
     /// PyTorch's kernels, loaded with the first library.
     Kernels,
     Cublas,
     Cudnn,
-    /// Stacks of a kernel that spills registers, for all threads that the device can run at once:
-    /// 384 MiB. Benchmark mode allocated them for 25 of 29 convolutions that `Convolution::spills`
+    /// Stacks of a kernel that spills registers, for each thread that the device can run at once.
+    /// Benchmark mode allocated these stacks for 25 of 29 convolutions that `Convolution::spills`
     /// describes, and for none of 149 other convolutions (2026-11-28).
     CudnnStacks,
     Cufft,
@@ -67,8 +67,8 @@ impl Loaded {
 /// Pairs of a context and code that is loaded into it.
 static LOADED: Mutex<BTreeSet<(usize, Loaded)>> = Mutex::new(BTreeSet::new());
 
-/// Allocates the memory of a library's code in the current context, once. Returns `false` if the
-/// device has too little memory.
+/// Allocates the memory of a library's code, unless the current context already has the code.
+/// Returns `false` if the device has too little memory.
 pub(crate) fn load(library: Loaded) -> bool {
     let Some(driver) = driver() else { return true };
     let Some(context) = current(driver).or_else(|| {
@@ -106,8 +106,8 @@ fn current(driver: &LibCuda) -> Option<CUcontext> {
     (code.is_success() && !context.is_null()).then_some(context)
 }
 
-/// Calls `then` with the primary context of a device current. Without a driver or such a device,
-/// calls `then` in the current context.
+/// Makes the primary context of a device current and calls `then`. If there is no driver or no such
+/// device, calls `then` in the current context.
 pub(crate) fn on<R>(device: CUdevice, then: impl FnOnce() -> R) -> R {
     let Some(driver) = driver() else { return then() };
     let before = current(driver).unwrap_or(CUcontext::NULL);
@@ -154,8 +154,8 @@ pub(crate) fn allocate(bytes: usize) -> Option<CUdeviceptr> {
 pub(crate) struct Memory(CUdeviceptr);
 
 impl Memory {
-    /// Memory of a cuBLAS handle, bytes: measured on an H200 (2026-11-28). PyTorch has one handle
-    /// for each thread that multiplies.
+    /// Memory of a cuBLAS handle, bytes. It was measured on an H200 (2026-11-28). PyTorch has one
+    /// handle for each thread that multiplies.
     pub(crate) const OF_CUBLAS: usize = 64 << 20;
     /// Memory of a cuDNN handle, bytes. On the same H200, three handles took 8 to 10 MiB each.
     pub(crate) const OF_CUDNN: usize = 8 << 20;

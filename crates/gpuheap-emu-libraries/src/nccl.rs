@@ -20,7 +20,7 @@ use memory::Channels;
 const MOST_BYTES: usize = 1 << 20;
 /// Lowest identifier of a reduction that a program creates. NCCL predefines lower identifiers.
 const OWN_REDUCTION: c_int = 5;
-/// Colour of a rank that joins no part in a split.
+/// Colour of a rank that joins no communicator in a split.
 const NO_COLOUR: c_int = -1;
 
 /// Result code of an NCCL function.
@@ -49,10 +49,10 @@ struct Communicator {
     ranks: c_int,
     rank: c_int,
     channels: Channels,
-    /// Buffers to and from neighbours, allocated at the first collective.
+    /// Buffers for data to and from neighbours. They are allocated at the first collective.
     buffers: Option<Memory>,
-    /// Buffers for messages, keyed by peer and direction: `true` for messages from the peer. They
-    /// are allocated at the first message.
+    /// Buffers for messages, keyed by peer and by a flag that is `true` for messages from the peer.
+    /// They are allocated at the first message.
     messages: BTreeMap<(c_int, bool), Memory>,
 }
 
@@ -65,8 +65,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Allocates the buffers like [`connect`](Self::connect), and the memory of the kernels for
-    /// broadcasts.
+    /// Allocates the buffers as [`connect`](Self::connect) does, and memory for the kernels that
+    /// broadcast.
     fn connect_generic(&mut self) -> Outcome {
         self.connect()?;
         match self.ranks == 1 || device::load(Loaded::NcclGeneric) {
@@ -95,7 +95,7 @@ fn take(code: &[Loaded], bytes: usize) -> Result<Memory, NcclCode> {
     device::take(code, bytes).ok_or(NcclCode::UNHANDLED_CUDA_ERROR)
 }
 
-/// Identity of a communicator (`ncclUniqueId`) that ranks pass to each other.
+/// Identifier of a communicator, `ncclUniqueId`. Ranks pass it to each other.
 #[repr(C)]
 struct UniqueId([u8; 128]);
 
@@ -117,7 +117,7 @@ export! {
         make(made, ranks, rank)
     }
 
-    /// Creates a communicator. Does not read the identities and the settings.
+    /// Creates a communicator. Ignores the identifiers and the settings.
     fn ncclCommInitRankScalable(
         made: Out<Handle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *mut c_void,
         _settings: *mut c_void,
@@ -140,8 +140,8 @@ export! {
         })
     }
 
-    /// Creates a communicator for a part of the ranks. Because it is unknown which ranks join, the
-    /// part has the old communicator's size and rank.
+    /// Creates a communicator for a part of the ranks. The emulator does not know which ranks join,
+    /// so the new communicator gets the size and the rank of `old`.
     fn ncclCommSplit(
         old: Handle, colour: c_int, _key: c_int, made: Out<Handle>, _settings: *mut c_void,
     ) -> Outcome {
@@ -246,7 +246,7 @@ export! {
         })
     }
 
-    /// Writes this rank's part of its own values as the result.
+    /// Writes as the result the part of this rank's values that has this rank's index.
     fn ncclReduceScatter(
         sent: CUdeviceptr, result: CUdeviceptr, count: usize, kind: c_int, _reduction: c_int,
         communicator: Handle, stream: CUstream,

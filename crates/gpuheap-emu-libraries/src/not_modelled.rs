@@ -1,5 +1,5 @@
-//! Functions of libraries that are not modelled. Most return an error. A few return a version or a
-//! text.
+//! Functions of the libraries that gpuheap does not model. Most functions return an error. A few
+//! functions return a version or a text.
 
 use std::ffi::{CStr, c_char, c_int};
 

@@ -1,4 +1,4 @@
-//! Report of refused calls and of the models' limits, written to a folder when the process exits.
+//! When the process exits, writes a report of refused calls and of the models' limits to a folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -18,8 +18,8 @@ static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap
 /// Pairs of a library and a note on its model.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
-/// Largest workspace of the plans that benchmark mode timed, bytes. Ignores the heuristic's choice
-/// and the fastest plan.
+/// Largest workspace of the plans that benchmark mode timed, bytes. The heuristic's choice and the
+/// fastest plan are not counted.
 static TIMED: AtomicU64 = AtomicU64::new(0);
 
 /// Records the workspace of a plan that benchmark mode timed, bytes.

@@ -64,8 +64,8 @@ static void *tensor(int64_t n, int64_t c, int64_t h, int64_t w) {
   return descriptor;
 }
 
-/* Reads the configuration at `index` of a heuristic, and the number of configurations. Mode 0
- * selects the heuristic's choices, and mode 2 the engines that support every graph. */
+/* Reads a heuristic's configuration at `index`, and the number of configurations. Mode 0 selects
+ * the heuristic's choices. Mode 2 selects the engines that support every graph. */
 static void *config(void *graph, int mode, int index, int64_t *count) {
   void *configs[16], *heuristic = made(4);
   for (int i = 0; i < 16; i++) configs[i] = made(3);
@@ -116,7 +116,7 @@ static int plans(void) {
           cudnnBackendFinalize(plan) == 0);
     CHECK(cudnnBackendGetAttribute(plan, 402, INT64, 1, &count, &workspace) == 0 && count == 1);
     printf("workspace %lld\n", (long long)workspace);
-    /* Benchmark mode executes each plan twice. The report names the greediest. */
+    /* Benchmark mode executes each plan twice. The report names the largest workspace. */
     for (int j = 0; j < 2; j++) CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
     CHECK(cudnnBackendExecute(0, plan, pack) == 2002);
     CHECK(cudnnBackendDestroyDescriptor(plan) == 0 && cudnnBackendDestroyDescriptor(it) == 0);
@@ -134,7 +134,7 @@ struct found {
   int deterministic, math, reserved[3];
 };
 
-/* The convolution of `plans`, by functions older than operation graphs. */
+/* Computes the convolution of `plans` with functions that are older than operation graphs. */
 static int older(void) {
   int images[] = {32, 128, 28, 28}, strides[] = {128 * 784, 784, 28, 1},
       filter[] = {128, 128, 3, 3};
@@ -165,7 +165,8 @@ static int older(void) {
   return 0;
 }
 
-/* 100 steps of 16 sequences with 30 classes and at most 30 labels. */
+/* Reads the workspace of CTC loss for 100 steps of 16 sequences, with 30 classes and up to 30
+ * labels. */
 static int loss(void) {
   int sizes[] = {100, 16, 30}, strides[] = {480, 30, 1}, lengths[16];
   size_t by_host = 0, by_device = 0;
@@ -197,8 +198,8 @@ static int network(void) {
         reserve == 0);
   CHECK(cudnnGetRNNTempSpaceSizes(0, network, 1, sequences, &workspace, &reserve) == 0);
   printf("weights %zu, reserve %zu\n", weights, reserve);
-  /* The second gate for the second layer's input: its weights follow those of layer 1 and one
-   * matrix. */
+  /* Reads the second gate for the second layer's input. Its weights follow the weights of the
+   * first layer and one matrix. */
   CHECK(cudnnGetRNNWeightParams(0, network, 1, weights, base, 1, matrix, &matrix_at, vector,
                                 &vector_at) == 0);
   size_t first = 4u * 1024 * (512 + 1024);

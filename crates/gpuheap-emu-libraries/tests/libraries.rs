@@ -58,8 +58,8 @@ fn product_succeeds_and_others_refuse() {
 #[test]
 fn cudnn_reports_workspaces_and_weights() {
     let reports = tempfile::tempdir().unwrap();
-    // The convolution's first three plans, and the plan that supports every convolution. The sizes
-    // of the loss and the LSTM match an H200's.
+    // Lists the convolution's first three plans, and the plan that supports every convolution. The
+    // sizes of the loss and the LSTM match an H200's.
     let expected = "workspace 13139968\nworkspace 13139968\nworkspace 21528576\nworkspace 0\n\
          by algorithm 13139968\nloss 978880, 6765632\nweights 92372992, reserve 891289856\n";
     assert_eq!(run("cudnn", reports.path()), expected);
@@ -72,8 +72,8 @@ fn cudnn_reports_workspaces_and_weights() {
 fn libraries_take_measured_memory() {
     let reports = tempfile::tempdir().unwrap();
     let libraries = [&library::LIBRARIES, &library::LIBCUDA];
-    // Granules measured on two H200 after each call. The first call also loads PyTorch's kernels:
-    // 46 granules.
+    // The granules were measured on two H200 after each call. The first call also loads PyTorch's
+    // kernels, which take 46 granules.
     let expected = "communicator: 0, 193\nreduction: 0, 237\nbroadcast: 0, 2\nmessage: 0, 61\n\
          another: 0, 0\nanswer: 0, 160\nto itself: 0, 0\nto nobody: 4, 0\n\
          further communicator: 0, 99\nbroadcast in place: 0, 144\nexchange: 0, 192\nend: 0, -435\n\

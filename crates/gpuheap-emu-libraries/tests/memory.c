@@ -1,5 +1,5 @@
-/* Prints the number of 2 MiB granules that each NCCL call allocates as one of two ranks, and then
- * the number for each handle of cuBLAS and cuDNN. No context is current at the first call. */
+/* Calls NCCL as one of two ranks, then creates handles of cuBLAS and cuDNN. Prints the number of
+ * 2 MiB granules that each call allocates. No context is current at the first call. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>

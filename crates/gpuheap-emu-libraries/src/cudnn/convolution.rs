@@ -1,4 +1,4 @@
-//! Convolutions: their tensors, and the figures that determine their workspaces.
+//! Describes a convolution's tensors, and computes the figures that determine its workspace.
 
 /// Tensor of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,8 +52,8 @@ pub(crate) type Bytes = [u64; 3];
 /// Number of multiprocessors of an H200. cuDNN splits work among them.
 const MULTIPROCESSORS: u64 = 132;
 
-/// Limit of each size, so that sums of a few sizes do not overflow. No tensor that large fits a
-/// device.
+/// Maximum of each size, so that sums of a few sizes do not overflow. No device has enough memory
+/// for a larger tensor.
 const LARGEST: u64 = 1 << 40;
 
 /// Returns the product, or `u64::MAX` if the product is larger.
@@ -101,8 +101,8 @@ impl Convolution {
         Self { pass, x, w, y, window, channels_last }
     }
 
-    /// Returns `true` for the filter's gradient of a depthwise convolution with a 5 x 5 filter, in
-    /// half precision. For these convolutions, cuDNN offers a plan whose kernel spills registers.
+    /// Returns `true` if cuDNN offers a plan whose kernel spills registers. Such convolutions are
+    /// depthwise, and compute the gradient of a 5 x 5 filter in half precision.
     pub(crate) fn spills(&self) -> bool {
         const CHANNELS: u64 = 32;
         self.pass == Pass::Filter
@@ -128,8 +128,8 @@ impl Convolution {
         product(self.w.positions())
     }
 
-    /// Returns the sizes of the tensors with each group's channels rounded up to a multiple of
-    /// `channels`, as tensor cores need them.
+    /// Rounds the channels of each group up to a multiple of `channels`, as tensor cores require.
+    /// Returns the sizes of the tensors, bytes.
     pub(crate) fn padded(&self, channels: u64) -> Bytes {
         let (c, k) = (self.w.channels(), self.outputs().max(1));
         let (wide_c, wide_k) = (c.next_multiple_of(channels), k.next_multiple_of(channels));
@@ -143,7 +143,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the size, in bytes, of the result as 4-byte numbers, the type of partial results.
+    /// Returns the size of the result, bytes. Counts 4 bytes per number, as in partial results.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),
@@ -156,7 +156,7 @@ impl Convolution {
         result.saturating_mul(4)
     }
 
-    /// Returns the number of `rows` by `columns` tiles of the result, per multiprocessor.
+    /// Divides the result into tiles of `rows` by `columns`. Returns the tiles per multiprocessor.
     pub(crate) fn tiles(&self, rows: u64, columns: u64) -> f64 {
         let (c, k) = (self.w.channels(), self.outputs());
         let samples = self.x.samples();

@@ -1,4 +1,4 @@
-//! Operation graphs: descriptors that store their attributes, and the engines of a graph.
+//! Implements operation graphs. Descriptors store their attributes, and a graph has engines.
 //!
 //! Attributes lead from an execution plan to the engine's configuration, the engine, the graph, the
 //! graph's operations, and their tensors. An engine's index is an index in the list of plans for
@@ -76,7 +76,7 @@ const TENSOR_CORE: c_int = 0;
 /// Index of the engine that supports every graph and needs no workspace.
 const LAST_ENGINE: u64 = 1 << 20;
 
-/// Workspace of attention in each pass, bytes. The gradient of the queries is not part of it:
+/// Workspace of attention in each pass, bytes. It excludes the gradient of the queries, because
 /// PyTorch allocates that gradient itself.
 const ATTENTION: u64 = 256;
 
@@ -140,7 +140,7 @@ export! {
         Ok(())
     }
 
-    /// Does nothing: attributes that depend on others are computed when they are read.
+    /// Does nothing, because computed attributes are calculated when they are read.
     fn cudnnBackendFinalize(descriptor: Handle<Descriptor>) -> Outcome {
         descriptor.read(|_| ())
     }
@@ -264,7 +264,7 @@ impl Descriptor {
         }
     }
 
-    /// Returns the engine of a plan or of an engine configuration. Returns an engine unchanged.
+    /// Returns the engine of a plan or of an engine configuration, or the engine itself.
     fn engine(&self) -> Option<Self> {
         match self.kind {
             kind::PLAN => self.descriptors(attribute::PLAN_CONFIG).first()?.engine(),
@@ -274,8 +274,8 @@ impl Descriptor {
         }
     }
 
-    /// Returns the convolution that this descriptor's engine computes, and its plan; `None` for
-    /// other graphs.
+    /// Returns the convolution that this descriptor's engine computes, and the convolution's plan.
+    /// Returns `None` if the graph has no convolution.
     fn plan(&self) -> Option<(Convolution, Plan)> {
         let engine = self.engine()?;
         let index = *engine.numbers(attribute::ENGINE_INDEX).first()?;
@@ -342,8 +342,8 @@ impl Descriptor {
     }
 }
 
-/// Returns the workspace of attention, bytes; 0 if the operations do not compute attention.
-/// Attention is one operation, or several matrix products with other operations between them.
+/// Returns the workspace of attention, bytes; 0 if the operations do not compute attention. A graph
+/// expresses attention as one operation, or as matrix products and operations between them.
 fn attention_in(operations: &[Descriptor]) -> u64 {
     let number_of = |kind| operations.iter().filter(|operation| operation.kind == kind).count();
     let whole = number_of(kind::ATTENTION) + number_of(kind::ATTENTION_BACKWARD) > 0;
@@ -392,8 +392,8 @@ impl Value {
         }
     }
 
-    /// Writes at most `most` elements. Descriptors are written only for the type `DESCRIPTOR`, and
-    /// other elements only for other types.
+    /// Writes at most `most` elements. Writes descriptors only if the type is `DESCRIPTOR`, and
+    /// numbers only if it is another type.
     fn write(&self, of: c_int, most: usize, elements: Out<c_void>) -> Outcome {
         match self {
             Self::Elements { bytes, .. } if of != of::DESCRIPTOR => {

@@ -5,8 +5,8 @@
 //! * `convolution`, `plans`, `fourier`: the plans for a convolution, with their workspaces.
 //! * `older`: functions that are older than operation graphs.
 //! * `tensor`: descriptors of tensors, and descriptors that are never read.
-//! * `rnn`: recurrent networks: sizes of workspaces, and addresses of weights.
-//! * `norm`: sizes of workspaces for batch normalisation.
+//! * `rnn`: workspace sizes and weight addresses of recurrent networks.
+//! * `norm`: workspace sizes of batch normalisation.
 
 mod convolution;
 mod fourier;
@@ -53,7 +53,7 @@ type Handle<T> = abi::Handle<T, CudnnCode>;
 /// Version of cuDNN to return: 9.19.0.
 const VERSION: usize = 91_900;
 
-/// Bytes of dropout's random generators on each multiprocessor: 24 bytes for each of 2048 threads.
+/// Bytes of dropout's random generators on a multiprocessor. Each of 2048 threads has 24 bytes.
 const GENERATORS: usize = 24 * 2048;
 
 /// State of a handle that the program created.
@@ -101,7 +101,7 @@ export! {
         value.write(number as c_int)
     }
 
-    /// Writes an empty text: failures have only codes.
+    /// Writes an empty text, because the emulator describes failures only by codes.
     fn cudnnGetLastErrorString(text: Out<c_char>, bytes: usize) -> () {
         if bytes > 0 {
             let _ = text.write(0);

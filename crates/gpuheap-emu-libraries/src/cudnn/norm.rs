@@ -36,7 +36,7 @@ export! {
         write(mode, x, bytes, |_| 12)
     }
 
-    /// Writes the size of the memory kept between the passes: 0, because activations are not
+    /// Writes 0 as the size of the memory kept between the passes, because activations are not
     /// modelled.
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         _handle: *const c_void, _mode: c_int, _operation: c_int, _activation: *const c_void,

@@ -1,4 +1,4 @@
-//! Functions older than operation graphs: convolutions by algorithm, and CTC loss.
+//! Functions older than operation graphs. They compute convolutions and CTC loss.
 //!
 //! PyTorch 2.11 calls the convolution functions if `TORCH_CUDNN_V8_API_DISABLED=1` is set. An
 //! algorithm is identified by its index in the list of plans that operation graphs use.
@@ -136,8 +136,8 @@ export! {
 /// Maximum number of labels in a sequence, as PyTorch sets it.
 const MOST_LABELS: u64 = 255;
 
-/// Returns the workspace of CTC loss, bytes. It holds the probabilities by step, sequence and
-/// class, and two values per step and state. Labels and blanks are states.
+/// Returns the workspace of CTC loss, bytes. It holds a probability per step, sequence and class,
+/// and two values per step, sequence and state. Labels and blanks are states.
 ///
 /// The formula matches all 32 sizes that were measured on an H200 (cuDNN 9.19, 2026-11-24). The
 /// deterministic algorithm takes as much as the other algorithm.
@@ -150,7 +150,7 @@ fn ctc_loss(probabilities: &Tensor, labels: u64) -> u64 {
     4 * (probabilities.elements() + 2 * steps * batch * states + batch * (states + 2))
 }
 
-/// Returns the plans of a convolution with two operands and a result.
+/// Returns the plans of a convolution. `tensors` has the two operands and the result.
 fn plans(
     pass: Pass,
     tensors: [Handle<Tensor>; 3],

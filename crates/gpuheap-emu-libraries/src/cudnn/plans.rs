@@ -4,15 +4,16 @@
 //! In benchmark mode, it allocates the workspace of the greediest plan, times the plans, and keeps
 //! the fastest.
 //!
-//! Convolutions of common models are in a table of measurements (`measured.txt`). The others follow
-//! rules (`rules.txt`). Both were made from the plans of 14,565 convolutions: cuDNN 9.19 with
-//! PyTorch 2.11 on an H200 (driver 580.159, 2026-11-24). Each pass, type and layout counts as one
-//! convolution. Another 39 rows of the table are requests of three programs on that H200
-//! (2026-11-28). Rules for 4-byte numbers were fitted to the first 7,114 convolutions: a fit to all
-//! was worse for three dimensions. Every fifth shape was held out to test the rules. For the 2,276
-//! test convolutions with 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the first
-//! plans, 84 % of the fastest, and 57 % of the greediest. For grouped convolutions, the shares are
-//! 75 %, 75 % and 47 %. For other cards, plans are estimates.
+//! Convolutions of common models are in a table of measurements (`measured.txt`). Other
+//! convolutions follow rules (`rules.txt`). The table and the rules were made from the plans of
+//! 14,565 convolutions. The plans are from cuDNN 9.19 with PyTorch 2.11 on an H200 (driver 580.159,
+//! 2026-11-24). Each pass, type and layout counts as one convolution. Another 39 rows of the table
+//! are requests of three programs on that H200 (2026-11-28). Rules for 4-byte numbers were fitted
+//! to the first 7,114 convolutions, because a fit to all convolutions was worse for three
+//! dimensions. Every fifth shape was held out to test the rules. For the 2,276 test convolutions
+//! with 2-byte numbers, the rules are within 3 % or 1 MiB for 82 % of the first plans, 84 % of the
+//! fastest, and 57 % of the greediest. For grouped convolutions, the shares are 75 %, 75 % and
+//! 47 %. For other cards, plans are estimates.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -44,7 +45,7 @@ struct Measured {
 /// Line of a tree of rules.
 #[derive(Debug)]
 enum Line {
-    /// If the figure `number` is at most `most`, the next line applies, else the line `other`.
+    /// If the figure `number` is at most `most`, the next line applies. Otherwise, `other` applies.
     Branch {
         number: &'static str,
         most: f64,
@@ -53,13 +54,13 @@ enum Line {
     Leaf(Formula),
 }
 
-/// Workspace: the sum of copied tensors and partial results.
+/// Formula of a workspace. It adds the sizes of copied tensors and of partial results.
 #[derive(Clone, Copy, Debug)]
 struct Formula {
-    /// Letters of the copied tensors: `x`, `w`, `y`, or `X`, `W`, `Y` with padded channels.
+    /// Letters `x`, `w` and `y` of the copied tensors. A capital letter means padded channels.
     copies: &'static str,
-    /// Multiple to which a group's channels are padded; `None` for the smallest that tensor cores
-    /// need.
+    /// Multiple to which a group's channels are padded; `None` for the smallest multiple that
+    /// tensor cores accept.
     channels: Option<u64>,
     /// Maximum number of groups that are copied.
     groups: u64,
@@ -72,8 +73,8 @@ enum Partial {
     /// This many results in 4-byte numbers.
     Results(u64),
     Bytes(u64),
-    /// A result in 4-byte numbers for each part of the split work. The number of parts is chosen so
-    /// that all tiles fill each multiprocessor `times` times.
+    /// The work is split, and each part has a result in 4-byte numbers. The number of parts is
+    /// chosen so that all tiles fill each multiprocessor `times` times.
     Split {
         rows: u64,
         columns: u64,
@@ -81,7 +82,7 @@ enum Partial {
     },
 }
 
-/// Trees, keyed by title: the name of the workspace, the bytes of an element, the layout and the
+/// Trees, keyed by title. A title names the workspace, the bytes of an element, the layout and the
 /// pass.
 type Trees = HashMap<&'static str, Vec<Line>>;
 
@@ -178,7 +179,7 @@ impl Convolution {
         self.leaf("fourier").is_some_and(|leaf| leaf.copies == "yes")
     }
 
-    /// Returns the convolution's key in `measured.txt`: FNV-1a over its sizes.
+    /// Returns the convolution's key in `measured.txt`. The key is the FNV-1a hash of its sizes.
     fn fingerprint(&self) -> u64 {
         let head = [self.pass as u64, self.x.element, u64::from(self.channels_last)];
         let window = &self.window;
@@ -205,7 +206,7 @@ fn trees() -> &'static Trees {
     })
 }
 
-/// Adds the subtree that begins with the next line. Adds nothing for a line of another form.
+/// Adds the subtree that begins with the next line. If the line has an unknown form, adds nothing.
 fn add_subtree(lines: &mut dyn Iterator<Item = &'static str>, tree: &mut Vec<Line>) {
     let words: Vec<&'static str> = lines.next().unwrap_or("").split(' ').collect();
     match words[..] {

@@ -37,14 +37,14 @@ struct Network {
     data_type: c_int,
     inputs: u64,
     hidden: u64,
-    /// Number of elements in a step's output: equal to `hidden` without a projection.
+    /// Number of elements in a step's output. Equals `hidden` if the network has no projection.
     outputs: u64,
     layers: u64,
     algorithm: c_int,
     has_dropout: bool,
 }
 
-/// A batch of sequences: the input of a recurrent network.
+/// Batch of sequences that is the input of a recurrent network.
 #[derive(Default)]
 struct Sequences {
     /// Number of steps of the longest sequence.
@@ -182,8 +182,8 @@ fn clamped(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. Workspaces
-/// are in elements, without the matrices.
+/// Sizes of a network and its sequences, as `u128`, so that products do not overflow. The functions
+/// return sizes in elements. They do not count matrices.
 struct Sizes {
     cell: Cell,
     gates: u128,
@@ -330,7 +330,7 @@ export! {
             return Err(CudnnCode::BAD_PARAM);
         }
         let directions = if direction == BIDIRECTIONAL { 2 } else { 1 };
-        // To compute the sizes of weights, PyTorch passes no descriptor.
+        // PyTorch passes no dropout descriptor if it only computes the sizes of weights.
         let has_dropout = dropout.read(|dropout| dropout.rate > 0.0).unwrap_or(false);
         network.change(|network| {
             *network = Network {
@@ -373,7 +373,7 @@ export! {
     }
 
     /// Writes the sizes, in bytes, of the workspace and of the memory kept between the passes.
-    /// Either pointer may be null: PyTorch sometimes passes only one.
+    /// Either pointer may be null, because PyTorch sometimes passes only one pointer.
     fn cudnnGetRNNTempSpaceSizes(
         _handle: *const c_void, network: Handle<Network>, pass: c_int, sequences: Handle<Sequences>,
         workspace: Out<usize>, reserve: Out<usize>,
@@ -466,9 +466,10 @@ impl Weights {
 mod tests {
     use super::*;
 
-    /// A network and its sequences: codes of the cell, the algorithm and the type; numbers of
-    /// directions, layers, inputs, hidden elements, outputs, sequences and steps; number of
-    /// positions, or 0 if the sequences are padded; 1 with dropout, else 0.
+    /// Describes a network and its sequences. The elements are the codes of the cell, the algorithm
+    /// and the type; the numbers of directions, layers, inputs, hidden elements, outputs, sequences
+    /// and steps; the number of positions, or 0 if the sequences are padded; and 1 with dropout,
+    /// else 0.
     type Shape = [u32; 12];
 
     fn described(shape: Shape) -> (Network, Sequences) {

@@ -82,8 +82,8 @@ descriptors! {
 }
 
 export! {
-    /// Does nothing: the setting changes no size. Declares no arguments, although callers pass
-    /// some. In every C ABI of Unix, the caller removes its arguments after the call.
+    /// Does nothing, because the setting changes no size. Declares no arguments, although callers
+    /// pass some. In every C ABI of Unix, the caller removes its arguments after the call.
     fn cudnnSetActivationDescriptor |
         cudnnSetCTCLossDescriptorEx | cudnnSetCTCLossDescriptor_v9 |
         cudnnSetConvolutionGroupCount | cudnnSetConvolutionMathType |
@@ -114,7 +114,7 @@ export! {
         describe(filter, data_type, dimensions, sizes, sizes)
     }
 
-    /// Writes the description of a tensor, at most `wanted` dimensions.
+    /// Writes the description of a tensor, with at most `wanted` dimensions.
     fn cudnnGetTensorNdDescriptor(
         tensor: Handle<Tensor>, wanted: c_int, data_type: Out<c_int>, dimensions: Out<c_int>,
         sizes: Out<c_int>, strides: Out<c_int>,

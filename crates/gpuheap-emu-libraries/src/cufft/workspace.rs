@@ -1,11 +1,12 @@
 //! Size of a plan's work area, bytes.
 //!
-//! The rules were found from 8,428 plans that cuFFT 12 made on an H200 (2026-11-24): sizes of 2 to
-//! 2^26 in one, two and three dimensions, 1 to 4096 transforms, all types. For 98 % of the plans,
-//! the error is at most 3 % of the data's size. The other plans have a few special lengths (12,000
-//! and 22,050), large primes in 8-byte numbers, or many transforms of 32,768 numbers.
+//! The rules were found from 8,428 plans that cuFFT 12 made on an H200 (2026-11-24). The plans had
+//! sizes of 2 to 2^26 in one, two and three dimensions, 1 to 4096 transforms, and all types. For
+//! 98 % of the plans, the error is at most 3 % of the data's size. The other plans have a few
+//! special lengths (12,000 and 22,050), large primes in 8-byte numbers, or many transforms of
+//! 32,768 numbers.
 
-/// Kind of a transform: complex or real input and output.
+/// Kind of a transform. The input and the output are complex or real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Complex,
@@ -51,7 +52,7 @@ impl Length {
         Self { length, largest_prime, is_power: primes <= 1 }
     }
 
-    /// Returns the number of copies of the complex data that a pass over this dimension needs, in
+    /// A pass over this dimension needs copies of the complex data. Returns their number in
     /// thousandths. `strided` is `true` for all dimensions but the last.
     fn complex_copies(&self, is_double: bool, strided: bool) -> u64 {
         let length = self.length;
@@ -91,12 +92,12 @@ impl Length {
         if is_double { 2048 } else { 4096 }
     }
 
-    /// Returns the number of copies that a real transform over the last dimension needs, in
-    /// thousandths. A copy holds the real data as complex numbers.
+    /// A real transform over the last dimension needs copies. Returns their number in thousandths.
+    /// A copy holds the real data as complex numbers.
     fn real_copies(&self, is_double: bool, batch: u64, is_only: bool) -> u64 {
         let (length, prime, small) = (self.length, self.largest_prime, self.padding(is_double));
         if length.is_multiple_of(2) {
-            // An even length is transformed as half as many complex numbers.
+            // An even number of real numbers is transformed as half that number of complex numbers.
             let is_direct = match length {
                 500 => false,
                 1920 | 3072 => true,
@@ -124,7 +125,7 @@ impl Length {
     }
 }
 
-/// Return value of [`Length::real_copies`] for half a copy: `last / 2 + 1` complex numbers.
+/// Half a copy, in thousandths of a copy. It has `last / 2 + 1` complex numbers.
 const HALF: u64 = 500;
 
 impl Transform {
@@ -151,9 +152,9 @@ impl Transform {
 }
 
 impl Transform {
-    /// Returns the bytes of the plan's tables: 8 complex numbers per element of a length that needs
-    /// Bluestein's algorithm. On an H200, a plan for 8,819,998 real numbers kept 272 MiB. Plans of
-    /// other lengths kept at most 2 MiB.
+    /// Returns the size of the plan's tables, bytes. A length that needs Bluestein's algorithm has
+    /// 8 complex numbers per element. On an H200, a plan for 8,819,998 real numbers kept 272 MiB.
+    /// Plans of other lengths kept at most 2 MiB.
     pub(crate) fn tables(&self) -> u64 {
         let mut sizes = self.sizes.clone();
         if let (false, Some(last)) = (self.kind == Kind::Complex, sizes.last_mut())

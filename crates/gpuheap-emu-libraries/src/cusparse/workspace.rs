@@ -83,7 +83,7 @@ impl Operand {
     }
 }
 
-/// Returns the bytes to sort the values of a sparse matrix, with `bytes` per value.
+/// Returns the bytes for sorting a sparse matrix's values. Each value takes `bytes` bytes.
 pub(crate) fn sort(values: u64, bytes: u64) -> u64 {
     bytes * values + 1100
 }

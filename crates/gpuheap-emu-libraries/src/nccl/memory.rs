@@ -1,4 +1,4 @@
-//! Device memory of communicators: channels and buffers, as NCCL 2.28.9 allocates them.
+//! Allocates the device memory that NCCL 2.28.9 takes for a communicator's channels and buffers.
 //!
 //! NCCL allocates each piece separately, in multiples of 2 MiB. The rules were measured after each
 //! call on two H200 with NVLink and without NVLS (driver 580.159, 2026-11-28). They are exact for
@@ -63,8 +63,8 @@ impl Route {
         }
     }
 
-    /// Returns the bytes of all channels: three granules per channel, and two for the communicator.
-    /// A communicator that is not the first in its context takes one more granule.
+    /// Returns the bytes of all channels. A channel takes three granules, and the communicator
+    /// takes two. A communicator that is not the first in its context takes one more granule.
     fn channel_bytes(self, is_first: bool) -> usize {
         (3 * self.channels()[1] + 2 + usize::from(!is_first)) * GRANULE
     }
@@ -93,8 +93,8 @@ impl Route {
 fn device_name() -> String {
     let Some(driver) = driver() else { return String::new() };
     let (mut device, mut text) = (0, [0 as c_char; 96]);
-    // SAFETY: `device` and `text` are valid for the writes. The length passed is less than
-    // `text`'s.
+    // SAFETY: `device` and `text` are valid for the writes. The passed length is less than the
+    // length of `text`.
     unsafe {
         let _ = driver.cuCtxGetDevice(&mut device);
         let _ = driver.cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, device);
