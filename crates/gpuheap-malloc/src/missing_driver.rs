@@ -1,5 +1,6 @@
-//! Writes a message if a program uses CUDA without a driver. It lists the searched places, and the
-//! command that runs the program on the emulated driver. A process writes at most one message.
+//! Writes a message if a program uses CUDA without a driver. The message lists the searched places,
+//! and the command that runs the program on the emulated driver. A process writes at most one
+//! message.
 
 use std::ffi::CStr;
 #[cfg(target_arch = "x86_64")]

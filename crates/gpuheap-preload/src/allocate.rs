@@ -48,8 +48,8 @@ impl Request {
         self.run_on(None, call, || Ok((place.get()?.number(), self.bytes)))
     }
 
-    /// Passes on a call that allocates on a device, by default the current device, and records the
-    /// memory. After the call, `result` returns the address and the size.
+    /// Passes on a call that allocates on a device, and records the memory. The default is the
+    /// current device. After the call, `result` returns the address and the size.
     pub(crate) fn run_on(
         self,
         device: Option<i32>,

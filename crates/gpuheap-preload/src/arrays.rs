@@ -1,4 +1,4 @@
-//! Arrays for textures and surfaces. The driver does not report an array's size, so the size is
+//! Records arrays for textures and surfaces. The driver does not report an array's size, so it is
 //! computed from the shape.
 #![allow(non_snake_case, reason = "named as in C")]
 

@@ -9,7 +9,7 @@ use std::mem;
 
 use gpuheap_catch::loader;
 
-/// Maximum number of environment variables, and of bytes in the list. Both are copied to the stack.
+/// Maximum numbers of environment variables and of bytes in the list. Both are copied to the stack.
 const VARIABLES: usize = 1024;
 const BYTES: usize = 4096;
 

@@ -1,4 +1,4 @@
-//! Contexts: the current context and its device, and memory that ends with a context.
+//! Finds the current context and its device, and records when a context ends with its memory.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
@@ -19,12 +19,12 @@ static ENDS: AtomicU64 = AtomicU64::new(1);
 static PRIMARY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 thread_local! {
-    /// Last context of the thread, its device, and the value of [`ENDS`] at that time.
+    /// Context that this thread last used, with its device and the [`ENDS`] of that moment.
     static LAST: Cell<(CUcontext, CUdevice, u64)> = const { Cell::new((CUcontext::NULL, 0, 0)) };
 }
 
-/// Returns the calling thread's context and its device; the null context and device 0 if the thread
-/// has no context.
+/// Returns the calling thread's context and its device. Without a context, returns the null context
+/// and device 0.
 pub(crate) fn current() -> (CUcontext, CUdevice) {
     let mut context = CUcontext::NULL;
     if !real::cuCtxGetCurrent(&mut context).is_success() || context.is_null() {

@@ -1,4 +1,4 @@
-//! Calls that copy between host and device, or between devices.
+//! Records calls that copy between host and device, or between devices.
 
 use std::ffi::c_void;
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    /// Converts an end of the driver's structure. `offset` is the offset of the first copied byte.
+    /// Converts one end of the driver's copy structure. The first copied byte is at `offset`.
     fn of(kind: CUmemorytype, host: *const c_void, device: CUdeviceptr, offset: usize) -> End {
         let offset = offset as u64;
         match kind {
@@ -118,8 +118,8 @@ pub(crate) fn copied(
     code
 }
 
-/// Returns the kind of a copy's host memory, and `true` if the host can read the memory. Uses the
-/// recorded kind if there is one.
+/// Returns the kind of a copy's host memory, and `true` if the host can read the memory. If the
+/// memory's kind was recorded, uses that kind.
 fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
     if let Some(recorded) = recorded {
         // On some systems, a read of managed memory by the host would fault.
@@ -128,7 +128,7 @@ fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
     match attribute(address, IS_MANAGED) {
         Err(CUresult::ERROR_INVALID_VALUE) => (CopyMemory::Pageable, true),
         Err(_) => (CopyMemory::Pageable, false),
-        // Such memory is a variable of the program's kernels, or from a pool.
+        // Such memory is a variable of the program's kernels, or belongs to a pool.
         Ok(managed) if managed != 0 => (CopyMemory::Managed, false),
         // The memory may be mapped only for devices.
         Ok(_) if is_on_device(address) => (CopyMemory::None, false),

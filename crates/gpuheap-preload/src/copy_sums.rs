@@ -1,4 +1,4 @@
-//! Sums of copies by site: bytes, time, and uploads of data that was uploaded before.
+//! Sums each site's copies. Counts bytes and time, and detects repeated uploads of the same data.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -23,8 +23,8 @@ const HASHES: usize = 256;
 /// after the last record. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Divisor of the recording's duration so far. The quotient is also a minimum time between two
-/// records of all sums. Each site then has about 500 records in a day.
+/// Divisor of the recording's duration so far. The time between two records of all sums is at least
+/// the quotient. Each site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.
@@ -37,21 +37,21 @@ pub(crate) struct Copy {
     /// Time in the call.
     pub(crate) call_ns: u64,
     pub(crate) is_async: bool,
-    /// Hash of the data of an upload; `None` if it is not compared.
+    /// Hash of an upload's data; `None` if the data is not compared.
     pub(crate) hash: Option<u64>,
 }
 
 /// Copies of a process, by site.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// End and kind of pinned, registered and managed memory, keyed by address.
+    /// Pinned, registered and managed memory by address. The value has the memory's end and kind.
     host: BTreeMap<u64, (u64, MemoryKind)>,
     sums: FxHashMap<Key, Sum>,
     /// Time when all sums were last written, nanoseconds.
     written_ns: u64,
 }
 
-/// Key of a sum: direction, memory on the host's side, `true` for asynchronous calls, and stack.
+/// Key of a sum: the direction, the host's memory, `true` if asynchronous, and the stack.
 type Key = (CopyDirection, CopyMemory, bool, u32);
 
 #[derive(Debug, Default)]
@@ -80,8 +80,8 @@ impl Copies {
         }
     }
 
-    /// Adds a copy. Returns the sums to record: the site's sum at its 1st, 2nd, 4th copy and so on,
-    /// and all sums at intervals.
+    /// Adds a copy. Returns the sums that must be recorded now. A site's sum is recorded at its
+    /// 1st, 2nd, 4th copy and so on, and all sums at intervals.
     pub(crate) fn add(&mut self, copy: &Copy, stack: u32, time: Time) -> Vec<Record<'static>> {
         let key = (copy.direction, copy.memory, copy.is_async, stack);
         let sum = self.sums.entry(key).or_default();

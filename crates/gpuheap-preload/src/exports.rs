@@ -13,7 +13,7 @@ use crate::table::{In, Out, Text};
 use crate::threads::Uncancelled;
 use crate::{allocate, arrays, contexts, memory_info, real, settings, virtual_memory};
 
-/// Makes an [`End`] from its kind and its argument.
+/// Makes an [`End`] of the given kind, with the argument of that kind.
 macro_rules! end {
     (Device) => {
         End::Device

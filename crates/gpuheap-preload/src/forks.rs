@@ -1,4 +1,4 @@
-//! Numbers of processes. A forked child gets a different number than its parent.
+//! Numbers processes. A forked child gets a different number than its parent.
 
 use std::ptr;
 use std::sync::Once;
@@ -40,7 +40,7 @@ pub(crate) fn count() -> u32 {
     fork::count().wrapping_add(number - FIRST)
 }
 
-/// Numbers a new process. The number that the first thread writes stays.
+/// Gives a new process its number. If threads race, the number of the first thread stays.
 #[cold]
 fn number_child(mark: &AtomicU32) -> u32 {
     let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);

@@ -59,7 +59,7 @@ impl Unwound {
         Unwound { stack_pointer, slots: Vec::with_capacity(32) }
     }
 
-    /// Adds a frame: the return address, and the stack pointer after the return.
+    /// Adds a frame by its return address. `stack_pointer` is the value after the return.
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
         // Leaves out frames of the unwinder, which have ended when stacks are compared. Leaves out
@@ -82,7 +82,7 @@ impl Unwound {
 }
 
 impl Stacks {
-    /// Adds a stack. If too many stacks are kept, forgets them first.
+    /// Adds a stack. A full cache, or a full list of this stack pointer, is emptied first.
     fn add(&mut self, stack_pointer: usize, stack: Known) {
         if self.len >= KEPT {
             *self = Stacks::default();
@@ -110,7 +110,7 @@ pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> b
     let is_same = |found: &&Known| {
         found.thread == thread && found.slots.iter().all(|slot| slot.is_current(end))
     };
-    // Tries the latest stack first: earlier stacks did not match when it was added.
+    // Tries the latest stack first, because it was added when no earlier stack matched.
     let Some(found) = at_one.iter().rev().find(is_same) else { return false };
     let _ = found.slots.iter().all(|slot| add(slot.address));
     true

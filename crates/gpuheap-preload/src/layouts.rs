@@ -9,7 +9,7 @@ use gpuheap_driver::{CUdeviceptr, CUmemorytype};
 #[repr(C)]
 pub(crate) struct IpcHandle([u8; 64]);
 
-/// Parameters of a graph's node that allocates, as `CUDA_MEM_ALLOC_NODE_PARAMS` of `cuda.h`.
+/// Parameters of a graph's node that allocates. The layout is `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct GraphAllocation {
@@ -20,7 +20,7 @@ pub(crate) struct GraphAllocation {
     pub(crate) pointer: CUdeviceptr,
 }
 
-/// Shape of an array, as `CUDA_ARRAY_DESCRIPTOR` of `cuda.h`.
+/// Shape of an array, in the layout of `CUDA_ARRAY_DESCRIPTOR` in `cuda.h`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ArrayDescription {
@@ -30,7 +30,7 @@ pub(crate) struct ArrayDescription {
     pub(crate) channels: c_uint,
 }
 
-/// Shape of an array, as `CUDA_ARRAY3D_DESCRIPTOR` of `cuda.h`.
+/// Shape of an array, in the layout of `CUDA_ARRAY3D_DESCRIPTOR` in `cuda.h`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Array3DDescription {
@@ -42,7 +42,7 @@ pub(crate) struct Array3DDescription {
     pub(crate) flags: c_uint,
 }
 
-/// Source or destination of a volume's copy, as one half of `CUDA_MEMCPY3D` of `cuda.h`.
+/// Source or destination of a copied volume, in the layout of one half of `CUDA_MEMCPY3D`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct VolumeEnd {
@@ -60,7 +60,7 @@ pub(crate) struct VolumeEnd {
     pub(crate) height: usize,
 }
 
-/// Copy of a volume, as `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER` of `cuda.h`.
+/// Copy of a volume, in the layout that `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER` share.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Volume {

@@ -1,4 +1,4 @@
-//! Ledger in shared memory: the bytes that are held by processes with a common limit.
+//! Keeps a ledger in shared memory. It counts the bytes of processes that share a limit.
 
 use std::fs::{self, OpenOptions};
 use std::hash::BuildHasher as _;
@@ -23,7 +23,7 @@ pub(crate) const DEVICES: usize = 64;
 /// these is killed, its bytes stay counted.
 const PROCESSES: usize = 255;
 
-/// Number of rounds in which a wait for the lock only yields, and the sleep in later rounds. A
+/// Number of times that a waiting thread yields. After that, the thread sleeps between attempts. A
 /// change under the lock takes less than a microsecond.
 const FAST_ROUNDS: u32 = 100;
 const SLEEP: Duration = Duration::from_micros(100);
@@ -31,7 +31,7 @@ const SLEEP: Duration = Duration::from_micros(100);
 /// Time between checks that the holder of the lock still runs.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// Account of a device, or a process's share in that account. Changed only under the ledger's lock.
+/// Account of a device, or a process's share in it. The ledger's lock guards all changes.
 #[repr(C)]
 struct Account {
     /// Bytes of live memory and of pending requests. The driver has not answered pending requests.
@@ -60,9 +60,9 @@ struct Entry {
 /// Accounts of all devices, and each process's share in them.
 #[repr(C)]
 pub(crate) struct Ledger {
-    /// Process that holds the lock, as in [`Entry::owner`]; 0 if none does.
+    /// Value of [`Entry::owner`] for the process that holds the lock; 0 if the lock is free.
     holder: AtomicU64,
-    /// Key of the device of each account; 0 for a free account.
+    /// Identifies the device to which each account belongs; 0 for a free account.
     devices: [AtomicU64; DEVICES],
     /// Sums of the shares.
     totals: [Account; DEVICES],
@@ -97,7 +97,7 @@ static FILE_NAME: OnceLock<Vec<u8>> = OnceLock::new();
 /// Ledger of this process alone.
 static ALONE: Ledger = Ledger::new();
 
-/// Returns the ledger in the settings' file; without a file, the ledger of this process alone.
+/// Returns the ledger in the settings' file. If no file is set, the ledger is private.
 pub(crate) fn get() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     LEDGER.get_or_init(|| {
@@ -334,8 +334,8 @@ impl Ledger {
 /// Bits of the process id in an [`identity`]; Linux has no larger ids.
 const PID_BITS: u32 = 22;
 
-/// Step between the programs of a process in [`Entry::owner`]. The bits below are the [`identity`].
-/// The identity's start time has 34 bits, in hundredths of a second: 5 years.
+/// When `exec` replaces a process's program, [`Entry::owner`] grows by this step. The bits below
+/// are the [`identity`]. The identity's start time has 34 bits, in hundredths of a second: 5 years.
 const PROGRAM: u64 = 1 << 56;
 
 /// Returns this process's id and its start time as one number, because ids are reused.
@@ -344,16 +344,16 @@ fn identity() -> u64 {
     (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
 
-/// For each entry, the program that was last seen to map the ledger. The program is remembered,
-/// because reading all mappings of a large process takes milliseconds.
+/// Programs that were last seen to map the ledger, by entry. They are remembered, because reading
+/// all mappings of a large process takes milliseconds.
 static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
 struct Stat {
     has_ended: bool,
     started: u64,
-    /// Hash of the addresses of the program, its stack, arguments and variables; `None` without the
-    /// right to read them.
+    /// Hash of the addresses of the program, its stack, arguments and variables; `None` if reading
+    /// them is not permitted.
     program: Option<u64>,
 }
 

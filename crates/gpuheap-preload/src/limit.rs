@@ -1,5 +1,4 @@
-//! Limit of the device memory of a process or of all processes of a run, and requests that fail on
-//! purpose.
+//! Refuses requests that exceed the device memory limit of a process or run, or fail on purpose.
 
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,8 +17,8 @@ use crate::settings::{self, Limit};
 /// bytes. After that, the request is refused. Drivers refuse within a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Number of rounds without a sleep, and the sleep in later rounds. Most drivers answer within some
-/// microseconds.
+/// Number of times that a waiting request yields. After that, the request sleeps between attempts.
+/// Most drivers answer within some microseconds.
 const FAST_ROUNDS: u32 = 100;
 const SLEEP: Duration = Duration::from_micros(100);
 
@@ -38,7 +37,7 @@ pub(crate) struct Charge {
     bytes: u64,
 }
 
-/// Refusal of a request, because of the limit or on purpose.
+/// Error for a request that exceeds the limit or that fails on purpose.
 #[derive(Debug)]
 pub(crate) struct Refused;
 

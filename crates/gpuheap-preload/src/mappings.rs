@@ -1,4 +1,4 @@
-//! References to physical memory of the virtual memory management.
+//! Counts references to physical memory that the program or its mapped ranges use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 /// References to physical memory.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
-    /// Number of references to each handle, by the program and by mapped ranges.
+    /// Number of references that the program and mapped ranges have to each handle.
     references: FxHashMap<u64, usize>,
     /// Handle of each mapped range, by address.
     ranges: BTreeMap<u64, u64>,
@@ -35,7 +35,7 @@ impl Mappings {
         self.references.get_mut(&handle).map(|count| *count += 1).is_some()
     }
 
-    /// Gives one of a handle's references to the range at an address.
+    /// Assigns one of the references to `handle` to the range at `address`.
     pub(crate) fn map(&mut self, address: u64, handle: u64) {
         self.ranges.insert(address, handle);
     }

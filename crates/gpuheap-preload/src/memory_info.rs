@@ -1,4 +1,4 @@
-//! Replacements of the driver's memory figures. With a limit, they describe a smaller device.
+//! Replaces the driver's memory figures. With a limit, the figures describe a smaller device.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use gpuheap_driver::{CUdevice, CUresult};

@@ -1,20 +1,20 @@
-//! Open ranges of the program. A range is recorded once a memory event occurs in it. A program may
-//! name each of its operations, and most operations have no such event.
+//! Tracks the program's open ranges. A range is recorded once a memory event occurs inside. A
+//! program may name each of its operations, and most operations have no such event.
 
 use std::collections::BTreeMap;
 use std::mem;
 
 use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
 
-/// Open ranges, numbered from 1. The capture numbers only the recorded ranges.
+/// Open ranges by number, from 1. In the capture, ranges have other numbers.
 #[derive(Default)]
 pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
     last: u32,
     /// Value of `last` when ranges were last recorded.
     recorded: u32,
-    /// Number of ranges that were not opened because too many were open, and the part already
-    /// recorded.
+    /// Number of ranges that were not opened because too many were open. `recorded_lost` is the
+    /// part that is already recorded.
     lost: u64,
     recorded_lost: u64,
 }

@@ -1,5 +1,5 @@
-//! Blocks of frameworks' pools. PyTorch reports each block to its profiler by an exported function.
-//! This library replaces that function. Hooks of other frameworks call this library from Python.
+//! Records blocks of frameworks' pools. This library replaces the function by which PyTorch reports
+//! blocks to its profiler. Hooks of other frameworks call this library from Python.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -18,8 +18,7 @@ pub(crate) struct DeviceBytes {
 /// Membership of the recorder of this process.
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 
-/// The recorder as a member of the process's socket: a function that returns the bytes of each
-/// device.
+/// Represents the recorder in the process's socket. The function returns each device's bytes.
 struct RecordedBytes<F>(F);
 
 /// Publishes the bytes of the devices that `devices` returns, if the settings enable it. A failure
@@ -70,7 +69,7 @@ impl<F: Fn() -> Vec<(u32, DeviceBytes)> + Send + Sync> Member for RecordedBytes<
 /// Returns the UUID of a device in NVML's format; `None` if the driver does not answer.
 fn uuid(device: u32) -> Option<String> {
     let (device, mut uuid) = (CUdevice::try_from(device).ok()?, CUuuid::default());
-    // Without `_v2`, the UUID is the whole device's, by which `gpuheap status` finds devices.
+    // `gpuheap status` finds devices by the whole device's UUID. `_v2` may return another UUID.
     let is_known = real::cuDeviceGetUuid(&mut uuid, device).is_success()
         || real::cuDeviceGetUuid_v2(&mut uuid, device).is_success();
     is_known.then(|| uuid.to_string())

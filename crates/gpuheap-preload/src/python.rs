@@ -1,4 +1,4 @@
-//! Frames of Python on the calling thread, read from the interpreter's memory.
+//! Reads the calling thread's frames of Python from the interpreter's memory.
 //!
 //! The thread is within a call from Python. Its frames and their code therefore do not change, even
 //! if the thread has released the interpreter's lock. No Python code runs: the only call looks up
@@ -211,9 +211,9 @@ unsafe fn text(object: usize, types: Types, layout: &CPython) -> String {
     }
 }
 
-/// Returns `true` if a string's state is compact and ASCII. Three bits have the size of a
-/// character: 1, 2 or 4. A bit for compact and a bit for ASCII follow. These bits begin at bit 2;
-/// in newer versions, at bit 8 or 16.
+/// Returns `true` if a string's state is compact and ASCII. Three bits give the size of a
+/// character, which is 1, 2 or 4. The next two bits mean compact and ASCII. The first of these bits
+/// is bit 2, or 8 or 16 in newer versions.
 fn is_ascii(state: u32) -> bool {
     let facts = [2, 8, 16].map(|first| state >> first);
     let known = facts.into_iter().find(|facts| matches!(facts & 7, 1 | 2 | 4));
@@ -232,8 +232,8 @@ unsafe fn bytes<'a>(object: usize, types: Types) -> &'a [u8] {
     }
 }
 
-/// Returns the line of an instruction from a line table of CPython 3.9. An entry has the bytes to
-/// the next line, and the signed difference of the lines.
+/// Returns the line of an instruction from a line table of CPython 3.9. An entry has the number of
+/// bytes to the next line, and how much the line number changes there.
 fn line_by_differences(table: &[u8], first: u32, at: i64) -> Option<u32> {
     let (mut line, mut start) = (i64::from(first), 0_i64);
     for pair in table.chunks_exact(2) {
@@ -246,8 +246,8 @@ fn line_by_differences(table: &[u8], first: u32, at: i64) -> Option<u32> {
     u32::try_from(line).ok()
 }
 
-/// Returns the line of an instruction from a line table of CPython 3.10. An entry has the bytes of
-/// a range, and the signed difference of its line or, without a line, -128.
+/// Returns the line of an instruction from a line table of CPython 3.10. An entry has the number of
+/// bytes of a range, and how much the line number changes. A range without a line has -128.
 fn line_by_ranges(table: &[u8], first: u32, at: i64) -> Option<u32> {
     const NO_LINE: i8 = -128;
     let (mut line, mut end) = (i64::from(first), 0_i64);
@@ -264,8 +264,8 @@ fn line_by_ranges(table: &[u8], first: u32, at: i64) -> Option<u32> {
     None
 }
 
-/// Returns the line of an instruction from a location table of CPython 3.11 or later. An entry has
-/// a byte with a kind and a number of instructions, then differences of lines and columns.
+/// Returns the line of an instruction from a location table of CPython 3.11 or later. An entry
+/// starts with a byte that gives its kind and length. Changes of line and column follow.
 fn line_of(table: &[u8], first: u32, at: i64) -> Option<u32> {
     let mut line = i64::from(first);
     let mut start = 0_i64;

@@ -19,14 +19,14 @@ const LONGEST: usize = 200;
 /// Pointer to a function of NVTX, of any type.
 type Function = *const c_void;
 
-/// The table of callbacks, as `NvtxExportTableCallbacks` of NVTX.
+/// Table of callbacks, in the layout of NVTX's `NvtxExportTableCallbacks`.
 #[repr(C)]
 struct Callbacks {
     bytes: usize,
     functions: unsafe extern "C" fn(c_int, *mut *mut *mut Function, *mut c_uint) -> c_int,
 }
 
-/// Attributes of a range, as `nvtxEventAttributes_t` of NVTX.
+/// Attributes of a range, in the layout of NVTX's `nvtxEventAttributes_t`.
 #[repr(C)]
 struct Attributes {
     version: u16,
@@ -50,7 +50,7 @@ struct Open {
     range: Range,
 }
 
-/// Identifier of a range in the process's recorder, and the process's number (`forks`).
+/// Identifies a range. `number` is from the recorder of the process that `forks` identifies.
 #[derive(Clone, Copy)]
 struct Range {
     number: u32,
@@ -61,15 +61,15 @@ thread_local! {
     static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Name of a domain, or registered text. It is never freed, because the program may use it until
-/// the process ends.
+/// Name of a domain, or text that the program registered. The program may use the value until the
+/// process ends, so it is never freed.
 struct Name {
     text: String,
     next: *const Name,
 }
 
-/// Lists of names; [`list_of`] selects one. They take no lock, because a lock could stay locked in
-/// a forked child.
+/// Lists of names. [`list_of`] selects a list. The lists take no lock, because a lock could stay
+/// locked in a forked child.
 static NAMES: [AtomicPtr<Name>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
 /// Replaces functions of NVTX. A row is the module's number, the function's number, and this

@@ -1,4 +1,4 @@
-//! The driver's real functions, and the functions of this library that replace them.
+//! Makes functions that call the driver's real functions. Finds the functions that replace them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

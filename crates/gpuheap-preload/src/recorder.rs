@@ -1,4 +1,4 @@
-//! The recording of this process: live memory, and the capture's records.
+//! Records this process. Tracks live memory, and writes the capture's records.
 
 use std::ffi::c_char;
 use std::fs::OpenOptions;
@@ -53,8 +53,8 @@ impl Block {
 /// Recording of a process. A forked child makes another recorder.
 pub(crate) struct Recorder {
     forks: u32,
-    /// Process that made the recorder. A child that shares memory with it (`vfork`) has the same
-    /// recorder.
+    /// Id of the process that made the recorder. A `vfork` child shares the parent's memory and so
+    /// its recorder.
     pid: u32,
     /// Time of the monotonic clock at the start, nanoseconds.
     began_ns: u64,
@@ -74,11 +74,11 @@ struct State {
     /// `true` once the recording ended. Live memory is still counted, for the limit.
     is_ended: bool,
     live: FxHashMap<(u32, u64), Block>,
-    /// Bytes of each device, and the live bytes at which the driver's figure is read next.
+    /// Bytes of each device. The driver's figure is read again at this number of live bytes.
     devices: FxHashMap<u32, (DeviceBytes, u64)>,
     /// Key of the last stack, by [`State::set_key`].
     key: Vec<u64>,
-    /// [`closes::count`] when the recorded files were last compared with the loaded files.
+    /// Value of [`closes::count`] when the recorded files were last compared with the loaded files.
     closes: u64,
     mappings: Mappings,
     copies: Copies,
@@ -203,8 +203,8 @@ impl Recorder {
         self.locked().restore(self.time(), block);
     }
 
-    /// Removes references to physical memory. Records a free of memory without a reference left.
-    /// Returns the references with the freed memory.
+    /// Removes references to physical memory. If memory has no references left, records its free.
+    /// Returns each removed reference, with the memory if it was freed.
     pub(crate) fn remove_references(
         &'static self,
         remove: impl FnOnce(&mut Mappings) -> Vec<Reference>,
@@ -293,8 +293,8 @@ impl Recorder {
         change(&mut self.locked().mappings)
     }
 
-    /// Records a mapping of physical memory or, without a handle, the end of the mappings in a
-    /// range. Does nothing unless blocks of pools are recorded.
+    /// Records that physical memory was mapped. If `handle` is `None`, records that the mappings in
+    /// the range ended. Does nothing unless blocks of pools are recorded.
     pub(crate) fn mapped(&self, address: u64, bytes: u64, handle: Option<u64>) {
         if !settings::get().frameworks {
             return;
@@ -469,8 +469,8 @@ impl State {
         self.write(&Record::Free { time, thread, space, stream, address });
     }
 
-    /// Returns the capture's number for the calling thread. Records the thread at its first call,
-    /// and the open ranges. Call this function before writing a memory event.
+    /// Returns the capture's number for the calling thread. Records the open ranges, and the thread
+    /// if this is its first call. Call this function before writing a memory event.
     fn thread_of_event(&mut self, recorder: &'static Recorder, time: Time) -> u32 {
         if self.capture().is_none() {
             return 0;

@@ -1,4 +1,4 @@
-//! Settings of the recorder, from environment variables that `gpuheap run` sets.
+//! Reads the recorder's settings from environment variables that `gpuheap run` sets.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,10 +8,9 @@ use std::sync::OnceLock;
 /// Settings of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    /// Path of the capture, in which the last `%p` stands for the process id; `None` to record
-    /// nothing.
+    /// Path of the capture; `None` to record nothing. The last `%p` stands for the process id.
     pub(crate) output: Option<OsString>,
-    /// File to which the path of the capture is appended, if there is one.
+    /// File to which the capture's path is appended; `None` for no file.
     pub(crate) list: Option<PathBuf>,
     /// `true` to record native stacks.
     pub(crate) stacks: bool,
@@ -25,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) publish: bool,
     /// Limit of the device memory of the process; `None` for no limit.
     pub(crate) limit: Option<Limit>,
-    /// File by which the processes of a run share the limit; `None` without sharing.
+    /// File through which a run's processes share the limit; `None` if they do not share it.
     pub(crate) ledger: Option<PathBuf>,
     /// Number of the request that fails, counted from 1; 0 for none.
     pub(crate) fail_nth: u64,

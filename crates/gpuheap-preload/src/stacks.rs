@@ -1,4 +1,4 @@
-//! Stacks of the calling thread: native return addresses, and frames of Python.
+//! Captures the calling thread's stack. It has native return addresses and frames of Python.
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;

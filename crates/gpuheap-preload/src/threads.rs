@@ -1,4 +1,4 @@
-//! Threads: their numbers, their ends, and a mark while a thread is within this library.
+//! Numbers threads, records when they end, and marks threads that are within this library.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use gpuheap_capture::{ProcessCapture, Time};
 
-/// Receiver of the ends of threads: the recorder.
+/// Implemented by the recorder, so that it is called when a thread ends.
 pub(crate) trait ThreadEnds: Sync {
     /// Returns `false` in a forked child: the recorder belongs to the parent.
     fn is_current(&self) -> bool;
@@ -16,7 +16,7 @@ pub(crate) trait ThreadEnds: Sync {
     fn thread_ended(&self, thread: u32, name: &str);
 }
 
-/// Threads of a recorder, numbered from 1. The capture numbers only the recorded threads.
+/// The recorder's threads by number, from 1. In the capture, threads have other numbers.
 #[derive(Default)]
 pub(crate) struct Threads(Vec<Thread>);
 
@@ -67,7 +67,7 @@ impl Threads {
     }
 }
 
-/// Number of a thread, given by a recorder. 0 is no number.
+/// Number that a recorder gave to a thread; 0 if it gave none.
 #[derive(Clone, Copy)]
 struct Numbered {
     recorder: Option<&'static dyn ThreadEnds>,
@@ -77,7 +77,7 @@ struct Numbered {
 thread_local! {
     /// `true` while the thread is within this library or in a call that it makes to the driver.
     static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
-    // There is no destructor: the program's destructors may free memory after this library's.
+    // The value has no destructor, because the program's destructors may free memory later.
     static NUMBER: Cell<Numbered> = const { Cell::new(Numbered { recorder: None, number: 0 }) };
 }
 

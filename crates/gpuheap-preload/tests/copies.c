@@ -15,7 +15,7 @@ typedef struct {
 
 int cuMemHostAlloc(void **, size_t, unsigned);
 int cuMemHostRegister_v2(void *, size_t, unsigned);
-/* Source or destination of a rectangle's copy, as one half of CUDA_MEMCPY2D. */
+/* Source or destination of a copied rectangle, in the layout of one half of CUDA_MEMCPY2D. */
 typedef struct {
   size_t x, y;
   int kind;

@@ -1,4 +1,4 @@
-/* Types and functions of the driver for the test programs, and a check of return codes. */
+/* Declares the driver's types and functions for the test programs, and checks return codes. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* A program that disturbs the recorder by signals, cancellation, exits, raw clones or system
- * limits, as its first argument selects. With LIBRARY, a library that allocates in a function of
- * that name and frees in its destructor. With C10, PyTorch's library with the report of blocks. */
+ * limits, as its first argument selects. LIBRARY builds a library whose function LIBRARY allocates
+ * and whose destructor frees. C10 builds PyTorch's library that reports blocks. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <dlfcn.h>

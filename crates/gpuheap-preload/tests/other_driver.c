@@ -1,5 +1,5 @@
-/* With DRIVER, a driver with the functions that the emulated driver refuses. Without DRIVER, a
- * program that calls these functions. */
+/* If DRIVER is defined, this is a driver with the functions that the emulated driver refuses.
+ * Otherwise this is a program that calls these functions. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -155,7 +155,7 @@ static int waits_for_other(void) {
   return printf("%d %d; %d %d %d\n", code, own, small, large, is_early) < 0;
 }
 
-/* Copies volumes of 2 layers of 4 rows of 16 bytes, and arrays. */
+/* Copies arrays, and volumes. A volume has 2 layers. A layer has 4 rows of 16 bytes. */
 static int copies(void) {
   enum { HOST = 1, DEVICE, ARRAY };
   static char data[4096];

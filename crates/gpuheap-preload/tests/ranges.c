@@ -42,7 +42,7 @@ static const void *table_of(uint32_t id) {
   return id == 1 ? &all : NULL;
 }
 
-/* The functions that the program calls, by their numbers. */
+/* Calls functions of NVTX by their number in the table. */
 static int push(const char *name) { return ((int (*)(const char *))core[9])(name); }
 static int push_wide(const wchar_t *name) { return ((int (*)(const wchar_t *))core[10])(name); }
 static int pop(void) { return ((int (*)(void))core[11])(); }
