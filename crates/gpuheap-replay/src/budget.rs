@@ -8,7 +8,7 @@ use crate::cards::Card;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Device memory as the driver reports it, bytes; the base of the memory fraction.
+    /// Device memory that the driver reports, bytes. The memory fraction is relative to it.
     pub device_memory: u64,
     /// Memory that the program can allocate, bytes.
     pub usable_memory: u64,
@@ -26,7 +26,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Returns bounds for a device with `bytes` of usable memory, and a time of 20 seconds.
+    /// Returns bounds of 20 seconds and `bytes` of usable device memory.
     pub fn new(bytes: u64) -> Self {
         const TIME: Duration = Duration::from_secs(20);
         Self {
@@ -39,7 +39,7 @@ impl Budget {
         }
     }
 
-    /// Returns bounds for a card, and a time of 20 seconds.
+    /// Returns bounds of 20 seconds and the memory of a card.
     pub fn for_card(card: &Card) -> Self {
         let Card { total_bytes, usable_bytes, vmm, .. } = *card;
         Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }

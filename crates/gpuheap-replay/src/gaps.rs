@@ -1,4 +1,4 @@
-//! Gaps of a recording, and their effect on the figures.
+//! Finds the gaps of a recording, and describes their effect on the figures.
 
 use std::fmt;
 

@@ -34,8 +34,8 @@ pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
     array(reports.iter().map(trace))
 }
 
-/// Renders searches for settings as one JSON array with one object for each trace, by the same
-/// schema.
+/// Renders searches for settings as one JSON array with one object for each trace.
+/// `docs/replay.schema.json` is its schema.
 ///
 /// # Errors
 /// No search causes an error.

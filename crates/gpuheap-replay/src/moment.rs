@@ -1,4 +1,4 @@
-//! Memory of the recorded program at one moment: its holders and its layout.
+//! Finds the holders and the layout of the recorded program's memory at one moment.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const FAR: u64 = 32 << 20;
 #[non_exhaustive]
 pub struct Moment {
     /// Number of the last event before this moment. If the next event is a failed request, the
-    /// number of that request.
+    /// request's number is used instead.
     pub event: u64,
     /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
@@ -33,8 +33,8 @@ pub struct Moment {
     pub live: u64,
     /// Freed bytes that other streams still use, as requested.
     pub pending: u64,
-    /// Lines of the program that hold the most, most bytes first. If the recording has no stacks,
-    /// the sizes of blocks.
+    /// Lines of the program that hold the most memory, or sizes of blocks if the recording has no
+    /// stacks. Most bytes first.
     pub holders: Vec<Holder>,
     /// `true` if the holders are lines of the program.
     pub has_stacks: bool,
@@ -42,7 +42,7 @@ pub struct Moment {
     pub streams: Vec<OnStream>,
     /// Memory of the recorded allocator; `None` if the recording has no segments.
     pub held: Option<Held>,
-    /// Ranges of addresses in order: live, pending and free.
+    /// Live, pending and free ranges of addresses, in order.
     pub(crate) pieces: Vec<Piece>,
 }
 
@@ -160,7 +160,7 @@ impl Moment {
         };
     }
 
-    /// Divides the addresses of the segments into live, pending and free.
+    /// Divides the addresses of the segments into live, pending and free ranges.
     fn lay_out(
         &mut self,
         taken: &Taken,

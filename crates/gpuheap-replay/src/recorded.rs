@@ -13,7 +13,7 @@ use crate::moment::{Moment, reserved_until};
 pub struct Recorded {
     /// Allocator of the program, as `--pool` takes it; `None` if the recording does not show it.
     pub allocator: Option<&'static str>,
-    /// `true` if RMM made the requests, by its log or by its frames in a capture.
+    /// `true` if RMM wrote the log, or if its frames in a capture show that it made the requests.
     pub is_rmm: bool,
     /// Frameworks whose pools took the recorded segments, if the blocks of these pools are missing.
     pub segments_of: Vec<&'static str>,
@@ -44,7 +44,7 @@ pub struct RunDevice {
     pub total: u64,
     /// Memory that was in use before the first allocation.
     pub used_before: u64,
-    /// Limit of `gpuheap run --limit`; `None` without one.
+    /// Limit that `gpuheap run --limit` set; `None` if it set no limit.
     pub limit: Option<u64>,
 }
 
@@ -112,7 +112,7 @@ impl Recorded {
         }
     }
 
-    /// Returns the run's limit, as `gpuheap run --limit` set it; `None` without a limit.
+    /// Returns the limit that `gpuheap run --limit` set, if any.
     pub fn run_limit(&self) -> Option<u64> {
         self.device.as_ref()?.limit
     }
@@ -127,8 +127,8 @@ impl Recorded {
         })
     }
 
-    /// Returns a note on the report's row for the program's own allocator: a sentence or two.
-    /// `None` if the trace is not a capture.
+    /// Returns a sentence or two on the report's row for the program's own allocator. `None` if the
+    /// trace is not a capture.
     pub(crate) fn used(&self) -> Option<String> {
         self.device.as_ref()?;
         let pools = self.segments_of.join(" and ");
@@ -153,9 +153,9 @@ impl Recorded {
     }
 }
 
-/// Returns the allocator that served most bytes of a trace. Any framework's pool precedes the
-/// driver. `None` if the trace does not show it: RMM has several, and a heap of gpuheap may have
-/// any pool. A trace of such a heap lacks the driver's figures.
+/// Returns the allocator that served most bytes of a trace. Prefers frameworks' pools to the
+/// driver. `None` if the trace does not show the allocator. RMM has several resources. A heap of
+/// gpuheap may have any pool, and its trace lacks the driver's figures.
 fn allocator(trace: &Trace, is_rmm: bool) -> Option<&'static str> {
     match trace.format() {
         Format::PytorchSnapshot => return Some("torch"),

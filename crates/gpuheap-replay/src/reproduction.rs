@@ -1,7 +1,7 @@
-//! Comparison of the model of PyTorch's allocator with the segments that a snapshot recorded.
+//! Compares the model of PyTorch's allocator with the segments that a snapshot recorded.
 
-/// Segments that PyTorch took and gave back, compared with the segments of its model under the
-/// recorded settings. Sizes are bytes.
+/// Comparison of the segments that PyTorch took and gave back with the segments of the model. The
+/// model has the recorded settings. Sizes are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reproduction {

@@ -1,4 +1,4 @@
-//! Replays of traces through pools, and the verdicts on them.
+//! Replays traces through pools, and judges the results.
 
 use gpuheap::{PoolKind, Size};
 use gpuheap_trace::{Format, Summary, Trace, WarningKind};

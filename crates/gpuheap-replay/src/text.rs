@@ -1,4 +1,4 @@
-//! Texts for people: names, paragraphs of a terminal, and lines to type.
+//! Formats text for people: names, paragraphs, and lines to type.
 
 pub(crate) use gpuheap_text::{Amount, add_line, count, grouped, shell_word, wrap};
 
@@ -54,7 +54,7 @@ fn settings(text: &str) -> Vec<&str> {
     text.split(is_separator).collect()
 }
 
-/// Quotes a text from the user for a message: 40 characters at most, control characters escaped.
+/// Quotes the first 40 characters of a user's text, with control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
@@ -66,7 +66,7 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    // Bounds the time: a name may have a megabyte.
+    // Bounds the time, because a name may have a megabyte.
     for (index, letter) in one.chars().take(64).enumerate() {
         let mut diagonal = row[0];
         row[0] = index + 1;

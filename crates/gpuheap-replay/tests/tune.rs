@@ -1,4 +1,4 @@
-//! Searches for settings, on traces of real programs.
+//! Tests searches for settings on traces of real programs.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,5 +1,5 @@
-//! Devices by name: their memory, the part that a program can use, and the features of their
-//! driver.
+//! Finds devices by name. A device has its memory, the part that a program can use, and the
+//! features of its driver.
 //!
 //! ```
 //! use gpuheap_replay::cards;
@@ -38,11 +38,11 @@ pub struct Card {
     pub class: Class,
     /// Memory by the vendor's figure, GB.
     pub vendor_gb: u32,
-    /// Memory as the driver reports it, bytes; the base of PyTorch's memory fraction.
+    /// Memory that the driver reports, bytes. PyTorch's memory fraction is relative to it.
     pub total_bytes: u64,
     /// Source of `total_bytes`.
     pub total_source: Source,
-    /// Memory that a program can allocate: `total_bytes` less CUDA's own context, bytes.
+    /// Memory that a program can allocate, bytes. It is `total_bytes` less CUDA's own context.
     pub usable_bytes: u64,
     /// `true` if `usable_bytes` was measured on the device, `false` if estimated.
     pub usable_is_measured: bool,
@@ -162,7 +162,7 @@ impl UnknownCard {
         self.is_ambiguous
     }
 
-    /// Returns the names of the devices that fit. If none fits, returns the nearest names.
+    /// Returns the names of the devices that fit. If no device fits, returns the nearest names.
     pub fn candidates(&self) -> &[&'static str] {
         &self.candidates
     }
@@ -246,7 +246,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// Returns the memory that a context takes, MiB, by the rule at the top of the data file.
+/// Returns the memory in MiB that a context takes, by the rule at the top of the data file.
 fn estimated_context_mib(sms: u32, capability: (u32, u32)) -> f64 {
     const LEAST: f64 = 64.0;
     let of_each = if capability >= (9, 0) { 4.0 } else { 3.0 };

@@ -1,4 +1,4 @@
-//! Names of devices, compared as users type them.
+//! Compares names of devices as users type them.
 
 /// Words of a device's name. Letters and digits are separate words, so that `rtx4060` and `RTX
 /// 4060` are equal.
@@ -20,7 +20,7 @@ const DISTINGUISHING: [&str; 6] = ["ti", "super", "ada", "wsl", "mig", "blackwel
 impl Name {
     /// Reads a name as a user types it.
     pub(super) fn parse(text: &str) -> Self {
-        // Bounds the time of a comparison: a user may type a megabyte.
+        // Bounds the time of a comparison, because a user may type a megabyte.
         const LONGEST: usize = 100;
         let text: String = text.chars().take(LONGEST).flat_map(char::to_lowercase).collect();
         let mut words: Vec<String> = Vec::new();

@@ -1,8 +1,8 @@
-//! Books of a model: bytes taken from the driver, and bytes handed out.
+//! Keeps the books of a model. They count the bytes taken from the driver and handed out.
 
 use super::{DriverEvent, Figures, Refusal, Request};
 
-/// Figures and driver calls of a model on a device with a capacity. Sizes are bytes.
+/// Figures and driver calls of a model, whose device has a capacity. Sizes are bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
     pub(super) figures: Figures,
@@ -11,11 +11,11 @@ pub struct Books {
     pub(super) allowed: u64,
 }
 
-/// Largest device: 4 PiB, so that no sum of addresses overflows.
+/// Size of the largest device, bytes. At 4 PiB, no sum of addresses overflows.
 const LARGEST_DEVICE: u64 = 1 << 52;
 
 impl Books {
-    /// Returns empty books for a device with `allowed` bytes for the model, at most 4 PiB.
+    /// Returns empty books. The model may reserve `allowed` bytes of the device, at most 4 PiB.
     pub fn new(allowed: u64) -> Self {
         Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
     }

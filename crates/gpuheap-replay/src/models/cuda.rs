@@ -1,23 +1,23 @@
-//! The CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM configures it.
+//! Models the CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM configures it.
 //!
 //! The driver's source is closed. The rules were measured on an H200 (driver 580), where
-//! `cuMemGetInfo` shows how much each call takes. In random programs there (test `pools`), the peak
-//! of `cuda` differs by 0.7 % at most. The peak of `rmm:async` differs by 5.4 % with one stream and
-//! 10.2 % with two.
+//! `cuMemGetInfo` shows how much each call takes. In random programs (test `pools`), the peak of
+//! `cuda` differs by 0.7 % at most. The peak of `rmm:async` differs by 5.4 % with one stream and
+//! 10.2 % with two streams.
 
 use super::spans::{FreeSpans, Live, LiveSpan, Span};
 use super::{Books, Model, Refusal, Request, Ticket};
 
 /// Granularity at which the driver takes memory from the device, bytes.
 const GRANULE: u64 = 2 << 20;
-/// Largest allocation that shares a granule with others, bytes.
+/// Largest allocation that shares a granule with other allocations, bytes.
 const SMALL: u64 = 1 << 20;
 /// Granularity of allocations, bytes.
 const ALIGN: u64 = 512;
 /// Granularity at which a stream-ordered pool takes memory from the device, bytes.
 const POOL_CHUNK: u64 = 32 << 20;
 
-/// RMM's `CudaMemoryResource`: each request calls `cudaMalloc`, and each free `cudaFree`.
+/// RMM's `CudaMemoryResource`. Each request calls `cudaMalloc`, and each free calls `cudaFree`.
 #[derive(Debug, Clone)]
 pub struct Cuda {
     books: Books,
@@ -95,10 +95,10 @@ impl Model for Cuda {
     }
 }
 
-/// RMM's `CudaAsyncMemoryResource`: a stream-ordered pool of the driver that keeps all memory.
+/// RMM's `CudaAsyncMemoryResource`, a stream-ordered pool of the driver. It keeps all memory.
 ///
-/// Frees are completed at once. Above its `release_threshold`, the driver's pool gives memory back
-/// when the host waits for a stream. No trace has such waits, so this model keeps everything.
+/// Frees are completed immediately. Above its `release_threshold`, the driver's pool gives memory
+/// back when the host waits for a stream. No trace has such waits, so this model keeps everything.
 #[derive(Debug, Clone, Default)]
 pub struct Async {
     name: &'static str,

@@ -1,8 +1,8 @@
-//! CuPy's own memory pool.
+//! Models CuPy's own memory pool.
 //!
 //! Requests are rounded to 512 bytes. Each stream has an arena, with best fit and merging of free
 //! neighbours. If no piece fits, `cudaMalloc` takes exactly the rounded size. Memory of one stream
-//! never serves another.
+//! never serves another stream.
 
 use super::spans::{ByStream, Live, LiveSpan, Span};
 use super::{Books, Model, Refusal, Request, SettingError, Ticket};

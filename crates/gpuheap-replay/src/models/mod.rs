@@ -57,7 +57,7 @@ pub trait Model {
 
     /// Ends the pending state of a freed block, because all streams have completed their work on
     /// the block. Ignores a ticket that is not pending. Has no effect in allocators that reuse a
-    /// freed block at once.
+    /// freed block immediately.
     fn complete(&mut self, _ticket: Ticket) {}
 
     /// Returns the allocator's figures: bytes held now and at the peak, and calls so far.
@@ -82,7 +82,7 @@ pub struct Request {
     pub pool: u32,
 }
 
-/// A block that a model handed out. Tickets of the block's earlier uses are ignored.
+/// Ticket for a block that a model handed out. Tickets of the block's earlier uses are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(crate) slot: u32,
@@ -153,7 +153,7 @@ pub struct Refusal {
     pub figures: Figures,
 }
 
-/// Error in the settings of an allocator: the problem, and the remedy.
+/// Error in the settings of an allocator. It states the problem and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingError {
     what: String,

@@ -1,4 +1,4 @@
-//! Data structures that several allocators share: free pieces that merge, and live blocks.
+//! Defines data structures that several allocators share, for free pieces and for live blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) struct Span {
 }
 
 impl FreeSpans {
-    /// Adds a piece, merged with its free neighbours.
+    /// Adds a piece, and merges it with its free neighbours.
     pub(super) fn insert(&mut self, span: Span) {
         let Span { mut place, mut bytes, mut is_head } = span;
         if !is_head

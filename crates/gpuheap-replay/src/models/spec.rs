@@ -1,4 +1,4 @@
-//! Models by name and settings, as a user types them.
+//! Builds models from the names and settings that a user types.
 
 use gpuheap::Size;
 

@@ -1,8 +1,8 @@
-//! Calls of `torch.cuda.empty_cache()`, found in a recording.
+//! Finds calls of `torch.cuda.empty_cache()` in a recording.
 //!
 //! A recording does not contain these calls, but contains the segments that PyTorch gave back.
-//! PyTorch gives segments back on its own only right before it takes memory from the driver: to
-//! stay below its limit, or after the driver refused.
+//! PyTorch gives segments back on its own only right before it takes memory from the driver. It
+//! does so to stay below its limit, or after the driver refused.
 
 use gpuheap_trace::{Op, Trace};
 
@@ -11,15 +11,15 @@ use gpuheap_trace::{Op, Trace};
 pub(super) struct Cleared {
     /// Index of the event that gave back the last segment.
     pub(super) last: usize,
-    /// Bytes that the next event took, or failed to take. If the next event is of another kind, 0:
-    /// the program called `empty_cache`.
+    /// Bytes that the next event took, or failed to take. It is 0 if the next event is of another
+    /// kind, because then the program called `empty_cache`.
     pub(super) then_taken: u64,
     /// `true` if the program certainly called `empty_cache`. Either nothing was taken right after,
     /// or PyTorch had no reason to give segments back, because it held more at another time.
     pub(super) is_certain: bool,
 }
 
-/// Finds runs of segments that were given back, in order.
+/// Finds segments that were given back in a row, in order.
 pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
     let events = trace.events();
     let (mut held, mut peak) = (held_before, held_before);

@@ -1,4 +1,4 @@
-//! A trace prepared for models and heaps, and its run through a model.
+//! Prepares a trace for models and heaps, and runs it through a model.
 
 mod cleared;
 mod pools;
@@ -92,9 +92,9 @@ pub enum Completion {
     Recorded,
     /// The time of the free.
     AtOnce,
-    /// The recorded time of a completion this many places later, or earlier if negative. A block is
-    /// never completed before its free. A positive number stands for a device that lags the host by
-    /// more than in the recording.
+    /// The recorded time of the completion that came this many completions later, or earlier if the
+    /// number is negative. A block is never completed before its free. A positive number stands for
+    /// a device that lags the host by more than in the recording.
     Shifted(i32),
 }
 
@@ -225,8 +225,8 @@ impl Program {
         Some(settings)
     }
 
-    /// Returns the release of PyTorch that recorded the program, judged by the snapshot's keys.
-    /// `None` if the recording is not a snapshot.
+    /// Returns the release of PyTorch that recorded the program. Derives it from the snapshot's
+    /// keys. `None` if the recording is not a snapshot.
     pub fn recorded_version(&self) -> Option<Version> {
         self.keys.as_ref().map(Version::from_keys)
     }
@@ -248,7 +248,7 @@ impl Program {
         (blocks, bytes)
     }
 
-    /// Returns the peak of live bytes, as requested. Requests that failed in the recording count.
+    /// Returns the peak of requested live bytes, including requests that failed in the recording.
     pub(crate) fn peak_live(&self) -> u64 {
         self.count_live(&self.steps).2
     }
@@ -277,8 +277,8 @@ impl Program {
         (blocks, clamp(live), clamp(peak))
     }
 
-    /// Returns the snapshot's keys, compared with the keys of PyTorch 2.11. `None` if the recording
-    /// is not a snapshot.
+    /// Returns how the snapshot's keys differ from the keys of PyTorch 2.11. `None` if the
+    /// recording is not a snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }
@@ -293,7 +293,7 @@ impl Program {
         self.steps.is_empty()
     }
 
-    /// Runs the program through a model, with frees completed as recorded.
+    /// Runs the program through a model. Completes frees as recorded.
     pub fn run(&self, model: &mut (impl Model + ?Sized)) -> Outcome {
         self.run_with(model, Completion::Recorded)
     }

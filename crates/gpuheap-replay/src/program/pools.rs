@@ -1,4 +1,4 @@
-//! Private pools of CUDA graphs and of `MemPool`, and the requests that belong to them.
+//! Finds private pools of CUDA graphs and of `MemPool`, and the requests that belong to the pools.
 
 use gpuheap_trace::{Op, Trace};
 

@@ -1,4 +1,4 @@
-//! Comparison of a recording with the model of the recorded allocator.
+//! Compares a recording with the model of the recorded allocator.
 
 use super::Program;
 use crate::Reproduction;
@@ -7,7 +7,7 @@ use crate::models::{DriverEvent, Model};
 
 impl Program {
     /// Runs the program under the recorded settings, and compares the model's segments with
-    /// PyTorch's.
+    /// PyTorch's segments.
     ///
     /// `memory_fraction` is the fraction that the program set. Recordings do not contain it.
     ///

@@ -1,11 +1,11 @@
-//! Runs of PyTorch's allocator that depend on the speed of host and device.
+//! Predicts peaks of PyTorch's allocator that depend on the speed of host and device.
 
 use super::{Action, Completion, PeakRange, Program, Step};
 use crate::Reproduction;
 use crate::models::torch::{Settings, Torch};
 
-/// Shifts that are tried. Each completion of a free moves by this many completions: later, or
-/// earlier if negative.
+/// Shifts that are tried. Each completion of a free is moved by this many completions. Negative
+/// shifts move it to an earlier time.
 const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
 /// Lower and upper end of the range of peaks, relative to the median over the shifts.
 const LOW: f64 = 0.968;

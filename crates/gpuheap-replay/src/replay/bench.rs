@@ -17,7 +17,7 @@ use crate::{PeakRange, Program};
 pub(crate) struct Bench<'t> {
     pub(crate) trace: &'t Trace,
     pub(crate) program: Program,
-    /// Peak of live bytes, as requested. Requests that failed in the recording count.
+    /// Peak of requested live bytes, including requests that failed in the recording.
     pub(crate) peak_live: u64,
     pub(crate) device: DeviceUsed,
     pub(super) machine: Machine,

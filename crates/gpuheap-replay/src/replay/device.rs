@@ -12,8 +12,8 @@ use crate::recorded::Recorded;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// A device with the memory of the run; an H200 if the recording does not state it. A limit in
-    /// the options replaces memory that was derived from a failure.
+    /// A device with the memory of the recorded run, or an H200 if that memory is not known. A
+    /// limit in the options replaces memory that was derived from a failure.
     #[default]
     Default,
     /// A profile of the emulator. The usable memory is the profile's memory less its CUDA context.
@@ -27,7 +27,7 @@ pub enum DeviceChoice {
         /// The amount as the user wrote it.
         typed: String,
     },
-    /// A card: an H200's behaviour with the card's memory.
+    /// A card. It behaves like an H200 with the card's memory.
     Card(&'static Card),
     /// A real device.
     Real(Device),

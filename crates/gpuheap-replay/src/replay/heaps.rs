@@ -1,4 +1,4 @@
-//! Replays through gpuheap's own pools: a heap of the library runs the trace.
+//! Replays traces through gpuheap's own pools. A heap of the library runs the trace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ impl<'b> HeapReplay<'b> {
     }
 
     /// Runs all steps, then frees the blocks that are still live. Returns the time of the steps
-    /// alone. A request that failed in the recording is served and freed at once, because the
+    /// alone. A request that failed in the recording is served and freed immediately, because the
     /// program's use of that memory is not known.
     fn pass(&mut self) -> Result<Result<Duration, Shortage>, Error> {
         let Self { program, blocks, heap, streams, clock, pass_start_ns } = self;

@@ -1,4 +1,4 @@
-//! Replays of a [`Bench`] through one pool, and on smaller and smaller devices.
+//! Replays a [`Bench`] through one pool, on its device or on smaller and smaller devices.
 
 use super::device::Machine;
 use super::{

@@ -1,9 +1,9 @@
-//! The smallest device on which a pool gets through a trace.
+//! Finds the smallest device on which a pool gets through a trace.
 
 use super::Progress;
 use crate::text::Amount;
 
-/// Granule of the driver, bytes, and so the step of the search.
+/// Step of the search, bytes. It is the granule of the driver.
 pub(crate) const STEP: u64 = 2 << 20;
 /// Largest device that is tried. A pool that runs out of memory on 16 TiB does so on any device.
 pub(crate) const LARGEST: u64 = 16 << 40;

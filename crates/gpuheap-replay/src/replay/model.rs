@@ -1,4 +1,4 @@
-//! Models of other allocators, run through a trace.
+//! Runs a trace through models of other allocators.
 
 use super::{Bench, Cause, Memory, Pool, PoolReport, ReplayError, Stop};
 use crate::models::build;

@@ -1,4 +1,4 @@
-//! Pools as a user names them: gpuheap's own, and models of other allocators.
+//! Parses the pools that a user names: gpuheap's own pools, or models of other allocators.
 
 use std::fmt;
 

@@ -78,7 +78,7 @@ impl Cause {
 
     /// Returns the main reason of a failed request of `requested` bytes.
     ///
-    /// `capacity` is the number of bytes that the pool may take, and `live` the number of bytes in
+    /// `capacity` is the number of bytes that the pool may take. `live` is the number of bytes in
     /// use. `unused` contains four numbers of bytes: lost to rounding, pending, free for other
     /// streams only, and in other free pieces.
     pub(crate) fn find(

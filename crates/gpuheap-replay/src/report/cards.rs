@@ -26,8 +26,8 @@ const KNOWN: [&str; 16] = [
 /// Maximum number of cards shown, besides one data-centre card.
 const SHOWN_OWNED: usize = 2;
 
-/// Adds the cards that fit, with the settings that they need, and the largest card that does not.
-/// If `is_all`, adds all cards. `first` is the pool of the first remedy.
+/// Adds the cards that fit, with the settings that they need, and the largest card that does not
+/// fit. If `is_all`, adds all cards. `first` is the pool of the first remedy.
 pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: bool) {
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();

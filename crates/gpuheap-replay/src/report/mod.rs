@@ -1,4 +1,4 @@
-//! Texts of reports: the verdict first, then the table.
+//! Renders reports as text, with the verdict first and then the table.
 
 mod cards;
 mod moment;

@@ -1,4 +1,4 @@
-//! Text of a verdict: the outcome, its reason, and the remedies.
+//! Renders a verdict as text, with the outcome, its reason, and the remedies.
 
 use super::table::place;
 use crate::replay::{Cause, PoolReport};
@@ -47,7 +47,7 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     }
 }
 
-/// Outcomes that a verdict reports: of the recorded run, of its replay, or of both.
+/// Outcomes that a verdict reports. They are from the recorded run, from its replay, or from both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcomes {
     /// The replay alone. It stands for the recorded run too, if both had the same outcome.
@@ -72,7 +72,7 @@ impl Outcomes {
     }
 }
 
-/// Returns one sentence: the outcome, and the memory that is enough.
+/// Returns one sentence on the outcome, and on the memory that is enough.
 fn sentence(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
@@ -215,8 +215,8 @@ fn needs(report: &TraceReport, here: u64) -> String {
     }
 }
 
-/// Returns the sentence for a recorded failure, with the program's own limit if that was the
-/// reason.
+/// Returns the sentence for a recorded failure. If the program's own limit caused the failure, the
+/// sentence includes the limit.
 fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
     match (report.recorded.limit, free) {
         (Some(limit), Some(free)) if limit.is_own_limit => format!(
@@ -428,8 +428,8 @@ fn add_remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) 
     verdict.remedies.iter().filter(|remedy| !is_shown(remedy)).collect()
 }
 
-/// Returns the remedies that fit on a screen: the first of each kind, then the others in the order
-/// of the verdict. Leaves gpuheap's own heap out for RMM: the program would have to be rewritten.
+/// Returns the remedies that fit on a screen, in the order of the verdict. The first remedy of each
+/// kind has priority. For RMM, leaves out gpuheap's own heap, because it requires new code.
 fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let remedies = &report.verdict.remedies;
     let is_meant = |remedy: &Remedy| !report.recorded.is_rmm || !remedy.is_own_heap;

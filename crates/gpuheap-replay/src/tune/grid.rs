@@ -1,4 +1,4 @@
-//! Settings that a search tries: plain settings first, then combinations that people use.
+//! Lists the settings that a search tries: plain settings, then combinations that people use.
 
 use super::{Budget, Family};
 use crate::Program;

@@ -1,5 +1,5 @@
-//! Search for settings of a framework's allocator that are Pareto-optimal for a program: no other
-//! setting has both fewer reserved bytes and fewer driver calls.
+//! Searches for Pareto-optimal settings of a framework's allocator. Under no other setting does the
+//! program have both fewer reserved bytes and fewer driver calls.
 //!
 //! ```
 //! use gpuheap_replay::Program;

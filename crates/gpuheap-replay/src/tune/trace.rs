@@ -30,7 +30,7 @@ pub struct TraceSearch {
     pub lacks_device: bool,
     /// Number of settings that were tried.
     pub tried: u64,
-    /// Pareto-optimal settings. If all settings fail, the setting that serves the program longest.
+    /// Pareto-optimal settings. If all fail, contains the setting that serves the program longest.
     pub candidates: Vec<Candidate>,
 }
 

@@ -1,4 +1,4 @@
-//! Conclusions from replays: the outcome, its reason, and remedies.
+//! Draws conclusions from replays: the outcome, its reason, and remedies.
 
 mod fits;
 mod remedies;
@@ -36,8 +36,8 @@ pub struct Verdict {
     /// Remedies with which the program gets through, or takes less memory: settings of the
     /// framework, other pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
-    /// Advised pool, as `--pool` takes it. If the trace's allocator is known, the pool that needs
-    /// the fewest settings.
+    /// Advised pool, as `--pool` takes it. If the trace's allocator is known, this is the pool that
+    /// needs the fewest settings.
     pub recommended: Option<Advice>,
     /// Least usable memory with which the deciding pool runs the trace, and the memory that the
     /// pool takes from a large device. `None` if the verdict depends on several pools, or if no
@@ -66,7 +66,7 @@ pub struct Advice {
 pub struct Needs {
     /// Memory of the smallest device.
     pub least: u64,
-    /// Memory that the pool takes from a device with room.
+    /// Memory that the pool takes from a device that is large enough.
     pub most: u64,
     /// `false` if the speed of the program decides, so that fewer bytes may be enough.
     pub is_exact: bool,
@@ -129,7 +129,7 @@ pub struct MemoryAtFailure {
     pub device_free: Option<u64>,
     /// Main reason; `None` if the recording does not show it.
     pub cause: Option<Cause>,
-    /// Holders of the most memory, most bytes first.
+    /// Largest holders of memory, most bytes first.
     pub holders: Vec<Holder>,
     /// `true` if the holders are lines of the program, `false` if sizes of blocks.
     pub has_stacks: bool,
@@ -222,7 +222,7 @@ impl Verdict {
 }
 
 /// Returns the pools that decide: the pool to check, or else the named pools, or else the allocator
-/// that recorded the trace, or else all.
+/// that recorded the trace, or else all pools.
 fn checked_pools(recorded: &Recorded, results: &[PoolReport], options: &Options) -> Vec<Pool> {
     match (&options.check, &options.pools[..], recorded.allocator) {
         (Some(pool), ..) => vec![pool.clone()],
@@ -240,8 +240,8 @@ fn choose_named_pool(results: &[PoolReport], checked: &[Pool]) -> Option<Advice>
     Some(Advice { pool: least.pool.to_string(), setting: None, enough: sufficient_memory(least) })
 }
 
-/// Returns the memory that is enough for a pool: the memory of the smallest device if that was
-/// searched for, or else the peak.
+/// Returns the memory that is enough for a pool: the smallest device's memory if the options
+/// requested that search, or else the peak.
 fn sufficient_memory(result: &PoolReport) -> u64 {
     let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
     minimum.unwrap_or(result.peak_reserved.high)

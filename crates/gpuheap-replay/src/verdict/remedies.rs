@@ -1,4 +1,4 @@
-//! Remedies with which a program gets through, or takes less memory.
+//! Finds remedies with which a program gets through, or takes less memory.
 
 use gpuheap::PoolKind;
 
@@ -74,8 +74,8 @@ pub(super) fn find(
 }
 
 /// Returns the pool that gets through with the least memory. Of all pools within 5 % of that
-/// memory, returns the one with the fewest driver calls. Pools that call the driver for each block,
-/// and models of a closed driver, come last.
+/// memory, returns the pool with the fewest driver calls. Pools that call the driver for each
+/// block, and models of a closed driver, come last.
 pub(super) fn best_pool<'r>(
     bench: &Bench<'_>,
     results: &'r [PoolReport],
@@ -166,8 +166,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         Self { bench, settings, before, unbounded }
     }
 
-    /// Returns the peak of reserved bytes on the device; `None` if the program does not get through
-    /// there.
+    /// Returns the peak of reserved bytes on the device. `None` if the program fails on the device.
     fn before_peak(&self) -> Option<u64> {
         self.before.failure.is_none().then(|| self.bench.torch_peak(&self.settings).high)
     }

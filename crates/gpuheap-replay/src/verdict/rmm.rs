@@ -37,7 +37,7 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
 }
 
 /// Returns the first resource, and the first other resource that calls the driver often. If no
-/// other resource calls the driver often, returns the first two.
+/// other resource calls the driver often, returns the first two resources.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     let others = || resources.iter().skip(1);
     let second = others().find(|resource| resource.calls_often()).or(others().next());
@@ -45,7 +45,7 @@ pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     shown.filter(|resource| resource.passes).map(Resource::remedy).collect()
 }
 
-/// Returns a higher limit as a remedy: the memory of the resource that needs the least.
+/// Returns a higher limit as a remedy. The limit is the memory that the first resource needs.
 pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy> {
     let least = resources.first()?;
     let more = match bench.memory().limit {

@@ -201,9 +201,9 @@ impl Model for Counted {
     }
 }
 
-/// Programs in which a tie makes the model differ: file, number, and first operation that differs.
-/// Of two blocks of equal size, RMM chooses by address, and CuPy by the order of a Python set. RMM
-/// also searches streams in the order of event addresses.
+/// Programs in which a tie makes the model differ, with file, number, and first differing
+/// operation. Of two blocks of equal size, RMM chooses by address, and CuPy by the order of a
+/// Python set. RMM also searches streams in the order of event addresses.
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 
@@ -256,7 +256,7 @@ fn random_programs_match_resources() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The driver is closed, so its models are approximate.
+/// The driver's source is closed, so its models are approximate.
 #[test]
 fn driver_models_are_within_their_error() {
     // Measured on an H200: `rmm:async` 5.4 % with one stream and 10.2 % with two.

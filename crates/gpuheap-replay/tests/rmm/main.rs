@@ -1,4 +1,4 @@
-//! RMM's resources, compared with logs that RMM 26.10 wrote on an H200.
+//! Compares models of RMM's resources with logs that RMM 26.10 wrote on an H200.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,5 +1,5 @@
-//! Gaps of recordings: snapshots of other releases, snapshots that began late, and snapshots for
-//! which the model takes other segments than PyTorch.
+//! Tests gaps of recordings: snapshots of other releases, snapshots that began late, and snapshots
+//! for which the model takes other segments than PyTorch took.
 
 use gpuheap_replay::models::torch::Settings;
 use gpuheap_replay::{Gap, Program};

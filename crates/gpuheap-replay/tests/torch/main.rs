@@ -33,7 +33,7 @@ fn read_program(path: PathBuf) -> Program {
     Program::from_trace(&read(path, &ReadOptions::default()).unwrap()[0])
 }
 
-/// Name, memory fraction, and PyTorch's own peak of reserved bytes.
+/// Name, memory fraction, and PyTorch's own peak of reserved bytes, for each recording.
 const RECORDED: [(&str, Option<f64>, u64); 14] = [
     ("varied_default", None, 10_403_971_072),
     ("varied_expandable", None, 7_226_785_792),

@@ -1,4 +1,4 @@
-//! Whole programs that PyTorch ran: graphs, `MemPool`, training and inference.
+//! Tests whole programs that PyTorch ran: graphs, `MemPool`, training and inference.
 
 use std::fs;
 

@@ -9,7 +9,7 @@ use crate::models::{Books, Model, Refusal, Request, SettingError, Ticket};
 /// Smallest superblock of an arena, bytes. Larger requests go to the global arena.
 const SUPERBLOCK: u64 = 1 << 20;
 
-/// RMM's `ArenaMemoryResource` over `cudaMalloc`: a fixed size, with an arena for each stream.
+/// RMM's `ArenaMemoryResource` over `cudaMalloc`. Its size is fixed, and each stream has an arena.
 #[derive(Debug, Clone)]
 pub struct Arena {
     books: Books,

@@ -3,8 +3,8 @@
 use crate::models::spans::Live;
 use crate::models::{Books, Figures, Model, Refusal, Request, SettingError, Ticket};
 
-/// RMM's `BinningMemoryResource`: bins of fixed sizes over another resource. Each bin takes 128
-/// blocks in advance.
+/// RMM's `BinningMemoryResource`. It has bins of fixed sizes over another resource. Each bin takes
+/// 128 blocks in advance.
 #[derive(Debug)]
 pub struct Binning<M> {
     upstream: M,
@@ -26,7 +26,7 @@ enum Binned {
     Upstream(Ticket),
 }
 
-/// Number of blocks that a bin takes at once.
+/// Number of blocks that a bin takes in one step.
 const BIN_BLOCKS: u64 = 128;
 
 impl<M: Model> Binning<M> {

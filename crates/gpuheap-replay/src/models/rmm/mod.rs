@@ -1,4 +1,4 @@
-//! RAPIDS' memory manager RMM: its pool, arena and bins.
+//! Models RMM, the memory manager of RAPIDS, with its pool, arena and bins.
 
 mod arena;
 mod binning;

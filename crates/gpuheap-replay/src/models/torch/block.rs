@@ -1,6 +1,6 @@
-//! Blocks of segments, requests for them, and their sizes.
+//! Defines blocks of segments, and requests for blocks.
 
-/// Smallest block, bytes. Sizes are multiples of it.
+/// Size of the smallest block, bytes. All block sizes are multiples of this size.
 pub(super) const MIN_BLOCK: u64 = 512;
 /// Largest request that the pool of small blocks serves, bytes.
 pub(super) const SMALL: u64 = 1 << 20;

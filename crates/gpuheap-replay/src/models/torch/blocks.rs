@@ -1,4 +1,4 @@
-//! Splitting of segments into blocks, and merging of blocks.
+//! Splits segments into blocks, and merges blocks.
 
 use super::Torch;
 use super::block::{Block, FIXED, NONE, State};
@@ -62,7 +62,7 @@ impl Torch {
         self.pools[pool as usize].stream_mut(stream).free.remove(bytes, address);
     }
 
-    /// Returns an unused block to its pool, merged with its free neighbours.
+    /// Merges an unused block with its free neighbours, and returns it to its pool.
     fn free_block(&mut self, block: u32) {
         let Block { bytes, growing, .. } = self.blocks[block as usize];
         self.books.figures.active -= bytes;

@@ -1,4 +1,4 @@
-//! Growth in place: maps memory at a segment's addresses when a request needs it.
+//! Lets segments grow in place. Maps memory at a segment's addresses when a request needs it.
 
 use super::Torch;
 use super::block::{Block, Growing, SMALL_SEGMENT, State, Wanted};

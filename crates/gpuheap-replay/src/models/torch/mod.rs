@@ -31,7 +31,7 @@ use super::{Books, Model, Refusal, Request, Ticket};
 #[derive(Debug, Clone)]
 pub struct Torch {
     settings: Settings,
-    /// Bytes that the memory fraction allows; `None` without a fraction.
+    /// Bytes that the memory fraction allows; `None` if no fraction is set.
     allowed: Option<u64>,
     blocks: Vec<Block>,
     spare: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Memory given back to the driver: garbage, oversize blocks, and all cached memory.
+//! Gives memory back to the driver: garbage, oversize blocks, or all cached memory.
 
 use super::block::{Block, FIXED, Wanted};
 use super::{Torch, fraction_of};

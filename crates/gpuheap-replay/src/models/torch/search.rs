@@ -68,7 +68,7 @@ impl Torch {
         let (mut found_bytes, mut found) = free.get(position)?;
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if !is_fixed(found) && self.settings.expandable_segments {
-            // Compares blocks that can grow by their sizes after growth.
+            // If blocks can grow, compares their sizes after growth.
             let mut next = free.next(position);
             while let Some((next_bytes, next_block)) = free.get(next)
                 && !is_fixed(found)

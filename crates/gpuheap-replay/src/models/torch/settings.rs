@@ -92,8 +92,8 @@ impl Settings {
         self.version = version;
     }
 
-    /// Returns the text for `PYTORCH_CUDA_ALLOC_CONF`: the settings that differ from PyTorch's
-    /// defaults, without the version.
+    /// Returns the text for `PYTORCH_CUDA_ALLOC_CONF`. It has the settings that differ from
+    /// PyTorch's defaults, without the version.
     pub fn to_alloc_conf(&self) -> String {
         Self { version: Version::default(), ..self.clone() }.to_string()
     }
@@ -108,8 +108,8 @@ impl Settings {
         self.fraction
     }
 
-    /// Returns `true` if garbage collection is on: above a threshold, PyTorch gives unused segments
-    /// back.
+    /// Returns `true` if garbage collection is on. Above a threshold, PyTorch then gives unused
+    /// segments back.
     pub fn collects_garbage(&self) -> bool {
         self.garbage_collection_threshold > 0.0
     }
@@ -146,8 +146,8 @@ impl Settings {
         self.expandable_segments = expandable;
     }
 
-    /// Sets the fraction of the allowed memory above which unused segments are given back; 0:
-    /// never.
+    /// Sets the fraction of the allowed memory above which unused segments are given back. If it is
+    /// 0, they never are.
     ///
     /// # Errors
     /// Returns an error unless `threshold` is at least 0 and below 1.
@@ -249,8 +249,8 @@ impl Settings {
     }
 
     /// Sets the divisions: one number for all powers, or a list like `[256:1,512:2,>:4]`. The
-    /// list's first number also applies to all smaller powers, and the number after `>` to all
-    /// powers above the listed ones.
+    /// list's first number also applies to all smaller powers. The number after `>` applies to all
+    /// larger powers.
     fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         let example = "4 or [256:1,512:2,>:4]";
         let whole = |text: &str| text.parse().map_err(|_| malformed(name, value, example));
