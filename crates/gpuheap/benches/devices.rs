@@ -1,6 +1,6 @@
-//! Cost of memory that a second device can access, for each pool, on the first two GPUs of a
-//! machine: `GPUHEAP_TEST_TWO_DEVICES=1 cargo bench -p gpuheap --bench devices`. On emulated
-//! devices, which are the default, the figures mean nothing.
+//! Measures what each pool pays so that a second device can access its memory, on the first two
+//! GPUs of a machine: `GPUHEAP_TEST_TWO_DEVICES=1 cargo bench -p gpuheap --bench devices`. On
+//! emulated devices, which are the default, the figures mean nothing.
 //!
 //! `grow` is the time to take a block of 32 MiB from the driver, and `back` the time to give one
 //! back in a flush. `pair` is an allocation of 1 MiB from the heap's cache and its free. `copy` is

@@ -1,11 +1,11 @@
-//! Parts of the heap on an emulated device: `cargo bench -p gpuheap --bench heap`.
+//! Benchmarks parts of the heap on an emulated device: `cargo bench -p gpuheap --bench heap`.
 //!
 //! * `pair`: an allocation that the cache serves, and its free, for each policy;
 //! * `miss`: an allocation that takes memory from the driver, with an empty cache;
 //! * `live`: frees the oldest block and allocates one of a random size, with 1,000 to 100,000
 //!   blocks live. The cost should not depend on the number of live blocks;
 //! * `live-random`: frees a random block instead. The time includes the harness's own access to the
-//!   block, a miss of the CPU's cache; `harness` is that access alone.
+//!   block, which misses the CPU's cache. `harness` times only that access.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 

@@ -1,5 +1,5 @@
-//! The heap under several threads, on an emulated device: `cargo bench -p gpuheap --bench
-//! heap_threads`.
+//! Benchmarks the heap under several threads, on an emulated device: `cargo bench -p gpuheap
+//! --bench heap_threads`.
 //!
 //! * `threads`: 1 to 16 threads, each with a stream and sixteen live blocks of 256 B to 512 KiB. An
 //!   iteration frees one block and allocates another on every thread. The time of an iteration does
@@ -36,7 +36,7 @@ fn threads(criterion: &mut Criterion) {
     }
 }
 
-/// Returns the time of the slowest thread for its pairs. Timing starts once all threads run.
+/// Returns how long the slowest thread takes for its pairs. Timing starts once all threads run.
 fn in_rings(heap: &Heap, streams: &[Stream], pairs: u64) -> Duration {
     let begin = Barrier::new(streams.len());
     thread::scope(|scope| {

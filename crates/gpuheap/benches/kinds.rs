@@ -1,12 +1,12 @@
-//! Speed of each kind of memory, on a GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap
-//! --bench kinds`. On an emulated device, which is the default, the figures mean nothing: all its
-//! memory is the host's.
+//! Measures each kind of memory on the GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p
+//! gpuheap --bench kinds`. On an emulated device, which is the default, the figures mean nothing:
+//! all its memory is the host's.
 //!
-//! A row measures an array of 256 MiB. `made` is its allocation by the driver, `again` its
+//! A row measures an array of 256 MiB. `made` is its allocation by the driver, and `again` is its
 //! allocation from the heap's cache. `host` is a write by the host in place. `up` and `down` are
 //! copies from and to a vector. `first` and `then` are reads by the device, through a copy into
-//! device memory. `first` is the first read after the host wrote, `then` the median of later reads.
-//! `prefetched` is unified memory that is prefetched before each read.
+//! device memory. `first` is the first read after the host wrote, and `then` is the median of later
+//! reads. `prefetched` is unified memory that is prefetched before each read.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]

@@ -1,5 +1,5 @@
-//! Cost of the driver's calls for virtual memory, while the device is idle and while it works on
-//! other memory. Runs on a GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap --bench
+//! Measures the driver's calls for virtual memory, while the device is idle and while it works on
+//! other memory. Runs on the GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap --bench
 //! pages`. On an emulated device, which is the default, the figures mean nothing: nothing is mapped
 //! there.
 //!
@@ -31,7 +31,7 @@ struct Work {
     fills: usize,
 }
 
-/// Times of one kind of call, in µs, and whether one of the calls waited for the work.
+/// Durations of one kind of call in µs, and `true` if one of the calls waited for the work.
 #[derive(Default)]
 struct Cost {
     times: Vec<f64>,
@@ -163,7 +163,7 @@ fn start(device: &Device, Work { stream, memory, fills }: &Work) -> Event {
     for fill in 0..*fills {
         call(device, |driver| {
             let (address, bytes) = (memory.address(), memory.bytes() as usize);
-            // SAFETY: the block is live and the stream alive.
+            // SAFETY: the block is live, and the stream is alive.
             unsafe { driver.cuMemsetD8Async(address, fill as u8, bytes, stream.raw()) }
         });
     }

@@ -1,4 +1,4 @@
-//! Cost of an allocation and its free, with and without questions from a process on another core.
+//! Measures an allocation and its free, with and without questions from a process on another core.
 //! Turns of 0.1 s with one question alternate with turns without a question. The threads that
 //! answer share the core of the allocating thread, so the clock counts their time too.
 //!
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use gpuheap::{Access, Device, Heap, PoolKind, Stream, Tracking};
 use gpuheap_publish::{Question, ask, sockets};
 
-/// Environment variable with the pid of the publishing process, for the process that asks.
+/// Environment variable that passes the pid of the publishing process to the process that asks.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
 /// Number of turns with a question, and of turns without one.

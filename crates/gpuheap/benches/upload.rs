@@ -1,4 +1,4 @@
-//! Speed of copies from the host to the device and back, on an emulated device or on
+//! Measures copies from the host to the device and back, on an emulated device or on
 //! `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench upload`.
 //!
 //! Prints the median GB/s of several runs, for sizes from 1 MiB to 1 GiB (16 MiB on an emulated

@@ -81,7 +81,7 @@ impl Event {
         Ok(())
     }
 
-    /// Notes that all work before the event has completed.
+    /// Records that all work before the event has completed.
     fn note_reached(&self) {
         self.context.moments.complete(&self.completed, self.moment);
     }

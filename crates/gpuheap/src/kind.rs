@@ -6,7 +6,7 @@ use gpuheap_pool::named;
 use serde::Serialize;
 
 named! {
-    /// Kind of memory: where it lives, and which side may access it.
+    /// Kind of memory. It decides where the memory lives, and which side may access it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
     #[serde(rename_all = "snake_case")]
     #[non_exhaustive]

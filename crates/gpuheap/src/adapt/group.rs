@@ -1,4 +1,4 @@
-//! Adaptation of many values of one type: as one array, or as a vector of structures.
+//! Adapts many values of one type, to one array or to a vector of structures.
 //!
 //! A `Vec<f32>` is uploaded as an array; a `Vec` of structures becomes a vector of adapted
 //! structures. Each type names its own rule. Choosing by the traits of a type would be ambiguous,
@@ -21,16 +21,16 @@ pub trait Item {
     type Group: Groups;
 }
 
-/// Rule for elements: many values are one array on the device.
+/// Rule by which many values become one array on the device.
 pub enum Elements {}
 
-/// Rule for structures: each value is adapted on its own.
+/// Rule by which each value is adapted separately.
 pub enum Structures {}
 
 /// A rule for many values of a type: [`Elements`] or [`Structures`].
 pub trait Groups {
-    /// Rule for a type that contains this type and `Other`: [`Elements`] only if both have that
-    /// rule.
+    /// Rule for a type that contains this type and `Other`. It is [`Elements`] only if that is the
+    /// rule of both types.
     type With<Other: Groups>: Groups;
 }
 
@@ -42,7 +42,7 @@ impl Groups for Structures {
     type With<Other: Groups> = Structures;
 }
 
-/// Adaptation of many `T`, with `To` as the destination.
+/// Adapts many values of type `T`, with `To` as the destination.
 pub trait Group<T, To>: Groups {
     /// Result for a vector or a slice.
     type Vec;

@@ -13,8 +13,8 @@ use super::{Adapt, ElementRule, Elements, Group, Groups, Item, Structures, Uploa
 use crate::array::{DeviceArray, HostData};
 use crate::error::Error;
 
-/// A type that stays the same when it is adapted. A field without a type parameter in its type has
-/// to have such a type.
+/// A type that stays the same when it is adapted. If the type of a field has no type parameter, it
+/// has to be such a type.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` is not left as it is by adapting, and its type cannot change",
     note = "make what is to be adapted a type parameter of the struct, or mark the field with `#[adapt(same)]` to have it cloned"
@@ -24,8 +24,8 @@ pub trait Stays<To>: Adapt<To, Output = Self> + Sized {}
 #[diagnostic::do_not_recommend]
 impl<To, T: Adapt<To, Output = T>> Stays<To> for T {}
 
-/// Host data with elements of a type from another crate, for which [`Plain`](super::Plain) cannot
-/// be implemented. The data is uploaded as one array, and its elements keep their type.
+/// Host data whose element type is from another crate, so that [`Plain`](super::Plain) cannot be
+/// implemented for it. The data is uploaded as one array, and its elements keep their type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaf<A>(pub A);
 
@@ -123,8 +123,8 @@ impl<T: Item + ?Sized> Item for &T {
     type Group = T::Group;
 }
 
-/// Pointers: the result points to the adapted value. Several pointers to one value become pointers
-/// to several values, because each is adapted on its own.
+/// Rules for pointers. The result points to the adapted value. Several pointers to one value become
+/// pointers to several values, because each pointer is adapted separately.
 macro_rules! pointers {
     ($($pointer:ident)*) => {
         $(

@@ -130,7 +130,7 @@ impl<R: ElementRule> Upload<R> {
         self.at
     }
 
-    /// Uploads elements as an array, converted by `Q`.
+    /// Converts elements by `Q`, and uploads them as an array.
     pub(super) fn array<Q: ElementRule, T: Plain, D: Dimension>(
         &self,
         elements: &[T],
@@ -173,7 +173,7 @@ impl<R: ElementRule> Upload<R> {
         array.into_reinterpreted()
     }
 
-    /// Returns the same handle, or a handle to a copy on the target.
+    /// Returns a clone of `source`, or a handle to a copy of its array on the target.
     pub(super) fn share<T: Plain, D: Dimension>(
         &self,
         source: &SharedArray<T, D>,

@@ -59,7 +59,7 @@ comparisons! {
     greater_equal GreaterEqual "Compares each element: `self >= right`.";
 }
 
-/// Reductions of masks. Each waits for its result.
+/// Reductions of masks. Each method waits for its result.
 impl<S: ArrayData, D: Dimension> ArrayBase<S, bool, D> {
     /// Returns `true` if all elements are true, or if the array is empty. Waits.
     ///

@@ -1,4 +1,4 @@
-//! Sums, counts and means of groups, keyed by small integers.
+//! Sums, counts and means of groups. The keys of the groups are small integers.
 
 use std::panic::Location;
 
@@ -108,8 +108,8 @@ impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
     }
 }
 
-/// Counts the keys. The counts are in device memory, because many threads of a kernel add to one
-/// element at once.
+/// Counts the keys. The counts are in device memory, because many threads of a kernel may add to
+/// the same element at the same time.
 fn counts<S: ArrayData, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,

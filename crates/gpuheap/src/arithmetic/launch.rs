@@ -1,4 +1,4 @@
-//! Kernels: loaded into a context once, launched on its streams.
+//! Loads kernels into a context once, and launches them on its streams.
 
 use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_void};

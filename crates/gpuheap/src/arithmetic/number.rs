@@ -28,8 +28,8 @@ pub trait Scalar: Element + Zeroable + sealed::HasType {
     type Mean: Number;
 }
 
-/// An integer of 8 to 64 bits, `f32` or `f64`: an element of arithmetic. Sealed: programs cannot
-/// implement it.
+/// An integer of 8 to 64 bits, `f32` or `f64`, for arithmetic. Sealed: programs cannot implement
+/// it.
 #[diagnostic::on_unimplemented(
     message = "the elements `{Self}` cannot be calculated with",
     note = "integers of 8 to 64 bits, `f32` and `f64` can; other elements are worked on by kernels of your own"

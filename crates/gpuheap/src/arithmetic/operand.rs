@@ -1,4 +1,4 @@
-//! The right side of an operation, and the shape of both sides together.
+//! Right sides of operations, and the shape to which both sides are broadcast.
 
 use gpuheap_kernels as kernels;
 use ndarray::{DimMax, Dimension};

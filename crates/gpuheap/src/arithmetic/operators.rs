@@ -309,8 +309,8 @@ pub(super) fn enqueue_strided(
     [left, right]: [&Side<'_>; 2],
     steps: &[Vec<isize>; 2],
 ) -> Result<(), Error> {
-    // If the left side is an array, the operation runs on its stream. A number needs no address, so
-    // the window of another array stands for it.
+    // If the left side is an array, the operation runs on its stream. A number has no address, so
+    // the other side's array is passed in its place.
     let (one, other) = match (left, right) {
         (Side::Array(left), Side::Array(right)) => (left, right),
         (Side::Array(array), _) | (_, Side::Array(array)) => (array, array),

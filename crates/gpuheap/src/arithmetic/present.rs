@@ -1,4 +1,4 @@
-//! Aggregates of columns with missing values, by key, and copies of elements by index.
+//! Aggregates columns with missing values by key, and copies elements by index.
 
 use std::panic::Location;
 
@@ -141,7 +141,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         self.fold(Fold::Squares, values, Some(means.window()), Location::caller())
     }
 
-    /// Aggregates into device memory, because many threads of a kernel add to one element at once.
+    /// Aggregates into device memory, because many threads of a kernel may add to the same element.
     fn fold<S: ArrayData, T: Scalar, A: Scalar>(
         &self,
         fold: Fold,

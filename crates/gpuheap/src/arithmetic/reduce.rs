@@ -1,4 +1,4 @@
-//! Sums, means, minima and maxima: of all elements, or along an axis.
+//! Sums, means, minima and maxima of all elements or along an axis.
 
 use std::panic::Location;
 

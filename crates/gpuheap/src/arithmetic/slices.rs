@@ -98,8 +98,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.copy_part(&selection, shape, Location::caller())
     }
 
-    /// Overwrites a part of the array with another array. If the other array's shape is smaller, it
-    /// is repeated. The write is in stream order; the call does not wait.
+    /// Overwrites a part of the array with another array. If the other array is smaller than the
+    /// part, it is repeated. The write is in stream order; the call does not wait.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// A selection of an array: offset of its first element, shape and strides, all in elements.
+/// A part of an array. The offset of its first element and its strides count elements.
 struct Selection {
     start: usize,
     shape: Vec<usize>,

@@ -18,9 +18,9 @@ const ALL_ROWS: usize = 24;
 /// Maximum number of bytes read for one row.
 const ROW_BYTES: usize = 4096;
 
-/// Formats the kind, the shape and the first elements: a few along each axis, a matrix as rows.
-/// Waits for the array's last use, and reads less than 100 KiB. A width or precision in the format
-/// string applies to the elements.
+/// Formats the kind, the shape and the first elements. Shows a few elements along each axis, and a
+/// matrix as rows. Waits for the array's last use, and reads less than 100 KiB. A width or
+/// precision in the format string applies to the elements.
 ///
 /// ```text
 /// DeviceArray<f32>([2, 1000], device)

@@ -85,8 +85,8 @@ fn fill_by_doubling(
     let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
         // SAFETY: the array is at least as long as the seed. The driver reads pageable memory
-        // before the call returns. Otherwise the wait below keeps the seed until the driver has
-        // read it.
+        // before the call returns. If it may read the seed later, the wait below keeps the seed
+        // until then.
         unsafe {
             driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
         }

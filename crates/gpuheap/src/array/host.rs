@@ -26,7 +26,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     pub fn as_slice(&self) -> Result<HostRef<'_, T>, Error> {
         let (borrow, pointer) = self.borrow_for_host()?;
         // SAFETY: the memory stays until the borrow ends, all work on it is done, and a write to it
-        // needs the array borrowed mutably.
+        // requires a mutable borrow of the array.
         let elements = unsafe { slice::from_raw_parts(pointer, self.len()) };
         Ok(HostRef { elements, _borrow: borrow })
     }
@@ -65,8 +65,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
                 std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize)
             }
         };
-        // SAFETY: the memory stays until the borrow ends and all work on it is done; any bits are
-        // valid bits.
+        // SAFETY: the memory stays until the borrow ends and all work on it is done. Any bytes are
+        // a valid `T::Bits`.
         let bits = unsafe { slice::from_raw_parts(pointer.cast::<T::Bits>(), self.len()) };
         check_bits::<T>(bits)?;
         Ok((borrow, pointer))

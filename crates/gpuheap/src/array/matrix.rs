@@ -25,7 +25,7 @@ pub struct UpperTriangular<A>(pub A);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerTriangular<A>(pub A);
 
-/// A square matrix that equals its transpose. One stored triangle is used, with its diagonal.
+/// A square matrix that equals its transpose. Only one stored triangle and the diagonal are used.
 /// Stored elements of the other triangle are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Symmetric<A> {
@@ -57,6 +57,6 @@ pub enum Triangle {
     Lower,
 }
 
-/// The transpose of a matrix, without moving elements. The transpose of a vector is a row.
+/// The transpose of a matrix. Its elements are not moved. The transpose of a vector is a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transposed<A>(pub A);

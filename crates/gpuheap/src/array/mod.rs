@@ -1,7 +1,7 @@
 //! Device arrays. They own their memory.
 
-/// Implements the traits of an error type that stores the reason in its field `error`, and a value
-/// to return to the caller.
+/// Implements the traits of an error type. The type has a field `error` with the reason, and a
+/// field with a value that is returned to the caller.
 macro_rules! is_error {
     ($name:ident<$($parameter:ident),*>) => {
         impl<$($parameter),*> From<$name<$($parameter),*>> for Error {
@@ -82,8 +82,8 @@ use storage::Storage;
 pub type DeviceArray<T, D = Ix1> = ArrayBase<Owned, T, D>;
 
 /// A reference-counted handle to a shared array, made by [`into_shared`](ArrayBase::into_shared).
-/// The memory is freed when the last handle is dropped, or for all handles at once by
-/// [`free_early`](ArrayBase::free_early).
+/// The memory is freed when the last handle is dropped, or when
+/// [`free_early`](ArrayBase::free_early) frees it for all handles.
 pub type SharedArray<T, D = Ix1> = ArrayBase<Shared, T, D>;
 
 /// A window of an array, borrowed for reading.
@@ -217,10 +217,10 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 
     /// Returns a target for new arrays like this one, with the same heap and kind of memory. Its
-    /// stream is the stream of this array's last use or, if that stream belongs to another device,
-    /// of this array's first use. While this array's scope is open, new arrays belong to that
-    /// scope. If this array is in registered memory, the target's kind is pinned, because
-    /// registered memory belongs to the program.
+    /// stream is the stream of this array's last use. If that stream belongs to another device, the
+    /// target uses the stream of the array's first use. While this array's scope is open, new
+    /// arrays belong to that scope. If this array is in registered memory, the target's kind is
+    /// pinned, because registered memory belongs to the program.
     pub fn target(&self) -> Target {
         let storage = self.storage();
         let kind = match storage.kind() {
@@ -232,8 +232,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.within(storage.scope().and_then(|scope| scope.for_new_arrays()))
     }
 
-    /// Returns `true` if the memory was freed although this handle exists: by `free_early`, or at
-    /// the end of a scope.
+    /// Returns `true` if `free_early` or the end of a scope freed the memory although this handle
+    /// exists.
     pub fn is_freed(&self) -> bool {
         self.storage().is_freed()
     }
@@ -290,8 +290,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         if freed { Ok(()) } else { self.storage().use_on(None, |_, _| Ok(())) }
     }
 
-    /// Waits for the last use and returns the memory to the driver, past the pool's cache. Returns
-    /// the bytes that the driver regained: 0 if the pool has other live blocks in the same segment.
+    /// Waits for the last use and returns the memory to the driver, not to the pool's cache.
+    /// Returns the bytes that the driver regained: 0 if other live blocks are in the segment.
     ///
     /// # Errors
     ///

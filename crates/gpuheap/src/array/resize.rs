@@ -15,9 +15,9 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// rows if only the leading axis changes.
     ///
     /// If the length changes, the array moves to new memory of its [`target`](ArrayBase::target).
-    /// The old memory is freed after the copy, in stream order, so both are needed at once. If the
-    /// length stays, the array keeps its memory. If the heap's cache serves the request, the call
-    /// does not wait for the device.
+    /// The old memory is freed after the copy, in stream order, so both need memory during the
+    /// copy. If the length stays, the array keeps its memory. If the heap's cache serves the
+    /// request, the call does not wait for the device.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {

@@ -1,4 +1,4 @@
-//! Scopes: their end frees the arrays made in them.
+//! Scopes. The end of a scope frees the arrays made in it.
 
 use std::fmt;
 use std::panic::Location;
@@ -63,8 +63,8 @@ impl Heap {
     }
 }
 
-/// A section of a program; its end frees the arrays made in it. Made by [`Heap::scope`] and
-/// [`Heap::thread_scope`].
+/// A section of a program. The end of the scope frees the arrays made in it. [`Heap::scope`] and
+/// [`Heap::thread_scope`] make scopes.
 pub struct Scope {
     heap: Heap,
     state: Arc<ScopeState>,
@@ -113,7 +113,7 @@ impl Scope {
         self.heap.on(stream).within(Some(self.state.clone()))
     }
 
-    /// Returns a target whose arrays belong to the scope, on the heap's own stream.
+    /// Returns a target on the heap's own stream, for arrays that belong to the scope.
     ///
     /// # Errors
     ///

@@ -14,9 +14,9 @@ use crate::size::Bytes;
 pub struct ScopeReport {
     /// Line of the program where the scope began.
     pub began: &'static Location<'static>,
-    /// Number of arrays that the end freed; arrays dropped before are not counted.
+    /// Number of arrays that the scope's end freed. Arrays that were dropped before do not count.
     pub freed: u64,
-    /// Bytes of the arrays that the end freed.
+    /// Bytes of the arrays that the scope's end freed.
     pub freed_bytes: u64,
     /// Arrays that were moved out and still exist, in the order of their moves.
     pub kept: Vec<Kept>,

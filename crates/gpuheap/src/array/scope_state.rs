@@ -52,9 +52,9 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
-    /// Returns the scope of new arrays that are made by the target of an array in this scope. While
-    /// this scope is open, that is this scope. If this scope is a batch whose turn has ended, it is
-    /// the scope around the batch, because results of a batch outlive the batch's turn.
+    /// Returns the scope of the arrays that are made by the target of an array in this scope. If
+    /// this scope is open, returns it. If it is a batch whose turn has ended, returns the scope
+    /// around the batch, because results of a batch outlive the batch's turn.
     pub(crate) fn for_new_arrays(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);
@@ -235,8 +235,8 @@ impl fmt::Debug for ScopeState {
 }
 
 /// List of weak references. Dead references are removed whenever the list has doubled since the
-/// last removal. The list therefore has at most twice as many entries as references were alive at
-/// once.
+/// last removal. The list therefore has at most twice as many entries as the most references that
+/// were alive at the same time.
 pub(super) struct Few<T> {
     entries: Vec<Weak<T>>,
     tidy_at: usize,

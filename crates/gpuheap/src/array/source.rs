@@ -6,8 +6,8 @@ use super::element::Element;
 
 /// Host data with a shape: slices, vectors, arrays, and the arrays and views of `ndarray`.
 ///
-/// Implementations are checked: if the shape and the elements differ in number, the call that uses
-/// the data returns an error.
+/// Implementations are checked. If the number of elements does not match the shape, the call that
+/// uses the data returns an error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not host data that an array is made from",
     label = "not a slice, array, vector or `ndarray` array of elements",

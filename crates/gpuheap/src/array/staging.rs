@@ -33,7 +33,7 @@ pub(super) struct Slots<'a> {
     heap: &'a Heap,
     staging: Staging,
     leases: Vec<Lease>,
-    /// Stream on which the copies were enqueued, if any were.
+    /// Stream on which the copies were enqueued; `None` before the first copy.
     used_on: Option<Stream>,
     /// `true` if the slots are to be filled with zeros when they are freed.
     zeroed: bool,

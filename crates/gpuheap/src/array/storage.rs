@@ -1,4 +1,4 @@
-//! Storages: the memory of arrays, shared by handles and views, used in stream order, freed once.
+//! Storages hold the memory of arrays. Handles and views share a storage. It is freed once.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -24,8 +24,8 @@ use crate::stream::Stream;
 /// The memory of an array, shared by its handles and views.
 ///
 /// Work is enqueued with the storage's lock held. A free by another thread therefore happens
-/// entirely before or entirely after an enqueue. The storage records the stream of its last use,
-/// and the next stream that uses the storage waits for the recorded one. A free on the last stream
+/// entirely before or entirely after an enqueue. The storage records the stream of its last use.
+/// The next stream that uses the storage waits for the recorded stream. A free on the last stream
 /// is therefore ordered after every use.
 ///
 /// Locks are taken in this order: first the locks of storages, in the order of their addresses,
@@ -57,7 +57,7 @@ struct State {
     borrows: u32,
     /// Scope whose end frees the memory.
     scope: Option<Arc<ScopeState>>,
-    /// Calls that withdraw the advice given for the memory.
+    /// Driver calls that withdraw the advice given for the memory.
     advice: Vec<DriverAdvice>,
 }
 
@@ -68,16 +68,16 @@ pub(crate) enum Memory {
     Registered(Registered),
     /// Part of a block. The block is freed once all its parts are freed.
     Part { address: u64, whole: Arc<Storage> },
-    /// No memory yet: the array waits to be uploaded together with other arrays.
+    /// The array has no memory yet, and waits to be uploaded together with other arrays.
     Staged,
-    /// Foreign memory, with the owner to call at its end.
+    /// Foreign memory. The owner is called when the memory is freed.
     Foreign { address: u64, owner: Option<Owner> },
-    /// No memory: it was freed while handles to it exist. If the host still borrows the memory,
-    /// `rest` is given back when the last borrow ends.
+    /// The memory was freed, but handles to it exist. If the host still borrows the memory, `rest`
+    /// is given back when the last borrow ends.
     Freed { how: Freed, rest: Option<Box<Memory>> },
 }
 
-/// Callback of foreign memory: called with its address when the memory is freed, in stream order.
+/// Callback that receives the address of foreign memory when it is freed, in stream order.
 pub(crate) type Owner = Callback<Box<dyn FnOnce(u64, &Stream) + Send>>;
 
 /// Location of a storage's memory.
@@ -85,7 +85,7 @@ pub(super) enum Place {
     At(u64),
     /// Not allocated yet; the address will be a multiple of [`STAGED_ALIGN`].
     Staged,
-    /// No location: the memory was freed, or belongs to the parent of a forked child.
+    /// The memory was freed, or belongs to the parent of a forked child.
     Nowhere,
 }
 
@@ -107,7 +107,7 @@ enum Taken {
 struct Ending {
     /// Stream of the last use, if it is not `home`.
     last: Option<Stream>,
-    /// Calls that withdraw the advice given for the memory.
+    /// Driver calls that withdraw the advice given for the memory.
     advice: Vec<DriverAdvice>,
 }
 
@@ -205,7 +205,7 @@ impl Storage {
         self.lock().scope = scope;
     }
 
-    /// Notes the end of the batch's upload. The caller records an event on the stream afterwards.
+    /// Marks the batch's upload as ended. The caller records an event on the stream afterwards.
     pub(crate) fn end_upload(&self) {
         let whole = {
             let mut state = self.lock();
@@ -427,8 +427,8 @@ impl Storage {
         }
     }
 
-    /// Waits for the last use and returns the memory to the driver, past the cache. Returns the
-    /// bytes that the driver regained.
+    /// Waits for the last use and returns the memory to the driver instead of the cache. Returns
+    /// the bytes that the driver regained.
     pub(crate) fn release(&self, how: Freed) -> Result<u64, Error> {
         self.check_alive()?;
         match self.take(how) {
@@ -513,7 +513,7 @@ impl Storage {
         }
     }
 
-    /// Stores the call that withdraws advice, to be made when the memory is freed.
+    /// Stores the driver call that withdraws advice. The call is made when the memory is freed.
     pub(super) fn note_advice(&self, advice: DriverAdvice) {
         let mut state = self.lock();
         if !state.advice.contains(&advice) {
@@ -529,7 +529,7 @@ impl Storage {
         }
     }
 
-    /// Returns `true` if the memory is registered: a vector of `count` elements of `T`.
+    /// Returns `true` if the memory is a registered vector of `count` elements of `T`.
     pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
         match &self.lock().memory {
             Memory::Registered(registered) => registered.is_vector_of::<T>(count),
@@ -568,7 +568,7 @@ impl Storage {
         }
     }
 
-    /// Makes `stream` wait for the stream of the last use, and become the stream of the last use.
+    /// Makes `stream` wait for the last use of the storage, and become the stream of the last use.
     /// The caller drops `visited` only after it has unlocked all storages. That drop may end a
     /// heap, and the end of a heap drops callbacks of the program.
     fn hand_over(
@@ -720,8 +720,8 @@ impl Drop for Storage {
     }
 }
 
-/// Returns `true` if all work of a stream has completed for good, because its device was reset. The
-/// reset also waited for the work of other streams on which that work depended.
+/// Returns `true` if a reset of the device has completed all work of a stream. The reset also
+/// waited for the work of other streams on which that work depended.
 fn is_over(stream: &Stream) -> bool {
     stream.context().check_alive() == Err(Gone::Reset)
 }

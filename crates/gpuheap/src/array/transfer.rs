@@ -115,8 +115,8 @@ impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
                 let (from, length) = (bytes.as_ptr().cast(), bytes.len());
                 // SAFETY: the array is `length` bytes long. The driver reads pageable memory before
-                // the call returns. Otherwise the wait below keeps the source until the driver has
-                // read it.
+                // the call returns. If it may read the source later, the wait below keeps the
+                // source until then.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
             })?;
             if later { wait_or_drain(stream).0 } else { Ok(()) }
@@ -263,7 +263,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             false => Vec::new(),
         };
         read?;
-        // SAFETY: the copies wrote all elements, or elements have no size; any bits are valid bits.
+        // SAFETY: the copies wrote all elements, or elements have no size; bits may be any bytes.
         unsafe { bits.set_len(count) };
         check_bits::<T>(&bits)?;
         let mut bits = ManuallyDrop::new(bits);

@@ -26,13 +26,13 @@ pub enum Location {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Mostly read: each processor that reads the memory gets its own copy, and a write discards
-    /// the copies.
+    /// The memory is mostly read. Each processor that reads it gets its own copy, and a write
+    /// discards the copies.
     ReadMostly,
-    /// Preferred location of the pages: the driver keeps them there if it can.
+    /// Preferred location of the pages. The driver keeps the pages there if it can.
     PreferredLocation(Location),
-    /// Accessed by a processor: the driver maps the pages for that processor wherever they are, so
-    /// that its accesses do not fault.
+    /// A processor accesses the memory. The driver maps the pages for that processor wherever they
+    /// are, so that its accesses do not fault.
     AccessedBy(Location),
 }
 
@@ -59,9 +59,9 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// Advises the driver how the array will be used. The advice takes effect at once, for whole
-    /// pages. When the memory is freed, the advice is withdrawn, so that it does not affect the
-    /// next array there.
+    /// Advises the driver how the array will be used. The advice takes effect immediately, for
+    /// whole pages. When the memory is freed, the advice is withdrawn, so that it does not affect
+    /// the next array there.
     ///
     /// # Errors
     ///

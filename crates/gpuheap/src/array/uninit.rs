@@ -62,7 +62,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
         self.0.device_ptr(stream)
     }
 
-    /// Returns the array as written, after the caller enqueued work that writes it through its
+    /// Converts to a [`DeviceArray`] after the caller enqueued work that writes to the array's
     /// [`device_ptr`](Self::device_ptr).
     ///
     /// # Safety

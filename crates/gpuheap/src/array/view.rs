@@ -163,7 +163,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// Narrows to a range within the leading axis.
+    /// Narrows the handle to a range within the leading axis.
     fn narrowed(mut self, start: usize, end: usize) -> Self {
         let bytes = self.bytes();
         if let Some(axis) = self.shape.slice_mut().first_mut() {

@@ -1,4 +1,4 @@
-//! Uploads of batches on the program's own thread, at their turn or ahead of it.
+//! Uploads batches on the program's own thread, at their turn or ahead of it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub trait Uploads {
     fn size_hint(&self) -> (usize, Option<usize>);
 }
 
-/// Uploads within [`next`](Iterator::next), each at the batch's turn or ahead of it.
+/// Uploader that runs within [`next`](Iterator::next), at a batch's turn or ahead of it.
 pub struct Ahead<S: Source> {
     pub(super) source: S,
     pub(super) ready: VecDeque<Uploaded<S::Batch>>,
@@ -48,7 +48,7 @@ impl<S: Source> Ahead<S> {
         Ahead { source, ready: VecDeque::new(), most, side: None }
     }
 
-    /// Uploads ahead, while the device works on the current batch.
+    /// Uploads batches ahead, while the device works on the current batch.
     fn fill(&mut self, request: &Request) {
         while self.ready.len() < self.most {
             // Without a second stream, each batch is uploaded at its turn.

@@ -1,4 +1,4 @@
-//! Data larger than the device: uploaded in batches, each freed before the next.
+//! Uploads data that is larger than the device, in batches. A batch is freed at the next turn.
 
 mod ahead;
 mod rows;
@@ -105,8 +105,8 @@ impl Device {
     }
 }
 
-/// Batches on the device, one at a time: the adapted items of an iterator, from
-/// [`Target::batches`], or the rows of an array, from [`Target::batches_by_memory`].
+/// Uploaded batches, one at a time. [`Target::batches`] makes them from the items of an iterator,
+/// and [`Target::batches_by_memory`] from the rows of an array.
 ///
 /// `Batches` is an iterator of results. If a batch cannot be uploaded, the result is an error, and
 /// the next call continues with the next item.
@@ -291,7 +291,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<Ahead<Items<I,
 
 impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
     /// Returns the rows of the current batch. If `next` returned an error, returns the rows that
-    /// could not be uploaded. Empty before the first batch and after the last.
+    /// could not be uploaded. The range is empty before the first batch and after the last.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }

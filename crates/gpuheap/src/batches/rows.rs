@@ -1,4 +1,4 @@
-//! Rows of an array as a source of batches, sized by the available memory.
+//! Makes batches from the rows of an array, and sizes them by the available memory.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind, Fault};
 use crate::size::Bytes;
 
-/// Rows of an array: indices of its leading axis, in ranges. Made by [`Target::batches_by_memory`].
+/// Source of batches from the rows of an array. [`Target::batches_by_memory`] makes it.
 pub struct Rows<'a, T, D> {
     array: ArrayView<'a, T, D>,
     total: usize,

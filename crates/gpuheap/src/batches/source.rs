@@ -32,7 +32,7 @@ pub trait Source {
         Some(error)
     }
 
-    /// Chooses the size of pieces for `count` batches on the device at once.
+    /// Chooses the size of pieces for `count` batches that are on the device at the same time.
     #[doc(hidden)]
     fn plan(&mut self, count: usize) {
         let _ = count;
@@ -57,8 +57,8 @@ pub trait Source {
     fn size_hint(&self) -> (usize, Option<usize>);
 }
 
-/// Items of an iterator, each adapted with the conversion `R` of element types. Made by
-/// [`Target::batches`].
+/// Items of an iterator, for [`Target::batches`]. Each item is adapted, and `R` converts its
+/// element types.
 pub struct Items<I: Iterator, R = Same> {
     items: Fuse<I>,
     /// Item that was put back, if any.

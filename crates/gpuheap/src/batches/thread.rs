@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::stream::Stream;
 
-/// Uploads ahead on a second thread. Made by [`Batches::prefetch_on`](crate::Batches::prefetch_on).
+/// Uploader on a second thread, for [`Batches::prefetch_on`](crate::Batches::prefetch_on).
 pub struct Feeder<'scope, S: Source> {
     desk: Arc<Desk<S::Batch>>,
     heap: Heap,

@@ -1,4 +1,4 @@
-//! The turn of a batch: from its upload until its memory is freed.
+//! The turn of a batch. It ends when the batch's memory is freed.
 
 use std::sync::Arc;
 

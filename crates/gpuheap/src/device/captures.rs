@@ -94,7 +94,7 @@ enum CaptureState {
 }
 
 impl CaptureState {
-    /// Queries the driver. The caller has entered the stream's context.
+    /// Queries the capture state of a stream. The caller has entered the stream's context.
     fn query(driver: &dyn Driver, stream: CUstream) -> Result<CaptureState, DriverError> {
         let (mut status, mut id, mut graph) = (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL);
         let (nodes, count) = (ptr::null_mut(), ptr::null_mut());
@@ -150,7 +150,7 @@ impl Captures {
         Ok(Some(stream))
     }
 
-    /// Returns the stream with a number, while blocks of the stream are live or its graph exists.
+    /// Returns a stream by its number, while its blocks are live or its graph exists.
     pub(crate) fn find(&self, number: u64) -> Option<Arc<CaptureStream>> {
         self.lock().by_number.get(&number).cloned()
     }
@@ -164,7 +164,7 @@ impl Captures {
         }
     }
 
-    /// Notes that a live stream is part of no capture.
+    /// Records that a live stream is part of no capture.
     #[inline]
     pub(crate) fn note_outside(&self, handle: StreamHandle) {
         if self.active.load(Ordering::Acquire) > 0 {
@@ -302,14 +302,14 @@ impl CapturedGraph {
     }
 }
 
-/// Notes that a graph has ended. The driver calls this function on any thread, once for each user
+/// Records that a graph has ended. The driver calls this function on any thread, once for each user
 /// object. The function makes no driver call and takes no lock.
 unsafe extern "C" fn note_end(data: *mut c_void) {
     // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // Read after the moment began: if `doubt` is called later, the frees that it covers are later
-    // than the moment.
+    // This flag is read after the moment began: if `doubt` is called later, the frees that it
+    // covers are later than the moment.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

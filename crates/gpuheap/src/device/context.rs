@@ -1,4 +1,4 @@
-//! The primary context of a device: retained, entered, and lost.
+//! Retains, enters and resets the primary context of a device.
 
 use std::any::Any;
 use std::fmt;
@@ -27,11 +27,11 @@ use crate::thread_cache;
 #[cfg(feature = "emulator")]
 use gpuheap_emu::Emulator;
 
-/// Emulator in a build without emulators: no value of this type exists.
+/// Emulator in a build without emulators. No value of this type exists.
 #[cfg(not(feature = "emulator"))]
 pub(crate) enum Emulator {}
 
-/// Origin of a device: the emulator, if the device is emulated, and the reason for the emulation.
+/// Origin of a device: its emulator if it is emulated, and the reason if it replaces a GPU.
 pub(super) struct DeviceOrigin {
     pub(super) emulator: Option<Arc<Emulator>>,
     /// Reason why an emulated device replaces a GPU, if it does.
@@ -101,7 +101,7 @@ pub(crate) enum ContextError {
 }
 
 impl Context {
-    /// Retains the primary context of the device with the driver's number `ordinal`, named `name`.
+    /// Retains the primary context of the driver's device `ordinal`. The device is named `name`.
     pub(super) fn retain(
         driver: Arc<dyn Driver>,
         origin: DeviceOrigin,
@@ -493,14 +493,14 @@ impl Drop for Context {
     }
 }
 
-/// Guard: a context is current on the thread that made the guard.
+/// Guard that keeps a context current on the thread that made the guard.
 pub(crate) struct Current<C: Deref<Target = Context>> {
     context: C,
     pushed: bool,
 }
 
-/// Guard: a context is current on the thread that made the guard, and that thread may make calls
-/// that captures forbid.
+/// Guard that keeps a context current on the thread that made the guard. It also allows calls on
+/// that thread that captures forbid.
 pub(crate) struct Aside<C: Deref<Target = Context>> {
     current: Current<C>,
     before: Option<CUstreamCaptureMode>,

@@ -1,4 +1,4 @@
-//! Emulated devices: made of a profile or of options, each with an emulator.
+//! Makes emulated devices from a profile or from options.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::error::{Error, ErrorKind};
 use crate::size::{Bytes, Size};
 
 impl Device {
-    /// Makes an emulated device with the properties of `profile`. Its work completes at once, and
-    /// the emulator's checks are off.
+    /// Makes an emulated device with the properties of `profile`. Its work completes immediately,
+    /// and the emulator's checks are off.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Device {
         self.context.emulator()
     }
 
-    /// Makes the device of a profile, named `name`. If the device replaces a GPU, `fallback` is the
+    /// Makes a device named `name` with a profile. If the device replaces a GPU, `fallback` is the
     /// reason.
     pub(super) fn from_profile(
         name: &str,

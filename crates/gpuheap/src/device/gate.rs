@@ -22,8 +22,8 @@ impl HostGate {
         HostGate { borrows: (!concurrent_managed_access).then(RwLock::default) }
     }
 
-    /// Returns a guard that allows work to be enqueued. Hold it only for that time: a thread that
-    /// takes the guard twice may deadlock.
+    /// Returns a guard that allows work to be enqueued. Hold it only while work is enqueued: a
+    /// thread that takes the guard twice may deadlock.
     pub(crate) fn work(&self) -> Result<Option<RwLockReadGuard<'_, u32>>, HostBorrowed> {
         let Some(borrows) = &self.borrows else { return Ok(None) };
         let borrows = borrows.read().unwrap_or_else(PoisonError::into_inner);

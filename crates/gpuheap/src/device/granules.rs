@@ -20,7 +20,7 @@ struct GranuleCounts {
 }
 
 impl Granules {
-    /// Notes the first allocation of a heap in a granule.
+    /// Records the first allocation of a heap in a granule.
     pub(crate) fn enter(&self, granule: u64) {
         let mut counts = self.lock();
         let heaps = counts.heaps.entry(granule).or_insert(0);
@@ -28,7 +28,7 @@ impl Granules {
         counts.again += u64::from(*heaps > 1);
     }
 
-    /// Notes the end of the last allocation of a heap in a granule.
+    /// Records that a heap has no allocation left in a granule.
     pub(crate) fn leave(&self, granule: u64) {
         let mut counts = self.lock();
         let Some(heaps) = counts.heaps.get_mut(&granule) else { return };
@@ -44,7 +44,7 @@ impl Granules {
         self.lock().heaps.get(&granule).is_some_and(|heaps| *heaps > 1)
     }
 
-    /// Returns the number of granules that the heaps together count beyond the device's count.
+    /// Returns by how many granules the counts of all heaps exceed the device's count.
     pub(crate) fn counted_again(&self) -> u64 {
         self.lock().again
     }

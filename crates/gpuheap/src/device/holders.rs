@@ -1,5 +1,5 @@
-//! Holders: the heaps of a context, as a trait that the context can call. A context notifies them
-//! of a reset, and heaps visit each other.
+//! Trait through which a context calls its holders, the heaps. A context notifies its heaps of a
+//! reset, and heaps visit each other.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use gpuheap_driver::CUdevice;
 use gpuheap_pool::SourceResult;
 
-/// A holder of memory of a context: a heap.
+/// A heap that holds memory of a context.
 pub(crate) trait Holder: Any + Send + Sync {
     /// Gives back memory that a reset does not free. A stream-ordered pool outlives the context
     /// with all its allocations (the emulator reports it as in use). Pinned memory has to be
     /// unmapped by its owner. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
-    /// Notes that the context was reset, or that the driver refused the reset.
+    /// Handles the end of a reset. `is_reset` is `false` if the driver refused the reset.
     fn after_reset(&self, is_reset: bool);
 
     /// Gives another device access to the mapped virtual memory.
@@ -45,7 +45,7 @@ thread_local! {
     static VISITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Guard: ends the visits of this thread, also after a panic.
+/// Guard that ends the visits of this thread, also after a panic.
 struct Visiting;
 
 impl Drop for Visiting {

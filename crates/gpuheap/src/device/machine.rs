@@ -13,8 +13,8 @@ use crate::fork;
 
 /// The driver. It stays loaded to the end of the process, because threads may be inside it.
 static MACHINE: Mutex<Machine> = Mutex::new(Machine { driver: None, contexts: Vec::new() });
-/// Number of forks when the driver was opened, plus one; zero before. Read before the lock is
-/// taken, because in a forked child the thread that held the lock may not exist.
+/// Number of forks when the driver was opened, plus one; zero if it was not opened. It is read
+/// before the lock is taken, because a forked child may lack the thread that held the lock.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 struct Machine {
@@ -37,8 +37,8 @@ pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     Ok(context)
 }
 
-/// Device files. A machine with a GPU has at least one of them: the first two exist with NVIDIA's
-/// driver, the last under WSL2.
+/// Device files. A machine with a GPU has at least one of them. NVIDIA's driver makes the first
+/// two, and WSL2 makes the last.
 const GPU_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
 
 /// Opens the driver. On a machine without a GPU, returns a text that lists the places searched. It

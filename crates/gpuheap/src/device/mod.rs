@@ -1,4 +1,4 @@
-//! Devices: real ones through the machine's driver, emulated ones anywhere.
+//! Devices. Real devices need the machine's driver, and emulated devices need no driver.
 
 mod captures;
 mod context;
@@ -109,7 +109,7 @@ impl Device {
     }
 
     /// Returns `true` if work on this device can access memory of `other`. Two devices need peer
-    /// access for that. If peer access is possible, the first call enables it for good.
+    /// access for that. If peer access is possible, the first call enables it permanently.
     ///
     /// # Errors
     ///

@@ -11,20 +11,20 @@ const LONGEST_TURN: Duration = Duration::from_secs(2);
 /// Turn to reclaim memory from other heaps of a device, in the last reclaim step. One request of
 /// the device has it at a time.
 ///
-/// Without turns, two requests that fail at once could each hold a part of the memory that the
-/// other needs.
+/// Without turns, two requests that fail at the same time could each hold a part of the memory that
+/// the other needs.
 #[derive(Debug, Default)]
 pub(crate) struct ReclaimTurn {
     is_taken: Mutex<bool>,
     ended: Condvar,
 }
 
-/// Guard: the turn ends when this is dropped.
+/// Guard that ends the turn when it is dropped.
 #[derive(Debug)]
 pub(crate) struct TurnGuard<'a>(&'a ReclaimTurn);
 
 impl ReclaimTurn {
-    /// Waits for the turn. `None` if it takes too long.
+    /// Waits for the turn. Returns `None` after [`LONGEST_TURN`].
     pub(crate) fn take(&self) -> Option<TurnGuard<'_>> {
         self.take_within(LONGEST_TURN)
     }

@@ -32,7 +32,7 @@ impl NoVirtualMemory {
 /// Properties of a device's virtual memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VirtualMemory {
-    /// Smallest size of physical memory in bytes: a power of two.
+    /// Size of the smallest piece of physical memory in bytes, a power of two.
     pub(crate) granule: u64,
     /// `true` if GPUDirect RDMA can access physical memory that is created for it.
     pub(crate) rdma: bool,

@@ -36,7 +36,7 @@ kinds! {
         Busy,
         /// A scope or a batch ended before the call.
         Ended,
-        /// The context ended: in a forked child, or after a reset. [`Error::is_gone`] is then true.
+        /// The context ended, in a forked child or after a reset. [`Error::is_gone`] is then true.
         Gone,
         /// A shape, a length, an axis, an index or a range that does not fit the array.
         WrongShape,

@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
     /// Index of the row that does not fit in memory, and the figures.
     Row(usize, OutOfMemory),
-    /// A request that is invalid: an unknown name, a limit, a stream of another device.
+    /// Invalid request, such as an unknown name, a wrong limit or a stream of another device.
     Refused(ErrorKind, String),
     /// The machine's driver cannot be opened.
     Open(OpenError),
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
     StreamUnusable,
     /// An array whose memory was freed before its use.
     Freed(Freed),
-    /// The context ended: after a fork or a reset.
+    /// The context no longer exists, in a forked child or after a reset.
     Gone(Gone),
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Freed {
     Batch(Caller),
 }
 
-/// Refusal of work: the host has borrowed unified memory.
+/// Refusal of work because the host has borrowed unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostBorrowed;
 
@@ -110,7 +110,7 @@ impl Error {
         matches!(&*self.0, Fault::Freed(_))
     }
 
-    /// Returns `true` if the context ended: in a forked child, or after a reset.
+    /// Returns `true` if the context no longer exists, in a forked child or after a reset.
     pub fn is_gone(&self) -> bool {
         matches!(&*self.0, Fault::Gone(_))
     }

@@ -1,4 +1,4 @@
-//! Evidence of a request that ran out of memory, and its remedy.
+//! Figures of a request that ran out of memory, and the remedy.
 
 use std::fmt;
 use std::panic::Location;
@@ -58,7 +58,7 @@ pub struct OutOfMemory {
     pub live_blocks: u64,
     /// Bytes freed on streams that are not known to have reached the free.
     pub pending: u64,
-    /// Free bytes in the pool, pending ones included.
+    /// Free bytes in the pool, including pending bytes.
     pub cached: u64,
     /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
@@ -73,10 +73,10 @@ pub struct OutOfMemory {
     /// device memory is included. For pinned memory, the bytes are the pinned memory of other
     /// heaps.
     pub other_heaps: u64,
-    /// Cached bytes of `other_heaps`: free, pending ones included. The rest is live.
+    /// Bytes of `other_heaps` that are cached, including pending bytes. The other bytes are live.
     pub other_heaps_cached: u64,
-    /// Bytes that other libraries of this process, contexts and other processes hold. `None` if the
-    /// driver does not report them.
+    /// Bytes held by other libraries of this process, by contexts and by other processes. `None` if
+    /// the driver does not report them.
     pub foreign: Option<u64>,
     /// Size of the device's memory. For a request of pinned memory, this field and `device_free`
     /// are about the host's memory. `None` if the size is not known.
@@ -100,7 +100,7 @@ pub struct OutOfMemory {
     /// Lines of the program that hold the most of this kind of memory, most bytes first. Empty
     /// unless the heap tracks allocations.
     pub consumers: Vec<Consumer>,
-    /// Reclaim steps that were tried, in order, with the bytes that each returned to the driver.
+    /// Reclaim steps that were tried, in order. Each has the bytes that it returned to the driver.
     pub tried: Vec<(ReclaimStep, u64)>,
 }
 
@@ -288,7 +288,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Names the memory of this heap to free, if freeing it can be enough.
+    /// Names the memory that this heap has to free, if freeing it can be enough.
     fn freed_here(&self) -> Option<String> {
         let short = self.short_by?;
         let is_there = self.live_blocks > 0 && self.reserved >= short;

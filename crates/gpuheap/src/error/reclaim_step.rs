@@ -16,8 +16,8 @@ pub enum ReclaimStep {
     /// Returns all cached memory to the driver.
     WholeCache,
     /// Makes other heaps of this process return as much cached memory as is needed. These are the
-    /// heaps on the device or, if a total limit is reached, under that limit. They return unused
-    /// memory first, then memory that needs a wait for its streams.
+    /// heaps on the device. If a total limit is reached, they are the heaps under that limit. They
+    /// return unused memory first, then memory that needs a wait for its streams.
     OtherHeaps,
     /// Makes the heaps of the previous step return all their cached memory.
     WholeOtherHeaps,

@@ -1,4 +1,4 @@
-//! Tests of the evidence's texts, on made-up figures.
+//! Tests the texts of out-of-memory errors, on made-up figures.
 
 use crate::{Cause, MemoryKind, OutOfMemory, PoolKind, ReclaimStep};
 

@@ -1,5 +1,5 @@
-//! Allocation: tries the thread's cache, then the pool under the store's lock, then the reclaim
-//! steps. Blocks, arrays and the C interface call [`HeapInner::allocate`].
+//! Allocates memory from the thread's cache, then from the pool under the store's lock, then after
+//! reclaim steps. Blocks, arrays and the C interface call [`HeapInner::allocate`].
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ use crate::total_limit::TotalLimit;
 const SPARED: u64 = 4;
 
 impl HeapInner {
-    /// Allocates memory of a [checked](HeapInner::check_kind) kind for the line `at` of the
-    /// program: from this thread's cache, or else from the pool. Also returns this thread's cache
-    /// for the stream, if the thread has a cache.
+    /// Allocates memory of a [checked](HeapInner::check_kind) kind from this thread's cache, or
+    /// else from the pool. `at` is the requesting line of the program. Also returns this thread's
+    /// cache for the stream, if the thread has a cache.
     #[inline(always)]
     pub(crate) fn allocate(
         self: &Arc<HeapInner>,

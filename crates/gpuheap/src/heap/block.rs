@@ -32,8 +32,8 @@ pub struct Block {
 
 /// Way in which a block returns to its heap.
 enum ReturnPath {
-    /// Returns through the thread cache that served the block. For device memory only. The heap
-    /// keeps that cache while the block lives, so threads share no reference count.
+    /// The block returns through the thread cache that served it. Only device memory uses this
+    /// path. The heap keeps that cache while the block lives, so threads share no reference count.
     Cache(&'static ThreadCache),
     Heap(Arc<HeapInner>, MemoryKind),
 }
@@ -58,11 +58,11 @@ impl Heap {
         Block::allocate(self.inner(), MemoryKind::Device, bytes, stream, Location::caller())
     }
 
-    /// Allocates `bytes` of unified or pinned memory. Waits and reclaim steps are the same as for
-    /// device memory in [`allocate`](Heap::allocate). The host may use the memory after `stream`
-    /// has completed the work enqueued before this call, and until the free. If host and device
-    /// cannot access unified memory concurrently (WSL2), no work may run on the device while the
-    /// host uses it.
+    /// Allocates `bytes` of unified or pinned memory. The call waits and runs reclaim steps as
+    /// [`allocate`](Heap::allocate) does for device memory. The host may use the memory after
+    /// `stream` has completed the work enqueued before this call, and until the free. If host and
+    /// device cannot access unified memory concurrently (WSL2), no work may run on the device while
+    /// the host uses the memory.
     ///
     /// # Errors
     ///

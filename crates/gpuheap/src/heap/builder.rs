@@ -35,7 +35,7 @@ const THREAD_CACHE_SHARE: u64 = 64;
 /// Upper bound of the slack, as a multiple of the peak.
 const MOST_SLACK: f64 = 10.0;
 
-/// Builder of a heap: pool, limits and settings.
+/// Builder of a heap. It sets the pool, the limits and other settings.
 #[derive(Clone, Debug)]
 pub struct HeapBuilder {
     device: Device,
@@ -135,7 +135,7 @@ setters! {
     /// Sets the soft limit in bytes. While the heap has reserved more, each call that finds unused
     /// cached memory gives that memory back to the driver.
     soft_limit(bytes: u64) => limits.soft,
-    /// Sets a limit that the heap shares with other heaps, also of other devices. Together the
+    /// Sets a limit that the heap shares with other heaps, even on other devices. Together the
     /// heaps never reserve more device memory than the limit. The limit has to be at least 2 MiB. A
     /// heap with the `driver` pool cannot have one, because that pool keeps memory that the heap
     /// does not count.
@@ -145,10 +145,10 @@ setters! {
     /// because these pools take that much at a time. With the other pools, the limit has to be at
     /// least one byte.
     pinned_limit(bytes: u64) => pinned_limit,
-    /// Sets whether freed memory is filled with zeros, its rounding included, before it can be
+    /// Sets whether freed memory, including its rounding, is filled with zeros before it can be
     /// reused. Use it if a later owner of the memory must not read the data.
     zero_on_free(zero: bool) => zero_on_free,
-    /// Sets whether allocated memory is filled with zeros, its rounding included.
+    /// Sets whether allocated memory, including its rounding, is filled with zeros.
     zero_on_alloc(zero: bool) => zero_on_alloc,
     /// Sets the amount of detail recorded for each outstanding allocation. By default, nothing is
     /// recorded.

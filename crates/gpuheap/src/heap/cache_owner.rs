@@ -48,7 +48,7 @@ impl ThreadCache {
         }
         let own = unused_here(store.number, ThreadCache::is_free);
         let mut state = store.lock();
-        // A free on a transient stream is fenced at once, so it has to go to the pool.
+        // A free on a transient stream is fenced immediately, so it has to go to the pool.
         let stream = match stream {
             Some(stream) => Some(state.stream(stream)),
             None => state.order.registered(stream_id),
@@ -250,10 +250,10 @@ impl StoreState {
     }
 }
 
-/// Detaches all caches from a heap that ended: it has neither clones nor blocks. After a reset,
-/// blocks that point at the caches may remain, so these caches are not reused. Returns the
-/// references that kept the heap alive. Drop them without a lock. Call this function with the lock
-/// of the heap's clones held, so that no thread requests the heap meanwhile.
+/// Detaches all caches from a heap without clones and blocks. After a reset, blocks that point at
+/// the caches may remain, so these caches are not reused. Returns the references that kept the heap
+/// alive. Drop them without a lock. Call this function with the lock of the heap's clones held, so
+/// that no thread requests the heap meanwhile.
 #[must_use]
 pub(crate) fn detach_caches(heap: &HeapInner, is_reset: bool) -> Vec<Arc<dyn CacheOwner>> {
     let mut heaps = Vec::new();

@@ -1,4 +1,4 @@
-//! Forecast of a request: its success, or the obstacles to it.
+//! Forecasts whether a request would succeed, and the obstacles if it would not.
 
 use std::fmt;
 
@@ -59,12 +59,12 @@ pub enum Fit {
     /// The request would fail, even after all cached memory was given back.
     #[non_exhaustive]
     No {
-        /// Missing bytes: if as many return to the driver, or the limit is raised by as many, the
-        /// request succeeds. The figure is large enough whichever memory returns. It leaves out
-        /// free pieces next to live blocks, because they return to the driver only together with
-        /// those blocks. `stitched` could join two such pieces, so it may need fewer bytes. No
-        /// other pool needs fewer. The figure may be too low on WSL2, and if the driver does not
-        /// report how much is free.
+        /// Missing bytes. If this many bytes return to the driver, or the limit is raised by this
+        /// many, the request succeeds. The figure is large enough whichever memory returns. It
+        /// leaves out free pieces next to live blocks, because they return to the driver only
+        /// together with those blocks. `stitched` could join two such pieces, so it may need fewer
+        /// bytes. No other pool needs fewer. The figure may be too low on WSL2, and if the driver
+        /// does not report how much is free.
         short_by: u64,
         /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
@@ -94,10 +94,10 @@ pub enum InTheWay {
     /// Bytes of this process's heaps that were freed on streams that are capturing a graph. They
     /// can be waited for once the captures end.
     Captured(u64),
-    /// Bytes that other heaps of this process cannot give back on their own: live, or in segments
-    /// that are in use.
+    /// Bytes that other heaps of this process cannot give back on their own, because they are live
+    /// or in segments that are in use.
     OtherHeaps(u64),
-    /// Bytes of the device that others hold: other libraries of this process, contexts, other
+    /// Bytes of the device held by other libraries of this process, by contexts and by other
     /// processes.
     Others(u64),
 }
@@ -147,7 +147,7 @@ impl Heap {
     /// the `driver` heap counts as in use for other heaps, because the driver does not report which
     /// part is in use.
     ///
-    /// A forecast may be out of date at once: other threads and other processes continue. A
+    /// A forecast may soon be out of date: other threads and other processes continue. A
     /// forecast also compares only numbers of bytes. For `driver` heaps and on a nearly full
     /// device, the driver's decision depends on memory that it does not report. The forecast is
     /// close there, but not exact: a driver's pool may hold bytes in pieces that are too small, and
@@ -202,9 +202,8 @@ impl StoreState {
         Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
     }
 
-    /// Returns the bytes that a request takes from the driver on the stream that can use the least
-    /// of the cache. `take` is the number of bytes on the stream that can use the most of the
-    /// cache.
+    /// Returns the maximum, over all streams, of the bytes that a request takes from the driver.
+    /// `take` is the minimum over all streams.
     fn taken_at_most(&mut self, bytes: u64, take: u64, others: OtherHeaps) -> u64 {
         if !self.has_spare(bytes) {
             return take;

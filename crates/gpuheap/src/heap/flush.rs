@@ -18,8 +18,8 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::{Leak, Many};
 
-/// Report of a flush: the bytes given back, and the remaining bytes with their reasons. Returned by
-/// [`Heap::flush`] and [`Device::flush`].
+/// Report of a flush. It has the bytes given back, and the remaining bytes with their reasons.
+/// [`Heap::flush`] and [`Device::flush`] return it.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FlushReport {
@@ -29,11 +29,11 @@ pub struct FlushReport {
     pub kinds: Vec<FlushedKind>,
     /// Bytes of the device's memory in other heaps of this process; 0 after a flush of the device.
     pub other_heaps: u64,
-    /// Free bytes of `other_heaps`: a flush of those heaps, or of the device, gives them back.
+    /// Free bytes of `other_heaps`. A flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
-    /// Bytes of the device in use outside this process's heaps: contexts, modules, other libraries
-    /// and other processes together. Unified memory on the device is included. `None` if the driver
-    /// does not report how much is free.
+    /// Bytes of the device in use by contexts, modules, other libraries and other processes.
+    /// Unified memory on the device is included. `None` if the driver does not report how much is
+    /// free.
     pub context_and_others: Option<u64>,
     /// Bytes that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
@@ -51,7 +51,7 @@ pub struct FlushedKind {
     pub kind: MemoryKind,
     /// Bytes returned to the driver.
     pub given_back: u64,
-    /// Bytes still allocated, rounding included: live arrays and blocks.
+    /// Bytes of live arrays and blocks, including their rounding.
     pub live: u64,
     /// Number of live allocations.
     pub live_allocations: u64,
@@ -97,7 +97,7 @@ impl Device {
 }
 
 impl FlushReport {
-    /// Returns the bytes given back to the driver, of all kinds.
+    /// Returns the bytes of all kinds of memory that were given back to the driver.
     pub fn given_back(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.given_back).sum()
     }

@@ -1,4 +1,4 @@
-//! Frees: the thread's cache keeps the block. If the cache is full, it makes room under the store's
+//! Frees blocks into the thread's cache. If the cache is full, it makes room under the store's
 //! lock, or the pool takes the block. Blocks, arrays and the C interface call [`HeapInner::free`].
 
 use std::sync::Arc;
@@ -191,8 +191,7 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
-            // Both are the same stream: one id names it within a capture, the other outside of the
-            // capture.
+            // Both are the same stream. It has one id within a capture and another id outside.
             if current.is_some_and(|own| own.raw() == theirs.raw()) {
                 return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
             }

@@ -1,4 +1,4 @@
-//! Checks of the limits on a heap's reserved memory.
+//! Checks the limits on a heap's reserved memory.
 
 use gpuheap_pool::{GRANULE, Limits, PoolKind};
 

@@ -1,4 +1,4 @@
-//! Meters: the use of a heap in a section of a program.
+//! Meters measure the use of a heap in a section of a program.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use crate::measure::{Counting, ThreadUsage, thread_usage};
 use crate::size::Bytes;
 use crate::track::{Diff, Snapshot, Tracking, seconds};
 
-/// Measures a section of a program: bytes, their peak, time, and the lines whose memory changed.
-/// Made by [`Heap::meter`]. Meters may be nested or overlap, and be dropped in any order and on any
-/// thread.
+/// Meter of a section of a program. It measures bytes, their peak, time, and the lines whose memory
+/// changed. [`Heap::meter`] makes it. Meters may be nested or overlap, and be dropped in any order
+/// and on any thread.
 #[must_use]
 pub struct Meter {
     heap: Heap,
@@ -39,8 +39,8 @@ struct Thread {
 
 /// Use of a heap since a [`Meter`] was made, in bytes unless said otherwise.
 ///
-/// Its text has the figures in one line. If the heap tracks allocations, the lines of the program
-/// that hold more or less than before follow.
+/// Its text has the figures in one line. If the heap tracks allocations, the text also lists the
+/// lines of the program that hold more or less than before.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Reading {
@@ -51,8 +51,8 @@ pub struct Reading {
     pub live_before: u64,
     /// Bytes live now.
     pub live: u64,
-    /// High-water mark of `live`, including memory live before. Exact if one thread uses the heap.
-    /// Otherwise it has the same error as [`live_peak`](AllocStats::live_peak).
+    /// High-water mark of `live`, including memory that was live before. Exact if one thread uses
+    /// the heap. Otherwise it has the same error as [`live_peak`](AllocStats::live_peak).
     pub live_peak: u64,
     /// Number of allocations, by all threads.
     pub allocations: u64,
@@ -73,7 +73,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Returns the most bytes that were live at once, beyond those live when the meter was made.
+    /// Returns the peak of live bytes, minus the bytes that were live when the meter was made.
     pub fn peak(&self) -> u64 {
         self.live_peak.saturating_sub(self.live_before)
     }
@@ -86,7 +86,7 @@ impl Reading {
     }
 }
 
-/// `0.001234 s, 3 allocations: 4 MiB, peak 2 MiB, 12.3 % of the time in memory management`,
+/// Writes `0.001234 s, 3 allocations: 4 MiB, peak 2 MiB, 12.3 % of the time in memory management`,
 /// and then the lines that changed. Zeros are left out.
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -105,7 +105,7 @@ pub(crate) struct HeapInner {
     clones: Mutex<Weak<Clones>>,
     /// `true` once the last clone was dropped.
     closing: AtomicBool,
-    /// Why `pool` differs from the requested pool, if it does.
+    /// Reason why `pool` differs from the requested pool, if it does.
     fallback: Option<Fallback>,
     /// Warnings about the environment in which the heap was built.
     warnings: &'static [String],
@@ -218,7 +218,7 @@ impl Heap {
         self.inner().device.lock().limits
     }
 
-    /// Returns the limit that the heap shares with others, if it has one.
+    /// Returns the limit that the heap shares with other heaps, if it has one.
     pub fn total_limit(&self) -> Option<TotalLimit> {
         self.inner().device.total.clone()
     }
@@ -386,8 +386,8 @@ impl Heap {
         Ok(slot.get_or_init(|| stream))
     }
 
-    /// Records an event on each stream with frees of a kind of memory. A stream that reuses freed
-    /// memory then waits for the event, and not for later work.
+    /// Records an event on each stream on which memory of a kind was freed. A stream that reuses
+    /// freed memory then waits for the event, and not for later work.
     pub(crate) fn fence(&self, kind: MemoryKind) {
         if self.inner().context.check_alive().is_ok() {
             // A failure is retried when a block is requested.
@@ -531,8 +531,7 @@ impl Heap {
 }
 
 impl HeapInner {
-    /// Returns `true` if blocks are allocated and freed as they are: not filled, tracked or
-    /// recorded.
+    /// Returns `true` if blocks are not filled, tracked or recorded.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
         !fills && self.context.block_checks().is_none() && !self.tracker.is_on()
@@ -550,8 +549,8 @@ impl HeapInner {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Closes the heap after its last clone: no request can follow. Threads cache nothing from here
-    /// on. The heap ends with its last block.
+    /// Closes the heap after its last clone was dropped, so no request can follow. Threads cache
+    /// nothing from here on. The heap ends with its last block.
     pub(crate) fn close(&self) {
         // A forked child does not wait for the lock: another thread of the parent may have held it.
         if self.context.check_alive() != Err(Gone::Forked) {
@@ -613,7 +612,7 @@ impl HeapInner {
         self.clones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the lines that hold the most memory, if allocations are tracked.
+    /// Adds the lines that hold the most memory to an error, if allocations are tracked.
     #[cold]
     fn with_consumers(&self, error: Error) -> Error {
         error.with_consumers(|kind| self.tracker.consumers(kind))

@@ -1,4 +1,4 @@
-//! Notes of leases for an emulated device's checks.
+//! Reports to the emulated device which memory is leased, so that it can check accesses.
 
 use gpuheap_driver::{BlockEvent, BlockNote, CUstream};
 
@@ -7,18 +7,18 @@ use crate::lease::Lease;
 use crate::source::raw;
 
 impl Lease {
-    /// Passes an event of the lease to an emulated device's checks, if they are on.
+    /// Reports an event of the lease to an emulated device, if it checks blocks.
     #[inline]
     pub(super) fn note(&self, context: &Context, event: BlockEvent) {
         self.note_on(context, None, event);
     }
 
-    /// Notes that the heap itself is about to use all of the block.
+    /// Reports that the heap itself is about to use all of the block.
     pub(super) fn note_whole(&self, context: &Context) {
         Lease { bytes: self.block_bytes, ..*self }.note(context, BlockEvent::Resized);
     }
 
-    /// Notes the free of the lease on `stream`, or on the lease's own stream if `None`. If
+    /// Reports the free of the lease on `stream`, or on the lease's own stream if `None`. If
     /// `zeroed`, the memory was filled with zeros before the free.
     #[inline]
     pub(super) fn note_freed(&self, context: &Context, stream: Option<CUstream>, zeroed: bool) {

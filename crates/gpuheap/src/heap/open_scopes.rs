@@ -1,4 +1,4 @@
-//! Open scopes of a published heap, for queries of other processes.
+//! Lists the open scopes of a published heap, so that other processes can query them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

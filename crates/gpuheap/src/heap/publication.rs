@@ -29,8 +29,8 @@ struct PublishedHeap {
 }
 
 impl Heap {
-    /// Returns the access that other processes have; `None` if the heap is not published. For
-    /// libraries that publish their own part of the program.
+    /// Returns the access that other processes have; `None` if the heap is not published. Libraries
+    /// call it to decide whether they publish their own part of the program.
     #[doc(hidden)]
     pub fn published(&self) -> Option<Access> {
         self.inner().publication.get()?.as_ref().ok().map(|(access, _)| *access)

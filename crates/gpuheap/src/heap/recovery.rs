@@ -1,5 +1,5 @@
-//! Recovery of a request that found no memory: the reclaim steps in order, and the error if all of
-//! them failed.
+//! Recovers a request that found no memory. Runs the reclaim steps in order, and makes the error if
+//! all of them failed.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub(crate) enum Attempt<T> {
     Failed(Error),
 }
 
-/// Approximate bytes that a request lacks, and whether the heap's limit or the device lacks them.
+/// Approximate bytes that a request lacks, and the obstacle: a limit or the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missing {
     pub(crate) bytes: u64,
@@ -367,7 +367,7 @@ impl Store {
     }
 }
 
-/// Bytes of each user of the memory. The evidence of a failed request is made from these figures.
+/// Bytes that each user of the memory holds. The evidence of a failed request has these figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) kind: MemoryKind,
@@ -426,7 +426,7 @@ impl StoreState {
         Figures { kind, cached, reserved, capacity, memory, hard, total, others }
     }
 
-    /// Finds the cause of a `shortage`, the missing bytes, and the missing bytes [of each
+    /// Finds the cause of a `shortage`, the missing bytes, and the bytes missing [under each
     /// limit](Figures::over_limits). The request was for `bytes`, and `now` has the figures at the
     /// time of the shortage.
     fn diagnose(

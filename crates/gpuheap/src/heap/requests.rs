@@ -39,7 +39,7 @@ pub fn find_requesters_by(find: fn() -> Option<Requester>) {
     let _ = FIND_REQUESTER.set(find);
 }
 
-/// Starts the reports of granted requests, because the driver refused memory.
+/// Starts to report granted requests, because the driver refused memory.
 #[cold]
 pub(super) fn note_shortage(context: &Context) {
     if context.driver().request_reports().is_some() {

@@ -2,7 +2,7 @@
 //! counts their memory.
 //!
 //! A request that finds the device full makes the other heaps give back cached memory. Several
-//! threads may do so at once. Three rules prevent a deadlock:
+//! threads may do so at the same time. Three rules prevent a deadlock:
 //!
 //! * While a thread visits another heap ([`Holders::visit`]), it holds no lock of its own heap. A
 //!   thread holds the lock of one store at a time.
@@ -232,7 +232,7 @@ mod tests {
         Heap::builder(device).pool(PoolKind::Stitched).thread_cache(0).build().unwrap()
     }
 
-    /// Two heaps cache the whole device. Each then requests three quarters of it at once.
+    /// Two heaps cache the whole device. Both then request three quarters of it at the same time.
     #[test]
     fn one_of_two_large_requests_succeeds() {
         let device = device();
@@ -265,7 +265,7 @@ mod tests {
         let stream = device.stream().unwrap();
         let live = heap.allocate(40 * MIB, &stream).unwrap();
         let (send, is_last) = channel();
-        // Reclaimers are called in the last step but one.
+        // Reclaimers are called before the last step, which takes the turn.
         let _reclaimer = heap.register_reclaimer(move |_| {
             let _ = send.send(());
             0

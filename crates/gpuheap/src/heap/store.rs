@@ -22,8 +22,8 @@ use crate::thread_cache::{CachedBlock, ThreadCache};
 use crate::total_limit::TotalLimit;
 
 /// Reserved bytes, or fraction (1/N) of the device, up to which a pool takes new memory instead of
-/// making a stream wait for another. Two streams that hand memory to each other then hold twice as
-/// much, so the bound is low: 1/256 is 0.55 GiB of an H200.
+/// making a stream wait for another stream. Two streams that hand memory to each other then hold
+/// twice as much, so the bound is low: 1/256 is 0.55 GiB of an H200.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
@@ -264,8 +264,8 @@ impl Store {
         self.state.0.lock()
     }
 
-    /// Refuses a stream that cannot be ordered with this heap's memory. That is a stream of another
-    /// device or, for a pool of the driver, a thread's own default stream.
+    /// Refuses a stream of another device, because it cannot be ordered with this heap's memory. If
+    /// the pool is the driver's, also refuses a thread's own default stream.
     pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
         if self.accepts(stream) {
             return Ok(());
@@ -500,8 +500,8 @@ impl StoreState {
         Ok(free.saturating_add(spare).min(allowed))
     }
 
-    /// Returns the bytes that may be allocated after cached memory was given back, here and by
-    /// `others`.
+    /// Returns the bytes that may be allocated after this store and `others` gave back their cached
+    /// memory.
     pub(crate) fn room(&mut self, others: OtherHeaps) -> SourceResult<u64> {
         self.flush_caches();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
@@ -531,8 +531,8 @@ pub(crate) fn pool_for(kind: MemoryKind, pool: PoolKind) -> PoolKind {
     }
 }
 
-/// Makes the policy and the source for a kind of memory, over plain allocations. Also returns the
-/// pool: the pool from [`pool_for`], or `split` instead of `stitched` if the device has no virtual
+/// Makes a policy for a kind of memory, and a source of plain allocations. Also returns the pool:
+/// the pool from [`pool_for`], or `split` instead of `stitched` if the device has no virtual
 /// memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,

@@ -1,4 +1,4 @@
-//! Memory of a heap at one moment, and of the other heaps of the process.
+//! Memory that a heap, and the other heaps of the process, hold at one moment.
 
 use gpuheap_pool::AllocStats;
 
@@ -15,7 +15,7 @@ pub struct Usage {
     pub live_peak: u64,
     /// Bytes freed on streams that are not known to have reached the free.
     pub pending: u64,
-    /// Free bytes in the pool, pending ones included.
+    /// Free bytes in the pool, including pending bytes.
     pub cached: u64,
     /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
@@ -38,7 +38,7 @@ pub struct Usage {
 pub(crate) struct OtherHeaps {
     /// Bytes that the driver counts for these heaps.
     pub(crate) reserved: u64,
-    /// Bytes of `reserved` that are free, pending ones included.
+    /// Bytes of `reserved` that are free, including pending bytes.
     pub(crate) cached: u64,
     /// Bytes of `cached` that can return to the driver because their whole segment is free.
     pub(crate) spare: u64,

@@ -198,7 +198,7 @@ fn closing_cache_receives_no_block() {
         assert!(!first.is_mine() && own.is_mine());
         *meanwhile.lock().unwrap() = Some(Box::new(move || {
             send.send(victim).unwrap();
-            // The thread has to wait for the lock. If it did not wait, it would end at once.
+            // The thread has to wait for the lock. If it did not wait, it would end immediately.
             let _ = is_done.recv_timeout(Duration::from_millis(100));
         }));
         heap.store(MemoryKind::Device).lock().close(ThreadCache::is_mine);
@@ -208,7 +208,7 @@ fn closing_cache_receives_no_block() {
 }
 
 /// One thread requests the heap and holds a block of it for a moment. Another thread requests the
-/// heap and drops it at once.
+/// heap and drops it immediately.
 #[test]
 fn heap_ends_before_it_is_reopened() {
     let device = device();
