@@ -118,7 +118,7 @@ impl Figures {
         self.programs = programs;
     }
 
-    /// Returns the processes that use devices or publish, the most memory first.
+    /// Returns the processes that use devices or publish. Processes with the most memory are first.
     pub(crate) fn processes(&self) -> Vec<ProcessFigures> {
         let mut by_pid: BTreeMap<u32, ProcessFigures> = BTreeMap::new();
         for account in &self.snapshot.accounts {

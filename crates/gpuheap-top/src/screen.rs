@@ -1,4 +1,4 @@
-//! The screen: handles keys, messages and signals, and draws a frame after each change.
+//! Shows the screen: handles keys, messages and signals, and draws a frame after each change.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// The process has no terminal, the terminal cannot be written, or a thread cannot be started.
 pub fn run(machine: &Machine, options: Options) -> io::Result<End> {
-    // Catches signals first: a signal between the calls would leave the terminal in raw mode.
+    // Catches signals first. A signal between the calls would leave the terminal in raw mode.
     let signals = Catcher::start()?;
     let mut terminal = Terminal::enter()?;
     let readers = reading::start(machine, options)?;

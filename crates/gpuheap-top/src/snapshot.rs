@@ -55,7 +55,7 @@ pub(crate) struct Examination {
     pub(crate) libraries: BTreeMap<u32, String>,
 }
 
-/// Libraries that use device memory: the start of the library's file name, and its own name.
+/// Start of the file name of each library that uses device memory, and the library's name.
 const LIBRARIES: [(&str, &str); 7] = [
     ("libtorch_cuda", "PyTorch"),
     ("libc10_cuda", "PyTorch"),
