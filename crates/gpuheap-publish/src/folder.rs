@@ -34,7 +34,7 @@ pub struct Socket {
 impl Socket {
     /// Removes the socket if its folder belongs to this user.
     pub(crate) fn remove(&self) {
-        // Root removes nothing in a user's folder: the user could replace the folder by a link.
+        // A user could replace the folder by a link, so root removes nothing in a user's folder.
         if self.uid == own_uid() {
             // Another process may have removed the socket already.
             let _ = fs::remove_file(&self.path);

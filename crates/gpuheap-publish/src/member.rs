@@ -1,4 +1,4 @@
-//! Members: the heaps and recorders of this process that answer questions.
+//! Defines members. Members are heaps and recorders of this process, and answer questions.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

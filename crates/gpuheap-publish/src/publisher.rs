@@ -55,8 +55,8 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // In a forked child, a lock may stay locked forever: a thread of the parent held it during
-        // the fork.
+        // In a forked child, a lock may stay locked forever, because a thread of the parent held it
+        // during the fork.
         if self.pid != std::process::id() {
             return;
         }

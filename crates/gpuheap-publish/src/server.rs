@@ -1,7 +1,7 @@
-//! The threads that answer: one reads questions, and one calls the members.
+//! Runs two threads. The first thread reads questions, and the second thread calls the members.
 //!
-//! A member may wait for a lock of the program. The first thread waits for the second only for a
-//! limited time, so that a client gets an answer even if a member hangs.
+//! A member may wait for a lock of the program. The first thread waits for the second thread only
+//! for a limited time, so that a client gets an answer even if a member hangs.
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
