@@ -41,7 +41,7 @@ impl<'t> Calls<'t> {
         self.frames.len()
     }
 
-    /// Returns the index of the call that allocated a block; `None` without a stack.
+    /// Returns the index of the call that allocated a block; `None` if the block has no stack.
     pub(crate) fn of(&self, block: &Block) -> Option<u32> {
         self.of_stack(self.trace.events()[block.from as usize].stack)
     }

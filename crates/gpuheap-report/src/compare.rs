@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::report::Report;
 use crate::text::{WIDTH, others};
 
-/// Number of rows of a long table. One more row sums up the others.
+/// Number of rows of a long table. One more row sums up the other rows.
 const ROWS: usize = 12;
 
 /// Memory of a site in two recordings, bytes.

@@ -11,7 +11,7 @@ use crate::ledger::{Block, Ledger};
 /// a training run of five epochs still rises in most parts. With more parts, a part of a short
 /// recording could be shorter than a step, and memory that each step frees would count as growth.
 pub const PARTS: usize = 8;
-/// Number of parts at the start that do not count, because programs load their model there.
+/// Number of ignored parts at the start. Programs load their model in these parts.
 pub const WARM_UP: usize = 2;
 /// Minimum number of parts, out of `PARTS - WARM_UP`, in which a steadily growing site rises.
 const STEADY: usize = 4;
@@ -78,11 +78,11 @@ fn is_steady(floors: &Floors) -> bool {
     rises(floors) >= STEADY && floors[WARM_UP - 1..PARTS - 1].is_sorted()
 }
 
-/// Returns the sites that grew after the warm-up: steady sites first, then by gained bytes. If
-/// threads run one after another, a site of one thread grows in only a few parts of the recording.
-/// So if one thread gained at least half of a site's bytes, steadily over its own events, the
-/// floors describe that thread. If `has_blocks` is `false`, the recording has segments of a pool in
-/// place of its blocks, and no site is steady.
+/// Returns the sites that grew after the warm-up: steady sites, then other sites, sorted by gained
+/// bytes. If threads run one after another, a site of one thread grows in only a few parts of the
+/// recording. So if one thread gained at least half of a site's bytes, steadily over its own
+/// events, the floors describe that thread. If `has_blocks` is `false`, the recording has segments
+/// of a pool in place of its blocks, and no site is steady.
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,
@@ -90,7 +90,7 @@ pub(crate) fn growing(
     has_blocks: bool,
 ) -> Vec<Growth> {
     let of_site = |block: &Block| Some(block.site);
-    // For each site: the thread that its floors describe (`None` for all threads), and the floors.
+    // Floors of each site, and the thread that they describe (`None` for all threads).
     let mut found: FxHashMap<u32, (Option<u32>, Floors)> = series(trace, ledger, false, of_site)
         .into_iter()
         .map(|series| (series.key, (None, series.floors)))
@@ -117,7 +117,7 @@ pub(crate) fn growing(
             site_of[call as usize] = block.site;
         }
     }
-    // For each site, the call that gained the most, with its bytes.
+    // Call that gained the most bytes at each site, with these bytes.
     let mut best: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
     for by_thread in [false, true] {
         if found.values().any(|(thread, _)| thread.is_some() == by_thread) {

@@ -11,7 +11,7 @@ use crate::report::Report;
 
 /// Width of a terminal, in columns.
 pub(crate) const WIDTH: usize = 80;
-/// Number of rows of a long table. One more row sums up the others.
+/// Number of rows of a long table. One more row sums up the other rows.
 const ROWS: usize = 8;
 /// Maximum number of stacks shown.
 const STACKS: usize = 3;
