@@ -1,4 +1,4 @@
-//! Tests the reader of PyTorch memory snapshots: entries together with the final segments.
+//! Tests the reader of PyTorch memory snapshots with entries and final segments.
 
 mod support;
 
@@ -388,8 +388,8 @@ fn refused(bytes: &[u8]) -> gpuheap_trace::Error {
 
 #[test]
 fn multiply_shared_lists_are_refused() {
-    // A list contains one entry 100,000 times, and that list is the trace of 100,000 devices: ten
-    // billion entries.
+    // A list contains one entry 100,000 times. That list is the trace of 100,000 devices, so the
+    // snapshot has ten billion entries.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let many = |index: u8| [&b"("[..], &[b'h', index].repeat(100_000), b"e"].concat();
     let bytes = raw(&[

@@ -210,8 +210,8 @@ fn add_frames(
     Ok(())
 }
 
-/// Finds the name and line of an address, and the functions inlined there. For a runtime library,
-/// `runtime` is the library's path, and only the symbol is looked up.
+/// Finds the name and line of an address, and the functions inlined at the address. For a runtime
+/// library, `runtime` is the library's path, and only the symbol is looked up.
 fn look_up(
     loader: &Loader,
     address: u64,

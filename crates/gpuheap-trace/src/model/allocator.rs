@@ -49,7 +49,7 @@ pub struct SnapshotKeys {
 }
 
 impl SnapshotKeys {
-    /// Returns `true` if the snapshot has the keys of PyTorch 2.11 and no others.
+    /// Returns `true` if the snapshot has the keys of PyTorch 2.11 and no other keys.
     pub fn is_known(&self) -> bool {
         self.missing.is_empty() && self.unknown.is_empty()
     }

@@ -1,4 +1,4 @@
-//! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, one row for each event.
+//! Reads and writes RMM's CSV log. Its columns are `Thread,Time,Action,Pointer,Size,Stream`.
 
 mod clock;
 mod field;

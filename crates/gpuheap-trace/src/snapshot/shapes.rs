@@ -1,5 +1,5 @@
-//! Keys of entries. The entries of a recording have few different lists of keys. So the keys of a
-//! dict are compared with the keys of the previous dict, without a lookup.
+//! Finds the keys of entries. The entries of a recording have few different lists of keys. So the
+//! keys of a dict are compared with the keys of the previous dict, without a lookup.
 
 use super::texts::Texts;
 use super::value::{Packed, Value};

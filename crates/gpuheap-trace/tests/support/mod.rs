@@ -1,4 +1,4 @@
-//! Helpers of several test files: a pickle encoder, small snapshots, gzip.
+//! Provides a pickle encoder, small snapshots and gzip for several test files.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::Write;
