@@ -13,7 +13,7 @@ use crate::moment::{Moment, reserved_until};
 pub struct Recorded {
     /// Allocator of the program, as `--pool` takes it; `None` if the recording does not show it.
     pub allocator: Option<&'static str>,
-    /// `true` if RMM wrote the log, or if its frames in a capture show that it made the requests.
+    /// `true` if RMM wrote the log, or if the capture has blocks or segments of RMM.
     pub is_rmm: bool,
     /// Frameworks whose pools took the recorded segments, if the blocks of these pools are missing.
     pub segments_of: Vec<&'static str>,

@@ -1,4 +1,4 @@
-//! Keeps the books of a model. They count the bytes taken from the driver and handed out.
+//! Keeps the books of a model. They count bytes taken from the driver, and bytes handed out.
 
 use super::{DriverEvent, Figures, Refusal, Request};
 
@@ -52,7 +52,7 @@ impl Books {
         self.events.push(DriverEvent { is_taken, bytes, stream, address });
     }
 
-    /// Counts a block of `bytes` handed out for a request of `requested` bytes.
+    /// Counts a block of `bytes` that serves a request of `requested` bytes.
     pub fn handed_out(&mut self, requested: u64, bytes: u64) {
         let figures = &mut self.figures;
         figures.requested = figures.requested.saturating_add(requested);

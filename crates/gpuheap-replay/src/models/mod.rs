@@ -94,7 +94,7 @@ impl Ticket {
     pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
 }
 
-/// Figures of a model: bytes held, and calls made.
+/// Figures of a model. They count bytes that it holds, and its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {

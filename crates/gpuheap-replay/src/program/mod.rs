@@ -17,7 +17,7 @@ use crate::Reproduction;
 use crate::models::torch::{Settings, Torch, Version};
 use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 
-/// Recorded program: the requests and frees, in order.
+/// Requests and frees of a recorded program, in order.
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
@@ -119,7 +119,7 @@ impl PeakRange {
 pub struct Outcome {
     /// Counts and peaks of the model, up to the first failure.
     pub figures: Figures,
-    /// The first request that failed. The run ended there.
+    /// The first request that failed. The run ended at this request.
     pub failure: Option<Failure>,
     /// Number of requests that failed in the recording and succeeded in this run. If it is not
     /// zero, all figures are lower bounds, because the program's use of that memory is not known.

@@ -5,7 +5,7 @@ use gpuheap_trace::{Op, Trace};
 /// The common pool, for requests without a private pool.
 const COMMON: (u64, u64) = (0, 0);
 
-/// Private pools, named by the recorded requests or by the segments at the end of the recording.
+/// Private pools that recorded requests name, or segments at the end of the recording.
 pub(super) struct PrivatePools {
     /// Pools in order. A pool's number is its index, counted from 1.
     pools: Vec<(u64, u64)>,

@@ -11,7 +11,7 @@ use crate::models::{NAMES, SettingError, build, name_of};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pool {
-    /// One of gpuheap's own pools: the library itself, not a model.
+    /// One of gpuheap's own pools. The library itself runs it, not a model.
     Own(PoolKind),
     /// A model of another allocator with its settings, as [`build`] takes them.
     ///

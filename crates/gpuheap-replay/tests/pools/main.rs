@@ -15,7 +15,7 @@ use gpuheap_replay::models::rmm::Binning;
 use gpuheap_replay::models::{Books, build};
 use gpuheap_replay::{Figures, Model, Refusal, Request, Ticket};
 
-/// Recordings in the repository. The test fails if one is missing, or if another file is there.
+/// Recordings in the repository. The test fails if a recording is missing or is not in this list.
 const RECORDED: [&str; 6] = ["arena", "async", "binning", "cuda", "cupy", "pool"];
 
 struct Recording {
@@ -33,7 +33,7 @@ struct Row {
     bytes: u64,
     stream: u64,
     is_met: bool,
-    /// Bytes reserved from the resource's upstream; `None` without an upstream.
+    /// Bytes reserved from the resource's upstream; `None` if they were not counted.
     reserved: Option<u64>,
     /// Decrease of the device's free memory, bytes.
     taken: i64,

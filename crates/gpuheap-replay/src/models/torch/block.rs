@@ -21,7 +21,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) requested: u64,
     pub(super) stream: u64,
-    /// Neighbours in the segment: the block before, and the block after.
+    /// Blocks before and after this block in the segment.
     pub(super) previous: u32,
     pub(super) next: u32,
     pub(super) pool: u32,
