@@ -1,11 +1,10 @@
 //! Tables of allocations, keyed by address. Hooks use these tables, because a served library keeps
 //! only the address.
 //!
-//! A hook calls in one of two ways. If Python called the hook, a request releases the interpreter's
-//! lock and may run the collector. If a foreign allocator called the hook, the thread may hold that
-//! allocator's lock, and another thread may hold the interpreter's lock while it waits for the
-//! allocator's lock. So the request neither takes nor releases the interpreter's lock, and runs no
-//! Python.
+//! If Python called a hook, the hook's request releases the interpreter's lock and may run the
+//! collector. If a foreign allocator called the hook, the thread may hold that allocator's lock,
+//! and another thread may hold the interpreter's lock while it waits for the allocator's lock. So
+//! the request neither takes nor releases the interpreter's lock, and runs no Python.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -1,4 +1,4 @@
-"""Chunks of tables in host memory, from files and from other libraries, for `gpuheap.batches`."""
+"""Reads tables of files and of other libraries in chunks, for `gpuheap.batches`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpuheap._table import refuse_twice
 
 #: Largest part of a file that is read at once, in bytes. Host memory holds up to two parts.
 MOST = 32 << 20
-#: Smallest part, so that the columns of a wide row fit.
+#: Smallest part of a file that is read at once, in bytes. A row with many columns has to fit.
 LEAST = 1 << 20
-#: Number of rows of text that are decoded at once from a Parquet file.
+#: Number of rows that are decoded at once from a Parquet file with columns of text.
 TEXT_ROWS = 1 << 13
 #: Maximum number of a file's columns that an error names.
 MOST_NAMES = 20
-#: First bytes of unsupported files, each with the format and the remedy.
+#: Unsupported formats of files. A key is a file's first bytes. A value is the format and a remedy.
 OTHERS: dict[bytes | tuple[bytes, ...], tuple[str, str]] = {
     b"FEA1": ("Feather, version 1", "write it again: pyarrow.feather.write_feather(frame, path)"),
     b"\x1f\x8b": ("gzip", "pass gzip.open(path), or name it .csv.gz"),
@@ -46,9 +46,9 @@ def is_file(source: Any) -> bool:
 def chunks_of_files(
     source: Any, columns: Sequence[str] | None, types: Mapping[str, Any] | None, nbytes: int
 ) -> Iterator[_ArrowChunk]:
-    """Reads files of CSV, Parquet, IPC and Feather, one after the other. Reads only the chosen
+    """Reads CSV, Parquet, IPC and Feather files, one after the other. Reads only the chosen
     columns, in parts of about `nbytes` bytes. If the files have no rows, yields one chunk without
-    rows. Raises `ValueError` if a file has other columns than the first file."""
+    rows. Raises `ValueError` if a file's columns differ from the columns of the first file."""
     try:
         import pyarrow
     except ImportError as error:
@@ -131,7 +131,8 @@ class Ahead:
 
 
 def free_host_memory() -> int:
-    """Returns the free memory of the host or of this process's control group, in bytes."""
+    """Returns the free memory of the host, in bytes. If this process's control group has less free
+    memory, returns the group's."""
     free = 2 << 30
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -193,7 +194,7 @@ def _row_size(pyarrow: Any, schema: Any) -> int | None:
 
 
 def _joined(pyarrow: Any, batches: Iterator[Any], nbytes: int) -> Iterator[Any]:
-    """Joins successive batches that have at most `nbytes` bytes together."""
+    """Joins successive batches into batches of at most `nbytes` bytes."""
     part: list[Any] = []
     left = nbytes
     for batch in batches:
@@ -280,7 +281,7 @@ def _csv(
     try:
         opened = csv.open_csv(
             _path(file),
-            # A block is a quarter of a part: pyarrow reads and converts several blocks ahead.
+            # pyarrow reads and converts several blocks ahead, so a block is a quarter of a part.
             read_options=csv.ReadOptions(block_size=max(LEAST, min(nbytes // 4, MOST // 4))),
             parse_options=parse,
             convert_options=csv.ConvertOptions(include_columns=columns, column_types=types),
@@ -309,8 +310,8 @@ def _csv(
 
 
 def _without_rows(schema: Any, columns: Sequence[str] | None) -> Any:
-    """Returns a table without rows. A CSV file without rows has no types, so a column of nulls
-    becomes a column of numbers, and has a sum."""
+    """Returns a table without rows. In a CSV file without rows, all columns have type null. Such a
+    column becomes a column of numbers, because a column of type null has no sum."""
     import pyarrow
 
     fields = list(schema) if columns is None else [schema.field(name) for name in columns]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuheap._heap import Heap
 
 
-#: Attributes of pandas' DataFrame, each with its equivalent in gpuheap.
+#: Equivalents in gpuheap, keyed by the name of a pandas DataFrame's attribute.
 PANDAS = {
     "columns": "table.column_names",
     "drop_duplicates": "table.unique(key)",
@@ -43,8 +43,8 @@ class Copies(NamedTuple):
     uploads: int
     #: Bytes that were copied to the device.
     nbytes: int
-    #: Bytes copied on the host before the upload, to join chunks and to convert text. 0 if every
-    #: column was in one piece.
+    #: Bytes copied on the host before the upload, to join chunks and to convert text. 0 if there
+    #: was nothing to join or convert.
     host_nbytes: int
 
     def plus(self, other: Copies) -> Copies:
@@ -95,10 +95,11 @@ class Column(ColumnRows):
     )
 
     _field: _ArrowField
-    #: Extension type of pandas that the column had before its upload.
+    #: The column's pandas extension type before the upload.
     _dtype: Any
     _rows: int
-    #: Columns whose codes refer to this dictionary, by `id`. The last column frees the dictionary.
+    #: Columns whose codes refer to this dictionary, keyed by `id`. The last of these columns frees
+    #: the dictionary.
     _users: WeakValueDictionary[int, Column]
     #: Bits of booleans.
     _bits: Array | None
@@ -106,7 +107,7 @@ class Column(ColumnRows):
     _mask: Array | None
     _validity: Array | None
     _restore: Callable[[Any], Any] | None
-    #: Offsets of the rows in text: one more than the number of rows.
+    #: Offsets of the rows in text. The array has one more offset than there are rows.
     offsets: Array | None
     #: Values that the codes of a dictionary column stand for.
     dictionary: Column | None
@@ -203,7 +204,7 @@ class Column(ColumnRows):
 
     @property
     def _stored(self) -> Array | None:
-        """The values as Arrow stores them: booleans are bits."""
+        """The values as Arrow stores them, which is as bits if they are booleans."""
         if self.kind != "bool" or self._values is None:
             return self._values if self._bits is None else self._bits
         if _is_freed(self._bits):
@@ -500,8 +501,8 @@ class Table(TableRows):
         return _arrow_export(self._field, list(self._columns.values()), self._rows, form)
 
     def on_device(self) -> OnDevice:
-        """Returns the table for libraries that read device memory in place, through Arrow's
-        interface."""
+        """Returns an object with Arrow's device interface. A library that supports this interface
+        reads the table's device memory in place."""
         return OnDevice(self)
 
     def __enter__(self) -> Table:
@@ -526,7 +527,8 @@ class OnDevice:
         self._table = table
 
     def __arrow_c_device_array__(self, requested_schema: object = None, **options: Any) -> Any:
-        # Arrow's rule for keywords of later versions: None is ignored, any other value is an error.
+        # Later versions of Arrow may add keywords. Arrow requires to ignore None, and to refuse any
+        # other value.
         wanted = [name for name, value in options.items() if value is not None]
         if wanted:
             raise NotImplementedError(f"the options {wanted} of Arrow's interface are not known")
@@ -587,8 +589,8 @@ def refuse_twice(names: list[str]) -> None:
 
 
 def restored(part: Table | Column) -> Any:
-    """Moves a table or a column to the host, in the type that was uploaded. A table that was made
-    on the device becomes a dictionary of NumPy arrays."""
+    """Moves a table or a column to the host. If it was uploaded, restores its original type. A
+    table that was made on the device becomes a dictionary of NumPy arrays."""
     if part._restore is not None:
         return part._restore(part)
     if isinstance(part, Column):
@@ -676,7 +678,8 @@ def _extension(dtype: Any) -> Any:
 
 
 def _series(column: Column) -> Any:
-    """Returns the rows as a Series. Extension types keep integers exact next to nulls."""
+    """Returns the rows as a Series. Restores a pandas extension type. Without an extension type,
+    pandas converts integers to floats if there are nulls."""
     array = _pyarrow().array(column)
     if column._dtype is None:
         return array.to_pandas()
@@ -710,7 +713,7 @@ def _is_freed(array: Array | None) -> bool:
 
 
 def _powers(like: Array) -> Array:
-    """Returns the values 1 to 128 of a byte's bits, as a row on the device of `like`."""
+    """Returns the powers of two from 1 to 128, as a row on the device of `like`."""
     powers = like[:1].reshape(1, 1).broadcast_to((1, 8))
     powers[0] = [1 << bit for bit in range(8)]
     return powers

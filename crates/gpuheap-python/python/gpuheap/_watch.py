@@ -1,4 +1,4 @@
-"""A chart of live and cached GPU memory by library, redrawn each second."""
+"""Draws a chart of live and cached GPU memory by library, and redraws it each second."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two drawings.
 PERIOD = 1.0
-#: Maximum number of points of a curve. If there are more, every second point is dropped, and points
-#: are added half as often. So the chart shows the whole time, and a saved notebook stays small.
+#: Maximum number of points of a curve. A full curve drops every second point, and later gets points
+#: half as often. So the chart shows the whole time, and a saved notebook stays small.
 POINTS = 240
 WIDTH, ROW, CURVE = 640, 66, 36
 
@@ -113,8 +113,8 @@ class Watch:
         return {"image/svg+xml": self._svg(), "text/plain": str(self)}
 
     def _svg(self) -> str:
-        """Returns the chart as an image: an untrusted notebook shows images, but removes drawings
-        in HTML."""
+        """Returns the chart as an image, because an untrusted notebook shows images, but removes
+        drawings in HTML."""
         curves = self._history.curves
         height = ROW * len(curves) + 26
         parts = [
@@ -135,7 +135,7 @@ class Watch:
         return "".join(parts)
 
     def _curve(self, top: int, row: Row, points: list[tuple[float, int, int]]) -> str:
-        """Draws the curves of a library: live memory, and cached memory above it."""
+        """Draws the curves of a library. Cached memory is stacked on live memory."""
         most = max(live + cached for _, live, cached in points)
         left, right, base = 8, WIDTH - 8, top + 22 + CURVE
         end = max(self._history.last, 1e-9)
@@ -217,9 +217,9 @@ class _History:
 
 
 def watch() -> Watch:
-    """Draws a chart of live and cached GPU memory by library, once a second, in place. In a
-    notebook the chart ends with the cell, and is saved with it. In a terminal it is one line on
-    stderr, and elsewhere one line at the end.
+    """Draws a chart of live and cached GPU memory by library, and redraws it once a second. In a
+    notebook, the chart ends with the cell and is saved in the notebook. In a terminal, the chart is
+    one line on stderr. Elsewhere, one line is written at the end.
 
     Shows the heaps that `gpuheap.record` records, PyTorch's own allocator, and CuPy's own pool on
     each device. Opens no device and imports no library.
@@ -287,8 +287,8 @@ def _pools(cupy: Any) -> list[Row]:
 
 
 def _has_context(ordinal: int) -> bool:
-    """Returns whether this process has a context on a device. Making another device current would
-    open a context."""
+    """Returns whether this process has a context on a device. Reading CuPy's pool on a device
+    without a context would open one."""
     flags, is_active = ctypes.c_uint(), ctypes.c_int()
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuDevicePrimaryCtxGetState(ordinal, ctypes.byref(flags), ctypes.byref(is_active))
@@ -296,8 +296,9 @@ def _has_context(ordinal: int) -> bool:
 
 
 def libraries(in_heap: list[tuple[str, int]], device: str) -> str:
-    """Returns the memory of libraries, as JSON for other processes: their live bytes in a heap on
-    `device`, their own pools, and the reason if `install` could not serve a library."""
+    """Returns the memory of libraries as JSON for other processes. The JSON has the libraries' live
+    bytes in a heap on `device`, and their own pools. If `install` could not serve a library, the
+    JSON has the reason."""
     served = installed()
     failed = served._failures().items() if served else ()
     pools: list[Row] = []
@@ -314,7 +315,7 @@ def libraries(in_heap: list[tuple[str, int]], device: str) -> str:
     return json.dumps([dict(zip(fields, one)) for one in found])
 
 
-#: Names of libraries in texts, keyed by module.
+#: Names of libraries as texts show them, keyed by module.
 _NAMES = {"torch": "PyTorch", "cupy": "CuPy", "rmm": "RMM", "numba": "Numba", "jax": "JAX"}
 
 

@@ -1,4 +1,4 @@
-"""cuda.core: device memory from a heap of gpuheap.
+"""Makes cuda.core allocate device memory from a heap of gpuheap.
 
     import gpuheap.cuda_core
     from cuda.core import Device

@@ -1,4 +1,4 @@
-"""CuPy: device and pinned memory from a heap of gpuheap.
+"""Makes CuPy allocate device and pinned memory from a heap of gpuheap.
 
     import gpuheap.cupy
     gpuheap.cupy.install()
@@ -72,8 +72,8 @@ class _Pinned:
 
 
 def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Allocator:
-    """Makes CuPy allocate from `heap`, from a list of heaps with one for each device, or from the
-    default heap. Existing CuPy arrays keep their memory. `uninstall` restores the earlier
+    """Makes CuPy allocate from `heap`, or from the default heap. `heap` may be a list with one heap
+    for each device. Existing CuPy arrays keep their memory. `uninstall` restores the earlier
     allocators."""
     import cupy
 

@@ -1,4 +1,4 @@
-"""Dask: a heap of gpuheap on each worker.
+"""Gives each Dask worker a heap of gpuheap.
 
     import gpuheap.dask
     from distributed import Client, LocalCluster
@@ -193,8 +193,8 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the worker's handler that sends results. The handler sends packed results, because a
     message of many results may exceed the memory of the receiver's device.
 
-    Dask does not count the end of a transfer if `get_data` cannot read a value, and refuses all
-    transfers after some such failures.
+    If `get_data` cannot read a value, Dask does not count the transfer as ended. After several such
+    failures, Dask refuses all transfers.
     """
 
     async def handler(comm: Any, keys: Any, who: str | None = None, **named: Any) -> Any:

@@ -1,5 +1,5 @@
-"""JAX: limits JAX to a share of the device, next to a heap of gpuheap. JAX accepts no foreign
-allocator.
+"""Limits JAX to a share of the device, so that a heap of gpuheap can use the rest. JAX accepts no
+foreign allocator.
 
     import gpuheap.jax
     gpuheap.jax.configure(fraction=0.2)     # before JAX opens the GPU
@@ -33,9 +33,9 @@ def configure(
     heap: _heap.Heap | list[_heap.Heap] | None = None,
 ) -> Callable[[], None]:
     """Sets the largest share of the device's memory that JAX takes. Sets environment variables that
-    JAX reads when it opens the GPU. Without `fraction`, the share is the memory above the limit of
-    `heap` (or of the default heap). JAX has one share for all devices. For a list of heaps, this is
-    the smallest of the heaps' shares. Returns a function that restores the variables.
+    JAX reads when it opens the GPU. Without `fraction`, JAX gets the memory that the limit of
+    `heap` (or of the default heap) leaves. JAX has one share for all devices. If `heap` is a list,
+    the heap that leaves least decides. Returns a function that restores the variables.
 
     If JAX has opened the GPU already, raises `gpuheap.BadInput`.
 

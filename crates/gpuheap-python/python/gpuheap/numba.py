@@ -1,4 +1,5 @@
-"""Numba: device memory from a heap of gpuheap, as an External Memory Management plugin.
+"""Makes Numba allocate device memory from a heap of gpuheap. This module is an External Memory
+Management plugin.
 
 Select the plugin either in the environment, before the program starts:
 
@@ -80,7 +81,7 @@ class HeapManager(HostOnlyCUDAMemoryManager):
         for heap in (_heap_given, *_heap.known_heaps()):
             if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
                 return heap
-        # No known heap is of this device, so the device gets a separate heap.
+        # No known heap serves this device, so the device gets a separate heap.
         if ordinal not in _others:
             _others[ordinal] = _heap.Heap(f"cuda:{ordinal}")
         return _others[ordinal]
@@ -111,8 +112,8 @@ class HeapManager(HostOnlyCUDAMemoryManager):
 
 
 class _Freer:
-    """Frees an address when Numba's finalizer calls it. The object is small, because each
-    allocation has one."""
+    """A finalizer that frees an address when Numba calls it. Each allocation has a finalizer, so
+    this class is small."""
 
     __slots__ = ("address", "heap")
 

@@ -1,4 +1,4 @@
-"""PyCUDA: device memory from a heap of gpuheap.
+"""Makes PyCUDA allocate device memory from a heap of gpuheap.
 
     import pycuda.autoprimaryctx            # and not autoinit: see below
     import gpuheap.pycuda

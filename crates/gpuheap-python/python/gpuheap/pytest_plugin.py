@@ -100,7 +100,7 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def gpu_dry_run(request: pytest.FixtureRequest) -> Any:
-    """The function `gpuheap.dry_run`, with the card of `--gpuheap-card` if a call names no card."""
+    """The function `gpuheap.dry_run`. `--gpuheap-card` sets the card for calls that name none."""
     import functools
 
     import gpuheap
@@ -167,8 +167,8 @@ class _TooOld:
 
 
 class _Summary:
-    """The peaks of the tests. With xdist, the workers send the figures as properties of their test
-    reports."""
+    """Prints the peaks of the tests. With xdist, the workers send the figures as properties of
+    their test reports."""
 
     def __init__(self) -> None:
         self.figures: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Ray: a heap of gpuheap in each worker process, with the share of the GPU that Ray assigned.
+"""Gives each Ray worker process a heap of gpuheap. Ray's share of the GPU limits the heap.
 
     import ray, gpuheap.ray
 
@@ -30,8 +30,8 @@ CONTEXT = 512 << 20
 
 
 def setup(**settings: Any) -> None:
-    """Makes the process's default heap by `install` at the heap's first use, with `settings` of
-    `gpuheap.Heap`. Pass `setup`, or a function that calls `setup`, as `worker_process_setup_hook`.
+    """Prepares the process's default heap. At the heap's first use, calls `install` with
+    `settings`. Pass `setup`, or a function that calls `setup`, as `worker_process_setup_hook`.
     `setup` opens no device, because Ray assigns a GPU only later."""
     _heap.make_default_by(lambda: install(libraries=[], **settings).heap)
 
@@ -41,9 +41,9 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
     share, and installs it in the libraries. Call this at the start of a task or an actor that uses
     CuPy, PyTorch or RAPIDS.
 
-    With `num_gpus=0.25`, the limit is a quarter of the device's memory, less CUDA's own memory of
-    the process. The deduction is 0.5 GiB, or half the share if that is less. `settings` are passed
-    to `gpuheap.Heap`.
+    With `num_gpus=0.25`, the share is a quarter of the device's memory. The limit is the share
+    minus 0.5 GiB, which CUDA itself takes in the process. Of a share below 1 GiB, only half is
+    deducted. `settings` are passed to `gpuheap.Heap`.
 
     If an earlier task or `setup` made a heap in the process, only its limit changes. Raises
     `BadInput` if the other settings differ from the settings of that heap.

@@ -1,4 +1,4 @@
-"""RMM: the memory resource of RAPIDS over a heap of gpuheap.
+"""Makes RMM, the memory manager of RAPIDS, allocate from a heap of gpuheap.
 
     import gpuheap.rmm
     gpuheap.rmm.install()                   # cuDF, cuML and all that takes RMM's current resource
@@ -56,7 +56,7 @@ def resource(heap: _heap.Heap | None = None) -> Any:
     return CallbackMemoryResource(request, deallocate)
 
 
-#: Devices that gpuheap serves, each with its resource and the earlier resource.
+#: Devices that gpuheap serves. An entry has the ordinal, the resource and the earlier resource.
 _installed: list[tuple[int, Any, Any]] = []
 
 

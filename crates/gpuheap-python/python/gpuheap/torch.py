@@ -1,4 +1,4 @@
-"""PyTorch: takes device memory from a heap of gpuheap, instead of PyTorch's caching allocator.
+"""Makes PyTorch allocate from a heap of gpuheap, instead of PyTorch's caching allocator.
 
     import torch, gpuheap.torch
     gpuheap.torch.install(limit="80%")      # before the first tensor on the GPU
@@ -147,8 +147,8 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """Returns figures of a device's heap, keyed by PyTorch's names: `allocated_bytes.all.current`
-    and others."""
+    """Returns figures of a device's heap. The keys are PyTorch's names, such as
+    `allocated_bytes.all.current`."""
     stats = _of_install(device).stats()
     return {
         "allocated_bytes.all.current": stats["live"],

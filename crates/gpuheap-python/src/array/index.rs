@@ -40,8 +40,8 @@ impl Part {
 }
 
 impl Axis {
-    /// Returns the slice for `ndarray`. For a negative step too, `ndarray` starts the range at its
-    /// lower end.
+    /// Returns the slice for `ndarray`. The slice starts at the lower end of the range, even if the
+    /// step is negative.
     fn element(&self) -> SliceInfoElem {
         let reach = |step: isize, count: usize| count.saturating_sub(1) as isize * step.abs();
         match *self {

@@ -1,7 +1,7 @@
 //! Arrays: device memory with a shape and an element type, and the core's arithmetic on it.
 //!
 //! * `window`: a window of memory, and the lifetime of the memory.
-//! * `source`: host data; `index`: parts; `elements`: iteration.
+//! * `source` reads host data, `index` selects parts, and `elements` iterates over arrays.
 //! * `operators`: Python's operators and their type rules.
 //! * `operations`: the core's operations, chosen by element type.
 //! * `shared`: the memory of arrays, for scopes and batches.
@@ -203,8 +203,8 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// `None` makes NumPy leave an operation between its array and an `Array` to this class. This
-    /// class refuses the operation.
+    /// `None` makes NumPy call the operators of this class for an operation between a NumPy array
+    /// and an `Array`. The operators refuse such operations.
     #[classattr]
     fn __array_ufunc__(py: Python<'_>) -> Py<PyAny> {
         py.None()
@@ -246,7 +246,7 @@ impl Array {
         self.window.kind.size()
     }
 
-    /// Handle of the stream of the last use.
+    /// Handle of the stream that last used the array.
     #[getter]
     fn stream(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.window(py)?.stream().raw().0)
@@ -693,16 +693,16 @@ impl Array {
         Array::by_key(py, Some((self, true)), keys, groups.map(Count::length))
     }
 
-    /// The number of occurrences of each key in `0..groups`; this array contains the keys. Without
-    /// `groups`, the result is a pair: the distinct keys in ascending order, and the count of each.
-    /// Waits for the GPU.
+    /// The number of times that this array contains each key of `0..groups`. Without `groups`, the
+    /// result is a pair: the distinct keys in ascending order, and their counts. Waits for the GPU.
     #[pyo3(signature = (groups=None))]
     fn count_by_key(&self, py: Python<'_>, groups: Option<Count>) -> PyResult<Py<PyAny>> {
         Array::by_key(py, None, self, groups.map(Count::length))
     }
 
-    /// An aggregate of this column's values by keys of `uint32`, for `gpuheap.group_by`. `valid` is
-    /// a validity bitmap of Arrow. Rows with a key outside of `0..groups` are left out.
+    /// Aggregates this column's values for `gpuheap.group_by`. `keys` has each row's group as
+    /// `uint32`. `valid` is an Arrow validity bitmap. Leaves out rows with a key outside of
+    /// `0..groups`.
     #[pyo3(signature = (fold, keys, groups, valid=None, means=None))]
     fn _fold(
         &self,
@@ -740,7 +740,7 @@ impl Array {
         Array::new(py, owner, operations::upload(py, owner, &target, bytes, shape, kind)?)
     }
 
-    /// The elements at `indices`, of type `uint32`; 0 for an index out of range.
+    /// The elements at `indices`, an array of `uint32`. An index out of range gives 0.
     fn _take(&self, py: Python<'_>, indices: &Array) -> PyResult<Py<Array>> {
         let (values, indices) = (self.window(py)?, indices.window(py)?);
         let made = self.held.owner.make(py, || operations::take(values, indices))?;
@@ -820,7 +820,7 @@ impl Array {
         self.window.bytes()
     }
 
-    /// Downloads the bytes of the elements to `target`, of the same size. Waits for the GPU.
+    /// Downloads the bytes of the elements to `target`, which has this size. Waits for the GPU.
     pub(crate) fn read_into(&self, py: Python<'_>, target: &mut [u8]) -> PyResult<()> {
         let window = self.window(py)?;
         self.held.owner.work(py, || window.raw()?.read_into(target))

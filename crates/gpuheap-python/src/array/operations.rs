@@ -211,8 +211,8 @@ pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error>
     }
     let copy;
     let right = match right {
-        // The windows overlap and differ. Read a copy of the source: the operation's writes would
-        // change its input.
+        // The windows overlap and differ. Read a copy of the source, because the operation's writes
+        // would change the source.
         Side::Array(source) if source.shares(left) && !source.is_same(left) => {
             copy = Side::Array(copied(source, None)?);
             &copy
@@ -454,7 +454,7 @@ pub(crate) fn fold(
     }
 }
 
-/// Copies the elements at `indices`, of type `uint32`. Copies 0 for an index out of range.
+/// Copies the elements at `indices`, an array of `uint32`. An index out of range gives 0.
 pub(crate) fn take(values: &Window, indices: &Window) -> Result<Window, Error> {
     let (indices, count) = (indices.row::<u32>()?, indices.len());
     let made = with_size!(values.kind, T => {
@@ -469,7 +469,7 @@ pub(crate) fn are_whole(floats: &Window) -> Result<bool, Error> {
     compare(Comparison::Equal, floats, &Side::Array(back))?.typed::<bool>()?.all()
 }
 
-/// Distinct keys in ascending order with NaN last, and the index of each row's key among them.
+/// Distinct keys in ascending order with NaN last. Each row has the index of its key in this order.
 pub(crate) struct Distinct {
     /// Bytes of the keys.
     pub(crate) keys: Vec<u8>,

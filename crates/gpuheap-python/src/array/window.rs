@@ -1,4 +1,4 @@
-//! A window of device memory with a shape and an element type, and the shared state of the memory.
+//! Defines a window of device memory, and the state that all windows of the memory share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

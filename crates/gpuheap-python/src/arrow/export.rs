@@ -69,8 +69,8 @@ pub(crate) fn _arrow_export<'py>(
         Some(table) => {
             let data_type = DataType::Struct(columns.iter().map(|c| c.field.0.clone()).collect());
             let data = ArrayData::builder(data_type.clone()).len(rows).child_data(parts);
-            // SAFETY: every column was checked, or was made by an upload; `Column` has checked that
-            // each has `rows` rows. Validation would read device memory.
+            // SAFETY: every column was checked, or was made by an upload. `Column` has checked that
+            // each column has `rows` rows. Validation would read device memory.
             let data = unsafe { data.build_unchecked() };
             (table.0.as_ref().clone().with_data_type(data_type), data)
         }
