@@ -14,7 +14,7 @@
 
 static const uint64_t MIB = 1 << 20;
 
-/* Ends the program if a call failed. For calls that must succeed. */
+/* Ends the program if a call failed. Used for calls that must succeed. */
 static void check(gpuheap_status status) {
   if (status != GPUHEAP_STATUS_OK) {
     fprintf(stderr, "%s\n", gpuheap_last_error());

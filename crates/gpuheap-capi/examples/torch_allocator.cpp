@@ -1,4 +1,4 @@
-/* gpuheap as PyTorch's allocator. Opens a heap for each device at the device's first use.
+/* Makes gpuheap PyTorch's allocator. Opens a heap for each device at the device's first use.
  *
  *     c++ -shared -fPIC -O2 torch_allocator.cpp -o libtorch_gpuheap.so \
  *         -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi \
@@ -55,7 +55,7 @@ extern "C" void release(void *address, ssize_t, int device, void *) {
     std::fprintf(stderr, "%s\n", gpuheap_last_error());
 }
 
-// Tensor.record_stream. PyTorch does not pass the device, so every heap is searched for the memory.
+// Implements Tensor.record_stream. PyTorch passes no device, so all heaps are searched.
 extern "C" void used_on(void *address, void *stream) {
   for (auto &each : heaps) {
     gpuheap_heap *heap = each.load(std::memory_order_acquire);

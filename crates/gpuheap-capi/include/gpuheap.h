@@ -44,7 +44,7 @@ typedef enum gpuheap_status {
   // Out of memory: the request failed after every reclaim step, or a driver call failed for lack
   // of memory.
   GPUHEAP_STATUS_OUT_OF_MEMORY = 1,
-  // The request is invalid or cannot be met: a null pointer, an unknown name, a limit, a stream.
+  // The request is invalid or cannot be met, for example because of a null pointer or a limit.
   GPUHEAP_STATUS_REFUSED = 2,
   // No allocation of this heap is at the address: it was freed before, or another heap or
   // library owns it.
@@ -87,12 +87,12 @@ typedef enum gpuheap_kind {
   GPUHEAP_KIND_UNIFIED = 1,
   // Page-locked host memory (cudaMallocHost). The device uses this memory at the same address.
   GPUHEAP_KIND_PINNED = 2,
-  // Memory of the program that gpuheap_register page-locked. This kind cannot be allocated; it
-  // is used only for statistics.
+  // Host memory that belongs to the program and that gpuheap_register page-locked. This kind
+  // cannot be allocated. It is used only for statistics.
   GPUHEAP_KIND_REGISTERED = 3,
 } gpuheap_kind;
 
-// A heap: the memory of one device. gpuheap_open makes a heap, and gpuheap_close ends it.
+// A heap for the memory of one device. gpuheap_open makes a heap, and gpuheap_close ends it.
 //
 // 128 bytes of a closed heap stay allocated, so that a later use returns an error and does not
 // crash.
@@ -163,8 +163,8 @@ typedef struct gpuheap_thread_end {
 typedef void (*gpuheap_thread_ended)(const struct gpuheap_thread_end *ended, void *data);
 
 // Options for gpuheap_open. Set the whole structure to zero, then size to sizeof(gpuheap_options).
-// An option of zero takes its value from the environment (variables GPUHEAP_*), else the default
-// stated here.
+// If an option is zero, the environment sets it (variables GPUHEAP_*). If the environment does not
+// set it, the default stated here applies.
 //
 // Later versions add fields at the end. If a program was compiled with fewer fields, the missing
 // fields have their defaults. If a program sets fields that the library does not know,
@@ -175,17 +175,17 @@ typedef struct gpuheap_options {
   // Name of the pool: "stitched" (the default; "split" if the device has no virtual memory
   // management), "split", "binned", "simple", "driver" or "none".
   const char *pool;
-  // Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-  // "backtraces". Only "backtraces" records lines of a C program.
+  // Tracking for gpuheap_memory_status: "off" (the default), "counts" or "backtraces". Only
+  // "backtraces" records lines of a C program.
   const char *tracking;
-  // Hard limit on the bytes taken from the driver, never exceeded. 0: from the environment, else
-  // no limit. On WSL2 the default is 80 % of the free memory.
+  // Hard limit on the bytes that the heap takes from the driver. If it is 0 and the environment
+  // sets no limit, the heap has none. On WSL2 the default limit is 80 % of the free memory.
   uint64_t hard_limit;
-  // Soft limit, in bytes. Cached memory above it is returned to the driver. 0: from the
-  // environment, else no limit.
+  // Soft limit, in bytes. Cached memory above it is returned to the driver. If it is 0 and the
+  // environment sets no limit, the heap has no soft limit.
   uint64_t soft_limit;
-  // Milliseconds without an allocation or a free, after which a thread of the heap returns all
-  // cached memory to the driver. 0: no such thread.
+  // Idle time in milliseconds. If the heap neither allocates nor frees for so long, a thread
+  // returns all cached memory to the driver. If it is 0, the heap has no such thread.
   uint64_t idle_trim_milliseconds;
   // Fills memory with zeros when it is freed. 1: yes. -1: no, even if the environment sets it.
   int32_t zero_on_free;
@@ -276,9 +276,9 @@ typedef struct gpuheap_device {
   int32_t compute_capability_major;
   // Minor part of the compute capability.
   int32_t compute_capability_minor;
-  // 1 if the pool "driver" can be used (stream-ordered pools), else 0.
+  // 1 if the device supports stream-ordered pools, which the pool "driver" needs, else 0.
   int32_t memory_pools;
-  // 1 if the pool "stitched" can be used (virtual memory management), else 0.
+  // 1 if the device supports virtual memory management, which the pool "stitched" needs, else 0.
   int32_t virtual_memory;
   // 1 if GPUHEAP_KIND_UNIFIED can be allocated, else 0.
   int32_t managed_memory;
@@ -303,10 +303,10 @@ typedef struct gpuheap_scope_report {
   uint64_t freed_at_end_bytes;
 } gpuheap_scope_report;
 
-// A place of the program that allocated, with its outstanding allocations or their growth. Before
-// the call, set size in the first structure of the array to sizeof(gpuheap_site). Each structure
-// of the array has that size. Texts end with a null. A text that is too long is cut. Later
-// versions add fields at the end.
+// A place in the program's code that allocated memory. The figures are for the place's outstanding
+// allocations, or for their growth. Before the call, set size in the first structure of the array
+// to sizeof(gpuheap_site). Each structure of the array has that size. Texts end with a null. A
+// text that is too long is cut. Later versions add fields at the end.
 typedef struct gpuheap_site {
   // sizeof(gpuheap_site).
   size_t size;
@@ -319,7 +319,7 @@ typedef struct gpuheap_site {
   uint64_t thread_id;
   // Kind of the memory, a gpuheap_kind.
   uint32_t kind;
-  // Line of the place in its source file, from 1. 0 if the line is unknown.
+  // Line of the place in its source file, counted from 1. 0 if the line is unknown.
   uint32_t line;
   // Name of the thread that thread_id identifies. Empty for a growth.
   char thread[64];
@@ -333,15 +333,14 @@ typedef struct gpuheap_site {
 extern "C" {
 #endif // __cplusplus
 
-// Returns all cached memory to the driver. Reports how much memory is left, and why. Waits for
-// frees in flight. Live memory is not changed.
+// Returns all cached memory to the driver. Reports how much memory the heap keeps, and why. Waits
+// for frees in flight. Live memory is not changed.
 //
 // flushed: receives the figures. Set flushed->size before the call. May be null.
 enum gpuheap_status gpuheap_flush(struct gpuheap_heap *heap, struct gpuheap_flushed *flushed);
 
-// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes no
-// memory, returns none, and does not wait. Other threads and processes may change the outcome at
-// any time.
+// Forecasts whether gpuheap_allocate would serve a request of the given size now. Takes no memory,
+// returns none, and does not wait. Other threads and processes may change the outcome at any time.
 //
 // fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, by the
 // rules of gpuheap_memory_status. All three may be null or 0.
@@ -403,8 +402,8 @@ enum gpuheap_status gpuheap_drop_snapshot(struct gpuheap_snapshot *snapshot);
 // Sets the function that the heap calls before a request fails for lack of memory. The function
 // receives the number of missing bytes, and the pointer data. It runs on the thread of the
 // request, with no lock held. It frees as much memory as it can, and returns the bytes freed. It
-// may use the heap; its own requests do not call it again. If a C++ exception leaves the function,
-// the process ends. Any thread may call the function until gpuheap_close returns.
+// may use the heap, but its own requests do not call it again. If a C++ exception leaves the
+// function, the process ends. Any thread may call the function until gpuheap_close returns.
 //
 // shortage: replaces the function set before. Null removes it.
 enum gpuheap_status gpuheap_on_shortage(struct gpuheap_heap *heap,
@@ -424,8 +423,9 @@ enum gpuheap_status gpuheap_on_thread_end(struct gpuheap_heap *heap,
 //
 // device: name of the device. "cuda:0" is the real device number 0. "emulated:16GiB" is an
 // emulated device over host memory of this process. If device is null, GPUHEAP_DEVICE names the
-// device. If that variable is unset too, opens the first real GPU, else an emulated device.
-// options: null takes every option from the environment. heap: receives the heap; null on failure.
+// device. If that variable is unset too, opens the first real GPU or, without a GPU, an emulated
+// device. options: null takes every option from the environment. heap: receives the heap; null on
+// failure.
 enum gpuheap_status gpuheap_open(const char *device,
                                  const struct gpuheap_options *options,
                                  struct gpuheap_heap **heap);
@@ -503,12 +503,12 @@ enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, vo
 // after the work enqueued on that stream until the free. Call this function once for each stream,
 // before the free. Does not wait.
 //
-// At the free, each named stream waits by an event for the stream before it. The memory is then
-// reused in the order of the stream named last. If the end of a named stream was announced before
-// the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
+// At the free, each named stream waits for the previously named stream, by an event. The memory is
+// then reused in the order of the stream named last. If the end of a named stream was announced
+// before the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
 enum gpuheap_status gpuheap_used_on(struct gpuheap_heap *heap, void *address, void *stream);
 
-// Enqueues a fill on the stream: sets bytes of an allocation, starting at an offset, to the lowest
+// Enqueues a fill on the stream. It sets bytes of an allocation, from an offset on, to the lowest
 // byte of value. The stream must be ordered after other work on these bytes. Does not wait.
 enum gpuheap_status gpuheap_fill(struct gpuheap_heap *heap,
                                  void *address,
@@ -584,7 +584,7 @@ enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
                                            struct gpuheap_statistics *statistics);
 
 // Counts the devices that gpuheap_open can open: the real devices, then one emulated device. Makes
-// no context. If the driver was not started before, blocks while it starts, up to seconds.
+// no context. If the driver has not started yet, blocks while it starts. This may take seconds.
 //
 // count: receives the number.
 enum gpuheap_status gpuheap_count_devices(size_t *count);
@@ -663,7 +663,7 @@ enum gpuheap_status gpuheap_wait_for_stream(struct gpuheap_heap *heap, void *str
 // All memory, streams and events of the process on the device end, including those of other
 // libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
 // No other thread may use the device during the call. From the start of the call, no earlier
-// memory or handle may be used, not even pinned or unified memory by the host.
+// memory or handle may be used. This includes use of pinned or unified memory by the host.
 //
 // If the status is not GPUHEAP_STATUS_OK, the device may not have been reset. The heap is closed
 // anyway, unless the status is GPUHEAP_STATUS_GONE.
@@ -685,7 +685,7 @@ enum gpuheap_status gpuheap_open_scope(struct gpuheap_heap *heap,
 //
 // GPUHEAP_STATUS_REFUSED: another thread opened the scope, and nothing was changed.
 // GPUHEAP_STATUS_DRIVER: a driver call failed, but the scope is closed. GPUHEAP_STATUS_GONE: the
-// heap was closed before, which freed the memory; the scope is closed too. A null scope is
+// heap was closed before, and its memory was freed then. The scope is closed too. A null scope is
 // allowed.
 //
 // report: receives the figures. Set report->size before the call. May be null.

@@ -72,8 +72,8 @@ pub enum gpuheap_fit {
 #[derive(Debug)]
 pub struct gpuheap_snapshot(Snapshot);
 
-/// Returns all cached memory to the driver. Reports how much memory is left, and why. Waits for
-/// frees in flight. Live memory is not changed.
+/// Returns all cached memory to the driver. Reports how much memory the heap keeps, and why. Waits
+/// for frees in flight. Live memory is not changed.
 ///
 /// flushed: receives the figures. Set flushed->size before the call. May be null.
 #[unsafe(no_mangle)]
@@ -91,9 +91,8 @@ pub unsafe extern "C" fn gpuheap_flush(
     })
 }
 
-/// Forecasts whether gpuheap_allocate would serve a request of that many bytes now. Takes no
-/// memory, returns none, and does not wait. Other threads and processes may change the outcome at
-/// any time.
+/// Forecasts whether gpuheap_allocate would serve a request of the given size now. Takes no memory,
+/// returns none, and does not wait. Other threads and processes may change the outcome at any time.
 ///
 /// fit: receives the forecast. buffer, capacity, length: receive the reason, with figures, by the
 /// rules of gpuheap_memory_status. All three may be null or 0.
@@ -226,7 +225,7 @@ impl gpuheap_snapshot {
     ///
     /// # Safety
     ///
-    /// Each snapshot is null, or from `gpuheap_take_snapshot` and not dropped.
+    /// Each snapshot is null, or `gpuheap_take_snapshot` returned it and it was not dropped.
     pub(crate) unsafe fn difference(
         earlier: *const gpuheap_snapshot,
         later: *const gpuheap_snapshot,

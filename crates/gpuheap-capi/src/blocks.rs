@@ -99,7 +99,7 @@ impl<T> Blocks<T> {
     }
 
     /// Removes the entry at an address. Returns `None` if the table contains no entry for the
-    /// address. If several threads remove one entry, only the first gets it.
+    /// address. If several threads remove an entry, only the first thread gets the entry.
     #[inline]
     pub(crate) fn take(&self, address: u64) -> Option<T> {
         match self.claimed(address) {
@@ -176,8 +176,8 @@ impl<T> Blocks<T> {
 /// Hashes an address to a number below `of`, a power of two.
 #[inline]
 fn hash(address: u64, of: usize) -> usize {
-    // Blocks begin at multiples of 512 bytes, larger ones at multiples of 1 MiB, so the hash mixes
-    // all bits above the lowest nine.
+    // Blocks begin at multiples of 512 bytes, and large blocks at multiples of 1 MiB. So the hash
+    // mixes all bits above the lowest nine.
     let hash = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> (u64::BITS - of.ilog2())) as usize
 }
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of blocks of a test, above `PLACES`. Under Miri, so many blocks would take minutes.
+    /// Number of blocks that a test stores, above `PLACES`. Under Miri, so many would take minutes.
     const MANY: u64 = if cfg!(miri) { 300 } else { 3 * PLACES as u64 };
 
     #[test]

@@ -1,4 +1,4 @@
-//! Functions of the program that a heap calls.
+//! Registers functions of the program, so that a heap can call these functions.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -41,8 +41,8 @@ pub type gpuheap_thread_ended =
 /// Sets the function that the heap calls before a request fails for lack of memory. The function
 /// receives the number of missing bytes, and the pointer data. It runs on the thread of the
 /// request, with no lock held. It frees as much memory as it can, and returns the bytes freed. It
-/// may use the heap; its own requests do not call it again. If a C++ exception leaves the function,
-/// the process ends. Any thread may call the function until gpuheap_close returns.
+/// may use the heap, but its own requests do not call it again. If a C++ exception leaves the
+/// function, the process ends. Any thread may call the function until gpuheap_close returns.
 ///
 /// shortage: replaces the function set before. Null removes it.
 #[unsafe(no_mangle)]
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn gpuheap_on_thread_end(
     })
 }
 
-/// Calls a function of the program that was passed to `setter`. If a C++ exception leaves the
+/// Calls the program's function that was passed to `setter`. If a C++ exception leaves the
 /// function, ends the process: Rust cannot catch the exception, and the heap's code cannot
 /// continue.
 fn without_exceptions<T>(setter: &'static str, call: impl FnOnce() -> T) -> T {
@@ -137,7 +137,7 @@ struct Data(*mut c_void);
 
 // SAFETY: the program allows calls of its functions with the value on any thread.
 unsafe impl Send for Data {}
-// SAFETY: the value is never read here, and passed only to the function that it was set with.
+// SAFETY: the value is never read here. It is passed only to the function that was set with it.
 unsafe impl Sync for Data {}
 
 impl Data {

@@ -26,8 +26,9 @@ use crate::streams::LiveStream;
 ///
 /// device: name of the device. "cuda:0" is the real device number 0. "emulated:16GiB" is an
 /// emulated device over host memory of this process. If device is null, GPUHEAP_DEVICE names the
-/// device. If that variable is unset too, opens the first real GPU, else an emulated device.
-/// options: null takes every option from the environment. heap: receives the heap; null on failure.
+/// device. If that variable is unset too, opens the first real GPU or, without a GPU, an emulated
+/// device. options: null takes every option from the environment. heap: receives the heap; null on
+/// failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_open(
     device: *const c_char,
@@ -216,9 +217,9 @@ pub unsafe extern "C" fn gpuheap_free_on(
 /// after the work enqueued on that stream until the free. Call this function once for each stream,
 /// before the free. Does not wait.
 ///
-/// At the free, each named stream waits by an event for the stream before it. The memory is then
-/// reused in the order of the stream named last. If the end of a named stream was announced before
-/// the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
+/// At the free, each named stream waits for the previously named stream, by an event. The memory is
+/// then reused in the order of the stream named last. If the end of a named stream was announced
+/// before the free, the free waits for the whole device. gpuheap_free_on ignores the named streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_used_on(
     heap: *mut gpuheap_heap,
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn gpuheap_used_on(
     })
 }
 
-/// Enqueues a fill on the stream: sets bytes of an allocation, starting at an offset, to the lowest
+/// Enqueues a fill on the stream. It sets bytes of an allocation, from an offset on, to the lowest
 /// byte of value. The stream must be ordered after other work on these bytes. Does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_fill(

@@ -41,9 +41,9 @@ pub struct gpuheap_device {
     pub compute_capability_major: i32,
     /// Minor part of the compute capability.
     pub compute_capability_minor: i32,
-    /// 1 if the pool "driver" can be used (stream-ordered pools), else 0.
+    /// 1 if the device supports stream-ordered pools, which the pool "driver" needs, else 0.
     pub memory_pools: i32,
-    /// 1 if the pool "stitched" can be used (virtual memory management), else 0.
+    /// 1 if the device supports virtual memory management, which the pool "stitched" needs, else 0.
     pub virtual_memory: i32,
     /// 1 if GPUHEAP_KIND_UNIFIED can be allocated, else 0.
     pub managed_memory: i32,
@@ -76,7 +76,7 @@ impl gpuheap_device {
 }
 
 /// Counts the devices that gpuheap_open can open: the real devices, then one emulated device. Makes
-/// no context. If the driver was not started before, blocks while it starts, up to seconds.
+/// no context. If the driver has not started yet, blocks while it starts. This may take seconds.
 ///
 /// count: receives the number.
 #[unsafe(no_mangle)]

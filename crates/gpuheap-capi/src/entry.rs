@@ -16,7 +16,7 @@ pub enum gpuheap_status {
     /// Out of memory: the request failed after every reclaim step, or a driver call failed for lack
     /// of memory.
     OutOfMemory = 1,
-    /// The request is invalid or cannot be met: a null pointer, an unknown name, a limit, a stream.
+    /// The request is invalid or cannot be met, for example because of a null pointer or a limit.
     Refused = 2,
     /// No allocation of this heap is at the address: it was freed before, or another heap or
     /// library owns it.
@@ -50,9 +50,9 @@ pub extern "C" fn gpuheap_last_error() -> *const c_char {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
-    /// Text of a call that failed after `LAST` was destroyed: in an exit handler of the process, or
-    /// in a destructor at the thread's end. This variable has no destructor, so the text stays
-    /// valid.
+    /// Text of a call that failed after `LAST` was destroyed. Such calls come from exit handlers of
+    /// the process, and from destructors at the thread's end. This variable has no destructor, so
+    /// the text stays valid.
     static LATE: Cell<*mut c_char> = const { Cell::new(ptr::null_mut()) };
 }
 
@@ -139,8 +139,7 @@ fn status_of(kind: ErrorKind) -> gpuheap_status {
 /// Runs the work of the C function `name`.
 #[inline]
 pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> gpuheap_status {
-    // Unwind safety: all shared state is protected by locks, and their poison is ignored, as in the
-    // library.
+    // Unwind safety: locks protect all shared state. As in the library, poisoned locks are used.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => gpuheap_status::Ok,
         failed => store_failure(name, failed),
@@ -179,7 +178,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, so a C string that lives for `'a`.
+    // SAFETY: `text` is not null, so it is a C string that lives for `'a`.
     let text = unsafe { CStr::from_ptr(text) };
     match text.to_str() {
         Ok(text) => Ok(Some(text)),
@@ -255,8 +254,7 @@ mod tests {
         assert!(!last().is_empty(), "a call that succeeds says nothing");
     }
 
-    /// If an error kind is added, this test fails until the kind has a status: `Refused`, or a new
-    /// one.
+    /// If an error kind is added, this test fails until a status is assigned to the kind.
     #[test]
     fn each_error_kind_has_a_status() {
         use ErrorKind::*;

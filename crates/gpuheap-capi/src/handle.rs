@@ -1,4 +1,4 @@
-//! Handle of a heap for C code, and the open heap in the handle.
+//! Defines the handle by which C code uses a heap, and the open heap that a handle points to.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::scope::{self, Scope};
 use crate::side_table::SideTable;
 use crate::streams::{Given, LiveStream, Streams};
 
-/// A heap: the memory of one device. gpuheap_open makes a heap, and gpuheap_close ends it.
+/// A heap for the memory of one device. gpuheap_open makes a heap, and gpuheap_close ends it.
 ///
 /// 128 bytes of a closed heap stay allocated, so that a later use returns an error and does not
 /// crash.
@@ -26,8 +26,8 @@ pub struct gpuheap_heap {
     /// The open heap; null once the handle is closed.
     open: AtomicPtr<Open>,
     closed_before: AtomicPtr<gpuheap_heap>,
-    /// Rest of a heap that was closed in a forked child or after a reset of the device. This
-    /// pointer keeps the rest reachable, so that leak checkers do not report it.
+    /// Parts of a heap that was closed in a forked child or after a reset of the device. This
+    /// pointer keeps the parts reachable, so that leak checkers do not report it.
     left_behind: AtomicPtr<LeftBehind>,
     /// `true` if the handle was closed by a reset of its device.
     was_reset: AtomicBool,
@@ -38,7 +38,7 @@ pub struct gpuheap_heap {
 static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
 /// The open heap of a [`gpuheap_heap`], with tables that find allocations by address and streams by
-/// handle. For Rust code that replaces a C allocator.
+/// handle. Rust code that replaces a C allocator uses `Open` itself.
 pub struct Open {
     blocks: Blocks<Block>,
     side: SideTable,
@@ -54,13 +54,13 @@ pub struct Open {
     forks: u32,
 }
 
-/// Rest of a closed heap that cannot be freed.
+/// Parts of a closed heap that cannot be freed.
 #[expect(dead_code, reason = "kept, and not looked at")]
 enum LeftBehind {
-    /// The whole heap, in a forked child: a thread of the parent may have been changing it during
-    /// the fork.
+    /// The whole heap, if a forked child closed it. A thread of the parent may have been changing
+    /// the heap during the fork.
     All(Box<Open>),
-    /// The heap without its tables, after a reset of the device: its thread caches count blocks
+    /// The heap without its tables, if the device was reset. The heap's thread caches count blocks
     /// that are never freed.
     Heap(Heap),
 }
@@ -121,7 +121,7 @@ impl gpuheap_heap {
         Ok(open)
     }
 
-    /// Closes the heap: waits for the device, then frees all live allocations without stream order.
+    /// Closes the heap. Waits for the device, then frees all live allocations, in no stream order.
     ///
     /// # Safety
     ///
@@ -139,7 +139,7 @@ impl gpuheap_heap {
     ///
     /// # Safety
     ///
-    /// The contract of [`close`](gpuheap_heap::close) and of [`Device::reset`].
+    /// The caller keeps the contracts of [`close`](gpuheap_heap::close) and [`Device::reset`].
     pub(crate) unsafe fn reset(heap: *mut gpuheap_heap) -> Result<(), Failure> {
         // SAFETY: `heap` may already be closed. No other thread uses the heap or its device. All
         // users of the device's memory have ended, as `Device::reset` requires.
@@ -184,7 +184,7 @@ impl gpuheap_heap {
     ///
     /// # Safety
     ///
-    /// The contract of [`close`](gpuheap_heap::close).
+    /// The caller keeps the contract of [`close`](gpuheap_heap::close).
     unsafe fn take(heap: *mut gpuheap_heap) -> Result<Option<Box<Open>>, Failure> {
         // SAFETY: `heap` is null or a handle, and handles are never freed.
         let Some(handle) = (unsafe { heap.as_ref() }) else { return Ok(None) };
@@ -235,7 +235,7 @@ impl Open {
         &self.heap
     }
 
-    /// Allocates memory for use on a stream; for zero bytes the address is null.
+    /// Allocates memory for use on a stream. For zero bytes, returns a null address.
     #[inline]
     pub fn allocate(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
         // This path is separate from `allocate_otherwise` and has no destructor, so that the block
@@ -343,7 +343,7 @@ impl Open {
     ///
     /// # Safety
     ///
-    /// The contract of [`Block::free_on_unchecked`].
+    /// The caller keeps the contract of [`Block::free_on_unchecked`].
     #[inline]
     pub(crate) unsafe fn free_on(
         &self,
@@ -361,7 +361,7 @@ impl Open {
     ///
     /// # Safety
     ///
-    /// The contract of [`Block::free_on_unchecked`].
+    /// The caller keeps the contract of [`Block::free_on_unchecked`].
     pub unsafe fn free_on_live(
         &self,
         address: *mut c_void,
@@ -521,7 +521,7 @@ impl Open {
         Ok(waited?)
     }
 
-    /// Ends the heap, its tables and all that they contain.
+    /// Ends the heap and drops its tables with all their entries.
     fn end(self: Box<Open>) {
         // SAFETY: handles are never freed.
         let handle = unsafe { &*self.handle.load(Ordering::Relaxed) };

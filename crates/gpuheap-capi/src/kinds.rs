@@ -26,8 +26,8 @@ pub enum gpuheap_kind {
     Unified = 1,
     /// Page-locked host memory (cudaMallocHost). The device uses this memory at the same address.
     Pinned = 2,
-    /// Memory of the program that gpuheap_register page-locked. This kind cannot be allocated; it
-    /// is used only for statistics.
+    /// Host memory that belongs to the program and that gpuheap_register page-locked. This kind
+    /// cannot be allocated. It is used only for statistics.
     Registered = 3,
 }
 
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
 /// All memory, streams and events of the process on the device end, including those of other
 /// libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
 /// No other thread may use the device during the call. From the start of the call, no earlier
-/// memory or handle may be used, not even pinned or unified memory by the host.
+/// memory or handle may be used. This includes use of pinned or unified memory by the host.
 ///
 /// If the status is not GPUHEAP_STATUS_OK, the device may not have been reset. The heap is closed
 /// anyway, unless the status is GPUHEAP_STATUS_GONE.

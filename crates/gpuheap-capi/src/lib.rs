@@ -1,4 +1,4 @@
-//! gpuheap for C, for languages that call C, and for the allocator hooks of other libraries.
+//! Lets C, languages that call C, and allocator hooks of other libraries use gpuheap.
 //!
 //! The functions are documented in `include/gpuheap.h`. cbindgen generates the header from this
 //! crate. A Rust program uses the crate `gpuheap` instead. A Rust program that passes its own heap

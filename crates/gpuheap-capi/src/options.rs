@@ -1,4 +1,4 @@
-//! Options of a heap, as C sets them.
+//! Defines the options that C code sets for a heap.
 
 use std::ffi::c_char;
 use std::mem::{MaybeUninit, offset_of, size_of};
@@ -9,8 +9,8 @@ use gpuheap::{HeapBuilder, PoolKind, Tracking};
 use crate::entry::{Failure, text};
 
 /// Options for gpuheap_open. Set the whole structure to zero, then size to sizeof(gpuheap_options).
-/// An option of zero takes its value from the environment (variables GPUHEAP_*), else the default
-/// stated here.
+/// If an option is zero, the environment sets it (variables GPUHEAP_*). If the environment does not
+/// set it, the default stated here applies.
 ///
 /// Later versions add fields at the end. If a program was compiled with fewer fields, the missing
 /// fields have their defaults. If a program sets fields that the library does not know,
@@ -23,17 +23,17 @@ pub struct gpuheap_options {
     /// Name of the pool: "stitched" (the default; "split" if the device has no virtual memory
     /// management), "split", "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
-    /// Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-    /// "backtraces". Only "backtraces" records lines of a C program.
+    /// Tracking for gpuheap_memory_status: "off" (the default), "counts" or "backtraces". Only
+    /// "backtraces" records lines of a C program.
     pub tracking: *const c_char,
-    /// Hard limit on the bytes taken from the driver, never exceeded. 0: from the environment, else
-    /// no limit. On WSL2 the default is 80 % of the free memory.
+    /// Hard limit on the bytes that the heap takes from the driver. If it is 0 and the environment
+    /// sets no limit, the heap has none. On WSL2 the default limit is 80 % of the free memory.
     pub hard_limit: u64,
-    /// Soft limit, in bytes. Cached memory above it is returned to the driver. 0: from the
-    /// environment, else no limit.
+    /// Soft limit, in bytes. Cached memory above it is returned to the driver. If it is 0 and the
+    /// environment sets no limit, the heap has no soft limit.
     pub soft_limit: u64,
-    /// Milliseconds without an allocation or a free, after which a thread of the heap returns all
-    /// cached memory to the driver. 0: no such thread.
+    /// Idle time in milliseconds. If the heap neither allocates nor frees for so long, a thread
+    /// returns all cached memory to the driver. If it is 0, the heap has no such thread.
     pub idle_trim_milliseconds: u64,
     /// Fills memory with zeros when it is freed. 1: yes. -1: no, even if the environment sets it.
     pub zero_on_free: i32,

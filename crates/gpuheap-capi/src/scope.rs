@@ -1,4 +1,4 @@
-//! Scopes: the allocations that a thread makes between the opening and the end of a scope.
+//! Implements scopes. A scope has the allocations that its thread makes before the scope ends.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ struct State {
     report: gpuheap_scope_report,
 }
 
-/// Number of open scopes of all threads. If it is 0, scopes cost an allocation only this load.
+/// Number of open scopes of all threads. If it is 0, an allocation only loads it.
 static OPEN_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

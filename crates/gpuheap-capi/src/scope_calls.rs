@@ -55,7 +55,7 @@ pub unsafe extern "C" fn gpuheap_open_scope(
 ///
 /// GPUHEAP_STATUS_REFUSED: another thread opened the scope, and nothing was changed.
 /// GPUHEAP_STATUS_DRIVER: a driver call failed, but the scope is closed. GPUHEAP_STATUS_GONE: the
-/// heap was closed before, which freed the memory; the scope is closed too. A null scope is
+/// heap was closed before, and its memory was freed then. The scope is closed too. A null scope is
 /// allowed.
 ///
 /// report: receives the figures. Set report->size before the call. May be null.

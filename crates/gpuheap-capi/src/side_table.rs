@@ -1,4 +1,4 @@
-//! Scopes and further streams of allocations. Few allocations have either.
+//! Stores the scopes of allocations and the streams added by `use_on`. Few allocations have either.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -18,10 +18,10 @@ use crate::kinds::gpuheap_kind;
 use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
-/// A place of the program that allocated, with its outstanding allocations or their growth. Before
-/// the call, set size in the first structure of the array to sizeof(gpuheap_site). Each structure
-/// of the array has that size. Texts end with a null. A text that is too long is cut. Later
-/// versions add fields at the end.
+/// A place in the program's code that allocated memory. The figures are for the place's outstanding
+/// allocations, or for their growth. Before the call, set size in the first structure of the array
+/// to sizeof(gpuheap_site). Each structure of the array has that size. Texts end with a null. A
+/// text that is too long is cut. Later versions add fields at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct gpuheap_site {
@@ -36,7 +36,7 @@ pub struct gpuheap_site {
     pub thread_id: u64,
     /// Kind of the memory, a gpuheap_kind.
     pub kind: u32,
-    /// Line of the place in its source file, from 1. 0 if the line is unknown.
+    /// Line of the place in its source file, counted from 1. 0 if the line is unknown.
     pub line: u32,
     /// Name of the thread that thread_id identifies. Empty for a growth.
     pub thread: [c_char; 64],

@@ -9,7 +9,7 @@ use crate::entry::Failure;
 pub(crate) trait SizedResult {
     /// Size of the first version: every program has at least these fields.
     const FIRST: usize;
-    /// Name of the structure's contents in error texts.
+    /// Words by which error texts name the structure's contents.
     const CONTENTS: &'static str;
     const NAME: &'static str;
 }
@@ -36,7 +36,7 @@ pub(crate) unsafe fn size_of_result<T: SizedResult>(to: *const T) -> Result<usiz
     if to.is_null() {
         return Err(Failure::refused(format!("where the {} go is a null pointer", T::CONTENTS)));
     }
-    // SAFETY: not null, so the size is readable.
+    // SAFETY: `to` is not null, so its size field is readable.
     let size = unsafe { to.cast::<usize>().read_unaligned() };
     if size < T::FIRST {
         return Err(Failure::refused(format!(
@@ -53,7 +53,7 @@ pub(crate) unsafe fn size_of_result<T: SizedResult>(to: *const T) -> Result<usiz
 ///
 /// # Safety
 ///
-/// The contract of [`size_of_result`].
+/// The caller keeps the contract of [`size_of_result`].
 pub(crate) unsafe fn size_of_optional<T: SizedResult>(
     to: *const T,
 ) -> Result<Option<usize>, Failure> {
@@ -64,8 +64,8 @@ pub(crate) unsafe fn size_of_optional<T: SizedResult>(
     unsafe { size_of_result(to) }.map(Some)
 }
 
-/// Writes as many bytes of a result as the program has room for, and zeros to fields that the
-/// library does not know. The size that the program set stays.
+/// Writes as many bytes of a result as the program has room for. Writes zeros to fields that the
+/// library does not know. Does not change the size that the program set.
 ///
 /// # Safety
 ///

@@ -29,7 +29,7 @@ pub(crate) struct Streams {
     pub(crate) unannounced: bool,
 }
 
-/// Version of the table: a number that no table had before. It changes when a stream is removed.
+/// Version of the table. No table had this number before. It changes when a stream is removed.
 /// Every call of every thread reads the version, so it has a separate cache line.
 #[repr(align(128))]
 struct Version(AtomicU64);
@@ -53,8 +53,8 @@ struct Found {
 pub(crate) enum Given<'a> {
     /// A stream of the table.
     Known(&'a Stream),
-    /// A stream in no table: the calling thread's own default stream, or a stream first seen in a
-    /// capture.
+    /// A stream that is in no table. It is the calling thread's own default stream, or was first
+    /// seen in a capture.
     Own(Stream),
 }
 

@@ -1,4 +1,4 @@
-//! Texts that the C functions write: for people, or as JSON for programs.
+//! Writes the texts that C functions return. They are lines for people, or JSON for programs.
 
 use std::ffi::c_char;
 use std::fmt::Display;
@@ -15,8 +15,7 @@ pub enum gpuheap_format {
     Json = 1,
 }
 
-/// Room for a text: a buffer of the program, and the variable that receives the length of the whole
-/// text.
+/// Receives a text. It has the program's buffer, and the variable for the whole text's length.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) buffer: *mut c_char,
@@ -54,7 +53,7 @@ impl Room {
     }
 }
 
-/// Makes a report in the form `format`, a [`gpuheap_format`].
+/// Makes a report. `format` is the number of a [`gpuheap_format`].
 pub(crate) fn formatted(
     format: u32,
     text: impl Display,

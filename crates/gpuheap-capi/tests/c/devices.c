@@ -52,7 +52,7 @@ int main(void) {
   for (size_t at = 0; at < 2; at++) gpuheap_reclaim_all(heaps[at], &left[at]);
   printf("after the flush: %d %d\n", left[0] > 0, left[1] > 0);
 
-  /* Calls as a program of an older version does, and as a program of a later version does. */
+  /* Passes structures whose sizes are those of an older and of a later version. */
   struct {
     gpuheap_device known;
     uint64_t later;

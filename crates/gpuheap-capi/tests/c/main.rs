@@ -25,7 +25,7 @@ impl Language {
         if source.ends_with(".c") { Language::C } else { Language::Cplusplus }
     }
 
-    /// Returns the installed compilers: the environment's compiler or the usual one, and clang.
+    /// Returns clang, and the environment's compiler or else the usual one, if they are installed.
     fn compilers(self) -> Vec<OsString> {
         let (variable, usual, other) = match self {
             Language::C => ("CC", "cc", "clang"),

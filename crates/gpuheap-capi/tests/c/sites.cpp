@@ -32,7 +32,7 @@ int main() {
   gpuheap::snapshot before = heap.take_snapshot();
   std::thread([&] { forgets(heap, 50000); }).join();
   auto pinned = heap.allocate_kind<char>(GPUHEAP_KIND_PINNED, 10);
-  // Lists the place of each allocation, also of the pinned one.
+  // Lists the places of all allocations, including the place of the pinned allocation.
   std::vector<gpuheap_site> leaks = heap.list_leaks();
   std::printf("places: %zu\n", leaks.size());
   for (const gpuheap_site &site : leaks) {

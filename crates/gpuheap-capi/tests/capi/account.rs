@@ -16,7 +16,7 @@ use crate::support;
 const TEXT: u32 = gpuheap_format::Text as u32;
 const JSON: u32 = gpuheap_format::Json as u32;
 
-/// Reads a text as a C program does: first its length, then the text.
+/// Reads a text as a C program does. The first call returns the length, the second the text.
 fn text(mut write: impl FnMut(*mut c_char, usize, *mut usize) -> Status) -> String {
     let mut length = 0;
     assert_eq!(write(ptr::null_mut(), 0, &mut length), Status::Ok);

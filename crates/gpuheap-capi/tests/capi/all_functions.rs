@@ -8,7 +8,7 @@ use gpuheap_capi::*;
 
 use crate::client::{Status, sized_room};
 
-/// Makes the calls, and pairs the name of each function with its status.
+/// Makes the calls. Returns pairs of a function's name and its status.
 macro_rules! named {
     ($($name:ident($($argument:expr),* $(,)?);)*) => {
         // SAFETY: the caller keeps the contract of `call_each`.
@@ -75,8 +75,8 @@ pub(crate) unsafe fn call_each(
 
 unsafe extern "C-unwind" fn ended(_: *const gpuheap_thread_end, _: *mut c_void) {}
 
-/// Returns the names of the functions that the header declares, and of the functions that take a
-/// heap.
+/// Returns two sets of names. The first has all functions that the header declares. The second has
+/// the functions that take a heap.
 fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/include/gpuheap.h");
     let header = std::fs::read_to_string(path).unwrap();

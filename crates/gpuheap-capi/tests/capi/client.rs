@@ -13,7 +13,7 @@ use crate::support;
 
 pub(crate) use gpuheap_capi::gpuheap_status as Status;
 
-/// A heap handle that a C program uses, over a device of the test.
+/// A heap handle as a C program uses it. The test makes the device.
 #[derive(Clone, Copy)]
 pub(crate) struct Client(pub(crate) *mut gpuheap_heap);
 

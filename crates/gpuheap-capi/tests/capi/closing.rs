@@ -33,8 +33,8 @@ fn failed_close_touches_no_ended_stream() {
     }
 }
 
-/// A free that took the memory from the program never returns `Refused`, even if a driver call
-/// fails.
+/// If a free has taken the memory from the program, it never returns `Refused`, even if a driver
+/// call fails.
 #[test]
 fn free_counts_despite_driver_failure() {
     for pool in [PoolKind::None, PoolKind::Driver] {

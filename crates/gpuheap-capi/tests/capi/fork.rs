@@ -1,5 +1,5 @@
-//! A fork without exec: in the child, every function returns a status, and no function blocks on a
-//! lock.
+//! Tests a fork without exec. In the child, every function returns a status, and no function blocks
+//! on a lock.
 #![cfg(unix)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

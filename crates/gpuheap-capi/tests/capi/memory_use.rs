@@ -19,7 +19,7 @@ fn use_on(client: &Client, memory: Memory, stream: CUstream) -> Status {
 }
 
 /// The emulator's checks report a reuse that is not ordered after a use. The device is so small
-/// that each block reuses the memory of the block before.
+/// that each block reuses the previous block's memory.
 #[test]
 fn free_waits_for_named_streams() {
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)))

@@ -1,4 +1,4 @@
-//! Tests that the emulator's checks find bugs of C programs in their use of single blocks.
+//! Tests that the emulator's checks find a C program's wrong uses of a block.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{FindingKind, Schedule};

@@ -1,4 +1,4 @@
-//! Tests of requests that are refused: each returns a status and a text, and changes nothing.
+//! Tests requests that are refused. Each returns a status and a text, and changes nothing.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;

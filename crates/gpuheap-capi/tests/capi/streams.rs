@@ -10,7 +10,7 @@ use crate::support::emulated;
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(5)];
 
-/// The emulator's device is so small that the second block must reuse the memory of the first.
+/// The emulator's device is so small that the second block must reuse the first block's memory.
 #[test]
 fn ended_streams_memory_is_reused_safely() {
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)))
@@ -163,7 +163,7 @@ fn unknown_stream_end_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
-/// The emulator's device is so small that each thread reuses the memory of the thread before.
+/// The emulator's device is so small that each thread reuses the previous thread's memory.
 #[test]
 fn per_thread_stream_differs_by_thread() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));

@@ -107,8 +107,8 @@ fn account(client: &Client, calls: &mut Calls) {
     }
 }
 
-/// Runs the program with driver call number `nth` failing. Returns whether a C call failed, and
-/// whether the program made `nth` driver calls.
+/// Runs the program. Driver call number `nth` fails. Returns whether a C call failed, and whether
+/// the program made `nth` driver calls.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(2));
     let emulator = device.emulator().unwrap().clone();
@@ -146,7 +146,7 @@ fn any_failed_call_gives_status() {
     }
 }
 
-/// Resets a device with driver call number `nth` failing. The heap is closed anyway.
+/// Resets a device. Driver call number `nth` fails. The heap is closed anyway.
 fn run_reset(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();

@@ -1,6 +1,6 @@
-// Measures the nanoseconds of an allocation and its free: in the CUDA runtime, and in a heap
-// through C and through C++. tests/cuda/run compiles this program. benches/pairs.rs measures Rust.
-// GPUHEAP_DEVICE names the device.
+// Measures how many nanoseconds an allocation and its free take. Compares the CUDA runtime, and a
+// heap that C or C++ code uses. tests/cuda/run compiles this program. benches/pairs.rs measures
+// Rust. GPUHEAP_DEVICE names the device.
 #include <gpuheap.hpp>
 
 #include <chrono>
