@@ -21,7 +21,7 @@ pub struct AllocStats {
     /// at most 1.25 times the bytes that all threads together may cache:
     /// `HeapBuilder::thread_cache` for each thread and stream.
     pub live_peak: u64,
-    /// Bytes taken from the driver and not given back, as requested from the driver.
+    /// Bytes taken from the driver and not given back. Counts the bytes that the heap requested.
     pub taken: u64,
     /// Number of allocations ever made, also of zero bytes.
     pub allocations: u64,
@@ -31,8 +31,8 @@ pub struct AllocStats {
     pub frees: u64,
     /// Bytes ever given back to the driver.
     pub given_back: u64,
-    /// Number of frees during which a driver call failed. The other statistics count their blocks
-    /// as freed.
+    /// Number of frees during which a driver call failed. The other statistics count the blocks of
+    /// these frees as freed.
     pub failed_frees: u64,
 }
 
@@ -50,8 +50,8 @@ pub struct RunningStats {
     /// The high-water mark of `live` since the last call of `take_recent_peak`.
     recent_peak: u64,
     /// Largest difference, in bytes, between the driver's free bytes and a request that it refused.
-    /// `None` if the driver refused no request, or if it later granted one and then reported no
-    /// more free bytes than this margin.
+    /// `None` if the driver refused no request, or if it later granted a request and then reported
+    /// no more free bytes than this margin.
     pub refused_margin: Option<u64>,
 }
 
@@ -145,8 +145,8 @@ impl RunningStats {
     }
 }
 
-/// Counts of a thread's calls without the heap's lock, since the thread last added its counts to
-/// the heap's. Differences wrap.
+/// Counts of the calls that a thread made without the heap's lock. The thread adds the counts to
+/// the heap's counts and starts again from zero. Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// Number of allocations, also of zero bytes.

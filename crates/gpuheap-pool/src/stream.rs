@@ -1,7 +1,7 @@
-//! Names of streams and of frees within a heap.
+//! Identifies streams and frees within a heap.
 
-/// Handle of a stream: the driver's handle, or, for a thread's own default stream, the thread's
-/// number.
+/// Handle of a stream. For a thread's own default stream, this is the thread's number; for any
+/// other stream, the driver's handle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StreamHandle(pub usize);
 
@@ -40,8 +40,8 @@ impl StreamRef {
         StreamRef { slot: number as u32, generation: (number >> 32) as u32, raw }
     }
 
-    /// Returns the stream's number: its slot in the lower half, the number of earlier streams in
-    /// that slot in the upper half.
+    /// Returns the stream's number. The lower half is its slot, and the upper half is the number of
+    /// earlier streams in that slot.
     #[inline]
     pub fn number(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)

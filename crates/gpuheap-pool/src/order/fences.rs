@@ -1,4 +1,4 @@
-//! Tickets of frees, the fences that cover them, and waits of one stream for another.
+//! Gives tickets to frees, records fences that cover frees, and makes streams wait for each other.
 
 use super::slots::Order;
 use crate::source::{Fence, MemorySource, SourceError, SourceResult};
@@ -10,9 +10,9 @@ pub(super) const MOST_FENCES: usize = 32;
 impl Order {
     /// Notes a free on `stream` and returns its ticket.
     ///
-    /// Makes driver calls only if the stream is transient: its handle may be invalid later, so the
-    /// fence is recorded at once. If the recording fails, the stream's next fence covers this free
-    /// too.
+    /// If the stream is transient, its handle may be invalid later, so a fence is recorded
+    /// immediately. For other streams, makes no driver call. If the recording fails, the stream's
+    /// next fence covers this free too.
     ///
     /// If the stream has ended, its last fence covers this free, because the stream has no later
     /// work. If the ended stream was transient, no fence covers this free.
@@ -45,8 +45,8 @@ impl Order {
         Ticket { slot: stream.slot, number }
     }
 
-    /// Sets whether frees from now on count as completed at once. Their tickets get the number 0,
-    /// and every stream counts as past that number.
+    /// Sets whether frees from now on count as completed immediately. Tickets of such frees get the
+    /// number 0, and every stream counts as past that number.
     #[inline]
     pub fn set_frees_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
@@ -80,7 +80,7 @@ impl Order {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
 
-    /// Returns the number of the last free on the stream in `slot` that is known to be completed.
+    /// Returns the number of the newest free known to be completed on the stream in `slot`.
     pub fn reached(&self, slot: usize) -> u64 {
         self.streams[slot].reached
     }

@@ -1,9 +1,9 @@
-//! Stream order: when a stream may reuse a block that another stream freed.
+//! Stream order decides when a stream may reuse a block that another stream freed.
 //!
-//! Every free gets a [`Ticket`](crate::Ticket): its stream, and a number that counts that stream's
-//! frees. A block may be handed out again
+//! Every free gets a [`Ticket`](crate::Ticket) with its stream, and a number that counts that
+//! stream's frees. A block may be handed out again
 //!
-//! * on its own stream at once, because the stream runs in order;
+//! * on its own stream immediately, because the stream runs in order;
 //! * on another stream once that stream waits for a fence recorded at or after the free;
 //! * on any stream once such a fence is known to be reached.
 //!
@@ -15,9 +15,9 @@
 //! may therefore cover work enqueued after the free. A stream that may end unannounced is fenced at
 //! every free, because its handle may be invalid later.
 //!
-//! A stream keeps few fences. If a stream has too many, it forgets some that are reached. If no
-//! fence is reached, the newest fence is recorded again and then covers later frees too. A stream
-//! that already waits for that fence still waits only for the point recorded before.
+//! A stream keeps few fences. If a stream has too many fences, it forgets some of the reached
+//! fences. If no fence is reached, the newest fence is recorded again and then covers later frees
+//! too. A stream that already waits for that fence still waits only for the point recorded before.
 //!
 //! The program's own waits show progress without a fence ([`Moments`](crate::Moments)). Each free
 //! is noted with its moment. Once a moment is completed, all frees before it are completed too.

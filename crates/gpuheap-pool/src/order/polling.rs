@@ -1,4 +1,4 @@
-//! Polling: finds out which frees are completed. Searches poll before they make a stream wait.
+//! Polls streams to find out which frees are completed. Searches poll before a stream must wait.
 
 use super::fences::group_calls;
 use super::slots::Order;
@@ -17,7 +17,7 @@ pub struct Candidates<T> {
     pub may_grow: bool,
 }
 
-/// Maximum number of streams that one request polls: a program may have thousands of streams.
+/// Maximum number of streams that one request polls. A program may have thousands of streams.
 const MOST_POLLED: usize = 16;
 
 impl Order {
@@ -48,9 +48,9 @@ impl Order {
         }
     }
 
-    /// Finds memory for `stream`: memory that the stream may use now, else memory that a poll makes
-    /// usable, else memory for which the stream is made to wait. The argument of `search` is `true`
-    /// after the poll.
+    /// Finds memory for `stream`. Prefers memory that the stream may use now, then memory that a
+    /// poll makes usable, then memory for which the stream must wait. The argument of `search` is
+    /// `true` after the poll.
     ///
     /// # Errors
     ///
@@ -142,8 +142,8 @@ impl Order {
     fn poll_slot(&mut self, slot: usize, source: &mut dyn MemorySource) -> SourceResult {
         if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
-            // Usually the newest fence is reached, and so is every other. If it is not, queries the
-            // fences one by one, oldest first.
+            // Usually the newest fence is reached, and so are all older fences. If the newest fence
+            // is not reached, queries the fences one by one, oldest first.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {
                 Some((_, fence)) => source.is_fence_reached(fence)?,

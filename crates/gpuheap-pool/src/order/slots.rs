@@ -1,4 +1,4 @@
-//! Slots of streams, from the first use of a stream to its end.
+//! Gives each stream a slot at its first use, and reuses the slot after the stream's end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub trait StreamGuard: Send {
     fn may_capture(&self) -> bool;
 }
 
-/// Order of a heap's streams: which frees of which stream are known to be completed.
+/// Stream order of a heap. It records which frees of each stream are known to be completed.
 #[derive(Default)]
 pub struct Order {
     pub(super) streams: Vec<Slot>,
@@ -59,11 +59,11 @@ pub struct Order {
     pub(super) active: Vec<usize>,
     /// Position in `active` of the stream that was polled last. Streams are polled in rotation.
     pub(super) polled: usize,
-    /// Number of active streams left after the last poll.
+    /// Number of streams that were still active after the last poll.
     pub(super) left: usize,
     /// Slots of ended streams, for reuse by new streams. The numbers of frees in a slot continue,
-    /// so old tickets stay valid. If a block of the old stream is freed later, the free counts as
-    /// one on the new stream: the block may be reused later than necessary, never too early.
+    /// so old tickets stay valid. If a block of the old stream is freed later, the free counts as a
+    /// free on the new stream. Then the block may be reused later than necessary, never too early.
     pub(super) spare: Vec<usize>,
     /// Slot for detached frees: frees on a stream that ended unannounced and whose slot belongs to
     /// a new stream.
@@ -72,7 +72,7 @@ pub struct Order {
     pub(super) moments: Option<Arc<Moments>>,
     /// Value of [`Moments::changes`] when the progress in `moments` was last noted in `streams`.
     pub(super) noted_changes: u64,
-    /// `true` while frees count as completed at once.
+    /// `true` while frees count as completed immediately.
     pub(super) frees_completed: bool,
     /// `true` while no stream may be made to wait for another stream.
     pub(super) refuses_waits: bool,
@@ -102,7 +102,7 @@ pub(super) struct Slot {
     /// covers all its work.
     pub(super) retired: bool,
     /// `true` if the stream's handle is valid only during the program's calls with it. Its frees
-    /// are fenced at once.
+    /// are fenced immediately.
     pub(super) transient: bool,
     /// Number of the last free.
     pub(super) freed: u64,
@@ -115,7 +115,8 @@ pub(super) struct Slot {
     /// Moments of frees not known to be completed, oldest first. Each has the number of the last
     /// free in that moment.
     pub(super) moments: VecDeque<(u64, u64)>,
-    /// For each other stream, by slot: number of the last free for which this stream already waits.
+    /// Numbers of frees, keyed by the slot of another stream. This stream already waits for that
+    /// stream's frees up to the number.
     pub(super) after: FxHashMap<u32, u64>,
 }
 
@@ -236,9 +237,9 @@ impl Order {
             self.moments = Some(guard.moments().clone());
         }
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
-        // A transient stream takes only the slot of another transient stream. In the slot of an
-        // ordinary stream, a late free of that stream's blocks would use the transient stream's
-        // handle. That handle may be invalid by then.
+        // A transient stream takes only the slot of another transient stream. If it took an
+        // ordinary stream's slot, a late free of the ordinary stream's blocks would use the
+        // transient stream's handle. That handle may be invalid by then.
         let spare =
             self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
@@ -285,8 +286,8 @@ impl Order {
         self.ended.pop()
     }
 
-    /// Returns `true` if frees on the stream are fenced at once, because its handle may be invalid
-    /// later.
+    /// Returns `true` if frees on the stream are fenced immediately, because its handle may be
+    /// invalid later.
     #[inline]
     pub fn is_transient(&self, stream: StreamRef) -> bool {
         self.streams[stream.slot()].transient
@@ -321,9 +322,9 @@ impl Order {
         }
     }
 
-    /// Retires all foreign streams without a driver call on their handles. The streams refuse new
-    /// work, so later frees on them count as made now. If their work is not `completed`, memory
-    /// freed on them is reused only after a wait for the whole device.
+    /// Retires all foreign streams without a driver call on their handles. Because the streams
+    /// refuse new work, their later frees count as made now. If their work is not `completed`,
+    /// memory freed on them is reused only after a wait for the whole device.
     pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
@@ -378,8 +379,8 @@ impl Order {
         (!state.retired && !self.is_detached(stream)).then(|| self.stream_in(stream.slot()))
     }
 
-    /// Returns [`current`](Order::current), or `None` if the stream is transient. For use after the
-    /// program's call with the stream has ended.
+    /// Returns [`current`](Order::current), or `None` if the stream is transient. Callers use this
+    /// after the program's call with the stream has ended.
     #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].transient)

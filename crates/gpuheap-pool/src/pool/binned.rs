@@ -1,4 +1,4 @@
-//! `binned`: powers of two from one byte to 128 MiB, cached by bin.
+//! The pool `binned` caches powers of two from one byte to 128 MiB in bins.
 //!
 //! A request is rounded up to a power of two, so less than half of a block is wasted. In a bin, the
 //! last block freed is reused first. Blocks above 128 MiB are neither rounded nor cached: each is

@@ -1,4 +1,4 @@
-//! `none` and `driver`: a driver call for every request.
+//! The pools `none` and `driver` make a driver call for every request.
 //!
 //! `driver` uses a stream-ordered pool of the driver. That pool executes a free in the order of its
 //! stream. `none` uses plain allocations and caches nothing. A free in `none` blocks the host until
@@ -20,9 +20,9 @@ pub struct Direct {
     /// Segments that were freed but not given back, because their stream is capturing a graph or a
     /// driver call failed.
     waiting: Vec<(Ticket, Segment)>,
-    /// For each stream, keyed by slot: number of the last free that was passed to a pool of the
-    /// driver. Until the stream reaches that free, the pool cannot give back the freed memory to
-    /// the device.
+    /// Number of each stream's last free that was passed to a pool of the driver, keyed by the
+    /// stream's slot. Until the stream reaches that free, the pool cannot give back the freed
+    /// memory to the device.
     given: FxHashMap<usize, u64>,
 }
 

@@ -1,5 +1,4 @@
-//! Environment of a policy: takes memory from the driver within the limits of the heap, and counts
-//! it.
+//! An environment takes memory from the driver within the heap's limits, and counts the memory.
 
 use crate::order::Order;
 use crate::source::Limits;
@@ -38,7 +37,7 @@ impl Shortage {
 pub struct Environment<'a> {
     /// Source of memory.
     pub source: &'a mut dyn MemorySource,
-    /// Order of streams: which stream may use which block.
+    /// Stream order. It decides which stream may use which block.
     pub order: &'a mut Order,
     /// Statistics of the heap.
     pub stats: &'a mut RunningStats,
@@ -119,8 +118,8 @@ impl Environment<'_> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Drops a recorded refusal if it is out of date: the driver granted memory since the refusal,
-    /// and reported no more free bytes after the grant than after the refusal.
+    /// Drops a recorded refusal if a later grant disproves it. After such a grant, the driver
+    /// reported no more free bytes than after the refusal.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver serves some requests without memory from the device.

@@ -1,4 +1,4 @@
-//! Free list of whole segments: the cache of `simple`, and each bin of `binned`.
+//! A free list of whole segments is the cache of `simple`, and each bin of `binned`.
 
 use super::{Cached, Environment, Shortage};
 use crate::order::{Candidates, Order};
@@ -17,7 +17,7 @@ impl FreeList {
     }
 
     /// Takes the last freed block that `fits` and may be used on `stream`. If no such block may be
-    /// used at once, polls the driver, then makes `stream` wait for a block.
+    /// used immediately, polls the driver, then makes `stream` wait for a block.
     pub(super) fn find(
         &mut self,
         stream: StreamRef,
@@ -45,7 +45,7 @@ impl FreeList {
     }
 
     /// Gives back blocks until `target` bytes are given back. Each time, takes the smallest block
-    /// that covers the rest of the target, else the largest block.
+    /// that covers the rest of the target. If no block covers it, takes the largest block.
     pub(super) fn release(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let reached = |(ticket, _): &mut (Ticket, Segment)| env.order.is_fence_reached(*ticket);
         let mut spare: Vec<_> = self.blocks.extract_if(.., reached).collect();

@@ -1,10 +1,10 @@
-//! Kinds of pools and their names, and rules for the blocks that threads cache.
+//! Defines the kinds of pools and their names, and the rules for the blocks that threads cache.
 
 use serde::Serialize;
 
 use crate::source::round_up;
 
-/// Unit of sizes, in bytes: the alignment of the driver's allocations (H200, driver 580).
+/// Unit of sizes, in bytes. It is the alignment of the driver's allocations (H200, driver 580).
 pub(super) const ROUNDING: u64 = 512;
 
 /// Declares an enum whose variants have names, with `ALL` and `name`.
@@ -80,7 +80,7 @@ named! {
         /// host until all work of the device is completed, and nothing is cached. One exception:
         /// memory freed on a capturing stream stays pending until the capture ends.
         None = "none",
-        /// One list of whole blocks. Its code is short, as an example of a pool.
+        /// One list of whole blocks. The code is short, to serve as an example of a pool.
         Simple = "simple",
         /// Powers of two from one byte to 128 MiB, cached by bin. Larger blocks are not cached.
         Binned = "binned",
@@ -117,7 +117,7 @@ impl PoolKind {
     }
 }
 
-/// Rules for which blocks of a policy each thread caches.
+/// Rules that decide which blocks of a policy each thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheRules {
     /// Rounding of sizes.
@@ -146,8 +146,8 @@ impl CacheRules {
                 large: false,
             }),
             // The limits are small because a thread reuses its blocks without best fit. For larger
-            // blocks that costs `gpt_train_short` 0.06 to 0.15 of utilisation and `serve_threads`
-            // 0.03 to 0.1.
+            // blocks, caching costs `gpt_train_short` 0.06 to 0.15 of utilisation and
+            // `serve_threads` 0.03 to 0.1.
             PoolKind::Split => Some(CacheRules {
                 rounding: Rounding::Units,
                 small: 256 << 10,

@@ -1,4 +1,4 @@
-//! The policies: how cached blocks are kept, found and given back.
+//! A policy decides how cached blocks are kept, found and given back.
 //!
 //! | name | keeps | finds |
 //! |---|---|---|

@@ -34,12 +34,12 @@ pub type Granted = Result<BlockRef, Shortage>;
 /// memory.
 pub type Served = Result<Option<BlockRef>, Shortage>;
 
-/// Memory of a policy that is not in use.
+/// Unused memory that a policy holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached {
     /// Free bytes, including pending bytes.
     pub bytes: u64,
-    /// Pending bytes: freed, but the freeing stream is not known to have reached the free.
+    /// Pending bytes. They are freed, but the freeing stream is not known to have reached the free.
     pub pending: u64,
     /// Largest free block at contiguous addresses, in bytes.
     pub largest: u64,
@@ -95,7 +95,7 @@ impl Held {
         self.pieces += 1;
     }
 
-    /// Counts segments that are one live block each.
+    /// Counts segments. Each segment is one live block.
     pub(super) fn whole<'a>(live: impl Iterator<Item = &'a Segment>) -> Held {
         let mut held = Held::default();
         live.for_each(|segment| held.add(segment.bytes, 0));
@@ -114,7 +114,7 @@ pub struct Outlook<'a> {
     pub stuck: &'a Stuck,
 }
 
-/// Forecast of a policy for a request, made as if all frees so far were completed.
+/// Forecast that a policy makes for one request, as if all frees so far were completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
     /// Amounts that the policy would try to take from the driver with the present cache, in this
@@ -155,7 +155,7 @@ impl Taking {
     }
 }
 
-/// A policy: how free blocks are kept and found. Calls for one policy never overlap.
+/// A policy decides how free blocks are kept and found. Calls for one policy never overlap.
 pub trait Policy: Send {
     /// Allocates a block of at least `bytes`, not zero, for use on `stream`, ordered after the work
     /// enqueued there. The block comes from the cache, else from the driver.

@@ -1,5 +1,5 @@
-//! `simple`: one list of whole blocks, first fit. It is the counterpart of
-//! `JULIA_CUDA_MEMORY_POOL=simple` in CUDA.jl (up to 3.3), for comparisons with CUDA.jl.
+//! The pool `simple` keeps whole blocks in one list, and searches it by first fit. It is the
+//! counterpart of `JULIA_CUDA_MEMORY_POOL=simple` in CUDA.jl (up to 3.3), for comparisons.
 //!
 //! A cached block may exceed the request by at most 1 MiB, or by 4 MiB if the request is larger
 //! than 32 MiB. Blocks are neither split nor merged.

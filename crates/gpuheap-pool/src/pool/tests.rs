@@ -44,7 +44,7 @@ struct Live {
     user: usize,
 }
 
-/// The naive model: the owner of each byte, and the last work on every byte ever used.
+/// Naive model. It records each byte's owner, and the last work on every byte ever used.
 struct World {
     policy: Box<dyn Policy>,
     model: Model,

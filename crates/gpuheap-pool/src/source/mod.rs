@@ -193,9 +193,9 @@ pub trait MemorySource: Send {
         self.waiter(fence)()
     }
 
-    /// Returns a wait that blocks the host until the fence is reached, to be called without the
-    /// heap's lock. If the fence is forgotten and its event is reused before the call, the wait may
-    /// take longer, never shorter.
+    /// Returns a function that blocks the host until the fence is reached. The caller calls it
+    /// without the heap's lock. If the fence is forgotten and its event is reused before the call,
+    /// the wait may take longer, never shorter.
     fn waiter(&mut self, fence: Fence) -> Waiter;
 
     /// Frees the fence.

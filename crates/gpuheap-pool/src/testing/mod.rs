@@ -195,7 +195,7 @@ macro_rules! pass_on_other_calls {
     };
 }
 
-/// Test policy that ignores stream order: `split`, with all blocks on its first stream.
+/// Test policy that ignores stream order. It uses `split` with one stream for all calls.
 pub struct IgnoresStreams(Stitched);
 
 impl Default for IgnoresStreams {

@@ -2,8 +2,8 @@
 //! policies.
 //!
 //! Streams are counters. [`Model::work`] notes work. The work is done when the test calls
-//! [`Model::complete`], or at once if [`Model::immediate`] is set. The vector clock of each stream
-//! records the work of other streams that the stream comes after.
+//! [`Model::complete`], or immediately if [`Model::immediate`] is set. The vector clock of each
+//! stream records the work of other streams that the stream comes after.
 //!
 //! [`Pages`] are checked strictly. Chunks must be mapped whole, inside reserved addresses, and not
 //! over another mapping. A mapping may be removed only after the host knows that the work on the
@@ -33,8 +33,8 @@ pub struct Model {
     taken: BTreeMap<u64, Segment>,
     reserved: u64,
     reserved_peak: u64,
-    /// Vector clock of each stream, by slot: the work that the stream comes after. In its own
-    /// clock, a stream's entry counts the work of that stream.
+    /// Vector clock of each stream, by slot. It records the work that the stream comes after. In
+    /// its own clock, a stream's entry counts the work of that stream.
     clocks: Vec<Clock>,
     /// Work done on each stream, by slot.
     done: Clock,
@@ -42,7 +42,7 @@ pub struct Model {
     pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
-    /// For each stream, by slot: the work that the host knows to be done.
+    /// Work of each stream that the host knows to be done, keyed by the stream's slot.
     known: Clock,
     /// Address and size of each chunk's bytes, keyed by the chunk's number.
     chunks: HashMap<u32, Segment>,
@@ -106,7 +106,7 @@ impl Model {
         self.clocks[stream.slot()].clone()
     }
 
-    /// Completes all work noted on a stream so far, and the work that it came after.
+    /// Completes all work noted on a stream so far, and the work of other streams that came before.
     pub fn complete(&mut self, slot: usize) {
         let clock = self.clock(slot).clone();
         self.note_done(&clock);

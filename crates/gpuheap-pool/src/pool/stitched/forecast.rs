@@ -1,5 +1,4 @@
-//! Forecast of a request: bytes that it would take from the driver, and bytes that could be given
-//! back first.
+//! Forecasts the bytes that a request would take, and the bytes that could be given back first.
 
 use super::memory::LEAST;
 use super::new_memory::Room;
@@ -118,8 +117,7 @@ impl Stitched {
         takings
     }
 
-    /// Returns `true` if a stitched range with at least `bytes` exists whose blocks are all
-    /// `usable`.
+    /// Returns `true` if some stitched range has at least `bytes`, and all its blocks are `usable`.
     fn is_range_free(&self, bytes: u64, stuck: &Stuck, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
             let range =

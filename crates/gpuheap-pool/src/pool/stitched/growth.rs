@@ -1,4 +1,4 @@
-//! Growth: bounds on the memory taken beyond live memory, and on the size of its pieces.
+//! Bounds the memory that is taken beyond live memory, and the size of its pieces.
 //!
 //! Memory that no other program needs costs nothing, and a mapping costs 25 µs. While the device
 //! and the limits are far from full, the pool therefore takes new memory instead of stitching. It
@@ -17,8 +17,8 @@ pub(super) const MOST: u64 = 512 << 20;
 /// stitches on an H200. For random sizes with 8 GiB live, utilisation is 0.81 there; with a divisor
 /// of 64 it is 0.79.
 const SHARE_OF_MOST: u64 = 72;
-/// Divisor of the bytes that are left to reserve. The quotient is a second bound of the allowance:
-/// the lower one if less than 22 % of the device is left.
+/// Divisor of the bytes that are left to reserve. The quotient is a second bound of the allowance.
+/// It is the lower bound if less than 22 % of the device is left.
 const SHARE_OF_LEFT: u64 = 16;
 /// Divisor of the allowance. The quotient bounds the size of a piece: 128 MiB on an H200. The
 /// driver takes 80 µs for a piece of any size from 32 MiB on, and larger pieces leave more memory

@@ -1,4 +1,4 @@
-//! Physical memory: chunks, each mapped at its primary address.
+//! Physical memory consists of chunks. Each chunk is mapped at its primary address.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Chunk of the piece. `None` if the piece is a segment: the driver mapped it.
+    /// Chunk of the piece. `None` if the piece is a segment, because the driver maps segments.
     pub(super) chunk: Option<Chunk>,
     pub(super) bytes: u64,
     /// Ids of the stitched ranges in which the chunk is mapped. A range occurs once for each
@@ -71,8 +71,8 @@ impl Memory {
         self.pieces.get_mut(&primary)
     }
 
-    /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps the chunk at its
-    /// primary address. The size is also at most the larger of two bounds: the total memory divided
+    /// Takes one chunk of at most `bytes` and maps it at its primary address. `bytes` is a multiple
+    /// of the granule. The size is also at most the larger of two bounds: the total memory divided
     /// by [`SHARE`], and the next [piece](growth::piece). Returns the chunk's size.
     pub(super) fn add(
         &mut self,
@@ -124,8 +124,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives back to the device chunks that are mapped nowhere, until `target` bytes are given
-    /// back.
+    /// Gives unmapped chunks back to the device, until `target` bytes are given back.
     pub(super) fn destroy(&mut self, target: u64, env: &mut Environment<'_>) -> SourceResult<u64> {
         let mut destroyed = 0;
         while destroyed < target

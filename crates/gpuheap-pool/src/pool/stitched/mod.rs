@@ -1,4 +1,4 @@
-//! `stitched`: physical memory mapped at reserved addresses, so that all free bytes are usable.
+//! The pool `stitched` maps physical memory at reserved addresses. So all free bytes are usable.
 //!
 //! ```text
 //! primary    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼────── unbacked ─────┤
@@ -94,7 +94,7 @@ pub struct Tuning {
     /// `true` if, while the device and the limits are far from full, more memory may be taken than
     /// `slack` allows, and in larger pieces.
     pub allows_waste: bool,
-    /// Number of free blocks searched for a block that the stream may use at once.
+    /// Number of free blocks that are searched for a block that the stream may use immediately.
     pub search_depth: usize,
     /// Number of mappings of stitched ranges that are kept, for each chunk. The least recently used
     /// range is unmapped first. If pending ranges cannot be unmapped, up to twice as many mappings
@@ -264,7 +264,7 @@ impl Stitched {
         }
     }
 
-    /// Makes an empty pool for the policy `split`: its memory is segments of the driver.
+    /// Makes an empty pool for the policy `split`. The pool takes segments from the driver.
     pub fn in_segments() -> Stitched {
         let tuning = Tuning { follows: false, ..Tuning::default() };
         Stitched { in_segments: true, small: SMALL_IN_SEGMENTS, ..Stitched::with(tuning) }
@@ -404,8 +404,8 @@ impl Stitched {
     }
 
     /// Searches once more if no new memory can be taken. First searches all free blocks without a
-    /// bound on their number. Then uses all free memory of small and large requests, in one piece
-    /// or stitched.
+    /// bound on their number. Then also searches the memory that is set apart for small requests,
+    /// and stitches memory if no piece is large enough.
     #[cold]
     fn serve_before_failure(
         &mut self,
@@ -447,7 +447,7 @@ impl Stitched {
         }
     }
 
-    /// Takes a free block that `stream` may use at once, or one that it can wait for.
+    /// Takes a free block that `stream` may use now, or a free block for which `stream` can wait.
     #[cold]
     fn find_eligible(
         &mut self,
@@ -765,5 +765,5 @@ impl Stitched {
     }
 }
 
-/// Number of stitched ranges searched for a free range.
+/// Maximum number of stitched ranges that a search for a free range visits.
 const LOOK_RANGES: usize = 32;

@@ -1,4 +1,4 @@
-//! New memory: selects its primary addresses, and the number of bytes to add at once.
+//! Selects the primary addresses of new memory, and the number of bytes to add.
 
 use super::Stitched;
 use super::growth::{Bound, Growth};
@@ -10,8 +10,8 @@ use crate::pool::{Environment, Request, Served, Shortage};
 use crate::source::{Segment, round_up};
 use crate::stream::StreamRef;
 
-/// Room for new memory: a part of an unbacked range, and the start of the free piece that exists
-/// once the part has memory.
+/// Part of an unbacked range that can get new memory. `start` is the start of the free piece that
+/// exists once the part has memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) start: u64,
@@ -21,8 +21,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Returns the parts of the neighbouring blocks, before and after the new memory, that belong
-    /// to the first `bytes` of the free piece.
+    /// Returns the parts of the neighbouring blocks that belong to the first `bytes` of the free
+    /// piece.
     fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -226,8 +226,8 @@ impl Stitched {
         Ok(())
     }
 
-    /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
-    /// together with the eligible blocks next to it.
+    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The
+    /// eligible blocks next to the range are part of the piece.
     fn find_room(
         &self,
         bytes: u64,
@@ -240,8 +240,8 @@ impl Stitched {
         })
     }
 
-    /// Returns the unbacked range that needs the least new memory for `bytes` in one piece,
-    /// together with the `usable` free blocks next to it.
+    /// Returns the unbacked range that needs the least new memory for a piece of `bytes`. The
+    /// `usable` free blocks next to the range are part of the piece.
     pub(super) fn find_room_among(
         &self,
         bytes: u64,

@@ -1,4 +1,4 @@
-//! Log of placements, so that a program that repeats its requests gets the same places again.
+//! Logs placements, so that a program gets the same places again if it repeats its requests.
 //!
 //! Such a program requests equal sizes in equal order. If blocks get the places of the previous
 //! round, the existing mappings fit. With best fit alone, each round would begin with other free
@@ -47,7 +47,7 @@ struct Entry {
 
 /// Position in the log at which a few sizes in a row occurred, and bits of the hash of these sizes.
 /// If the bits differ, the log is not read. The log is megabytes large, so reading it misses the
-/// processor's cache: for random sizes that took a fifth of the time.
+/// processor's cache. For random sizes, the misses took a fifth of the time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
@@ -73,8 +73,8 @@ pub(super) struct PlacementLog {
     count: usize,
     /// Number of the earlier request that matches the next request, if the program repeats itself.
     next: Option<usize>,
-    /// Number of the request that began the current round: the last request made while nothing was
-    /// live, or the first made while little was live.
+    /// Number of the request that began the current round. It is the last request made while
+    /// nothing was live, or the first request made while little was live.
     began: Option<usize>,
     /// `true` if at most the peak divided by [`LITTLE`] was live before the last request.
     has_little: bool,

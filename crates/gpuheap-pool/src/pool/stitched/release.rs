@@ -1,4 +1,4 @@
-//! Release of memory to the device, and the chunks that can be released.
+//! Releases memory to the device, and finds the chunks that can be released.
 
 use super::Stitched;
 use super::primary::State;

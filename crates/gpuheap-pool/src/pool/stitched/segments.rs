@@ -1,4 +1,4 @@
-//! The policy `split`: memory in whole segments of the driver.
+//! The policy `split` takes memory in whole segments of the driver.
 //!
 //! Blocks are found, split, merged and ordered as in `stitched`. Nothing is mapped, so a block
 //! never spans two segments, and there is neither slack nor a stitched range. A request that no

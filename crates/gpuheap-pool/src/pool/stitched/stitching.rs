@@ -1,4 +1,4 @@
-//! Stitching: maps free chunks as new ranges, and computes the bytes that could be stitched.
+//! Maps free chunks as new ranges, and computes the bytes that could be stitched.
 
 use super::Stitched;
 use super::growth::Bound;
@@ -8,16 +8,15 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Smallest number of chunks in the computation of the bound on mappings, even if the heap has
-/// fewer.
+/// Number of chunks below which the bound on mappings does not fall further.
 const CHUNKS: usize = 32;
 
 /// Number of times that new memory is added before stitching is given up.
 const TRIES: usize = 3;
 
 impl Stitched {
-    /// Returns the address of the shortest run of free blocks of at least `bytes` that several
-    /// streams freed.
+    /// Finds the shortest run of at least `bytes` that consists of free blocks of several streams.
+    /// Returns the address of the run.
     pub(super) fn find_shared_run(&self, bytes: u64) -> Option<u64> {
         let mut best = None;
         for key in self.primary.run_starts_with_boundaries() {
@@ -165,9 +164,9 @@ impl Stitched {
         })
     }
 
-    /// Returns the sizes of the longest free part that could begin a range, the longest that could
-    /// end a range, and the longest free piece. Computes them as if all whole free chunks had been
-    /// given back.
+    /// Returns three sizes: of the longest free part that could begin a range, of the longest free
+    /// part that could end a range, and of the longest free piece. Computes them as if all whole
+    /// free chunks had been given back.
     pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
         for run in self.free_runs(allowed) {

@@ -79,8 +79,8 @@ proptest! {
     }
 }
 
-/// Returns the stitchable bytes, computed byte by byte and not from runs: all free chunks, and the
-/// longest free end and beginning of other chunks.
+/// Returns the stitchable bytes: all free chunks, and the longest free end and beginning of other
+/// chunks. Computes them byte by byte and not from runs.
 fn most_stitched(bench: &Bench) -> u64 {
     let (mut whole, mut before, mut after) = (0, 0, 0);
     for (primary, piece) in bench.policy.memory.all() {
@@ -244,7 +244,7 @@ fn small_request_is_stitched_before_failing() {
     bench.allocate(66 * KIB, 0);
     bench.limits.hard = Some(bench.stats.taken);
     // The free bytes are 20 KiB at the end of one chunk, 10 KiB at the end of another, and 24 KiB
-    // at the beginning of the next.
+    // at the beginning of the next chunk.
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!((cached.bytes, cached.largest, cached.stitchable), (54 * KIB, 34 * KIB, 44 * KIB));
     assert!(bench.forecast(44 * KIB).is_cached);

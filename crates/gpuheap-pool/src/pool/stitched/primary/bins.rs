@@ -1,5 +1,5 @@
-//! Bins of free blocks by size, without a tree. Finds the smallest block that fits, or a block up
-//! to 1.6 % larger.
+//! Keeps free blocks in bins by size. Finds the smallest block that fits, or a block up to 1.6 %
+//! larger, without a tree.
 //!
 //! Each size up to 64 KiB has a separate bin. A larger size shares its bin with sizes up to 1.6 %
 //! larger. Two levels of bit sets mark the bins that contain blocks. The blocks of a bin are linked

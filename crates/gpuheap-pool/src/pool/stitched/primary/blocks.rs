@@ -16,7 +16,7 @@ pub(crate) enum State {
     Vacant,
     /// Live at its primary address.
     Live,
-    /// Live as a part of a stitched range.
+    /// The block is live as a part of a stitched range.
     Mapped,
     Free,
     /// Addresses without memory.

@@ -1,4 +1,4 @@
-//! Eligibility: the free memory that a stream can use.
+//! Eligibility decides which free memory a stream can use.
 //!
 //! A capturing stream is not fenced and does not wait. A stream that ended unannounced cannot be
 //! fenced. For some time, no other stream can use memory freed on such streams. That memory must

@@ -1,5 +1,5 @@
-//! Primary addresses of all physical memory. Every byte has one primary address, and only that
-//! address records the byte's state.
+//! Manages the primary addresses of physical memory. Every byte has one primary address, and only
+//! that address records the byte's state.
 //!
 //! ```text
 //! addresses  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼─────────── unbacked ────────────┤  blocks
@@ -29,7 +29,7 @@ use crate::order::Order;
 use crate::source::Segment;
 use crate::stream::StreamRef;
 
-/// Page size of the table of covering blocks, in bytes: the smallest chunk.
+/// Page size, in bytes, of the table of covering blocks. It is the size of the smallest chunk.
 const PAGE: u64 = crate::source::GRANULE;
 
 /// Number of empty small runs that are kept for the next small requests.
@@ -51,8 +51,8 @@ pub(crate) struct Primary {
     boundaries: Vec<u32>,
     /// Number of boundaries above which stale boundaries are removed, at least [`BOUNDARIES`].
     crowded: usize,
-    /// Keys of empty small runs: free blocks of small requests with no block of small requests on
-    /// either side.
+    /// Keys of empty small runs. An empty run is a free block of small requests, and its neighbours
+    /// are not blocks of small requests.
     empty_runs: Vec<u32>,
     /// Keys of freed blocks whose merge is deferred. Some of these records may have another state
     /// now.
@@ -74,7 +74,7 @@ impl Primary {
         self.unbacked.push(key);
     }
 
-    /// Adds addresses with memory, a segment of the driver, as one free block.
+    /// Adds the addresses of a segment of the driver, as one free block with memory.
     pub(crate) fn add_segment(&mut self, base: u64, bytes: u64) {
         let key = self.add_block(base, bytes, State::Free);
         self.bin(key);
@@ -223,17 +223,17 @@ impl Primary {
         self.block_at(address).is_some_and(|key| self.blocks[key].state != State::Unbacked)
     }
 
-    /// Returns the first block of the run of free blocks of large requests that covers a range.
+    /// If free blocks of large requests cover a range, returns the first of these blocks.
     pub(crate) fn large_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_where(address, bytes, |block| block.is_free(false))
     }
 
-    /// Returns the first block of the run of free blocks, of either class, that covers a range.
+    /// If free blocks of either class cover a range, returns the first of these blocks.
     pub(crate) fn free_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_where(address, bytes, |block| block.state == State::Free)
     }
 
-    /// Returns the first block of a run that covers a range and whose blocks all pass `belong`.
+    /// If blocks that all pass `belong` cover a range, returns the first of these blocks.
     #[inline]
     pub(crate) fn run_where(
         &self,

@@ -1,5 +1,4 @@
-//! Addresses for stitched ranges. They are reserved in large pieces, handed out by first fit, and
-//! reused.
+//! Reserves addresses for stitched ranges in large pieces, and hands them out by first fit.
 
 use std::collections::BTreeMap;
 
@@ -68,11 +67,10 @@ impl Addresses {
     }
 }
 
-/// Reserves addresses: four times the bytes of the device's memory, or fewer if the driver refuses
-/// so many.
+/// Reserves addresses for four times the device's memory, or fewer if the driver refuses so many.
 pub(crate) fn reserve(bytes: u64, env: &mut Environment<'_>) -> Result<Segment, Shortage> {
     const TIMES: u64 = 4;
-    /// Maximum number of bytes of addresses to reserve at once.
+    /// Largest reservation of addresses, in bytes.
     const SPACE: u64 = 1 << 46;
     let capacity = env.source.capacity();
     let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();

@@ -1,4 +1,4 @@
-//! Stitched ranges: chunks with separate primary addresses, mapped one after the other at new
+//! A stitched range maps chunks with separate primary addresses one after the other, at new
 //! addresses.
 //!
 //! ```text

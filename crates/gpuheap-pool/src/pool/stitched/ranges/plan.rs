@@ -1,4 +1,4 @@
-//! Plans of stitched ranges: selects the free runs for a range.
+//! Plans stitched ranges. A plan selects the free runs for a range.
 
 use crate::source::Segment;
 
@@ -16,8 +16,8 @@ impl Run {
         self.whole.1.saturating_sub(self.whole.0)
     }
 
-    /// Returns the bytes before the whole chunks: the free end of a chunk. Returns zero if the run
-    /// contains no chunk border.
+    /// Returns the bytes before the whole chunks. They are the free end of a chunk. Returns zero if
+    /// the run contains no chunk border.
     pub(crate) fn before(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.whole.0 - self.start } else { 0 }
     }
@@ -47,7 +47,7 @@ impl Run {
     }
 }
 
-/// Packing of a range: rule for choosing its pieces.
+/// Rule for choosing the pieces of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     /// Few pieces, with new memory for the missing bytes. Small parts of runs stay free for later
