@@ -1,5 +1,4 @@
-//! Pauses a process. The driver moves the process's device memory to the host, and later back to
-//! the device.
+//! Pauses a process. The driver moves the process's device memory to the host, and later back.
 
 use std::time::Duration;
 

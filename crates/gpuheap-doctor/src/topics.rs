@@ -160,9 +160,9 @@ struct Limits {
 }
 
 impl Limits {
-    /// Returns limits for a host. The memory limit is three quarters of the host's memory. It
-    /// leaves at least 4 GB to Windows, and is at least 1 GB. The swap is half of the limit, but at
-    /// least 8 GB.
+    /// Returns limits for a host. The memory limit is three quarters of the host's memory, leaves
+    /// at least 4 GB to Windows, and is at least 1 GB. The swap is half of the limit, but at least
+    /// 8 GB.
     fn for_host(host: u64) -> Limits {
         let left = (host / 4).max(4 * GB);
         let memory = (host.saturating_sub(left) / GB).max(1);

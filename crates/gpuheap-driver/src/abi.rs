@@ -101,9 +101,8 @@ macro_rules! export {
     };
     (@one $symbol:ident [$($meta:tt)*] ($($arg:ident: $type:ty),*) $answer:ty, $body:block) => {
         $($meta)*
-        // SAFETY: the exporting library replaces another library. The row has the name and
-        // signature of that library's function, and no other library of the process exports the
-        // name.
+        // SAFETY: the row has the name and signature of a function of the replaced library. No
+        // other library of the process exports that name.
         #[allow(non_snake_case, clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         extern "C" fn $symbol($($arg: $type),*) -> <$answer as $crate::abi::Answer>::C {
@@ -310,8 +309,7 @@ impl<T, E: Code> Handle<T, E> {
     }
 }
 
-/// Conversion to the argument type of the driver's function. [`Out`] and [`In`] become raw
-/// pointers.
+/// Conversion to the driver's argument type. [`Out`] and [`In`] become raw pointers.
 pub trait Raw {
     /// Type of the driver's argument.
     type Argument;

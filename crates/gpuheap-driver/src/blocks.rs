@@ -28,8 +28,7 @@ pub trait BlockChecks: Send + Sync {
 }
 
 /// Symbol, with a final null, that an emulated libcuda exports. The function of type
-/// [`EmulatedBlock`] gives access to the device's [`BlockChecks`]. The symbol is not part of the
-/// driver API.
+/// [`EmulatedBlock`] gives access to [`BlockChecks`]. The symbol is not part of the driver API.
 pub const EMULATED_BLOCK: &str = "gpuheap_emulated_block\0";
 
 /// Type of the function [`EMULATED_BLOCK`]. Arguments: event, context, address, bytes, room,

@@ -1,5 +1,4 @@
-//! Probes a device. A probe creates a context, allocates a little memory of each kind, and frees
-//! it.
+//! A probe of a device creates a context, and allocates and frees a little memory of each kind.
 //!
 //! A probe shows whether the driver works for a program at all. The context takes device memory,
 //! and the driver may block for any time. So run probes in a separate process that can be killed

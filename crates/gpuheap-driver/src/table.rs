@@ -171,8 +171,7 @@ macro_rules! cuda_functions {
         cuModuleGetFunction [2000 cuModuleGetFunction] (function: *mut CUfunction, module: CUmodule, name: *const c_char);
         /// Returns the variable with this name from a module.
         cuModuleGetGlobal [3020 cuModuleGetGlobal_v2] (pointer: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
-        /// Returns 1 if the driver loads all kernels immediately, or 2 if it loads a kernel at its
-        /// first use.
+        /// Returns 1 if kernels are loaded immediately, 2 if a kernel is loaded at its first use.
         cuModuleGetLoadingMode [11070 cuModuleGetLoadingMode] (mode: *mut c_int);
         /// Loads a library of kernels. It belongs to no context.
         cuLibraryLoadData [12000 cuLibraryLoadData] (library: *mut CUlibrary, image: *const c_void, jit_options: *mut c_int, jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int, values: *mut *mut c_void, count: c_uint);

@@ -16,8 +16,7 @@ pub type CUdeviceptr = u64;
 pub type CUmemGenericAllocationHandle = u64;
 /// A host function that the driver calls when a stream reaches it.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
-/// A host function that the driver calls when a stream reaches it. The function's arguments include
-/// the stream and the stream's status.
+/// A host function that the driver calls in stream order, with the stream and the stream's status.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, data: *mut c_void)>;
 
@@ -69,8 +68,7 @@ handles! {
     CUgraphExec;
     /// A node of a graph.
     CUgraphNode;
-    /// An object of the program that graphs keep alive. The driver calls a function to destroy the
-    /// object.
+    /// An object that graphs keep alive. The driver calls a function that destroys the object.
     CUuserObject;
 }
 

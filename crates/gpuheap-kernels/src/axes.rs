@@ -22,8 +22,7 @@ pub(crate) struct Axis {
 }
 
 /// Part of an operation's elements. `first` is the row-major index of the part's first element, and
-/// `offsets` are that element's offsets in the two arrays in bytes. The outermost axis is the
-/// first.
+/// `offsets` are the element's byte offsets in the two arrays. The outermost axis is the first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) first: usize,

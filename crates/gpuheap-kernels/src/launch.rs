@@ -3,8 +3,7 @@
 use crate::Kernel;
 use crate::axes::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
-/// Maximum number of argument words of a kernel. A strided kernel with [`MOST_AXES`] axes has this
-/// number.
+/// Number of argument words of a strided kernel with [`MOST_AXES`] axes. No kernel has more.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
 /// One launch of a kernel, with a grid of one dimension and no dynamic shared memory.

@@ -1,5 +1,4 @@
-//! Kernels of gpuheap. Each kernel has a name, PTX for a GPU, and Rust code for the emulated
-//! device.
+//! Kernels of gpuheap. Each has a name, PTX for a GPU, and Rust code for the emulated device.
 //!
 //! A function such as [`arithmetic`] plans an operation on arrays: it returns [`Launch`]es, in the
 //! order in which they must be queued on one stream. The caller loads [`Kernel::ptx`] with

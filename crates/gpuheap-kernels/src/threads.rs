@@ -1,5 +1,4 @@
-//! Amounts of work that one thread or one block does. Both the plans and the PTX depend on these
-//! amounts.
+//! Amounts of work that one thread or block does. Both plans and PTX depend on these amounts.
 
 use crate::Type;
 

@@ -1,5 +1,4 @@
-//! Kinds of facts, and the trait through which they are read. A source reads facts, and a machine
-//! keeps them.
+//! Kinds of facts, and the trait that reads them. A source reads facts, and a machine keeps them.
 
 mod cuda;
 mod nvml;

@@ -58,9 +58,8 @@ pub struct Process {
     pub is_readable: bool,
     /// Mapped files that rules look for: libraries and device files.
     pub maps: BTreeSet<String>,
-    /// Number of contexts on each device file. The number is a count of mappings, because each
-    /// context had one mapping on an H200 with driver 580. Empty if the driver makes no such
-    /// mapping.
+    /// Number of contexts on each device file, counted by mappings. Each context had one mapping on
+    /// an H200 with driver 580. Empty if the driver makes no such mapping.
     pub contexts: BTreeMap<String, usize>,
     /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps such memory (driver 580), and
     /// programs share such memory between processes.

@@ -14,8 +14,7 @@ pub struct Windows {
     /// Windows processes on the adapter of `dedicated`. The process with the most dedicated memory
     /// is the first.
     pub processes: Vec<WindowsProcess>,
-    /// Seconds since Windows last reset the display driver. `None` if there was no reset within the
-    /// last hour.
+    /// Seconds since Windows reset the display driver; `None` if the last hour had no reset.
     pub reset_ago: Option<u64>,
     /// Names of the running distributions of WSL2.
     pub distributions: Vec<String>,

@@ -107,8 +107,7 @@ pub(super) const P08: Rule =
 /// Returns a finding for each process that uses PyTorch and holds much memory.
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
     let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
-    // Rule P25 reports the exact cache of a published heap. A recorder does not know the size of
-    // the cache.
+    // Rule P25 reports a published heap's exact cache. A recorder does not know the cache's size.
     let is_heap = |heap: &HeapStatus| heap.pool != RECORDED;
     let published = evidence::heaps(machine, process.pid);
     if !has_pytorch || published.is_some_and(|status| status.heaps.iter().any(is_heap)) {

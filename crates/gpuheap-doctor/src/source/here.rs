@@ -89,8 +89,7 @@ impl Source for Here {
     fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let (text, ended) = run_partly(&command, LIMIT_OF_CUDA)?;
-        // Removes the program's path from the start of the reason, because it does not help the
-        // reader.
+        // Removes the program's path from the reason, because the path does not help the reader.
         let reason = |text: String| match command.first() {
             Some(program) => text.trim_start_matches(&format!("{program}: ")).to_owned(),
             None => text,

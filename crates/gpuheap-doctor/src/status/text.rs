@@ -17,8 +17,7 @@ pub fn render(accounts: &[Account], driver: &str, width: usize) -> String {
     sections.join("\n")
 }
 
-/// Renders the figures that Windows gives about the card, for `width` columns. Only WSL2 has these
-/// figures.
+/// Renders Windows' figures about the card for `width` columns. Only WSL2 has these figures.
 pub fn render_windows(windows: &Windows, width: usize) -> String {
     let mut text = "Windows, of the whole card\n".to_owned();
     let (dedicated, shared) = windows.wsl_memory();

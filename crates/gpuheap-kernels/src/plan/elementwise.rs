@@ -53,8 +53,7 @@ pub fn comparison(
 pub fn unary(op: Unary, of: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
     let input = Operand::Array { address: input, strides: &[1] };
     match op {
-        // Multiplication by -1 is exact for all floats, including zeros and infinities. Integers
-        // wrap.
+        // Multiplication by -1 is exact for floats, including zeros and infinities. Integers wrap.
         Unary::Negate => {
             let minus_one = match of {
                 Type::F32 => u64::from((-1.0_f32).to_bits()),

@@ -47,8 +47,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let lanes = w.word32(4);
     let (out, input) = (w.address(5), w.address(6));
     let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
-    // `within` is the piece's index within the block, and `lane` is the lane's index within the
-    // piece.
+    // `within` is the piece's index in the block, and `lane` is the lane's index in the piece.
     let [each, within, lane] = w.regs(Class::Bits32);
     emit!(w, "div.u32 {within}, {thread}, {lanes};");
     emit!(w, "mul.lo.u32 {lane}, {within}, {lanes};");
@@ -103,8 +102,7 @@ fn piece_of(
     (length, w.at(input, place, of.size()))
 }
 
-/// Writes code with which one lane reduces its part of a piece. The lane reads every `lanes`-th
-/// vector.
+/// Writes code with which one lane of a piece reduces every `lanes`-th vector.
 fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: Reg, from: Reg) {
     let (of, each) = (fold.of, VECTOR / fold.of.size());
     let [at, step, far, last] = w.regs(Class::Bits32);
