@@ -19,7 +19,7 @@ use crate::figures::ProcessFigures;
 use crate::history::Series;
 use crate::view::{Order, View};
 
-/// Minimum number of rows of details below the processes.
+/// Minimum number of rows that show details below the list of processes.
 const LEAST_DETAILS: usize = 6;
 
 pub(crate) fn frame(view: &View, area: Rect, palette: Palette) -> Buffer {

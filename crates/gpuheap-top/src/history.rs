@@ -87,7 +87,7 @@ impl Series {
     }
 
     /// Returns the kept figures in at most `cells` slots of equal time, oldest first. A slot has
-    /// its last figure. A slot without a figure repeats the previous slot.
+    /// the last figure of its time. A slot without a figure repeats the previous slot.
     pub(crate) fn slots(&self, cells: usize) -> Vec<u64> {
         let (Some(first), Some(last)) = (self.points.front(), self.points.back()) else {
             return Vec::new();

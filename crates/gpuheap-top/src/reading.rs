@@ -1,7 +1,7 @@
-//! Threads that read the machine while frames are drawn.
+//! Runs the threads that read the machine while frames are drawn.
 //!
-//! Devices, programs and the doctor's facts have a thread each, so that a program that does not
-//! answer does not delay the devices' figures.
+//! Devices, programs and the doctor's facts each have a thread. So if a program does not answer,
+//! the devices' figures are not delayed.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,7 +42,7 @@ pub(crate) enum Message {
 /// Minimum time between two rounds of questions to programs. A round locks each heap twice.
 const LEAST_ROUND: Duration = Duration::from_secs(1);
 
-/// Time between two examinations. Each takes seconds of processor time with 200 processes.
+/// Time between two examinations. An examination of 200 processes takes seconds of CPU time.
 const EXAMINED_EVERY: Duration = Duration::from_secs(300);
 
 pub(crate) struct Readers {

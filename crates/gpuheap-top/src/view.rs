@@ -58,7 +58,7 @@ pub(crate) enum Dialog {
     None,
     /// A text, with the number of lines that are scrolled away.
     Text { title: String, text: String, scroll: usize },
-    /// Findings of the doctor, one of them selected.
+    /// Findings of the doctor. One finding is selected.
     Findings { selected: usize },
     /// The doctor examines the machine, before memory of process `pid` is freed.
     Looking { pid: u32 },
