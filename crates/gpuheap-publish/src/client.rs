@@ -234,7 +234,7 @@ fn published(socket: &Socket, detail: Detail, end: Instant) -> Option<Published>
         Ok(Answer::Refused(refusal)) => found.failure = Some(refusal.text),
         Ok(_) => found.failure = Some("its answer is to another question".to_owned()),
         Err(error) if has_ended(&error) => {
-            // A live process also refuses clients between its calls of bind and listen.
+            // A live process also refuses clients between its calls to `bind` and `listen`.
             if !is_running(socket) || is_zombie(socket.pid) {
                 socket.remove();
             }
@@ -272,7 +272,7 @@ fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
 
 impl Published {
     /// Requests the lists that `detail` includes. Stops at `end`, or at the first list that the
-    /// process does not send, because it would not send the next one either.
+    /// process does not send, because it would not send the next list either.
     fn ask_lists(&mut self, socket: &Socket, detail: Detail, end: Instant) {
         let lists = [Question::Leaks, Question::Libraries, Question::Scopes];
         let count = match detail {

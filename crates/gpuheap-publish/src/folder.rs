@@ -42,8 +42,8 @@ impl Socket {
     }
 }
 
-/// Returns the sockets of this user's processes; for root, of all users' processes. Leaves out
-/// folders that other users can write.
+/// Returns the sockets of this user's processes. Root gets the sockets of all users' processes.
+/// Leaves out folders that other users can write.
 pub fn sockets() -> Vec<Socket> {
     let own = candidates().into_iter().map(|folder| (folder, own_uid()));
     let mut folders: Vec<(PathBuf, u32)> = own.collect();

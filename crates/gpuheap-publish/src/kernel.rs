@@ -30,7 +30,7 @@ pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
     Ok(Peer { pid, uid: found.uid })
 }
 
-/// Calls `spawn` with signals blocked. Threads that it starts then do not receive the program's
+/// Calls `spawn` with signals blocked. Threads that `spawn` starts do not receive the program's
 /// signals, except for signals of their own faults such as SIGSEGV.
 #[allow(unsafe_code)]
 pub(crate) fn with_signals_blocked<T>(spawn: impl FnOnce() -> T) -> T {

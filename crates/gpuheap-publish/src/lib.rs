@@ -44,7 +44,7 @@ pub use publisher::{Membership, join};
 #[cfg(not(target_os = "linux"))]
 pub enum Membership {}
 
-/// Returns an error: this system has no such sockets.
+/// Returns an error, because programs publish on Linux only.
 ///
 /// # Errors
 ///

@@ -97,8 +97,8 @@ impl Publisher {
     }
 }
 
-/// Locks the publisher. Gives up after a second: if a thread of the parent held the lock during a
-/// fork, it stays locked in the child.
+/// Locks the publisher. Gives up after a second, because in a forked child the lock stays locked if
+/// a thread of the parent held it during the fork.
 fn lock_publisher() -> io::Result<MutexGuard<'static, Option<Publisher>>> {
     let start = Instant::now();
     loop {
