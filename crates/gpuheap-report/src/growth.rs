@@ -186,8 +186,8 @@ impl Clock {
     }
 }
 
-/// Returns the floors for each key, or with `by_thread` for each key and thread. The floors are
-/// zero if there are fewer events than parts.
+/// Returns the floors for each key, or for each key and thread if `by_thread` is set. The floors
+/// are zero if there are fewer events than parts.
 fn series(
     trace: &Trace,
     ledger: &Ledger,

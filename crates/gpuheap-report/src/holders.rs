@@ -103,7 +103,7 @@ pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> O
     Some(Holder::sums(blocks, |thread| thread_name(trace, thread, u64::MAX)))
 }
 
-/// Returns `true` if a thread other than the main thread ended by this time.
+/// Returns `true` if a thread other than the main thread ended by `time_ns`.
 fn has_ended(thread: &ThreadInfo, time_ns: u64) -> bool {
     !thread.is_main && thread.ended_ns.is_some_and(|ended| ended <= time_ns)
 }

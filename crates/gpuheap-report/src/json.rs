@@ -1,4 +1,4 @@
-//! Reports as JSON. Fields may be added, but none is renamed or removed.
+//! Renders reports as JSON. Fields may be added, but no field is renamed or removed.
 
 use gpuheap_trace::Holder;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Reports as text for a terminal of 80 columns.
+//! Renders reports as text for a terminal of 80 columns.
 
 use gpuheap_text::{Amount, add_line, count, cut_name, grouped, hanging, printable};
 use gpuheap_trace::{CopyMemory, Coverage, Holder, RecordingEnd};

@@ -16,10 +16,10 @@ pub(crate) struct Bounds {
     pub(crate) blocks: usize,
 }
 
-/// Maximum number of failed requests in a view. Programs that retry in a loop have many.
+/// Maximum number of failed requests in a view. Programs that retry in a loop have many failures.
 const FAILURES: usize = 100;
-/// Minimum number of moments. If even such a view has too many blocks, its smallest blocks are left
-/// out.
+/// Minimum number of moments. If a view with this number still has too many blocks, its smallest
+/// blocks are left out.
 const FEWEST: usize = 64;
 
 /// State of a trace after a number of events. A view consists of such moments.

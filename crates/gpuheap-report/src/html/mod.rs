@@ -19,8 +19,8 @@ use crate::temporary::Temporary;
 use crate::text;
 use crate::view::{Bounds, View};
 
-/// Bounds of a page. With these, a page of 5 million events has 4 MiB. Chromium 148 opened it in
-/// 1.0 to 1.3 s on a loaded machine with two cores (2026-11-24).
+/// Bounds of a page. With these bounds, a page of 5 million events has 4 MiB. Chromium 148 opened
+/// it in 1.0 to 1.3 s on a loaded machine with two cores (2026-11-24).
 const BOUNDS: Bounds = Bounds { moments: 2_000, blocks: 250_000 };
 /// Failed requests that the page marks.
 const FAILURES: usize = 100;
@@ -34,7 +34,7 @@ const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("vendor/uPlot-LICENSE");
 
 /// Writes a page that shows one trace at a time. If `earlier` has a trace of the same device, the
-/// page compares the two.
+/// page compares the two traces.
 ///
 /// # Errors
 /// Returns an error if the writer fails.
