@@ -1,4 +1,4 @@
-//! Bytes of a file, unpacked while they are read.
+//! Unpacks the bytes of a file while they are read.
 
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 
@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
         Ok(Self { reader, peeked: Vec::new(), gzipped, left: limit, limit, damage: None })
     }
 
-    /// Returns the first few bytes without taking them. Empty at the end of the data.
+    /// Returns the first few bytes without taking them, or no bytes at the end of the data.
     pub(crate) fn peek(&mut self) -> Result<&[u8], Error> {
         let start = read_up_to(self, PEEKED).map_err(read_error)?;
         self.left = self.left.saturating_add(start.len() as u64);

@@ -414,7 +414,7 @@ proptest! {
             .iter()
             .zip(1..)
             .map(|(&event, number)| {
-                // Inferred frees are written as rows. Unknown frees are not.
+                // Inferred frees are written as rows. Unknown frees are not written.
                 gpuheap_trace::Event { time_ns: event.time_ns - first_ns, number, ..event }
             })
             .collect();

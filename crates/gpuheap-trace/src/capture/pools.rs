@@ -59,7 +59,7 @@ impl Memory {
                 }
                 self.blocks.insert(address, (end, index));
                 for (start, allocated) in overlapping(&self.ranges, address, end) {
-                    // If the memory is mapped several times, the first range with a block counts.
+                    // If the memory is mapped several times, uses the first range with a block.
                     if self.parts[allocated] == Part::Block {
                         self.parts[allocated] = Part::Segment(start);
                     }

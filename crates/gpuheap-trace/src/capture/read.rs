@@ -177,7 +177,7 @@ struct Capture {
     most_frames: usize,
     symbols: Symbols,
     events: Vec<Timed>,
-    /// Ranges by their numbers; `None` for a range that is left out.
+    /// Ranges, indexed by their numbers; `None` for a range that is left out.
     ranges: Vec<Option<OpenRange>>,
     open_ranges: usize,
     lost_ranges: Odd,
@@ -223,8 +223,8 @@ impl Capture {
         self.symbols.allow(bytes);
     }
 
-    /// Adds a record. Returns `false` if the record is invalid: it refers to an undefined text,
-    /// thread, frame or stack, or has an impossible number.
+    /// Adds a record. Returns `false` if the record is invalid, because it refers to an undefined
+    /// text, thread, frame or stack, or has an impossible number.
     fn add(&mut self, record: Record<'_>, offset: u64) -> Result<bool, Error> {
         let mut event = None;
         match record {

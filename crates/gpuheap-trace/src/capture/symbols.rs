@@ -108,7 +108,7 @@ impl Symbols {
         self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }
 
-    /// Adds a loaded module. Removes modules that overlap it: they must have been unloaded.
+    /// Adds a loaded module. Removes modules that overlap it, because they must have been unloaded.
     pub(super) fn load(
         &mut self,
         path: &str,
@@ -244,8 +244,8 @@ fn look_up(
     Ok(())
 }
 
-/// Demangles the name of a function. Does not change names of C functions: the C++ demangler would
-/// read `f` as the type `float`.
+/// Demangles the name of a function. Does not change names of C functions, because the C++
+/// demangler would read `f` as the type `float`.
 fn demangle(name: &str) -> String {
     match name.starts_with("_Z") || name.starts_with("_R") {
         true => addr2line::demangle_auto(name.into(), None).into_owned(),

@@ -36,8 +36,8 @@ pub struct Segment {
     pub pool: (u64, u64),
 }
 
-/// Keys of a PyTorch snapshot, compared with the keys of PyTorch 2.11. Each key is given as a path,
-/// such as `allocator_settings.max_split_size` or `segments[].is_expandable`.
+/// Differences between the keys of a PyTorch snapshot and the keys of PyTorch 2.11. Each key is a
+/// path, such as `allocator_settings.max_split_size` or `segments[].is_expandable`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotKeys {

@@ -227,8 +227,8 @@ impl Trace {
         &self.ranges
     }
 
-    /// Returns the allocations that the recorder only counted, in the order of the file.
-    /// [`summary`](Self::summary) includes these allocations, [`events`](Self::events) does not.
+    /// Returns the allocations that the recorder only counted, in the order of the file. They are
+    /// in [`summary`](Self::summary), but not in [`events`](Self::events).
     pub fn folded(&self) -> &[FoldedPairs] {
         &self.folded
     }

@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn midnight_starts_the_next_day() {
         let times = [DAY_US - SECOND_US, SECOND_US, HOUR_US, DAY_US - SECOND_US, 0];
-        // The fourth time is 23 hours after the third, and the fifth one second after the fourth.
+        // The fourth time is 23 hours after the third. The fifth time is a second after the fourth.
         assert_eq!(elapsed_s(&times[..3]), [0, 2, 3601]);
         assert_eq!(
             elapsed_s(&[18 * HOUR_US, 9 * HOUR_US, 18 * HOUR_US, 0]),

@@ -1,4 +1,4 @@
-//! Values that a pickle stores for later use.
+//! Keeps the values that a pickle stores for later use.
 
 use rustc_hash::FxHashMap;
 

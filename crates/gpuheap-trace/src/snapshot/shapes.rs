@@ -43,7 +43,7 @@ struct Shape {
 
 /// Largest number of shapes. Recordings have up to three. A dict of any further shape stays a dict.
 const MOST_SHAPES: usize = 32;
-/// Largest number of keys of a shape. Entries have nine.
+/// Largest number of keys of a shape. Entries have nine keys.
 const MOST_KEYS: usize = 64;
 
 impl Shapes {

@@ -330,7 +330,7 @@ impl<W: Write> Pickle<W> {
         if let Some(&number) = self.texts.get(text) {
             return self.get(number);
         }
-        // No text of a trace has 4 GiB: the reader's limit is lower.
+        // No text of a trace has 4 GiB, because the reader's limit is lower.
         let length = u32::try_from(text.len()).map_err(io::Error::other)?;
         self.op(opcode::BINUNICODE)?;
         self.writer.write_all(&length.to_le_bytes())?;
