@@ -1,4 +1,4 @@
-//! Reports as JSON. Names are stable: fields are added, and none is removed.
+//! Renders reports as JSON. Names are stable: fields are added, and no field is removed.
 
 #![allow(non_camel_case_types, reason = "each field of an object has a type parameter of its name")]
 

@@ -61,7 +61,7 @@ pub struct FailedRequest {
     pub device_free: Option<u64>,
 }
 
-/// Memory that the recorded allocator could take, derived from a failed request, in bytes.
+/// Memory in bytes that the recorded allocator could take. It is derived from a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedLimit {

@@ -1,4 +1,4 @@
-//! Addresses that a driver gives to the memory taken from it.
+//! Models the addresses that a driver gives to its memory.
 //!
 //! Of two free blocks of equal size, the allocators take the lower one. So addresses decide which
 //! segments fill up. The rules here were observed on an H200 (driver 580). The driver places memory

@@ -40,7 +40,7 @@ impl FreeSpans {
     }
 
     /// Takes `bytes` from the smallest piece that is large enough. Of several such pieces, takes
-    /// from the lowest. The rest of the piece stays free.
+    /// from the lowest piece. The rest of the piece stays free.
     pub(super) fn take_best(&mut self, bytes: u64) -> Option<Span> {
         let &(_, place) = self.by_size.range((bytes, 0)..).next()?;
         self.cut(place, bytes)

@@ -19,7 +19,7 @@ pub enum Minimum {
 }
 
 impl Minimum {
-    /// Returns the bytes, if a device is enough.
+    /// Returns the bytes, if any device is large enough.
     pub fn bytes(&self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(*bytes),

@@ -10,7 +10,7 @@ use crate::recorded::Recorded;
 /// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Pools to replay through; if empty, the pools that suit the trace's format.
+    /// Pools to replay through. If empty, the replay uses pools that suit the trace's format.
     pub pools: Vec<Pool>,
     /// The pool that decides whether the trace gets through. If `None`, the pools that were named
     /// decide, or else the allocator that recorded the trace.
@@ -36,7 +36,7 @@ impl Options {
         self.limit.or(of_run.map(Size::Bytes))
     }
 
-    /// Returns `true` if the memory of the run is known: from the user, or from the recording.
+    /// Returns `true` if the user or the recording states the memory of the run.
     pub(crate) fn knows_memory(&self, recorded: &Recorded) -> bool {
         self.device.is_given()
             || self.limit.is_some()

@@ -4,7 +4,7 @@ use crate::cards::{self, Class};
 use crate::text::{Amount, add_line, hanging};
 use crate::verdict::{Fit, Way};
 
-/// Well-known cards, one or two of each size.
+/// Well-known cards. Each size has one or two cards.
 const KNOWN: [&str; 16] = [
     "GTX 1650 4GB",
     "GTX 1060 6GB",

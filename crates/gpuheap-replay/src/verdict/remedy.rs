@@ -23,7 +23,7 @@ pub struct Remedy {
     pub driver_calls: Option<u64>,
     /// Number of driver calls under the checked settings on the device.
     pub driver_calls_before: Option<u64>,
-    /// `true` if the pool is one of gpuheap's own.
+    /// `true` if the pool is one of gpuheap's own pools.
     pub is_own_heap: bool,
     /// `true` if the figures come from a model of a closed-source driver.
     pub is_closed_driver: bool,

@@ -259,7 +259,7 @@ fn random_programs_match_resources() {
 /// The driver's source is closed, so its models are approximate.
 #[test]
 fn driver_models_are_within_their_error() {
-    // Measured on an H200: `rmm:async` 5.4 % with one stream and 10.2 % with two.
+    // On an H200, `rmm:async` had an error of 5.4 % with one stream and 10.2 % with two streams.
     const MOST: [(&str, f64); 2] = [("cuda", 0.02), ("async", 0.103)];
     for (name, most) in MOST {
         for recording in read(name) {

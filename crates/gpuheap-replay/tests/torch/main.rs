@@ -47,7 +47,7 @@ const RECORDED: [(&str, Option<f64>, u64); 14] = [
     ("streams_split64", None, 3_300_917_248),
     ("streams_round4", None, 1_793_064_960),
     ("streams_exp_round4", None, 1_533_018_112),
-    // Includes the segments that were taken before the recording began.
+    // This peak includes the segments that were taken before the recording began.
     ("two_streams", None, 6_383_730_688),
     // No segment was given back, so the peak is the sum of the recorded segments.
     ("gpt_train_short", None, 740_294_656),

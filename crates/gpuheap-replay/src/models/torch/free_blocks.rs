@@ -75,7 +75,7 @@ impl FreeBlocks {
     }
 
     /// Returns the position of the smallest block with at least `bytes`. Of several such blocks,
-    /// returns the lowest.
+    /// returns the lowest block.
     pub(super) fn find(&self, bytes: u64) -> Position {
         self.first_not_below(bytes, 0)
     }

@@ -1,4 +1,4 @@
-//! PyTorch's own allocator for CUDA, `CUDACachingAllocator`.
+//! Models PyTorch's own allocator for CUDA, `CUDACachingAllocator`.
 //!
 //! The model is exact to the byte for PyTorch 2.11, the release that recorded the traces.
 //! [`Version`] lists the differences of other releases. The model covers:

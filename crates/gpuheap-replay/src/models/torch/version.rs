@@ -31,7 +31,7 @@ pub struct Version {
 impl Version {
     /// Release whose recordings on a GPU were compared with the model.
     const MEASURED: Self = Self { minor: 11 };
-    /// First release with `large_segment_size_mb`. Since then, a fraction of 1 sets no limit.
+    /// First release with `large_segment_size_mb`. From it on, a fraction of 1 sets no limit.
     pub(super) const LARGE_SEGMENTS: Self = Self { minor: 13 };
     /// First and last release whose rules are known.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
