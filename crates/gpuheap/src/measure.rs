@@ -1,4 +1,4 @@
-//! Counts of allocations and time in memory management for each thread, kept while a
+//! Counts each thread's allocations and its time in memory management while a
 //! [`Meter`](crate::Meter) measures threads. Without such a meter, a request only reads one
 //! counter.
 
@@ -20,8 +20,8 @@ pub struct ThreadUsage {
     pub memory_management: Duration,
 }
 
-/// Number of the process's meters that measure a thread. On its own cache lines, because every
-/// request reads it.
+/// Number of the process's meters that measure a thread. The counter has its own cache lines,
+/// because every request reads it.
 static METERS: Meters = Meters(AtomicU32::new(0));
 
 #[repr(align(128))]
@@ -85,7 +85,7 @@ fn is_metered() -> bool {
     METERS.0.load(Ordering::Relaxed) != 0
 }
 
-/// A measurement of time in memory management, from creation to drop.
+/// Measurement of time in memory management. It ends when this value is dropped.
 pub(crate) struct Spending(Instant);
 
 impl Spending {

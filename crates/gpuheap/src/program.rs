@@ -1,4 +1,4 @@
-//! Calls of the program's callbacks, and of the destructors of their captures.
+//! Runs callbacks of the program, and the destructors of the values that they captured.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,8 +14,8 @@ pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// A callback of the program. Dropping it drops its captures, and catches a panic of their
-/// destructors: in a destructor, or at the end of a thread, a panic would end the process.
+/// A callback of the program. Dropping it catches a panic of the destructors of captured values. In
+/// a destructor, or at the end of a thread, a panic would end the process.
 pub(crate) struct Callback<F>(Option<F>);
 
 impl<F> Callback<F> {

@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) track: Option<Tracking>,
     /// File into which allocations are recorded.
     pub(crate) record: Option<PathBuf>,
-    /// Access of other processes; `None` also if the variable is off.
+    /// Access of other processes to the heaps' figures; `None` also if the variable is off.
     pub(crate) publish: Option<Access>,
     /// `true` if memory is named for profilers.
     pub(crate) nvtx: Option<bool>,
@@ -42,8 +42,8 @@ pub(crate) struct Settings {
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
-    /// Memory that may be reserved beyond the peak before free pieces are mapped together, as a
-    /// fraction of the peak.
+    /// Fraction of the peak that may be reserved beyond the peak. Above it, free pieces are mapped
+    /// together.
     pub(crate) slack: Option<f64>,
     /// Number of free blocks examined to find one that a stream may use without waiting.
     pub(crate) search_depth: Option<usize>,
@@ -56,15 +56,15 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// The errors of [`parse`](Settings::parse), the same at every call.
+    /// [`parse`](Settings::parse) failed. Every call returns the same error.
     pub(crate) fn get() -> Result<&'static Settings, Error> {
         static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
         let read = SETTINGS.get_or_init(|| Settings::parse(|variable| std::env::var_os(variable)));
         read.as_ref().map_err(Error::clone)
     }
 
-    /// Parses every variable of the table, read through `lookup`. An empty variable counts as not
-    /// set. Case and blanks around a value do not matter, except for the case of a path.
+    /// Reads every variable of the table through `lookup`, and parses it. An empty variable counts
+    /// as not set. Case and blanks around a value do not matter, except for the case of a path.
     ///
     /// # Errors
     ///
@@ -103,8 +103,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Device::open); an environment variable is invalid; there is no GPU,
-    /// and gpuheap was built without its feature `emulator`.
+    /// [`open`](Device::open) fails, an environment variable is invalid, or there is no GPU and
+    /// gpuheap was built without its feature `emulator`.
     pub fn open_default() -> Result<Device, Error> {
         warn_once();
         if let Some(name) = &Settings::get()?.device {

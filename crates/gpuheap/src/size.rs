@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A size in an option or the environment: bytes, or a percentage of the device's memory.
+/// A size in an option or the environment, in bytes or as a percentage of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Size {
@@ -115,8 +115,8 @@ impl fmt::Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Displays bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB as `8 bytes`. `{:#}`
-/// rounds up, so that a limit typed as displayed is never below the exact size.
+/// Bytes, displayed as `8 bytes` or, from 1 KiB, as `9.69 GiB`. `{:#}` rounds up, so that a limit
+/// typed as displayed is never below the exact size.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 

@@ -15,8 +15,8 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 
 /// A stream of one device. Clones are the same stream.
 ///
-/// The driver's stream is destroyed once no clone is left and no heap needs it for the order of a
-/// free. A stream may therefore be dropped before the blocks that were used on it.
+/// The driver's stream is destroyed once no clone is left and no heap needs it to order a free. A
+/// stream may therefore be dropped before the blocks that were used on it.
 ///
 /// gpuheap never destroys a foreign stream ([`Device::foreign_stream`]).
 /// [`Heap::retire`](crate::Heap::retire) announces the stream's end to a heap, unless the stream is
@@ -67,7 +67,7 @@ struct DriverStream {
     thread: Option<u64>,
     id: u64,
     origin: StreamOrigin,
-    /// Progress: the work of the stream that is known to have completed.
+    /// The stream's work that is known to have completed.
     completed: Arc<Completed>,
     /// The capture in which the stream was first seen; `None` for other streams.
     capture: Option<Arc<CaptureStream>>,
@@ -78,7 +78,7 @@ struct DriverStream {
     is_retired: AtomicBool,
 }
 
-/// State of a retired stream that can be waited for.
+/// Way to wait for the work of a retired stream.
 #[derive(Clone)]
 enum Retired {
     /// An event after all work of the stream.
@@ -309,7 +309,7 @@ impl Stream {
     }
 
     fn wrap(context: Arc<Context>, raw: CUstream, origin: StreamOrigin) -> Result<Stream, Error> {
-        // Made first: if the id cannot be queried, dropping the handle destroys the stream.
+        // The handle is made first: if the id cannot be queried, its drop destroys the stream.
         let mut handle = DriverStream::new(context, raw, origin);
         let (mut id, mut capture) = (0, None);
         {
@@ -368,7 +368,7 @@ impl Stream {
         match self.handle().membership(capture)? {
             Membership::Member => Ok(self.clone()),
             // SAFETY: the stream's maker keeps it alive until it is retired, and `_alive` prevents
-            // that.
+            // its retirement.
             Membership::Ended => unsafe {
                 Stream::foreign(self.context_arc().clone(), self.raw(), self.handle().origin)
             },
@@ -376,7 +376,7 @@ impl Stream {
         }
     }
 
-    /// Returns the stream for a free of a block that was allocated in a capture; `None` if the
+    /// Returns the stream on which to free a block that was allocated in a capture; `None` if the
     /// memory has to be kept for the graph.
     ///
     /// # Safety
@@ -432,7 +432,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, and the
+    /// The stream's work failed. The stream is [capturing](Stream::is_capturing) a graph, and the
     /// wait would break the capture. The stream is unannounced and was retired, so it may have
     /// ended.
     pub fn synchronize(&self) -> Result<(), Error> {
@@ -466,12 +466,12 @@ impl Stream {
     }
 
     /// Returns `true` if all work enqueued so far has completed. Does not wait. For a thread's own
-    /// default stream, queries the legacy default stream. Work of any other stream that was not
-    /// made as non-blocking then gives `false` too.
+    /// default stream, queries the legacy default stream. The result is then `false` too while work
+    /// of another blocking stream is pending.
     ///
     /// # Errors
     ///
-    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, and the
+    /// The stream's work failed. The stream is [capturing](Stream::is_capturing) a graph, and the
     /// query would break the capture. The stream is unannounced and was retired, so it may have
     /// ended.
     pub fn is_done(&self) -> Result<bool, Error> {
@@ -513,8 +513,8 @@ impl Stream {
         self.handle().is_retired()
     }
 
-    /// Returns `true` if this object has clones: in the program, or in arrays that were last used
-    /// on the stream.
+    /// Returns `true` if the program, or an array that was last used on the stream, has a clone of
+    /// this object.
     pub fn has_clones(&self) -> bool {
         Arc::strong_count(&self.inner) > 1
     }
@@ -659,7 +659,7 @@ impl Stream {
     pub(crate) fn retire(&self) -> Result<(), Error> {
         let handle = &self.inner.handle;
         handle.context.check_alive()?;
-        // Written under the lock, so that all enqueued work is before the event.
+        // Records the event with the lock held, so that all enqueued work is before the event.
         let mut retired = handle.retired.write().unwrap_or_else(PoisonError::into_inner);
         if retired.is_some() {
             return Ok(());
@@ -690,8 +690,8 @@ impl Stream {
         if !self.is_foreign() {
             return Ok(Ok(None));
         }
-        // Checked before the lock is taken: in a forked child, a thread of the parent may have held
-        // that lock.
+        // Checks for a fork before taking the lock, because a thread of the parent may have held
+        // the lock.
         self.context().check_alive()?;
         let retired = self.handle().retired.read().unwrap_or_else(PoisonError::into_inner);
         Ok(match &*retired {
@@ -748,8 +748,8 @@ impl Stream {
         self.handle().thread.is_some()
     }
 
-    /// Returns `true` if the handle is valid only during the program's calls with it: the stream
-    /// may end without announcement, or was first seen in a capture.
+    /// Returns `true` if the handle is valid only during calls that the program makes with it. The
+    /// stream may end without announcement, or was first seen in a capture.
     #[inline]
     pub(crate) fn is_transient(&self) -> bool {
         self.handle().is_transient()

@@ -1,5 +1,5 @@
-//! Tests that need private parts of the heap and an emulated device, and a helper for tests of
-//! several modules.
+//! Tests that need private parts of the heap and an emulated device. A helper is shared by several
+//! modules.
 
 #[path = "../tests/heap/failing.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
@@ -11,8 +11,8 @@ use crate::emu::{Options, Profile, Schedule};
 use crate::source::PlainSource;
 use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
 
-/// The emulator reports memory that another stream reuses without order. The test's program passes
-/// with `split`, and is reported with a `split` that ignores streams.
+/// The emulator reports memory that another stream reuses too early. It reports nothing for
+/// `split`, and reports a copy of `split` that ignores streams.
 #[test]
 fn emulator_reports_policy_that_ignores_streams() {
     for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {

@@ -56,9 +56,9 @@ thread_local! {
     };
 }
 
-/// Returns the calling thread's handle for the own default stream of `thread`. On `thread` itself,
-/// this is the stream's handle. On other threads, it is the handle of the legacy default stream.
-/// While `thread` ends, it is that handle too, because the driver may have destroyed the stream.
+/// Returns the handle by which the calling thread uses the own default stream of `thread`. On
+/// `thread` itself, this is the stream's handle. All other threads use the legacy default stream.
+/// While `thread` ends, it uses that stream too: the driver may have destroyed its own stream.
 pub(crate) fn handle(thread: u64) -> CUstream {
     if thread == this_thread() && HERE.try_with(|_| ()).is_ok() {
         CUstream::PER_THREAD

@@ -7,7 +7,7 @@ use gpuheap_pool::{SourceError, SourceResult};
 
 use crate::device::{Context, ReclaimTurn};
 
-/// A limit of the device memory that several heaps reserve together, on one device or several.
+/// A limit on the device memory that several heaps, on one or several devices, reserve together.
 /// Clones are the same limit. [`HeapBuilder::total_limit`](crate::HeapBuilder::total_limit) puts a
 /// heap under it.
 ///
@@ -74,7 +74,7 @@ impl TotalLimit {
         self.0.reserved.load(Ordering::Relaxed)
     }
 
-    /// Returns the share of a source of `context` that has reserved nothing.
+    /// Returns the share of a new source of `context`. The source has reserved nothing.
     pub(crate) fn share(&self, context: &Arc<Context>) -> Share {
         let mut devices = self.0.devices.lock().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|part| part.context.strong_count() > 0);
@@ -118,7 +118,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Returns the share of another source of the same device that has reserved nothing.
+    /// Returns the share of a new source of the same device. The source has reserved nothing.
     pub(crate) fn sibling(&self) -> Share {
         Share { of: self.of.clone(), reserved: 0 }
     }

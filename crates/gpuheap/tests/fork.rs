@@ -1,5 +1,5 @@
-//! Forks without exec: the child gets a clear error, and the parent continues. The tests are a
-//! separate target, because no other thread may run tests during a fork.
+//! Tests of forks without exec. The child gets a clear error, and the parent continues. The tests
+//! are a separate target, because no other thread may run tests during a fork.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -258,7 +258,7 @@ fn child_has_separate_thread_caches() {
             });
             seen.at(Location::caller());
             if device.is_emulated() {
-                // `exit` also closes the thread's caches from the parent.
+                // `exit` also closes the caches that the thread has from the parent.
                 std::process::exit(0)
             }
             end_child(0)

@@ -1,4 +1,4 @@
-//! Leak reports through the public interface, on the emulator or on the device that
+//! Tests of leak reports through the public interface, on the emulator or on the device that
 //! `GPUHEAP_TEST_DEVICE` names.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

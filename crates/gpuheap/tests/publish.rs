@@ -1,5 +1,5 @@
-//! Heaps that publish their figures to another process. The publishing process is an ignored test
-//! of this file, started by another test.
+//! Tests of heaps that publish their figures to another process. The publishing process is an
+//! ignored test of this file. Another test starts it.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,4 +1,4 @@
-//! Recordings of heaps: the captures have the heaps' own figures.
+//! Tests of recordings of heaps. The captures have the heaps' own figures.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -30,7 +30,8 @@ fn traces(path: &Path) -> Vec<Trace> {
     gpuheap_trace::read(path, &options).unwrap()
 }
 
-/// All threads hold their largest blocks at once, so the peak does not depend on their order.
+/// All threads hold their largest blocks at the same time, so the peak does not depend on their
+/// order.
 #[test]
 fn capture_has_heaps_own_figures() {
     for pool in PoolKind::ALL {
@@ -110,7 +111,7 @@ fn capture_names_callers_line() {
 fn recording_covers_a_section() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.gph");
-    // Without checks, so that thread caches serve requests.
+    // The checks are off, so that thread caches serve requests.
     let options = Options { checks: false, ..Options::with_device(Profile::with_memory(1 << 30)) };
     let device = Device::emulated_with(options).unwrap();
     let heap = Heap::builder(&device).without_environment().build().unwrap();

@@ -171,7 +171,7 @@ impl Soak<'_> {
                 drop(handed_over);
                 other.into_iter().for_each(|other| self.check(other));
             }
-            // The array is used on the thread's other stream and freed there at once, without a
+            // The array is used on the thread's other stream and freed there immediately, without a
             // wait.
             1 => {
                 array.device_ptr(&streams[random.below(2) as usize]).unwrap();

@@ -1,4 +1,4 @@
-//! Fences made of driver events, and driver calls in the events' context.
+//! Implements fences by driver events, and makes driver calls in the events' context.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use gpuheap_pool::{Fence, SourceError, SourceResult, StreamRef, Waiter};
 use super::{check, raw};
 use crate::device::{Aside, Context};
 
-/// Fences of a source: events that are created once and reused.
+/// Fences of a source. They are driver events, created once and reused.
 pub(super) struct Events {
     pub(super) context: Arc<Context>,
     events: Vec<CUevent>,
@@ -36,8 +36,8 @@ impl Events {
         self.inside = None;
     }
 
-    /// Runs `work` with the heap's context current. Entering and leaving take five driver calls,
-    /// together as long as one call that does work.
+    /// Runs `work` with the heap's context current. Entering and leaving take five driver calls.
+    /// These take as long as one call that does work.
     fn inside<R>(&mut self, work: impl FnOnce(&Context) -> SourceResult<R>) -> SourceResult<R> {
         if !self.holds {
             let _current = self.context.enter_aside()?;

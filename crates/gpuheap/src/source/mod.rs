@@ -1,4 +1,4 @@
-//! Sources of a heap's memory: implementations of `gpuheap_pool::MemorySource` by driver calls.
+//! Implements the sources of heaps' memory, `gpuheap_pool::MemorySource`, by driver calls.
 
 mod events;
 mod ordered;

@@ -147,16 +147,16 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// Returns an upper bound: unused memory that shares a step with memory in use stays in the
-    /// pool.
+    /// Returns an upper bound, because unused memory that shares a step with memory in use stays in
+    /// the pool.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// If other memory of the pool is in use, all bytes of [`regained`](MemorySource::regained) may
-    /// stay: the driver does not report which steps of the pool are in use.
+    /// Returns [`regained`](MemorySource::regained) if other memory of the pool is in use. All of
+    /// it may stay then: the driver does not report which steps are in use.
     fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })

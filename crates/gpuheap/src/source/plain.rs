@@ -1,4 +1,4 @@
-//! Plain allocations of one kind of memory, together with the heap's virtual memory.
+//! Takes plain allocations of one kind of memory, and manages the heap's virtual memory.
 
 use std::ffi::c_void;
 use std::fs;
@@ -22,8 +22,8 @@ use crate::device::Context;
 use crate::kind::MemoryKind;
 use crate::total_limit::{Share, TotalLimit};
 
-/// The driver's plain allocations of one kind of memory: `cuMemAlloc`, `cuMemAllocManaged`,
-/// `cuMemHostAlloc`. Giving memory back waits for the device.
+/// Source that takes one kind of memory by the driver's plain calls: `cuMemAlloc`,
+/// `cuMemAllocManaged`, `cuMemHostAlloc`. Giving memory back waits for the device.
 pub(crate) struct PlainSource {
     events: Events,
     kind: MemoryKind,
@@ -71,7 +71,7 @@ impl MemorySource for PlainSource {
     fn give_back(&mut self, segment: Segment) -> SourceResult {
         let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
-        // Removed before the free: afterwards another heap may get the address and name it.
+        // Removes the name before the free. After it, another heap may name the address.
         unname_pool(&self.events.context, segment.address);
         let freed = self.events.call(function, |context| {
             let driver = context.driver();
@@ -306,7 +306,7 @@ impl PlainSource {
 }
 
 /// Returns the available and the total bytes of the host's memory, from Linux's `/proc/meminfo`. If
-/// that cannot be read, returns no bound: `u64::MAX` for both.
+/// the file cannot be read, returns `u64::MAX` for both.
 fn host_memory() -> (u64, u64) {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = field(&text, "MemAvailable:").unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Virtual memory of the driver: addresses, physical memory, and mappings.
+//! Manages virtual memory of the driver: addresses, physical memory, and mappings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     }
 }
 
-/// Queries the granularity of the device's virtual memory, and whether it supports RDMA.
+/// Queries the granularity of the device's virtual memory, and whether the memory supports RDMA.
 fn query_properties(context: &Context) -> SourceResult<VirtualMemory> {
     let (driver, device) = (context.driver(), context.ordinal());
     let (mut rdma, mut granule) = (0, 0);
@@ -167,8 +167,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives access to a mapped range, in one call, to the device and to the devices that read its
-    /// memory. The time for a chunk does not depend on the chunk's size.
+    /// Gives the device, and the devices that read its memory, access to a mapped range in one
+    /// call. The time for a chunk does not depend on the chunk's size.
     fn allow(&mut self, address: u64, bytes: u64) -> SourceResult {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -236,7 +236,7 @@ impl Pages for Vmm {
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.clear_strays_at(address, bytes)?;
-        // Removed before the free: afterwards another heap may get the addresses and name them.
+        // Removes the name before the free. After it, another heap may name the addresses.
         unname_pool(&self.context, address);
         let freed = self.call("cuMemAddressFree", |driver| {
             // SAFETY: the driver frees these addresses only if this heap reserved them; otherwise

@@ -1,4 +1,4 @@
-//! Synchronization of threads: a lock of one word, a lock for a value, and thread identifiers. loom
+//! Synchronizes threads by a lock of one word and a lock for a value, and numbers threads. loom
 //! explores the interleavings of the locks.
 
 mod lock;

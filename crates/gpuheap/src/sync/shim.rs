@@ -9,8 +9,8 @@ pub(crate) use std::sync::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-/// Lets other threads run: a spin hint at first, a yield from the 20th time, a sleep from the
-/// 200th.
+/// Lets other threads run. Gives a spin hint at first, yields from the 20th time on, and sleeps
+/// from the 200th time on.
 pub(crate) fn pause(times: u32) {
     #[cfg(loom)]
     {

@@ -15,7 +15,7 @@ const CLOSED: u64 = 0;
 const TAKEN: u64 = 1;
 const OPEN: u64 = 2;
 
-/// Exclusive access to the data that the word guards, until it is dropped.
+/// Exclusive access to the data that the word guards. Dropping this releases the word.
 #[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Word);
 

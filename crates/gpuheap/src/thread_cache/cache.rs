@@ -66,7 +66,7 @@ pub(crate) struct ThreadCache {
     /// number of these blocks that found no slot.
     remote_frees: RemoteFrees,
     unwanted: OwnedU64,
-    /// Index at which the next search for an empty place in another cache's remote frees begins.
+    /// Place in another cache's remote frees at which the next search for an empty place begins.
     next_place: OwnedU64,
     pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
@@ -159,7 +159,7 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
-        // Searched before the word is taken, so that a block that is not kept costs no atomic
+        // Searches before taking the word, so that a block that is not kept costs no atomic
         // exchange.
         let is_large = self.is_large(block_bytes);
         let slot = match is_large {
@@ -170,8 +170,8 @@ impl ThreadCache {
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        // Checked inside the word: a thread that lowers the limit empties the cache afterwards,
-        // with the word closed.
+        // Compares while holding the word: a thread that lowers the limit then closes the word and
+        // empties the cache.
         if self.cached.get() + block_bytes > self.limit.get() {
             return false;
         }
@@ -192,8 +192,7 @@ impl ThreadCache {
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // Takes this cache's own word: a thread that closes `home` first waits until every thread
-        // has left its own cache.
+        // Takes this cache's word: a thread that closes `home` waits until all words are released.
         let Some(_inside) = self.word.enter() else { return false };
         // All places together hold no more than a quarter of the limit of `home`.
         let fits = home.closed.acquire() == OPEN
@@ -342,18 +341,18 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Adds this cache's own counts to `stats`, even while the owner uses the cache. Counts that
-    /// caches share are the own counts of one of those caches.
+    /// Adds this cache's own counts to `stats`, even while the owner uses the cache. If several
+    /// caches share counts, the counts belong to one of them.
     pub(crate) fn add_own_counts(&self, stats: &mut RunningStats) {
         self.own.add_counts(stats);
     }
 
-    /// Waits until the owner has left, and keeps the owner out.
+    /// Waits until the owning thread releases the word, and keeps that thread from taking it.
     pub(crate) fn stop(&self) {
         self.word.close();
     }
 
-    /// Allows the owner to enter again, unless its stream ended.
+    /// Lets the owning thread take the word again, unless the cache is closed.
     pub(crate) fn resume(&self) {
         if self.closed.get() == OPEN {
             self.word.open();
@@ -410,7 +409,7 @@ impl ThreadCache {
         self.thread.set(this_thread());
     }
 
-    /// Releases the cache of this thread for another thread of its heap.
+    /// Gives up the cache of this thread, so that another thread can adopt it.
     pub(crate) fn abandon(&self) {
         self.thread.set(0);
     }
@@ -422,9 +421,8 @@ impl ThreadCache {
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Moves the caches in `others` that share this cache's counters to the counters of one of
-    /// these caches. Call it with the store's lock held, after this cache was closed and its counts
-    /// were merged.
+    /// Makes the caches in `others` that use this cache's counters share the counters of one of
+    /// them. Call it with the store's lock held, after this cache was closed and its counts merged.
     pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
@@ -461,7 +459,7 @@ impl ThreadCache {
         self.is_plain.set(u64::from(opening.is_plain));
         self.limit.set(opening.limit);
         self.heap.lock().get_or_insert_with(|| opening.heap.clone());
-        // Stored last: another thread that sees the cache as open also sees its stream.
+        // Stores the state last, so that a thread that sees the cache as open also sees its stream.
         self.closed.release(OPEN);
         self.word.open();
     }

@@ -1,4 +1,4 @@
-//! Counts of a thread's allocations and frees outside of the heap's lock.
+//! Counts a thread's allocations and frees outside of the heap's lock.
 
 use gpuheap_pool::{Moved, RunningStats};
 
@@ -11,13 +11,13 @@ use crate::sync::OwnedU64;
 ///
 /// A thread's caches for one store share the counters of [one of them](super::ThreadCache).
 #[derive(Debug, Default)]
-// On separate cache lines, because the owning thread writes the counters at every call.
+// The counters have their own cache lines, because the owning thread writes them at every call.
 #[repr(align(128))]
 pub(crate) struct Counts {
     allocations: OwnedU64,
     allocated_bytes: OwnedU64,
     frees: OwnedU64,
-    /// Bytes allocated and not freed, as requested and with rounding.
+    /// Bytes allocated and not freed, as requested. `live_blocks` counts them with rounding.
     live: OwnedU64,
     live_blocks: OwnedU64,
     /// Maximum of `live`.

@@ -1,11 +1,11 @@
-//! Caches whose thread or heap has ended, for reuse.
+//! Keeps caches whose thread and heap have ended, so that they can be reused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cache::ThreadCache;
 use crate::fork;
 
-/// Caches without a heap and without a thread, for reuse.
+/// Caches that have neither a heap nor a thread, and can be reused.
 static FREE: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
 
 impl ThreadCache {
@@ -17,7 +17,7 @@ impl ThreadCache {
         if self.is_forked() {
             return;
         }
-        // Takes no reference to the heap. An ending thread could drop the last one, after the
+        // Takes no reference to the heap. An ending thread could drop the last reference, after the
         // driver destroyed its own state of the thread.
         if !self.heap.lock().as_ref().is_some_and(|heap| heap.close_cache(self)) {
             self.abandon();
@@ -29,8 +29,8 @@ impl ThreadCache {
 pub(crate) fn unused() -> &'static ThreadCache {
     let taken = lock_free().and_then(|mut free| {
         let cache = free.pop()?;
-        // Adopted before the lock is released, so that a concurrent [`free`] cannot add the cache
-        // to the list again.
+        // Adopts the cache with the lock held, so that a concurrent [`free`] cannot add it to the
+        // list again.
         cache.adopt();
         Some(cache)
     });

@@ -31,7 +31,7 @@ pub(crate) struct RemoteFrees {
 
 #[derive(Debug, Default)]
 struct RemotePlace {
-    /// Bytes in the upper half, key in the lower, as in a slot; zero if empty.
+    /// The block's bytes in the upper half, its key in the lower half; zero if the place is empty.
     block: AtomicU64,
     address: AtomicU64,
     /// Bytes as requested.
@@ -56,7 +56,7 @@ impl RemoteFrees {
     pub(crate) fn put(&self, block: CachedBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
-            // Acquires: the thread that took out the place's last block has then read that block's
+            // Acquires, so that the thread that emptied this place has read the old block's
             // address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
@@ -132,8 +132,8 @@ mod tests {
     /// taken out exactly once and unchanged.
     ///
     /// The model is bounded to four preemptions. That takes 23 s of one core (EPYC, November 2026);
-    /// three take 5 s, and all take more than 350 s. If the release of a put or the exchange of a
-    /// claim is missing, the test fails at once. `LOOM_MAX_PREEMPTIONS` sets another bound.
+    /// three take 5 s, and an unbounded model takes more than 350 s. If the release of a put or the
+    /// exchange of a claim is missing, the test fails soon. `LOOM_MAX_PREEMPTIONS` sets the bound.
     #[test]
     fn remote_blocks_come_out_once() {
         let mut model = loom::model::Builder::new();

@@ -42,9 +42,9 @@ pub(crate) struct CachedBlock {
 /// Value of [`CachedBlock::before`] if the block is not known to be freed before any moment.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Mark on a block, in the low bits of its address: addresses are multiples of 256. A marked block
-/// was freed before the moment that its cache records, or the work before its free has completed. A
-/// newly kept block has no mark, so that keeping it costs nothing.
+/// Mark in the low bits of a block's address, because addresses are multiples of 256. A marked
+/// block was freed before the moment that its cache records, or the work before its free has
+/// completed. A newly kept block has no mark, so that keeping it costs nothing.
 const MARKED: u64 = 1;
 const COMPLETED: u64 = 2;
 const MARKS: u64 = MARKED | COMPLETED;
@@ -52,7 +52,7 @@ const MARKS: u64 = MARKED | COMPLETED;
 /// A place for one block.
 #[derive(Debug, Default)]
 pub(crate) struct CacheSlot {
-    /// Bytes in the upper half, key in the lower; zero if empty.
+    /// The block's bytes in the upper half, its key in the lower half; zero if the slot is empty.
     block: OwnedU64,
     address: OwnedU64,
 }
@@ -61,7 +61,7 @@ pub(crate) struct CacheSlot {
 #[derive(Debug)]
 pub(crate) struct CacheSlots {
     slots: Box<[CacheSlot]>,
-    /// A bit for each bin that may hold a block.
+    /// One bit for each bin; 1 if the bin may hold a block.
     filled: [OwnedU64; BINS.div_ceil(64)],
 }
 
@@ -136,8 +136,8 @@ impl CacheSlots {
         }
     }
 
-    /// Takes half of the blocks out of the bin of `bytes`, so that the lock taken for a full bin
-    /// serves several blocks.
+    /// Takes half of the blocks out of the bin of `bytes`. If a bin is full, the store's lock is
+    /// then taken once for several blocks.
     pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(CachedBlock)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);

@@ -54,7 +54,7 @@ impl Snapshot {
         (largest.map(show).collect(), left_out)
     }
 
-    /// Returns the change since `earlier`, by site: growth and decrease.
+    /// Returns the growth and the decrease of each site since `earlier`.
     ///
     /// Both snapshots have to be of the same heap, because sites of two heaps are always different.
     pub fn diff(&self, earlier: &Snapshot) -> Diff {
@@ -178,8 +178,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Change as text: `-8 KiB in 2 allocations`. The number of allocations is written with its
-/// sign if that differs from the sign of the bytes.
+/// Change as text: `-8 KiB in 2 allocations`. The number of allocations has a sign if its sign
+/// differs from the sign of the bytes.
 struct More {
     bytes: i64,
     allocations: i64,

@@ -1,4 +1,4 @@
-//! Tracking of outstanding allocations: their sites, ages and threads.
+//! Tracks outstanding allocations with their sites, ages and threads.
 //!
 //! * This module: records, made at an allocation and removed at its free.
 //! * [`site`]: the places in code that allocate, each stored once.
@@ -290,7 +290,7 @@ impl Tracker {
     pub(crate) fn set_on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         let handler: ThreadEndHandler = Arc::new(Callback::new(Box::new(handler)));
         let old = self.lock().on_thread_end.replace(handler);
-        // Dropped without the lock: captures of the old handler may be memory that this tracker
+        // Drops the old handler without the lock: it may have captured memory that this tracker
         // tracks.
         drop(old);
     }
@@ -306,8 +306,8 @@ impl Tracker {
         at: Caller,
     ) -> Option<TrackId> {
         let recorder = self.recorder();
-        // The stack and the thread are captured before the lock is taken, because that takes most
-        // of the time.
+        // The stack and the thread are captured before the lock is taken, because capturing takes
+        // most of the time.
         let key = SiteKey::capture(at, kind, self.detail(recorder.is_some()));
         let thread = thread::place_in(self);
         // Memory of zero bytes has no address.
@@ -397,7 +397,7 @@ impl Tracker {
         };
         let sites = groups.into_iter().map(show).collect();
         drop(state);
-        // Done without the lock: resolving stacks takes milliseconds to seconds.
+        // Resolves stacks without the lock, because that takes milliseconds to seconds.
         Leaks::new(self.tracking, sites)
     }
 

@@ -1,4 +1,4 @@
-//! Recording of heaps' allocations into a capture for `gpuheap report` and `gpuheap replay`.
+//! Records heaps' allocations into a capture for `gpuheap report` and `gpuheap replay`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +29,8 @@ pub(crate) struct DeviceFacts<'a> {
 pub(crate) struct Recorder {
     /// Identifier of the recorder in the process, from 1.
     pub(super) number: u64,
-    /// Requested path of a capture that heaps share, each recorded for its whole life. `None` for a
-    /// section of one heap.
+    /// Requested path of a capture that heaps share. It records these heaps for their whole life.
+    /// `None` for a section of one heap.
     shared: Option<PathBuf>,
     /// Emulator of the heaps' devices; `None` for real devices. Devices of two emulators may use
     /// the same addresses, so they have two captures.
@@ -88,8 +88,8 @@ impl fmt::Display for RecordingStatus {
     }
 }
 
-/// Function that walks the frames of an interpreter on the calling thread, innermost first. It
-/// passes words that identify a line, and a function that returns the line's names.
+/// Function that walks an interpreter's frames on the calling thread, innermost first. It calls its
+/// argument with words that identify a frame's line, and with a function for the line's names.
 #[doc(hidden)]
 pub type WalkFrames = fn(&mut dyn FnMut([u64; 3], &dyn Fn() -> SourceLine));
 

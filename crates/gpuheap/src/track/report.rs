@@ -37,7 +37,8 @@ parsed_by_name! {
     "is not a kind of tracking; write"
 }
 
-/// Outstanding allocations, by site: the allocating line, or with backtraces the whole stack.
+/// Outstanding allocations, grouped by site. A site is the allocating line, or the whole stack if
+/// backtraces are recorded.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Leaks {

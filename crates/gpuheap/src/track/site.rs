@@ -16,7 +16,7 @@ pub(super) struct Site {
     pub(super) stack: CallStack,
 }
 
-/// Key of a site: line, kind and stack in one slice, for a single look-up.
+/// Key of a site. It has line, kind and stack in one slice, so that one look-up finds a site.
 pub(super) struct SiteKey {
     words: [usize; 2 + stack::DEPTH],
     len: usize,

@@ -1,4 +1,4 @@
-//! Stacks: captured as addresses, resolved to names and lines when they are displayed.
+//! Captures stacks as addresses, and resolves these to names and lines for display.
 
 use crate::Caller;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-/// Maximum number of frames kept of a stack, including gpuheap's own frames.
+/// Maximum number of frames that a stack keeps, including gpuheap's own frames.
 pub(super) const DEPTH: usize = 64;
 
 /// Writes the return addresses of this thread's stack, innermost first, and returns their number.
@@ -223,7 +223,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
     frames
 }
 
-/// Reduces the frames to the caller's: from the frame of the line `at` to the start of the thread.
+/// Keeps only the caller's frames, from the frame of the line `at` to the start of the thread.
 fn trim_to_caller(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
     if let Some(first) = caller_in_c(&frames) {
         frames.drain(..first);
@@ -291,8 +291,8 @@ const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     const OF_CUDA: [&str; 5] =
         ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
-    /// Number of frames after an entry that are searched for another entry. For example, an
-    /// exported symbol calls a function of the same name.
+    /// Number of frames to search after an entry, for another entry. For example, an exported
+    /// symbol calls a function of the same name.
     const BETWEEN: usize = 12;
     let is_entry = |frame: &Frame| {
         let name = frame.name.as_deref().unwrap_or("");
@@ -353,7 +353,7 @@ fn library(frame: &Frame) -> Option<&'static str> {
     by_file.or_else(|| LIBRARY.into_iter().find(|name| has_prefix(frame, &[*name])))
 }
 
-/// Returns `true` for the frame in which the standard library starts a thread, also the main
+/// Returns `true` for the frame in which the standard library starts a thread, including the main
 /// thread.
 fn is_start(frame: &Frame) -> bool {
     frame.name.as_deref().is_some_and(|name| name.contains("__rust_begin_short_backtrace"))

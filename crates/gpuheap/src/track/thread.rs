@@ -1,4 +1,4 @@
-//! Threads that allocate, and their outstanding allocations when they end.
+//! Tracks threads that allocate, and reports what they have not freed when they end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -60,8 +60,8 @@ impl Identity {
         let task = std::fs::read_link("/proc/thread-self").ok();
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
         let is_main = id == Some(u64::from(std::process::id()));
-        // Read from the system: `std::thread::current` panics in destructors that run after the
-        // thread-local variables were destroyed, such as the destructors of pthread keys.
+        // Reads the system's name: `std::thread::current` panics in destructors that run after
+        // the thread-local variables were destroyed, such as the destructors of pthread keys.
         let name = |of| std::fs::read(of).ok();
         let own = name("/proc/thread-self/comm").filter(|own| Some(own) != name(PROGRAM).as_ref());
         let name = match own {
@@ -181,7 +181,7 @@ thread_local! {
 struct Guard {
     thread: Arc<Identity>,
     places: RefCell<Vec<(Weak<Tracker>, u32)>>,
-    /// Recorders with calls of this thread. They may outlive the heaps that the thread used.
+    /// Recorders of this thread's calls. They may outlive the heaps that the thread used.
     recorders: RefCell<Vec<Weak<Recorder>>>,
     /// Number of forks when the guard was made.
     forks: u32,

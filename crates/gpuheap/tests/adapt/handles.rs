@@ -1,4 +1,4 @@
-//! Adapting arrays that are already on a device.
+//! Tests of `adapt` with arrays that are already on a device.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Host, MemoryKind, PoolKind, SharedArray};

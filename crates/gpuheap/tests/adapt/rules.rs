@@ -1,4 +1,4 @@
-//! Tests of the rule for each kind of structure, in both directions.
+//! Tests of the rule for each kind of structure, to the device and back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Arithmetic on arrays, compared with the host's results, on the emulator with its checks on. With
+//! Compares arithmetic on arrays with the host's results, on the emulator with its checks on. With
 //! `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

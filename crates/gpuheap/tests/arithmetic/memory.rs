@@ -1,4 +1,4 @@
-//! Memory of arithmetic: every kind of memory, windows at any offset, the memory that a result
+//! Tests arithmetic in every kind of memory and at any offset. Checks the memory that a result
 //! takes, and the line that made the result.
 
 use gpuheap::emu::Schedule;

@@ -1,4 +1,4 @@
-//! Every operator with every type, on edge values.
+//! Tests of every operator with every type, on edge values.
 
 use gpuheap::DeviceArray;
 use gpuheap::arithmetic::Signed;

@@ -1,5 +1,5 @@
-//! Order of work: operands that were last used on other streams or other threads, freed operands,
-//! and other devices.
+//! Tests of the order of work, with operands that were freed or were last used on other streams,
+//! threads or devices.
 
 use std::sync::Barrier;
 use std::thread;

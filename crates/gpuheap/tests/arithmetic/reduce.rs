@@ -1,5 +1,5 @@
-//! Sums, means, minima and maxima along every axis, with lengths near those at which the chosen
-//! kernel changes.
+//! Tests of sums, means, minima and maxima along every axis. Many lengths are close to a length
+//! from which on another kernel is chosen.
 
 use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::{Profile, Schedule};

@@ -134,8 +134,8 @@ fn impossible_lengths_are_errors() {
     assert!(target.uninit::<f32, _>((usize::MAX, usize::MAX)).is_err());
     assert!(target.uninit::<(), _>((usize::MAX, 2)).is_err());
     assert!(target.zeroed::<u8, _>(1_usize << 63).is_err());
-    // A size that a host could address, but that exceeds the device's memory, is an out-of-memory
-    // error.
+    // A size beyond the device's memory gives an out-of-memory error, even if a host could address
+    // that size.
     let error = target.uninit::<u8, _>(1_usize << 50).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Kinds of errors. Each kind is returned by a call that a program can make.
+//! Tests that a program can cause each kind of error.
 
 use std::collections::HashSet;
 

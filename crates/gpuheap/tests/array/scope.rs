@@ -1,4 +1,4 @@
-//! Scopes: their end frees the arrays that were made in them and not moved out.
+//! Tests of scopes. A scope's end frees the arrays that were made in it and not moved out.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Large copies: they are staged through pinned memory.
+//! Tests of large copies. They are staged through pinned memory.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use gpuheap_pool::testing::Random;
 use crate::failing::{assert_errs_or_recovers, with_failing_call};
 use crate::support::{assert_all_returned, assert_no_findings, device, emulated};
 
-/// Settings with small pieces, so that a test copies many, and with several threads on any machine.
+/// Settings with several threads on any machine, and with pieces so small that a copy takes many.
 const SMALL: Staging = Staging { threads: 3, piece: 64 << 10, slots: 2, threshold: 256 << 10 };
 
 fn staged(device: &Device, staging: Staging) -> Heap {

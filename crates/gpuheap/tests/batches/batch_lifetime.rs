@@ -1,4 +1,4 @@
-//! Times at which batches are uploaded, handed out and freed.
+//! Tests of when batches are uploaded, handed out and freed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, Scope, SharedArray};

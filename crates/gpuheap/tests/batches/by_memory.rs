@@ -1,4 +1,4 @@
-//! Rows of an array in batches. Each batch has as many rows as memory allows.
+//! Tests of batches of an array's rows. A batch has as many rows as memory allows.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind};

@@ -1,4 +1,4 @@
-//! Batches that are uploaded ahead of their turn.
+//! Tests of batches that are uploaded ahead of their turn.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Staging, Stream, Target};
@@ -8,7 +8,7 @@ use gpuheap_driver::CUresult;
 
 use crate::support::{assert_all_returned, device, emulated};
 
-/// Size of a batch: one segment of the pool, so that limits are multiples of a batch.
+/// Size of a batch. It is one segment of the pool, so that limits are multiples of a batch.
 pub(crate) const BATCH: usize = 20 << 20;
 
 pub(crate) fn limited(device: &Device, batches: usize) -> Heap {

@@ -1,4 +1,4 @@
-//! Events: order between streams without the host, queries, waits and timing.
+//! Tests of events. They order streams without the host, and can be queried, waited for and timed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Several devices, and access to each other's memory.
+//! Tests of several devices that access each other's memory.
 
 use gpuheap::Device;
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};

@@ -1,4 +1,4 @@
-//! Device resets: older handles return an error and free nothing twice, and newer handles work.
+//! Tests of device resets. Older handles return errors and free nothing twice. Newer handles work.
 
 use std::ptr::from_mut;
 
@@ -9,8 +9,8 @@ use gpuheap_driver::{CUresult, check};
 use crate::support::{assert_no_findings, device, emulated, fill, read};
 
 fn reset(device: Device) -> Device {
-    // SAFETY: only the calling test uses the device. Of objects made before the reset, the test
-    // reads only the errors.
+    // SAFETY: only the calling test uses the device. The test uses older objects only to read their
+    // errors.
     unsafe { device.reset() }.unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! Devices to test on, and work for their streams.
+//! Makes devices to test on, and enqueues work on their streams.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Stream};
@@ -33,7 +33,7 @@ pub(crate) fn fill(block: &Block, tag: u8, stream: &Stream) {
     check("cuMemsetD8Async", filled.unwrap()).unwrap();
 }
 
-/// Enqueues a copy of one block to another of the same size on a stream.
+/// Enqueues, on a stream, a copy of a block to another block of the same size.
 pub(crate) fn copy(from: &Block, to: &Block, stream: &Stream) {
     let copied = stream.device().with_current(|driver| {
         // SAFETY: both blocks are live and of this size, and the stream is alive.

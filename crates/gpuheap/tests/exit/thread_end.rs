@@ -1,4 +1,4 @@
-//! Values of the library in thread-local variables. They are dropped at the end of their thread,
+//! Tests of the library's values in thread-local variables. They are dropped at their thread's end,
 //! when other thread-local variables no longer exist. The drop must neither abort nor lose memory.
 //!
 //! An abort ends the process, so every case runs in a child, which is this program again. The child
@@ -22,11 +22,11 @@ const CHILD: &str = "GPUHEAP_TEST_THREAD_END";
 type Values = RefCell<Vec<Box<dyn Any>>>;
 
 thread_local! {
-    /// Registered before the thread uses a device, so these are dropped after the library's
-    /// thread-locals.
+    /// Values that the thread registers before it uses a device. They are dropped after the
+    /// library's thread-locals.
     static EARLY: Values = const { RefCell::new(Vec::new()) };
-    /// Registered after the thread used a device, so these are dropped before the library's
-    /// thread-locals.
+    /// Values that the thread registers after it used a device. They are dropped before the
+    /// library's thread-locals.
     static LATE: Values = const { RefCell::new(Vec::new()) };
 }
 
@@ -158,7 +158,7 @@ fn on_threads() {
     }
 }
 
-/// Drops all values at once, on a thread that ends the process.
+/// Drops all values together, on a thread that ends the process.
 fn at_exit(pool: PoolKind, is_early: bool) {
     let makes = VALUES.map(|(_, make)| make);
     keep(&device(), pool, Tracking::Counts, is_early, &makes);

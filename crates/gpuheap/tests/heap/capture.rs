@@ -1,4 +1,4 @@
-//! Allocation and free while a stream captures a graph.
+//! Tests of allocations and frees while a stream captures a graph.
 
 use std::sync::Barrier;
 
@@ -231,7 +231,7 @@ fn capture_takes_only_requested_memory() {
     }
 }
 
-/// At the limit, a stream's own free block follows many blocks that a capturing stream freed.
+/// At the limit, a stream's own free block is listed after many that a capturing stream freed.
 #[test]
 fn capture_free_hides_no_memory() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {

@@ -1,4 +1,4 @@
-//! Findings of the emulator's checks about single blocks.
+//! Tests that the emulator's checks find wrong uses of single blocks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Foreign streams: other code makes and destroys them.
+//! Tests of foreign streams. Other code makes and destroys them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -249,7 +249,7 @@ fn retire_all_spares_other_streams() {
     assert_all_returned(&one, &heap, "retired");
 }
 
-/// Each free is fenced at once. The fences reuse events.
+/// Each free is fenced immediately. The fences reuse events.
 #[test]
 fn unannounced_frees_take_few_events() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -435,8 +435,8 @@ fn queries_work_during_retire() {
     }
 }
 
-/// Leaves detached memory: an array of 40 MiB on a device of 64 MiB, freed after its unannounced
-/// stream was retired.
+/// Leaves detached memory, an array of 40 MiB on a device of 64 MiB. The array is freed after its
+/// unannounced stream was retired.
 fn detach(device: &Device, heap: &Heap) {
     let raw = make_foreign_stream(device);
     // SAFETY: the stream is alive until it was retired and the array was freed.

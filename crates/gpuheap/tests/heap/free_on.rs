@@ -1,4 +1,4 @@
-//! Blocks that are freed on a stream other than their own, with no order between the two streams.
+//! Tests of frees on a stream other than the block's own, with no order between the two streams.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};

@@ -1,4 +1,5 @@
-//! Growth of a `stitched` heap: the memory that it reserves beyond live memory, and its map calls.
+//! Tests of a `stitched` heap's growth. They check its map calls, and the memory that it reserves
+//! beyond live memory.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Streams that the heap first sees while they capture a graph.
+//! Tests of streams that the heap first sees while they capture a graph.
 
 use std::sync::Barrier;
 
@@ -74,7 +74,7 @@ impl<'a> Theirs<'a> {
         });
     }
 
-    /// Announces the stream's end, through a new handle to it, and destroys it.
+    /// Announces the stream's end through a new handle, and destroys the stream.
     fn retire_and_destroy(&self, heap: &Heap) {
         heap.retire(&self.wrap().unwrap()).unwrap();
         self.destroy();
@@ -553,8 +553,8 @@ fn later_broken_capture_keeps_order() {
     }
 }
 
-/// While a later capture is broken, a request that names the stream as in the earlier capture gets
-/// no memory of the earlier graph.
+/// While a later capture is broken, a request that names the stream by the earlier capture's name
+/// gets no memory of the earlier graph.
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {

@@ -1,4 +1,4 @@
-//! Limits, and the errors of requests that cannot be served.
+//! Tests of limits, and of the errors of requests that cannot be served.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Cause, Heap, Limits, PoolKind};
@@ -73,7 +73,7 @@ fn limit_without_room_is_refused() {
         let heap = builder.hard_limit(least).build().unwrap();
         drop(heap.allocate(MIB, &stream).unwrap());
         heap.reclaim_all().unwrap();
-        // At run time a limit below that is accepted, and the pool then takes no memory.
+        // At run time a lower limit is accepted, and the pool then takes no memory.
         heap.set_limits(Limits { soft: None, hard: Some(MIB) }).unwrap();
         heap.allocate(1000, &stream).unwrap_err();
         assert_all_returned(&device, &heap, pool.name());

@@ -1,5 +1,5 @@
-//! Several heaps of one process on one device. A heap can use memory that another heap caches.
-//! Errors count such memory separately from memory of other processes and libraries.
+//! Tests of several heaps of one process on one device. A heap can use memory that another heap
+//! caches. Errors count such memory separately from memory of other processes and libraries.
 
 #[cfg(feature = "arrays")]
 mod program;

@@ -124,7 +124,7 @@ struct Scene<'s> {
     streams: Vec<(Stream, DeviceArray<u32>)>,
     random: Random,
     shape: &'s Shape,
-    /// Number of rounds in which a stream was still working when the last stream got its memory.
+    /// Number of rounds in which the last stream got memory of a stream that was still working.
     overtaken: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Random programs over several streams, under every policy and several schedules. Blocks keep
-//! their contents, no use of memory is unordered, and everything is returned.
+//! Runs random programs over several streams, under every policy and several schedules. Blocks keep
+//! their contents, no use of memory is unordered, and all memory is returned.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, PoolKind, Stream};

@@ -1,4 +1,4 @@
-//! Reclaim steps. Each step alone saves a request, and no request fails if a step can save it.
+//! Tests of reclaim steps. Each step alone saves a request. No request fails if a step can save it.
 
 use std::sync::Arc;
 use std::sync::Mutex;

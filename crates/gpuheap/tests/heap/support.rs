@@ -1,4 +1,4 @@
-//! Devices to test on, and work for their streams.
+//! Makes devices to test on, and enqueues work on their streams.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
@@ -161,7 +161,7 @@ pub(crate) fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R
 }
 
 /// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
-/// a block's contents when the block was freed, without a wait by the host.
+/// the contents that a block had when it was freed. The host does not wait for the copy.
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,

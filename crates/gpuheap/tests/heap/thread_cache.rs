@@ -1,4 +1,4 @@
-//! Thread caches: cached blocks are reused without a driver call, and are never lost.
+//! Tests of thread caches. Cached blocks are reused without a driver call, and are never lost.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! The default stream of each thread: one handle names a different stream on each thread.
+//! Tests of threads' own default streams. One handle names a different stream on each thread.
 
 use std::sync::mpsc;
 use std::thread;
@@ -145,9 +145,8 @@ fn stream_works_after_thread_end() {
     });
 }
 
-/// Each thread allocates on its own default stream, and frees the blocks of the other thread. Half
-/// of the frees are in the order of the block's stream alone, the other half also in the order of
-/// the freeing thread's stream.
+/// Each of two threads allocates on its own default stream, and frees the other thread's blocks.
+/// All frees are ordered after the block's stream, and half of them after the other stream too.
 #[test]
 fn threads_free_others_blocks() {
     for_each(|device, heap| {

@@ -1,4 +1,4 @@
-//! Several threads that use one heap, each with its own streams.
+//! Tests of several threads that use one heap. Each thread has its own streams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +8,8 @@ use gpuheap_pool::testing::Random;
 
 use crate::support::{Witness, assert_all_returned, device, fill, make_heap, on_real_gpu};
 
-/// Runs one thread's work: random sizes, up to `most` blocks live at once. Each block is written
-/// after its allocation and checked before its free.
+/// Runs one thread's work. Allocates blocks of random sizes, and keeps up to `most` of them. Each
+/// block is written after its allocation and checked before its free.
 fn work(
     heap: &gpuheap::Heap,
     device: &gpuheap::Device,

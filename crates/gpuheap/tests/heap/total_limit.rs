@@ -1,4 +1,4 @@
-//! A limit that the heaps of several devices share.
+//! Tests of a limit that the heaps of several devices share.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const COUNTED: [PoolKind; 4] =
     [PoolKind::None, PoolKind::Simple, PoolKind::Split, PoolKind::Stitched];
 
-/// Several devices of one driver, with a heap of each under one limit.
+/// Several devices of one driver. Each has a heap, and the heaps share one limit.
 struct Machine {
     limit: TotalLimit,
     devices: Vec<Device>,

@@ -1,5 +1,5 @@
-//! Waits by the program itself complete earlier frees. No stream has to wait for work that was
-//! enqueued after such a free, and no later free counts as completed.
+//! Tests that earlier frees count as completed after the program itself waits. No stream has to
+//! wait for work that was enqueued after such a free, and no later free counts as completed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Event, Heap, PoolKind, Stream};

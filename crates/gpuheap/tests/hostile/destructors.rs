@@ -1,5 +1,4 @@
-//! Program code that runs at the end of heaps, threads and scopes, at points where it could do
-//! harm.
+//! Tests of program code that could do harm because it runs when a heap, a thread or a scope ends.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Sender, channel};

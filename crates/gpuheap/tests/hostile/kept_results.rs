@@ -8,7 +8,7 @@ use gpuheap::{Adapt, Error, PoolKind, SharedArray, Target};
 
 use crate::support::{assert_no_findings, device, heap};
 
-/// Number of elements of an array that is uploaded alone, and of one that shares a block.
+/// Number of elements of an array that is uploaded alone, and of an array that shares a block.
 const COUNTS: [usize; 2] = [1 << 20, 100];
 
 /// A rule that keeps a handle to the array that it made and returns nothing.
@@ -35,9 +35,9 @@ fn cases() -> impl Iterator<Item = (PoolKind, Schedule, usize)> {
     pairs.flat_map(|(pool, schedule)| COUNTS.map(|count| (pool, schedule, count)))
 }
 
-/// Runs a case with the array of the third of four batches, taken during the second batch's turn.
-/// Two batches are uploaded ahead, so the third batch is uploaded before its turn. `work` receives
-/// the target, a call that begins the third batch's turn, and the array.
+/// Runs a case with the third of four batches. Two batches are uploaded ahead, so its array is
+/// there during the second batch's turn. `work` receives the target, a call that begins the third
+/// batch's turn, and the array.
 fn ahead_of_its_turn(work: impl Fn(&Target, &mut dyn FnMut(), SharedArray<u8>, &str)) {
     for (pool, schedule, count) in cases() {
         let device = device(1 << 30, schedule);

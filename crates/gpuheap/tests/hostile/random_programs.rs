@@ -1,5 +1,5 @@
-//! Random programs that use the public interface. A model on the host contains every byte of
-//! memory, and results are compared with it.
+//! Runs random programs that use the public interface. A model on the host contains every byte of
+//! memory, and results are compared with the model.
 
 mod arithmetic;
 mod model;

@@ -1,4 +1,4 @@
-//! Reclaimers that remove themselves, use other heaps, or make requests.
+//! Tests of reclaimers that remove themselves, use other heaps, or make requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Registered memory: it does not count towards the limit of pinned memory, but meters count it.
+//! Tests of registered memory. It is outside the limit of pinned memory, but meters count it.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind};

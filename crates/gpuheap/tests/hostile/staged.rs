@@ -1,4 +1,4 @@
-//! Handles to arrays that are adapted together with others and have no memory yet.
+//! Tests of handles to arrays that have no memory yet, because other arrays are adapted with them.
 
 use bytemuck::{Pod, Zeroable};
 use gpuheap::adapt::Upload;
@@ -8,7 +8,7 @@ use gpuheap::{Adapt, Advice, DeviceArray, Element, Error, Host, MemoryKind, Pool
 
 use crate::support::{KINDS, assert_clean, device, heap, heaps};
 
-/// A rule that stages an array of the given number of bytes, and uses the array's handle at once.
+/// A rule that stages an array of the given number of bytes, and uses the array's handle early.
 struct Early<'a, R>(usize, &'a dyn Fn(DeviceArray<u8>) -> R);
 
 impl<R> Adapt<Upload> for Early<'_, R> {

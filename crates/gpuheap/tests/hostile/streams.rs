@@ -1,4 +1,4 @@
-//! Frees on a stream other than the block's own, and events and streams that outlive their heap.
+//! Tests of frees on another stream, and of events and streams that outlive their heap.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind};

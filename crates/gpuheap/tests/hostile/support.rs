@@ -1,4 +1,4 @@
-//! Devices for hostile clients, and neighbours that detect a stray write.
+//! Makes devices for hostile clients, and neighbours that detect a stray write.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};

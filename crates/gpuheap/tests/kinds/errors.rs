@@ -1,4 +1,4 @@
-//! Error texts when a kind of memory runs out.
+//! Tests of error texts when a kind of memory runs out.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Cause, Device, ErrorKind, Heap, MemoryKind, PoolKind};

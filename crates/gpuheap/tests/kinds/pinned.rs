@@ -1,4 +1,4 @@
-//! Pinned host memory: it is pooled, ordered by streams, and safe for the host to write.
+//! Tests of pinned host memory. It is pooled, ordered by streams, and safe for the host to write.
 
 use std::time::Duration;
 

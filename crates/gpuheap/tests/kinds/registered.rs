@@ -1,4 +1,4 @@
-//! Vectors of the program that the device uses in place.
+//! Tests of vectors of the program. The device uses them in place.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Cause, Device, DeviceArray, Heap, MemoryKind, PoolKind, Target, Usage};
@@ -73,8 +73,8 @@ fn drop_waits_for_last_use() {
 }
 
 /// If the last use of registered memory cannot be waited for, the memory is neither unlocked nor
-/// freed. The emulator and the tested drivers also wait when they unlock, but no driver guarantees
-/// that.
+/// freed. The emulator and the tested drivers also wait when they unlock memory, but no driver
+/// guarantees this wait.
 #[test]
 fn memory_without_wait_stays_registered() {
     let device = emulated(1 << 30, Schedule::OnDemand);

@@ -1,4 +1,4 @@
-//! Memory that the driver regains when an array is released.
+//! Tests of the memory that the driver regains when an array is released.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, MemoryKind, PoolKind};

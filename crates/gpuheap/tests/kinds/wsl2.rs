@@ -1,5 +1,5 @@
-//! Unified memory on devices where the host and the device must not access such memory at the same
-//! time. The tests run only on the emulator's profile of such a device.
+//! Tests of unified memory on devices where host and device must not access it at the same time.
+//! The tests run only on the emulator's profile of such a device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -128,7 +128,7 @@ fn host_borrows_and_work_alternate() {
     let device = wsl2(Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
-    /// Sets the flag when it is dropped, also by a failing test, so that the other threads end.
+    /// Dropping this sets the flag, so that the other threads end even if a test fails.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {

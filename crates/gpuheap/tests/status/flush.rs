@@ -1,4 +1,4 @@
-//! Flushing a heap, and the memory that stays reserved.
+//! Tests of a heap's flush, and of the memory that stays reserved.
 
 use gpuheap::driver::CUresult;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};

@@ -1,4 +1,4 @@
-//! Idle trim: memory is given back if nothing is allocated or freed for some time.
+//! Tests of idle trim. Memory is given back if nothing is allocated or freed for some time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Messages to the program's logger, and loggers that use the heap that sent the message.
+//! Tests of messages to the program's logger. Some loggers use the heap that sent the message.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};

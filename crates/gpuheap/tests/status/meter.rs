@@ -1,4 +1,4 @@
-//! Meters: bytes, peak, time and lines of a section of a program.
+//! Tests of meters. A meter has bytes, peak, time and lines of a section of a program.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! High-water marks of live memory, for a heap's life and for a part of a program.
+//! Tests of high-water marks of live memory, for a heap's life and for a part of a program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, Mutex};

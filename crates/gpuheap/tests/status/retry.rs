@@ -1,4 +1,4 @@
-//! Calls of other libraries that run out of memory and are retried through the reclaim steps.
+//! Tests of other libraries' calls. A call that runs out of memory is retried after reclaim steps.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{PoolKind, RunsOut};

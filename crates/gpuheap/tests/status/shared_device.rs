@@ -1,4 +1,4 @@
-//! Answers of `would_fit` if other heaps are on the device, or if streams still use freed memory.
+//! Tests of `would_fit` while other heaps are on the device, or streams still use freed memory.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const POOLS: [PoolKind; 5] =
     [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
 /// Calls `would_fit`, then makes the request. After a yes the request must succeed, and after a no
-/// it must fail. After a perhaps it may do either. Returns the answer.
+/// it must fail. After a perhaps it may succeed or fail. Returns the answer.
 fn check_request(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     let fit = heap.would_fit(bytes).unwrap();
     let made = heap.allocate(bytes, stream);

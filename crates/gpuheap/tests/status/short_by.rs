@@ -357,7 +357,7 @@ fn range_over_small_run_takes_nothing() {
     assert_foreseen(PoolKind::Stitched, &program, true, false).unwrap();
 }
 
-/// Parameters of a heap that is alone on its device. It has a limit, and all work is done at once.
+/// Parameters of a heap that is alone on its device. It has a limit, and work is done immediately.
 fn limited() -> Set {
     Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
 }

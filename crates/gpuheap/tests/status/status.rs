@@ -101,7 +101,7 @@ fn none_free_waits_for_device() {
     assert_all_returned(&device, &heap, "none");
 }
 
-/// A pool of the driver gives freed memory back once the stream of the free was waited for.
+/// A pool of the driver gives freed memory back after a wait for the stream of the free.
 #[test]
 fn release_threshold_bounds_driver_pool() {
     for (threshold, soft, kept) in

@@ -1,5 +1,5 @@
-//! Answers of `would_fit`, and figures of errors, while a stream captures a graph, after the driver
-//! refused a request, or if a reclaimer frees memory.
+//! Tests of `would_fit` and of the figures in errors. Memory is not promised while a stream
+//! captures a graph, after the driver refused a request, or if a reclaimer frees it.
 
 use std::sync::Mutex;
 

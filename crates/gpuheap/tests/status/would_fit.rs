@@ -1,4 +1,4 @@
-//! Answers of `would_fit`, compared with the results of the requests.
+//! Compares the answers of `would_fit` with the results of the requests.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};

@@ -1,4 +1,4 @@
-//! Arithmetic on the `i32` arrays of a program, compared with `ndarray`.
+//! Computes with the `i32` arrays of a program, and compares the results with `ndarray`.
 
 use gpuheap::ndarray::Axis;
 

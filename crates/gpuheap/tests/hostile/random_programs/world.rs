@@ -1,4 +1,4 @@
-//! Heaps, streams and arrays of a program, and its steps.
+//! Keeps a program's heaps, streams and arrays, and runs the program's steps.
 
 use super::*;
 
@@ -37,7 +37,7 @@ impl World<'_> {
         (self.heaps[heap].on(stream).kind(kinds[kind as usize % 3]), heap)
     }
 
-    /// Records new memory of a heap, in its innermost scope.
+    /// Records new memory of a heap, in the heap's innermost scope.
     pub(super) fn memory(&mut self, heap: usize, bytes: Vec<u8>) -> Shared {
         let memory = Rc::new(RefCell::new(Memory { bytes, heap, freed: false }));
         if let Some((_, members)) = self.scopes.iter_mut().rev().find(|(of, _)| *of == heap) {
