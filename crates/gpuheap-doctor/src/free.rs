@@ -201,8 +201,8 @@ fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
 
 impl Plan {
     /// Drops the orphans that the plan `later` does not contain. The driver's list and the
-    /// processes are read one after the other. So in a single plan, a process that has just begun
-    /// may look ended.
+    /// processes are read one after the other. So in one plan alone, a process that has just begun
+    /// may look as if it had ended.
     pub fn confirm(&mut self, later: &Plan) {
         let is_same = |one: &Orphan, other: &Orphan| {
             (one.pid, one.start_ticks, one.device, one.listed_pid)

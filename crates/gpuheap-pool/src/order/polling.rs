@@ -6,7 +6,7 @@ use crate::source::{MemorySource, SourceResult};
 use crate::stream::Stuck;
 use crate::stream::{StreamRef, Ticket};
 
-/// Free memory that a search found for a stream.
+/// Free memory that a search found. The stream may use `other` only after a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<T> {
     /// Memory that the stream may use now.

@@ -15,7 +15,7 @@ pub enum Shortage {
     Limit(u64),
     /// The device does not have this many bytes.
     Device(u64),
-    /// The driver refused this many bytes to a caller that takes memory without the policy.
+    /// The driver refused this many bytes. The caller takes memory without the policy.
     OutsidePool(u64),
     /// The driver failed in another way.
     Failed(SourceError),
@@ -33,7 +33,7 @@ impl Shortage {
     }
 }
 
-/// Environment of a policy's calls: the memory source, the stream order, statistics and limits.
+/// Memory source, stream order, statistics and limits that a policy's calls use.
 pub struct Environment<'a> {
     /// Source of memory.
     pub source: &'a mut dyn MemorySource,

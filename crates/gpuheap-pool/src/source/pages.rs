@@ -1,4 +1,4 @@
-//! Physical memory and addresses, taken separately through the driver's virtual memory management.
+//! Takes physical memory and addresses separately, by the driver's virtual memory management.
 
 use super::SourceResult;
 

@@ -74,13 +74,13 @@ pub(super) fn floor_power(bytes: u64) -> u64 {
 }
 
 impl Growth {
-    /// Returns the bounds of growth for a total of `most`.
+    /// Returns the bounds of growth up to a total of `most` bytes.
     pub(super) fn new(most: u64, allowance: u64, headroom: Headroom) -> Growth {
         Growth { most, most_piece: allowance / PIECES, left: headroom.left }
     }
 
-    /// Returns the bytes to take if a request needs `need` bytes and `memory` bytes are reserved:
-    /// whole pieces if they are allowed, else `need`.
+    /// Returns the bytes to take if a request needs `need` bytes and `memory` bytes are reserved.
+    /// These are whole pieces if pieces are allowed, else `need` bytes.
     pub(super) fn ahead(self, need: u64, memory: u64) -> u64 {
         let ahead = round_up(need, piece(self.most_piece, memory));
         let fits = ahead <= self.left && memory.saturating_add(ahead) <= self.most;

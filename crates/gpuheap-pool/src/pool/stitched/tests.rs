@@ -1,5 +1,4 @@
-//! Tests of properties that only `stitched` has, and of its forecasts against the outcome of
-//! requests.
+//! Tests properties that only `stitched` has, and compares its forecasts with requests.
 
 use crate::stream::StreamHandle;
 use proptest::prelude::*;
@@ -550,8 +549,7 @@ fn run_of_many_streams_starts_once() {
     let mut bench = Bench::new(Tuning { follows: false, allows_waste: false, ..Tuning::default() });
     let blocks: Vec<_> = (0..400).map(|_| bench.allocate(128 << 10, 0)).collect();
     for (at, block) in blocks.iter().enumerate() {
-        // The blocks before and after number 200 form two free runs, freed on two streams in
-        // alternation.
+        // The blocks before and after number 200 form two free runs. Two streams free them in turn.
         if at != 200 {
             bench.free(*block, at % 2);
         }

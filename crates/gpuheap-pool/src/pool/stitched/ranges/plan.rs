@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     pub(crate) missing: u64,
 }
 
-/// Plans a range of `bytes` from `runs`, already sorted by their whole chunks' bytes. The plan has
+/// Plans a range of `bytes` from `runs`, sorted by the bytes of their whole chunks. The plan has
 /// one run as its head, then the runs with the most whole chunks, then the shortest sufficient
 /// tail.
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
