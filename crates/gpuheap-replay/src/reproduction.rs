@@ -10,7 +10,7 @@ pub struct Reproduction {
     /// Number of segments that the model took or gave back.
     pub modelled: usize,
     /// Index of the first segment that differs in size, stream or direction (taken or given back).
-    /// `None` if all are equal.
+    /// `None` if all segments are equal.
     pub first_difference: Option<usize>,
     /// Peak of the bytes that PyTorch reserved, including bytes from before the recording.
     pub recorded_peak: u64,

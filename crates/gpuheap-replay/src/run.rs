@@ -150,7 +150,7 @@ fn gaps(
             fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
         }
     }
-    // If the user's fraction differs from the program's, the model must differ too. Such a
+    // If the user's fraction differs from the program's fraction, the model must differ too. Such a
     // difference is no gap of the recording.
     let is_exact = |gaps: &Vec<Gap>| !gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_)));
     let with = fraction.map(|_| bench.program.gaps(fraction, bench.device.total));

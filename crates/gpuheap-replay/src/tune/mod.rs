@@ -106,7 +106,7 @@ fn front(tried: Vec<Tried>) -> Vec<Candidate> {
     }
     let passing = tried.into_iter().map(|tried| tried.candidate).filter(|one| !one.fails);
     let mut candidates: Vec<Candidate> = passing.collect();
-    // The sort is stable. Of equal candidates, the plainer one was tried first, and stays first.
+    // The sort is stable. Of equal candidates, the plainest was tried first, and stays first.
     candidates.sort_by_key(|one| (one.reserved_peak, one.driver_calls));
     let mut fewest_calls = u64::MAX;
     candidates.retain(|one| {

@@ -25,8 +25,8 @@ pub struct TraceSearch {
     pub device: DeviceUsed,
     /// Facts that the recording contains about the recorded allocator.
     pub recorded: Recorded,
-    /// `true` if a request failed, and the device's memory is not known: the user chose no device,
-    /// and the recording names none.
+    /// `true` if a request failed, and the device's memory is not known, because the user chose no
+    /// device and the recording names no device.
     pub lacks_device: bool,
     /// Number of settings that were tried.
     pub tried: u64,

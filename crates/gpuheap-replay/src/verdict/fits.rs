@@ -29,7 +29,7 @@ const WAYS: usize = 3;
 /// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
 /// that the program could use by a setting, cheapest first.
 ///
-/// Bisects the sizes: a pool that gets through on one card is assumed to get through on all larger
+/// Bisects the sizes. A pool that gets through on one card is assumed to get through on all larger
 /// cards.
 pub(super) fn find(
     bench: &Bench<'_>,

@@ -101,7 +101,7 @@ impl Needs {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MemoryAtFailure {
-    /// Pool that refused; `None` for the allocator that recorded the trace.
+    /// Pool that refused the request; `None` for the allocator that recorded the trace.
     pub pool: Option<Pool>,
     /// The event's number in the file; 0 for a block that was live before the recording.
     pub event: u64,
