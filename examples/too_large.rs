@@ -62,7 +62,7 @@ fn main() -> Result<(), Error> {
     println!("\nfrom the driver: {} MiB in all", meter.read()?.taken >> 20);
     println!("never more than: {} MiB", heap.usage()?.reserved_peak >> 20);
 
-    // Computed on the host too, for comparison.
+    // The host computes the mean too, for comparison.
     let mean = data.iter().map(|&x| f64::from(x) * 2.0).sum::<f64>() / data.len() as f64;
     println!("the same on the host: {}", (mean - sum / data.len() as f64).abs() < 0.01);
     Ok(())

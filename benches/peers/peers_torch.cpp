@@ -1,4 +1,4 @@
-// PyTorch's caching allocator. PYTORCH_CUDA_ALLOC_CONF chooses its mode.
+// Runs the workloads with PyTorch's allocator. PYTORCH_CUDA_ALLOC_CONF chooses its mode.
 #include "workload.hpp"
 
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -24,7 +24,7 @@ struct Peer {
   std::string name;
   std::function<void *(size_t bytes, cudaStream_t)> alloc;
   std::function<void(void *, size_t bytes, cudaStream_t)> free;
-  // High-water mark of the bytes held from the driver; 0 if the allocator does not report it.
+  // High-water mark of the bytes taken from the driver; 0 if the allocator does not report it.
   std::function<size_t()> reserved_peak = [] { return size_t(0); };
   // Gives all cached memory back to the driver; empty if the allocator has no such call.
   std::function<void()> reclaim;
@@ -32,7 +32,7 @@ struct Peer {
   std::function<void(cudaStream_t)> stream_ends = [](cudaStream_t) {};
   // Divisor of the work, above 1 for a slow allocator.
   int scale = 1;
-  // Time to make the allocator, with the device's context already made.
+  // Time to make the allocator once the device's context exists, in milliseconds.
   double open_ms = 0;
 };
 
@@ -107,7 +107,7 @@ inline void end_stream(Peer &peer, cudaStream_t stream) {
   CHECK(cudaStreamDestroy(stream));
 }
 
-// Pairs of one size. The cache serves each pair.
+// Times pairs of one size. The cache serves each pair.
 inline void hot(Peer &peer, size_t bytes) {
   auto run = [&](int n) {
     for (int i = 0; i < n; i++) peer.free(peer.alloc(bytes, 0), bytes, 0);
@@ -123,7 +123,7 @@ inline void hot(Peer &peer, size_t bytes) {
   printf("RESULT peer=%s work=hot bytes=%zu ns=%.1f\n", peer.name.c_str(), bytes, median(times));
 }
 
-// Log-uniform sizes of 256 B to 64 MiB, at most 8 GiB live, allocated or freed at random.
+// Allocates or frees at random, with log-uniform sizes of 256 B to 64 MiB. At most 8 GiB are live.
 inline void random_sizes(Peer &peer) {
   const int operations = 200000 / peer.scale;
   const size_t most = size_t(8) << 30;
@@ -154,7 +154,7 @@ inline void random_sizes(Peer &peer) {
          median(times), peak, peer.reserved_peak());
 }
 
-// Times the waits that a program has once: making the allocator, and its first memory.
+// Times the two waits at a program's start. They make the allocator and serve the first request.
 inline void first(Peer &peer) {
   auto start = Clock::now();
   void *address = peer.alloc(size_t(1) << 20, 0);
@@ -164,7 +164,7 @@ inline void first(Peer &peer) {
          milliseconds);
 }
 
-// Blocks of all sizes, 10 GiB together, freed, and then given back to the driver.
+// Allocates blocks of all sizes, 10 GiB together, frees them, and gives them back to the driver.
 inline void reclaim(Peer &peer) {
   if (!peer.reclaim) {
     fprintf(stderr, "it has no call that gives what is cached back\n");
@@ -202,7 +202,7 @@ struct Ring {
   Random random;
   Block blocks[RING] = {};
 
-  // Frees each block in turn and allocates one of another size.
+  // Replaces each block with a block of another size.
   void turn() {
     for (auto &block : blocks) {
       if (block.address) peer.free(block.address, block.bytes, stream);
@@ -215,8 +215,8 @@ struct Ring {
   }
 };
 
-// Threads. Each has a stream and sixteen live blocks of 256 B to 512 KiB. Counting starts once all
-// threads run.
+// Times threads that each have a stream and 16 live blocks of 256 B to 512 KiB. Counting starts
+// once all threads run.
 inline void threads(Peer &peer, int count) {
   std::vector<cudaStream_t> streams(count);
   for (auto &stream : streams) stream = make_stream();
@@ -251,13 +251,13 @@ inline void threads(Peer &peer, int count) {
   for (auto stream : streams) end_stream(peer, stream);
 }
 
-// One thread allocates and another frees, in turns, so that neither waits for the other's lock.
-// Work that a free defers counts in the other thread's allocations.
+// Allocates on one thread and frees on another. The threads take turns, so neither waits for the
+// other's lock. An allocation's time includes work that earlier frees deferred.
 inline void cross_free(Peer &peer) {
   const int rounds = std::max(5000 / peer.scale, 10), handful = 64;
   cudaStream_t stream = make_stream();
   Block blocks[handful];
-  // Even turns fill, odd turns empty.
+  // The threads allocate in even turns, and free in odd turns.
   std::atomic<int> turn = 0;
   auto await_turn = [&](int number) {
     while (turn.load(std::memory_order_acquire) != number) std::this_thread::yield();
@@ -297,7 +297,7 @@ struct Event {
   uint32_t stream;
 };
 
-// Rows of a trace, as simplify_trace.py writes them.
+// Reads the rows of a trace that simplify_trace.py wrote.
 inline std::vector<Event> load(const std::string &file) {
   std::vector<Event> events;
   std::ifstream in(file);
@@ -317,7 +317,8 @@ inline std::vector<Event> load(const std::string &file) {
   return events;
 }
 
-// Replays a trace on its own streams: once with an empty cache, then with the cache that is left.
+// Replays a trace on the trace's streams. The first pass starts with an empty cache, and later
+// passes reuse the cache.
 inline void replay(Peer &peer, const std::string &file) {
   auto events = load(file);
   uint32_t last_id = 0, last_stream = 0;
@@ -397,7 +398,7 @@ inline int drive(Peer &peer, int argc, char **argv) {
   return 0;
 }
 
-// Usage text of a program that does not know its first argument.
+// Prints the usage. Call it if the program does not know its first argument.
 inline int no_such_peer(const char *peers) {
   fprintf(stderr, "usage: PROGRAM PEER WORK..., with a peer of %s\n", peers);
   return 2;

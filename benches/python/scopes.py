@@ -70,7 +70,7 @@ def tasks(heap, count):
 
 
 def nested(heap, depth):
-    """The ends of scopes inside each other."""
+    """Times the ends of scopes that are open inside each other."""
     stack, buffers = contextlib.ExitStack(), []
     for _ in range(depth):
         stack.enter_context(heap.scope("nested"))

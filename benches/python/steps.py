@@ -125,7 +125,7 @@ def print_limits(live, found):
         print(f"| {name} | {bytes_live} | {limit} |")
 
 
-# The child's part.
+# The functions below run in the child process.
 
 OUT_OF_MEMORY = 7
 

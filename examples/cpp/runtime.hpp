@@ -1,5 +1,5 @@
-// The CUDA runtime for the examples. Without a toolkit, declares the functions that they call:
-// programs then link any shared runtime, such as the emulated one (docs/cpp.md).
+// The CUDA runtime for the examples. If no toolkit is installed, declares the functions that the
+// examples call. Programs then link any shared runtime, such as the emulated runtime (docs/cpp.md).
 #ifndef RUNTIME_HPP
 #define RUNTIME_HPP
 
@@ -59,14 +59,14 @@ inline const char *remedy(int code) {
     }                                                                          \
   } while (false)
 
-// Free memory of the device, of all processes, in bytes.
+// Returns the bytes of the device's memory that no process uses.
 inline std::size_t device_free() {
   std::size_t free = 0, total = 0;
   CHECK(cudaMemGetInfo(&free, &total));
   return free;
 }
 
-// Memory that the device lost since it had `before` bytes free, in MiB.
+// Returns by how many MiB the device's free memory has shrunk since it was `before` bytes.
 inline long long taken_since(std::size_t before) {
   return (static_cast<long long>(before) - static_cast<long long>(device_free())) >> 20;
 }

@@ -1,8 +1,8 @@
 // gpuheap: GPU memory that can be accounted for, and that comes back.
 //
-// The C++ interface, for C++17: owners over the C interface (gpuheap.h). This header contains the
-// whole interface. Link the C library; no other library and no CUDA header is needed. A stream is a
-// cudaStream_t or a CUstream, passed without a wrapper.
+// The C++ interface, for C++17. Its owners use the C interface (gpuheap.h). This header contains
+// the whole interface. Link the C library; no other library and no CUDA header is needed. A stream
+// is a cudaStream_t or a CUstream, passed without a wrapper.
 //
 //     gpuheap::heap heap("cuda:0");
 //     gpuheap::buffer<float> numbers = heap.allocate<float>(1000, stream);
@@ -65,7 +65,7 @@
 
 namespace gpuheap {
 
-// Text of a failure: the failed call, the place, the numbers and a remedy.
+// Text of a failure. It has the failed call, the place, the numbers and a remedy.
 class failure {
  public:
   failure(gpuheap_status status, std::string text) : status_(status), text_(std::move(text)) {}
@@ -92,8 +92,7 @@ class error : public std::runtime_error {
   failure why_;
 };
 
-// Exception for a failed allocation of a container or of an algorithm, with the text of the
-// failure.
+// Exception for containers and algorithms whose allocation failed. It has the failure's text.
 class bad_allocation : public std::bad_alloc {
  public:
   explicit bad_allocation(failure why) : why_(std::make_shared<failure>(std::move(why))) {}
@@ -137,7 +136,7 @@ class result {
   std::variant<T, failure> state_;
 };
 
-// The outcome of a call without a value.
+// The outcome of a call that returns no value.
 using outcome = result<std::monostate>;
 
 namespace detail {
@@ -218,11 +217,11 @@ result<std::vector<gpuheap_site>> sites(List list) {
 
 }  // namespace detail
 
-// Owner of memory for elements of a type. The memory is device memory, unless another kind was
-// requested. The destructor frees the memory in the order of its stream and of all streams that
+// Owner of memory that holds elements of one type. The memory is device memory, unless another kind
+// was requested. The destructor frees the memory in the order of its stream and of all streams that
 // used_on() named. No element is constructed: the elements are bytes. If the buffer was freed,
-// released or moved from, every call that needs the memory fails with that reason. A buffer of no
-// elements is not an error.
+// released or moved from, every call that needs the memory fails with that reason. A buffer may
+// have no elements.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable<T>::value, "the device's memory holds plain bytes");
@@ -245,8 +244,8 @@ class buffer {
     if (data_ != nullptr) (void)gpuheap_free(heap_, data_);
   }
 
-  // Address of the memory. The host uses the same address for unified and pinned memory. Null for
-  // no elements.
+  // Address of the memory. The host uses the same address for unified and pinned memory. Null if
+  // there are no elements.
   T *data() const noexcept { return static_cast<T *>(data_); }
   std::size_t size() const noexcept { return size_; }
   std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
@@ -318,7 +317,7 @@ class buffer {
   detail::without without_ = detail::without::elements;
 };
 
-// Owner of a page lock on memory of the program, for the device of a heap. The destructor waits for
+// Owner of a page lock. It lets a heap's device use memory of the program. The destructor waits for
 // the device's work and unlocks the memory. The memory must outlive this owner. The host uses the
 // elements at data(), and the device at device_data().
 template <class T>
@@ -422,7 +421,7 @@ class snapshot {
   }
   ~snapshot() { (void)gpuheap_drop_snapshot(inner_); }
 
-  // The changes since an earlier snapshot of the same heap, as a text.
+  // Returns the changes since an earlier snapshot of the same heap as a text.
   result<std::string> try_since(const snapshot &earlier,
                                 gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
@@ -431,8 +430,8 @@ class snapshot {
     });
   }
 
-  // The changes since an earlier snapshot of the same heap, one for each place, largest growth
-  // first.
+  // Returns the changes since an earlier snapshot of the same heap. Each entry is a place in the
+  // code. The largest growth comes first.
   result<std::vector<gpuheap_site>> try_growth_since(const snapshot &earlier) const {
     return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
       return gpuheap_list_growth(earlier.inner_, inner_, sites, capacity, count);
@@ -456,7 +455,7 @@ class snapshot {
 };
 
 // A scope of the calling thread. The end of a scope frees the memory that the thread allocated
-// inside the scope and neither freed nor kept. A scope must end on the thread that opened it.
+// inside and has neither freed nor kept. A scope must end on the thread that opened it.
 class scope {
  public:
   scope(scope &&other) noexcept : inner_(std::exchange(other.inner_, nullptr)) {}
@@ -490,13 +489,13 @@ class scope {
   gpuheap_scope *inner_ = nullptr;
 };
 
-// The memory of one device. The heap must outlive its buffers, scopes and snapshots.
+// A heap for the memory of one device. It must outlive its buffers, scopes and snapshots.
 class heap {
  public:
 #ifndef GPUHEAP_NO_EXCEPTIONS
   // Opens the device with this name: "cuda:0", "emulated:16GiB", or the name of one of devices().
-  // If the name is null, opens the device that GPUHEAP_DEVICE names, else the first GPU, else an
-  // emulated device.
+  // If the name is null, opens the device that GPUHEAP_DEVICE names. If that is unset, opens the
+  // first GPU or, without a GPU, an emulated device.
   explicit heap(const char *device = nullptr, const gpuheap_options *options = nullptr)
       : heap(open(device, options).value()) {}
 #endif
@@ -516,7 +515,7 @@ class heap {
   // If the heap could not return some memory, that memory is freed at the end of the process.
   ~heap() { (void)gpuheap_close(inner_); }
 
-  // Allocates elements for use on a stream; their bytes are not initialised.
+  // Allocates elements for use on a stream. Their bytes are not initialised.
   template <class T>
   result<buffer<T>> try_allocate(std::size_t size, void *stream = nullptr) {
     if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
@@ -571,7 +570,7 @@ class heap {
     return device;
   }
 
-  // Returns all cached memory to the driver, and reports the memory that is left.
+  // Returns all cached memory to the driver, and reports the memory that the heap keeps.
   result<gpuheap_flushed> try_flush() {
     gpuheap_flushed flushed{};
     flushed.size = sizeof flushed;
@@ -588,7 +587,7 @@ class heap {
     return now;
   }
 
-  // Forecasts whether a request of that many bytes would be served now.
+  // Forecasts whether a request of the given size would be served now.
   result<gpuheap_fit> try_would_fit(std::uint64_t bytes) const {
     gpuheap_fit fit = GPUHEAP_FIT_NO;
     gpuheap_status status = gpuheap_would_fit(inner_, bytes, &fit, nullptr, 0, nullptr);
@@ -596,28 +595,28 @@ class heap {
     return fit;
   }
 
-  // Status of the heap and its device, as a text.
+  // Returns the status of the heap and its device as a text.
   result<std::string> try_status(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
       return gpuheap_memory_status(inner_, format, buffer, capacity, length);
     });
   }
 
-  // The outstanding allocations by place and thread, as a text. Needs tracking.
+  // Returns the outstanding allocations by place and thread as a text. Needs tracking.
   result<std::string> try_leaks(gpuheap_format format = GPUHEAP_FORMAT_TEXT) const {
     return detail::text([&](char *buffer, std::size_t capacity, std::size_t *length) {
       return gpuheap_leaks(inner_, format, buffer, capacity, length, nullptr);
     });
   }
 
-  // The outstanding allocations, one entry for each place, most bytes first. Needs tracking.
+  // Returns the outstanding allocations by place, most bytes first. Needs tracking.
   result<std::vector<gpuheap_site>> try_list_leaks() const {
     return detail::sites([&](gpuheap_site *sites, std::size_t capacity, std::size_t *count) {
       return gpuheap_list_leaks(inner_, sites, capacity, count);
     });
   }
 
-  // The outstanding allocations of this moment, for a later comparison. Needs tracking.
+  // Records the outstanding allocations of this moment, for a later comparison. Needs tracking.
   result<snapshot> try_take_snapshot() const {
     gpuheap_snapshot *taken = nullptr;
     gpuheap_status status = gpuheap_take_snapshot(inner_, &taken);
@@ -643,7 +642,7 @@ class heap {
 
   // Resets the device and closes this heap. All that the process has on the device ends.
   // gpuheap_reset_device lists the uses of the device that must end before the call. Every later
-  // call of the heap and of its buffers fails with that reason.
+  // call of the heap and of its buffers fails because of the reset.
   outcome try_reset_device() { return detail::done(gpuheap_reset_device(inner_)); }
 
   // Announces that a stream is about to be destroyed.
@@ -693,7 +692,7 @@ class heap {
   void set_limits(std::uint64_t soft, std::uint64_t hard) { try_set_limits(soft, hard).value(); }
 #endif
 
-  // The handle of the heap for the C interface. This object still owns the heap.
+  // Returns the heap's handle for calls of the C interface. This object still owns the heap.
   gpuheap_heap *get() const noexcept { return inner_; }
 
  private:
@@ -703,11 +702,11 @@ class heap {
 };
 
 #ifdef GPUHEAP_HAS_MEMORY_RESOURCE
-// Unified or pinned memory of a heap for std::pmr containers. The host fills the containers, and
-// the device reads them. The memory of a container is freed in the order of the resource's stream
-// and of the streams that used_on() named for the container. An allocation waits for the work of
-// the resource's stream, so that the host may use the memory at once: use a stream with little
-// work. The heap must outlive the resource.
+// Resource that gives std::pmr containers unified or pinned memory of a heap. The host fills the
+// containers, and the device reads them. The memory of a container is freed in the order of the
+// resource's stream and of the streams that used_on() named for the container. An allocation waits
+// for the work of the resource's stream, so that the host may use the memory immediately. Choose a
+// stream with little work. The heap must outlive the resource.
 class memory_resource : public std::pmr::memory_resource {
  public:
   explicit memory_resource(heap &of, gpuheap_kind kind = GPUHEAP_KIND_PINNED,
@@ -760,9 +759,10 @@ class memory_resource : public std::pmr::memory_resource {
 #endif
 
 #ifndef GPUHEAP_NO_EXCEPTIONS
-// Allocator of device memory in the order of a stream, with plain pointers. Thrust can use it for
-// the temporary memory of algorithms: thrust::cuda::par(gpuheap::stream_allocator<char>(heap,
-// stream)).on(stream). The heap must outlive the allocator.
+// Allocator of device memory. It allocates in the order of a stream, and returns plain pointers.
+// Thrust can use it for the temporary memory of algorithms:
+// thrust::cuda::par(gpuheap::stream_allocator<char>(heap, stream)).on(stream). The heap must
+// outlive the allocator.
 template <class T>
 class stream_allocator {
  public:
@@ -838,8 +838,8 @@ class thrust_allocator {
 };
 #endif
 
-// Device memory of a heap as a memory resource of CCCL (cuda::mr). It models the concepts resource
-// and async_resource; since CCCL 3.1, synchronous_resource and resource. A stream is a
+// Memory resource of CCCL (cuda::mr) that allocates device memory of a heap. It models resource and
+// async_resource, or synchronous_resource and resource since CCCL 3.1. A stream is a
 // cuda::stream_ref. The heap must outlive the resource.
 class device_resource {
   template <class Stream>
@@ -874,7 +874,7 @@ class device_resource {
     (void)gpuheap_free_on(heap_, data, stream.get());
   }
 
-  // Allocates in no stream's order: waits for the default stream, so that all streams may use the
+  // Allocates in no stream's order. Waits for the default stream, so that all streams may use the
   // memory. The free waits for the device.
   void *allocate_sync(std::size_t bytes, std::size_t align = alignment) {
     void *data = make(bytes, align, nullptr);

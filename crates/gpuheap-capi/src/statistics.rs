@@ -1,4 +1,4 @@
-//! Structure of a heap's statistics for C.
+//! Defines the structure from which C code reads a heap's statistics.
 
 use std::mem::size_of;
 

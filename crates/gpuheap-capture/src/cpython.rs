@@ -45,7 +45,7 @@ enum Instruction {
 /// Format of a code object's line table.
 #[derive(Clone, Copy, Debug)]
 pub enum LineTable {
-    /// CPython 3.9: deltas of addresses and lines.
+    /// CPython 3.9: each entry has the changes of the address and of the line.
     Differences,
     /// CPython 3.10: each entry has the length of a code range and the change of the line.
     Ranges,
@@ -166,7 +166,7 @@ impl CPython {
     }
 }
 
-/// Reads a word; 0 for the base 0.
+/// Reads a word. Returns 0 if the base is 0.
 #[inline]
 unsafe fn word(base: usize, offset: usize) -> usize {
     if base == 0 {

@@ -36,7 +36,7 @@ const COUNTS: usize = 1024;
 /// has at most one such free.
 const RECENT: usize = 64;
 
-/// Numbers of an allocation's record.
+/// Fields of an allocation's record.
 #[derive(Debug, Clone, Copy)]
 struct Allocation {
     thread: u32,
@@ -72,7 +72,7 @@ impl Allocation {
     }
 
     fn key(&self) -> Key {
-        // Without stacks, reports are by size.
+        // Without stacks, reports group allocations by size.
         let size = match self.stack {
             0 => self.bytes,
             _ => u64::from(u64::BITS - self.bytes.leading_zeros()),

@@ -33,7 +33,7 @@ numbered! {
         /// Plain device memory.
         #[default]
         Device = "device",
-        /// Device memory of rows with padding.
+        /// Device memory whose rows are padded.
         Pitched = "pitched",
         /// Managed memory. Its pages migrate between device and host.
         Managed = "managed",
@@ -58,7 +58,7 @@ numbered! {
         PyTorch = "PyTorch",
         /// Block of CuPy's pool.
         CuPy = "CuPy",
-        /// Block of a memory resource of RMM.
+        /// Block of an RMM memory resource.
         Rmm = "RMM",
     }
 

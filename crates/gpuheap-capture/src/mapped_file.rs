@@ -23,7 +23,7 @@ pub(crate) struct MappedFile {
     path: PathBuf,
     /// Device and inode, to detect another file at the path.
     id: (u64, u64),
-    /// Mapped chunk, of `mapped` bytes.
+    /// Start of the mapped chunk. It has `mapped` bytes.
     chunk: *mut u8,
     mapped: usize,
     /// Offset of the chunk in the file.

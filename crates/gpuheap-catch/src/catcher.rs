@@ -61,7 +61,7 @@ impl Catcher {
         if symbol.is_null() || handle == libc::RTLD_NEXT {
             return answer;
         }
-        // SAFETY: not null, so a C string.
+        // SAFETY: `symbol` is not null, so it is a C string.
         let Ok(name) = unsafe { CStr::from_ptr(symbol) }.to_str() else { return answer };
         let Some(ours) = self.own_address(name) else { return answer };
         if library_of(caller) == library_of(ours) {

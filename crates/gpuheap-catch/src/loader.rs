@@ -138,7 +138,7 @@ pub fn loaders_search() -> Option<Search> {
     // The version of the symbol `dlsym` differs between machines and releases of glibc.
     for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
         if found.is_null() {
-            // SAFETY: both are C strings.
+            // SAFETY: both arguments are C strings.
             found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Messages on stderr.
+//! Writes messages to stderr.
 
 use std::mem::MaybeUninit;
 use std::ptr;

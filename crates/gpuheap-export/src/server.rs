@@ -1,4 +1,4 @@
-//! HTTP server for the last reading.
+//! Serves the last reading over HTTP.
 
 use std::cell::Cell;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! Expositions of recorded machines.
+//! Tests expositions of recorded machines.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -103,7 +103,7 @@ fn malformed_requests_are_refused() {
 #[test]
 fn silent_clients_are_cut_off() {
     let address = start(NEVER);
-    // More clients than the server has threads.
+    // There are more clients than the server has threads.
     let mut silent: Vec<TcpStream> =
         (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     silent[0].write_all(b"GET /metrics HTT").unwrap();

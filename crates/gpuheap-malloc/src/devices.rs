@@ -35,11 +35,11 @@ pub(crate) struct Served {
     context: CUcontext,
     pub(crate) device: Device,
     pub(crate) heap: Heap,
-    /// Stream-ordered allocations, by `cuMemAllocAsync`.
+    /// Stream-ordered allocations, made by `cuMemAllocAsync`.
     in_order: Open,
-    /// Allocations without stream order, by `cuMemAlloc`.
+    /// Allocations without stream order, made by `cuMemAlloc`.
     in_no_order: Open,
-    /// Stream of the allocations without stream order.
+    /// Stream on which allocations without stream order are made.
     pub(crate) plain: Stream,
     /// `true` if an allocation on `plain` may get memory that earlier work still uses. The heap
     /// then makes `plain` wait for an event after that work.

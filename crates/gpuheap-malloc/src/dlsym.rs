@@ -28,7 +28,7 @@ unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_vo
     if file.is_null() || mode & libc::RTLD_NOLOAD != 0 {
         return loading;
     }
-    // SAFETY: not null, so a C string.
+    // SAFETY: `file` is not null, so it is a C string.
     let file = unsafe { CStr::from_ptr(file) };
     if !missing_driver::is_driver(file) || library_of(caller) == library_of(loads as *const c_void)
     {

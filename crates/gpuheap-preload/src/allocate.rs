@@ -1,4 +1,4 @@
-//! Allocations and frees by pointer.
+//! Records allocations and frees that pass a pointer.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_uint, c_void};

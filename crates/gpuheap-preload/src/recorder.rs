@@ -76,7 +76,7 @@ struct State {
     live: FxHashMap<(u32, u64), Block>,
     /// Bytes of each device. The driver's figure is read again at this number of live bytes.
     devices: FxHashMap<u32, (DeviceBytes, u64)>,
-    /// Key of the last stack, by [`State::set_key`].
+    /// Key of the last stack, set by [`State::set_key`].
     key: Vec<u64>,
     /// Value of [`closes::count`] when the recorded files were last compared with the loaded files.
     closes: u64,
@@ -432,7 +432,7 @@ impl State {
         }
     }
 
-    /// Adds memory again whose free failed.
+    /// Adds memory again, because its free failed.
     fn restore(&mut self, time: Time, block: Block) {
         let (space, address) = (block.kind.space(), Address(block.address));
         self.write(&Record::FreeFailed { time, space, address });

@@ -279,7 +279,7 @@ static void crowd(const char *unused) {
   printf("refused with room: %zu\n", (size_t)refused);
 }
 
-/* Waits for the parent's end. */
+/* A child reads this pipe to wait until its parent ends. */
 static int parent[2];
 
 static void *waits(void *unused) {

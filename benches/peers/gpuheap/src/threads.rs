@@ -98,7 +98,7 @@ pub(crate) fn cross_free(peer: &mut Peer) -> Done {
     let rounds = (5000 / peer.scale).max(10);
     let stream = peer.device.stream()?;
     let hands = Mutex::new(Vec::with_capacity(HANDFUL));
-    // Even turns fill, odd turns empty.
+    // Allocates in even turns, and frees in odd turns.
     let turn = AtomicU64::new(0);
     let await_turn = |number| {
         while turn.load(Ordering::Acquire) != number {

@@ -262,7 +262,7 @@ fn closing_frees_live_memory() {
 
 #[test]
 fn version_equals_the_packages() {
-    // SAFETY: never null.
+    // SAFETY: the pointer is never null.
     let version = unsafe { CStr::from_ptr(gpuheap_version()) };
     assert_eq!(version.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
 }

@@ -1,4 +1,4 @@
-//! Samples of metrics, and their encoding.
+//! Collects samples of metrics, and encodes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
