@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
         return output::print(exposition.text(Format::Prometheus)).map(|()| Verdict::Fine);
     }
     // Binds the address before the first reading, which takes up to a minute, so that a bad address
-    // is reported at once.
+    // is reported immediately.
     let refused = |error: std::io::Error| {
         Failure::wrong_use(format!(
             "--listen {}: {error}; give another address, or stop the program that has this one",

@@ -16,12 +16,12 @@ const MODULES: usize = 5;
 const ROWS: usize = 8;
 /// Library that contains PyTorch's allocator.
 const PYTORCH: &str = "libc10_cuda.so";
-/// Maximum number of refusals shown, of those after which the program went on.
+/// Maximum number of refusals shown, if the program went on after them.
 const REFUSALS: usize = 3;
 /// Maximum number of lines shown about libraries.
 const LIBRARIES: usize = 4;
 
-/// Maximum number of reads shown, of those that decide sizes.
+/// Maximum number of reads shown, if they decide sizes.
 const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome, then the figures, the remedies and the unknown figures.

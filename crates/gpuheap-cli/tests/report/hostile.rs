@@ -1,5 +1,5 @@
-//! Hostile captures: the command's memory is bounded by the file's size, and its output has no
-//! control characters.
+//! Reads hostile captures. The command's memory is bounded by the file's size, and its output has
+//! no control characters.
 
 use std::process::Command;
 

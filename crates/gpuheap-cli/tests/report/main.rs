@@ -1,4 +1,4 @@
-//! `gpuheap report` as a user runs it: whole commands, with their output and exit codes.
+//! Runs `gpuheap report` as a user does, and checks the output and the exit codes.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,5 +1,5 @@
-//! `gpuheap run`: a C program calls the emulated driver in every possible way, and its captures are
-//! exact to the byte. Needs a C compiler: `CC`, else `cc`.
+//! Tests `gpuheap run`. A C program calls the emulated driver in every possible way, and its
+//! captures are exact to the byte. Needs a C compiler: `CC`, else `cc`.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

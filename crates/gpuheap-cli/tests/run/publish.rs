@@ -1,4 +1,4 @@
-//! `GPUHEAP_PUBLISH=1 gpuheap run`: the recorder publishes the program's live memory.
+//! With `GPUHEAP_PUBLISH=1 gpuheap run`, the recorder publishes the program's live memory.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;

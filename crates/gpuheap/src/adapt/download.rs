@@ -42,7 +42,7 @@ impl Host {
     }
 }
 
-/// A download to the host: the `To` of [`Adapt`] that [`Host::adapt`] passes to each rule.
+/// A download to the host. [`Host::adapt`] passes it to each rule as the `To` of [`Adapt`].
 pub struct Download {
     /// Blocks that hold several arrays, keyed by the host address of the block's `Storage`.
     blocks: RefCell<FxHashMap<usize, HostBlock>>,

@@ -10,7 +10,7 @@ use super::{Adapt, Download, ElementRule, Item, Plain, Same, Structures, Upload}
 use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind};
 
-/// A compressed sparse matrix on the device: the result of adapting a matrix or view of `sprs`.
+/// A compressed sparse matrix on the device. Adapting a matrix or view of `sprs` makes it.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {

@@ -44,7 +44,7 @@ impl Attachment for Kernels {
     }
 }
 
-/// An array as kernels see it: a range of bytes of a storage, with a shape.
+/// Array in the form that kernels take. It is a range of bytes of a storage, and has a shape.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a> {
     pub(super) storage: &'a Arc<Storage>,
@@ -171,8 +171,8 @@ fn of_kernel(error: Error, kernel: Kernel) -> Error {
 
 impl Kernels {
     fn get(&self, heap: &Heap, context: &Context, kernel: Kernel) -> Result<CUfunction, Error> {
-        // Checked before the lock is taken: in a forked child, a thread of the parent may have held
-        // the lock.
+        // This check comes before the lock: in a forked child, a thread of the parent may have held
+        // it.
         context.check_alive()?;
         if let Some(loaded) = self.read().get(&kernel) {
             return Ok(loaded.function);

@@ -8,8 +8,7 @@ use gpuheap_kernels::Type;
 
 use crate::array::Element;
 
-/// A number or `bool`: an element that can be cast and summed. Sealed: programs cannot implement
-/// it.
+/// A number or `bool`. Arrays of them can be cast and summed. Sealed: programs cannot implement it.
 ///
 /// | | `Sum` | `Mean` |
 /// |---|---|---|

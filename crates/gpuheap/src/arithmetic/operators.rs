@@ -368,11 +368,11 @@ fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) 
 
 /// Overlap of two windows.
 enum Overlap {
-    /// No overlap, or one window has no memory. Missing memory is reported as an error later.
+    /// The windows do not overlap, or one has no memory. Missing memory causes an error later.
     None,
-    /// Identical windows: equal bytes, read in the same order.
+    /// The windows are identical: they have the same bytes in the same order.
     Same,
-    /// Windows that share bytes, but start this many bytes apart or have different lengths.
+    /// The windows share bytes, but start this many bytes apart or have different lengths.
     Shifted(u64),
 }
 

@@ -92,7 +92,7 @@ pub type DeviceView<'a, T, D = Ix1> = ArrayBase<View<'a>, T, D>;
 /// A window of an array, borrowed for writing.
 pub type DeviceViewMut<'a, T, D = Ix1> = ArrayBase<ViewMut<'a>, T, D>;
 
-/// The base of all arrays and views: a window of some memory, with a shape.
+/// The base of all arrays and views. It is a window of some memory, with a shape.
 ///
 /// `S` is the way the memory is held:
 ///

@@ -1,4 +1,4 @@
-//! Report of a scope's end: the arrays that it freed and those that were kept.
+//! Report of a scope's end, with the arrays that it freed and the arrays that were kept.
 
 use std::fmt;
 use std::panic::Location;

@@ -142,7 +142,7 @@ impl Drop for Slots<'_> {
         // The slots are freed after the enqueued copies, even if one of the copies failed.
         for lease in self.leases.drain(..) {
             let stream = self.used_on.as_ref();
-            // A destructor cannot return the error: the heap counts the failure.
+            // A destructor cannot return the error, so the heap counts the failure.
             let heap = self.heap.inner();
             let _ = heap.free(MemoryKind::Pinned, lease, stream, self.zeroed);
         }

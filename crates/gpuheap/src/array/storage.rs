@@ -83,7 +83,7 @@ pub(crate) type Owner = Callback<Box<dyn FnOnce(u64, &Stream) + Send>>;
 /// Location of a storage's memory.
 pub(super) enum Place {
     At(u64),
-    /// Not allocated yet; the address will be a multiple of [`STAGED_ALIGN`].
+    /// The memory is not allocated yet. Its address will be a multiple of [`STAGED_ALIGN`].
     Staged,
     /// The memory was freed, or belongs to the parent of a forked child.
     Nowhere,
@@ -99,11 +99,11 @@ enum Taken {
     Memory(Memory, Ending),
     /// The memory stays until the last borrow by the host ends.
     Borrowed,
-    /// Nothing to do: the memory was freed before.
+    /// The memory was freed before, so no work remains.
     Nothing,
 }
 
-/// State of a storage that is needed to free its memory.
+/// Part of a storage's state that is needed to free the memory.
 struct Ending {
     /// Stream of the last use, if it is not `home`.
     last: Option<Stream>,
@@ -412,7 +412,7 @@ impl Storage {
             let Some(rest) = rest.take() else { return };
             (rest, state.ending())
         };
-        // A destructor cannot return the error: the heap counts the failure.
+        // A destructor cannot return the error, so the heap counts the failure.
         let _ = self.give_back(*rest, ending);
     }
 
@@ -692,7 +692,7 @@ impl State {
 impl Drop for Storage {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // The common case: the memory was used on one stream, and has no advice.
+        // In the common case, the memory was used on one stream, and has no advice.
         if let Memory::Lease(lease) = state.memory
             && state.last.is_none()
             && state.advice.is_empty()
@@ -700,8 +700,8 @@ impl Drop for Storage {
             // `free` checks a foreign stream: the program may have retired it through another
             // object for the same stream.
             let home = self.home.is_foreign().then_some(&self.home);
-            // A destructor cannot return the error: the heap counts the failure. In a forked child,
-            // `free` does nothing.
+            // A destructor cannot return the error, so the heap counts the failure. In a forked
+            // child, `free` does nothing.
             let _ = self.heap.free(self.kind, lease, home, self.zero_on_free);
             return;
         }
@@ -715,7 +715,7 @@ impl Drop for Storage {
             return;
         }
         let ending = state.ending();
-        // A destructor cannot return the error: the heap counts the failure.
+        // A destructor cannot return the error, so the heap counts the failure.
         let _ = self.give_back(memory, ending);
     }
 }

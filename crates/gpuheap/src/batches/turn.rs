@@ -104,7 +104,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A destructor cannot return the error: the heap counts frees that failed.
+        // A destructor cannot return the error, so the heap counts frees that failed.
         let _ = self.scope.state().end();
         self.held.clear();
     }

@@ -63,7 +63,7 @@ struct CapturedGraph {
     /// The driver's id of the capture.
     capture: u64,
     moments: Arc<Moments>,
-    /// Progress of the frees in the capture: the end of the graph completes them.
+    /// Progress of the frees in the capture. The end of the graph completes these frees.
     completed: Completed,
     /// `true` once the capture is known to have ended.
     is_captured: AtomicBool,

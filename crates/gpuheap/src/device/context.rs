@@ -111,8 +111,8 @@ impl Context {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
         let DeviceOrigin { emulator, fallback } = origin;
-        // Queried here and stored, because the query takes the emulator's lock. A forked child must
-        // not take that lock, but also displays names.
+        // The platform is queried here, because the query takes the emulator's lock. A forked child
+        // must not take that lock, but also displays names.
         let (number, is_wsl2) = query_platform(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
@@ -447,8 +447,8 @@ impl Context {
         // A reset keeps references to the context (driver 580, and the emulator). The context is
         // not active now, so this release ends nothing. If a driver dropped the reference at the
         // reset, this call returns a harmless error. A release before the reset could end the
-        // context while others hold it. SAFETY: retained once by `retain`, and `drop` does not
-        // release a lost context.
+        // context while others hold it. SAFETY: `retain` retained the context once, and `drop` does
+        // not release a lost context.
         let _: CUresult = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
         Ok(())
     }
@@ -481,8 +481,8 @@ impl Drop for Context {
                 if let Some(mut attachment) = self.attachment.take() {
                     attachment.end(self);
                 }
-                // SAFETY: retained once by `retain`. A failure means that the driver has shut down
-                // already.
+                // SAFETY: `retain` retained the context once. A failure means that the driver has
+                // shut down already.
                 let _: CUresult =
                     unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
             }

@@ -22,9 +22,8 @@ pub struct DeviceInfo {
     /// Identifier of the device's emulator in this process, from 1; `None` for a real device. It
     /// distinguishes two emulated devices in one message.
     pub emulator: Option<u64>,
-    /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device instead
-    /// of a GPU, with the places that were searched; `None` for a device that was opened in another
-    /// way.
+    /// Reason why [`Device::open_default`](crate::Device::open_default) opened an emulated device
+    /// instead of a GPU, with the places that were searched; `None` if it did not.
     pub fallback: Option<String>,
     /// Index of the device in the driver's order.
     pub ordinal: i32,

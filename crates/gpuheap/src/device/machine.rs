@@ -22,7 +22,7 @@ struct Machine {
     contexts: Vec<Weak<Context>>,
 }
 
-/// Returns the primary context of a real device: the context retained already, or a new context.
+/// Returns the primary context of a real device. If it is retained already, returns that context.
 pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     let mut machine = open()?;
     let driver = machine.driver()?;

@@ -1,4 +1,4 @@
-//! Turns: one request at a time reclaims from other heaps in its last reclaim step.
+//! Lets one request at a time reclaim from other heaps in its last reclaim step.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Reclaim steps: the order in which a heap makes memory available for a request.
+//! Reclaim steps, in the order in which a heap runs them for a request.
 
 use std::fmt;
 

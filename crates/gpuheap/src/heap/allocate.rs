@@ -68,7 +68,7 @@ impl HeapInner {
         zeroed: bool,
         at: Caller,
     ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
-        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // This check comes before any lock: in a forked child, a thread of the parent may have held
         // that lock.
         self.context.check_alive()?;
         let _time = measure::memory_management();
@@ -253,8 +253,8 @@ impl StoreState {
         self.with_policy(|policy, env| policy.allocate(Request { bytes, stream }, env))
     }
 
-    /// Returns `true` if new memory is better for a request than making a stream wait: little
-    /// memory is reserved, and the limits allow more. Makes no driver call.
+    /// Returns `true` if new memory is better for a request than making a stream wait, because
+    /// little memory is reserved and the limits allow more. Makes no driver call.
     #[inline]
     pub(crate) fn has_spare(&mut self, bytes: u64) -> bool {
         let few = self.stats.taken.saturating_add(bytes) <= self.spare;

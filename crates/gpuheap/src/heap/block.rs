@@ -247,7 +247,7 @@ impl Block {
 
     fn heap(&self) -> Result<Arc<HeapInner>, Error> {
         match &self.way {
-            // Checked before the cache's lock is taken: in a forked child, a thread of the parent
+            // This check comes before the cache's lock: in a forked child, a thread of the parent
             // may have held that lock.
             ReturnPath::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
             // A heap lives as long as its blocks, unless the device was reset.
@@ -264,7 +264,7 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         if !self.given_back {
-            // A destructor cannot return the error: the heap counts the failure.
+            // A destructor cannot return the error, so the heap counts the failure.
             let _ = self.give_back(None);
         }
     }

@@ -269,7 +269,7 @@ impl HeapBuilder {
         limits::check(self.choices.limits)?;
         let (pool, fallback) = available(&context, self.choices.pool.unwrap_or(PoolKind::Stitched));
         self.choices.fallback = fallback;
-        // Set after the probe of virtual memory, so that the memory of the probe gets no name.
+        // Names are set after the probe of virtual memory, so that the probe's memory gets no name.
         if self.choices.nvtx
             && let Some(names) = MemoryNames::get()
         {
@@ -328,7 +328,7 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.choices.slack {
-            // Bounded like the value of the environment variable; NaN becomes zero.
+            // The bounds are those of the environment variable. NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
             tuning.allows_waste = false;

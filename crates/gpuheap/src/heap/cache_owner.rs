@@ -112,8 +112,8 @@ impl StoreState {
         self.flush_matching(|_| true, false);
     }
 
-    /// Flushes caches before the pool takes more from the driver: this thread's caches, and other
-    /// threads' caches if they hold much.
+    /// Flushes this thread's caches before the pool takes more from the driver. Also flushes other
+    /// threads' caches, if they hold much.
     pub(super) fn flush_before_growth(&mut self) {
         let cached: u64 =
             self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.cached()).sum();

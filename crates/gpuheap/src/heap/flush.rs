@@ -1,5 +1,4 @@
-//! Flush: returns all cached memory to the driver, and reports the remaining bytes with their
-//! reasons.
+//! Returns all cached memory to the driver, and reports the remaining bytes with their reasons.
 
 use std::any::Any;
 use std::fmt;
@@ -104,7 +103,7 @@ impl FlushReport {
 
     /// Returns the figures as JSON, keyed by the names of the fields. The names are stable.
     pub fn to_json(&self) -> String {
-        // Cannot fail: the fields are names, numbers and texts.
+        // This cannot fail, because the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

@@ -66,7 +66,7 @@ impl HeapInner {
         lease: Lease,
         stream: &Stream,
     ) -> Result<(), Error> {
-        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // This check comes before any lock: in a forked child, a thread of the parent may have held
         // that lock.
         self.check_alive_for(lease)?;
         let renamed = self.rename(kind, lease, Some(stream));

@@ -1,4 +1,4 @@
-//! Idle trim: returns cached memory to the driver while the heap is idle.
+//! Returns cached memory to the driver while a heap is idle.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::logging;
 use crate::size::Bytes;
 use crate::sync::this_thread;
 
-/// Shortest idle time: a shorter one would make a busy loop.
+/// Shortest idle time. A shorter time would make a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The thread that watches a heap. Dropping this value ends the thread.
@@ -29,7 +29,7 @@ struct IdleState {
     number: AtomicU64,
     /// `true` while nothing may use the device.
     paused: AtomicBool,
-    /// Held by the thread while it uses the heap.
+    /// Lock that the thread holds while it uses the heap.
     pass: Mutex<()>,
 }
 
@@ -93,8 +93,8 @@ impl Heap {
             !self.is_forked() && idle.number.load(Ordering::Relaxed) != this_thread()
         });
         let Some(shared) = idle else { return };
-        // Dropped first, with no lock held: the drop calls the logger, and the logger may reset the
-        // device.
+        // Drops the heap first, with no lock held: the drop calls the logger, and the logger may
+        // reset the device.
         drop(self);
         // The thread drops the heap before it releases `pass`, and cannot find the heap afterwards.
         drop(shared.pass.lock());

@@ -60,7 +60,7 @@ impl Heap {
     }
 
     fn tracked(&self) -> Result<(), Error> {
-        // Checked before the tracker's lock is taken: in a forked child, a thread of the parent may
+        // This check comes before the tracker's lock: in a forked child, a thread of the parent may
         // have held that lock.
         self.inner().context.check_alive()?;
         if self.tracking() != Tracking::Off {

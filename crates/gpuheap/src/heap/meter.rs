@@ -81,7 +81,7 @@ impl Reading {
     /// Returns the reading as JSON, keyed by the names of the fields. The names are stable.
     /// Resolves the stacks.
     pub fn to_json(&self) -> String {
-        // Cannot fail: the fields are names, numbers and texts.
+        // This cannot fail, because the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -224,7 +224,7 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        // Skipped in a forked child: another thread of the parent may have held the lock.
+        // A forked child skips this: another thread of the parent may have held the lock.
         if !self.heap.is_forked() {
             self.heap.store(self.kind).lock().watched.retain(|one| one.number != self.number);
         }

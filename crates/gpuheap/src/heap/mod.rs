@@ -113,11 +113,11 @@ pub(crate) struct HeapInner {
     /// Store of a kind of memory, made at the first request for that kind.
     unified: OnceLock<Store>,
     pinned: OnceLock<Store>,
-    /// Stream of targets that were made without a stream. Made for the first such target.
+    /// Stream of targets that were made without a stream. The first such target makes it.
     stream: OnceLock<Stream>,
     pub(crate) staging: Staging,
-    /// Stream on which staging memory is allocated. No work is enqueued on it. Made at the first
-    /// large copy.
+    /// Stream on which staging memory is allocated. No work is enqueued on it. The first large copy
+    /// makes it.
     staging_stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
     registered: Registrations,
@@ -279,7 +279,7 @@ impl Heap {
     /// can be freed afterwards. Their memory is reused after a wait for the whole device. Makes no
     /// driver call.
     pub fn retire_captured(&self, raw: CUstream) {
-        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
+        // This check comes before any lock: in a forked child, a thread of the parent may have held
         // that lock.
         if self.check_alive().is_err() {
             return;
@@ -400,7 +400,7 @@ impl Heap {
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
         self.inner().check_kind(kind)?;
         let store = self.store(kind);
-        // Called before the lock is taken, because this call locks the other heaps.
+        // This call comes before the lock is taken, because the call locks the other heaps.
         let others = store.others();
         Ok(store.lock().room(others)?)
     }
@@ -580,8 +580,8 @@ impl HeapInner {
     /// If the heap has neither clones nor blocks, detaches the caches that keep the heap alive.
     #[cold]
     pub(crate) fn end_if_over(&self) {
-        // Held to the end: a new request for the heap runs completely before or completely after
-        // this call.
+        // This lock is held to the end, so that a new request for the heap runs completely before
+        // or completely after this call.
         let clones = self.lock_clones();
         let has_ended = clones.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);
@@ -604,7 +604,7 @@ impl HeapInner {
             }
         }
         drop(clones);
-        // Dropped without the lock: dropping the last reference ends the heap.
+        // Drops this without the lock, because dropping the last reference ends the heap.
         drop(gone);
     }
 

@@ -1,4 +1,4 @@
-//! Publication: a heap answers questions of other processes.
+//! Answers questions of other processes about a published heap.
 //!
 //! An answer flushes no thread caches, and reads the tracked memory by site instead of by
 //! allocation. It therefore costs the program's threads at most one short wait for the heap's lock.

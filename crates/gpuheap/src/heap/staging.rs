@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::thread;
 
-/// Settings of staged copies, for benches and tests: programs need not set them.
+/// Settings of staged copies. Only benches and tests set them.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staging {
@@ -18,7 +18,7 @@ pub struct Staging {
     pub threshold: usize,
 }
 
-/// Upper bound of the number of threads that copy: eight cores saturate the link of an H200.
+/// Upper bound of the number of threads that copy. Eight cores saturate the link of an H200.
 const THREADS: usize = 8;
 
 impl Default for Staging {

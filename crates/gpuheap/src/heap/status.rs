@@ -45,7 +45,7 @@ pub struct MemoryStatus {
     /// Reason why `pool` differs from the requested pool: the device does not support the requested
     /// pool. `None` if `pool` is the requested pool.
     pub fallback: Option<String>,
-    /// Warnings: a text for each environment variable that has the library's prefix but is not a
+    /// Warnings, one for each environment variable that has the library's prefix but is not a
     /// setting. Empty for a heap built without the environment.
     pub warnings: Vec<String>,
     /// Size of the device's memory.
@@ -55,7 +55,7 @@ pub struct MemoryStatus {
     pub device_used: Option<u64>,
     /// Bytes of the device's memory that other heaps of this process took.
     pub other_heaps: u64,
-    /// Free bytes of `other_heaps`, frees in flight included. A request that finds the device full
+    /// Free bytes of `other_heaps`, including frees in flight. A request that finds the device full
     /// makes those heaps give back these bytes.
     pub other_heaps_cached: u64,
     /// Bytes of the device's memory that the heap took, as requested from the driver. For a
@@ -63,7 +63,7 @@ pub struct MemoryStatus {
     pub taken: u64,
     /// Allocated bytes of `taken`, with the pool's rounding.
     pub allocated: u64,
-    /// Bytes of `taken` that are not allocated, frees in flight included.
+    /// Bytes of `taken` that are not allocated, including frees in flight.
     pub cached: u64,
     /// Cached bytes that were freed on streams that are not known to have reached the free.
     pub pending: u64,
@@ -167,7 +167,7 @@ impl KindStatus {
 impl MemoryStatus {
     /// Returns the figures as JSON, keyed by the names of the fields. The names are stable.
     pub fn to_json(&self) -> String {
-        // Cannot fail: the fields are names, numbers and texts.
+        // This cannot fail, because the fields are names, numbers and texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

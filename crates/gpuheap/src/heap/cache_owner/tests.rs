@@ -252,7 +252,7 @@ fn forked_child_waits_for_no_lock() {
         free(cache);
         free(unused());
         cache.end();
-        // SAFETY: ends the child without the parent's exit handlers.
+        // SAFETY: this call ends the child without the parent's exit handlers.
         unsafe { libc::_exit(0) }
     }
     drop(held);
