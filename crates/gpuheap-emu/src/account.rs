@@ -33,8 +33,8 @@ const ORDER: (u64, u64) = (0, 1);
 pub struct Account {
     file: File,
     slot: u64,
-    /// Serialises the threads of this process. They share the file's lock, so it does not order
-    /// them.
+    /// Serialises the threads of this process. The file's lock does not order them, because they
+    /// share it.
     threads: Mutex<()>,
 }
 
@@ -110,15 +110,14 @@ impl Account {
         let _ = self.change(device, change);
     }
 
-    /// Returns the memory of a device that all processes together use; 0 if the file cannot be
+    /// Returns the memory that all processes together use on a device; 0 if the file cannot be
     /// read.
     pub(crate) fn used(&self, device: usize) -> u64 {
         let entries = entries(&self.file, Some(self.slot)).unwrap_or_default();
         sum(&entries, device)
     }
 
-    /// Changes the bytes of a device in this process's slot. No other change to the file runs
-    /// meanwhile.
+    /// Changes a device's byte count in this process's slot. Excludes other changes to the file.
     fn change(&self, device: usize, by: impl FnOnce(&mut u64, u64) -> bool) -> io::Result<bool> {
         let _threads = self.threads.lock();
         let _order = Order::take(&self.file)?;
@@ -149,8 +148,8 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of locked slots. `own` is this process's slot, because a process cannot
-/// query its own lock.
+/// Returns the entries of locked slots, and the entry of the slot `own`. A process cannot query its
+/// own lock.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();
@@ -246,7 +245,7 @@ fn lock(file: &File, how: Lock, (start, length): (u64, u64)) -> io::Result<bool>
     }
 }
 
-/// Always fails: only Linux has locks of open file descriptions.
+/// Always fails, because only Linux has locks of open file descriptions.
 #[cfg(not(target_os = "linux"))]
 fn lock(_: &File, _: Lock, _: (u64, u64)) -> io::Result<bool> {
     Err(io::Error::from(io::ErrorKind::Unsupported))

@@ -1,4 +1,4 @@
-//! Dispatch of the driver's table of functions to the emulator's methods of the same names.
+//! Dispatches each function of the driver's table to the emulator's method of the same name.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -33,8 +33,8 @@ macro_rules! dispatch {
             })*
         }
 
-        /// Argument types of each driver function, from the table: a tuple, or a single type for
-        /// one argument.
+        /// Argument types of the table's driver functions. Each is a tuple, or the type of the only
+        /// argument.
         #[allow(non_camel_case_types, dead_code, unused_parens, reason = "one type for each symbol")]
         pub(crate) mod args {
             use super::*;

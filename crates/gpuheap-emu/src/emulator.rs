@@ -1,4 +1,4 @@
-//! The emulator: its lock, the entry of a driver call, and the methods that tests use.
+//! Defines the emulator, its lock, the start and the end of a driver call, and methods for tests.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Emulator {
         Emulator { shared }
     }
 
-    /// Returns the emulator's number: unique in this process, counted from 1.
+    /// Returns the emulator's number. Numbers are unique in this process and start at 1.
     pub fn number(&self) -> u64 {
         self.shared.instance
     }
@@ -93,7 +93,7 @@ impl Emulator {
     }
 
     /// Sets the virtual clock and does the work that is due at the new time. An earlier time has no
-    /// effect. The clock stops at its end of 584 years. Work done there takes no virtual time.
+    /// effect. The clock stops at its end of 584 years. The work itself takes no virtual time.
     pub fn set_time(&self, now: Duration) {
         if let Some(mut call) = self.shared.call("Emulator::set_time") {
             call.advance_to(nanoseconds(now));
@@ -163,7 +163,7 @@ impl Emulator {
     }
 
     /// Marks a range of device memory as never written. Call this when an allocator of the program
-    /// hands out part of a larger allocation: the driver does not see such a block.
+    /// hands out part of a larger allocation, because the driver does not see such a block.
     pub fn handed_out(&self, address: CUdeviceptr, bytes: u64) {
         if let Some(mut call) = self.shared.call("Emulator::handed_out") {
             call.hand_out(address, bytes);
@@ -298,7 +298,7 @@ impl Call<'_> {
         code
     }
 
-    /// Stores the call's request for device memory, which [`take_request`] returns.
+    /// Stores the call's request for device memory, so that [`take_request`] can return it.
     fn keep_request(&self, outcome: Outcome) {
         let is_granted = match outcome {
             Ok(()) => true,
@@ -372,7 +372,7 @@ fn start_worker(shared: &Arc<Shared>) {
             shared.changed.wait_for(&mut call.state, ROUND);
         }
     };
-    // If the thread does not start, waits in driver calls still do queued work. A host that waits
+    // If the thread does not start, driver calls that wait still do queued work. A host that waits
     // without a driver call then waits forever.
     drop(thread::Builder::new().name("gpuheap-emu".to_owned()).spawn(body));
 }

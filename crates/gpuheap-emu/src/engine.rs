@@ -1,4 +1,4 @@
-//! The engine that does queued work: which work may run, in which order, and how a wait proceeds.
+//! Engine that does queued work. Decides which work runs, in which order, and how waits proceed.
 
 use gpuheap_driver::CUresult;
 use parking_lot::MutexGuard;
@@ -25,8 +25,8 @@ impl State {
         Some(OpRef { stream, id: last.id })
     }
 
-    /// Returns the work for which a wait for a stream must wait: the stream's last work. For the
-    /// legacy default stream, also returns the last work of each blocking stream.
+    /// Returns the work that must be done before a wait for a stream ends. This is the stream's
+    /// last work. For the legacy default stream, it is also the last work of each blocking stream.
     pub(crate) fn last_work(&self, stream: u32) -> Vec<OpRef> {
         if self.pending == 0 {
             return Vec::new();
@@ -38,7 +38,7 @@ impl State {
         tail
     }
 
-    /// Returns the last work of each stream of a context, without streams that have no queued work.
+    /// Returns the last work of each stream of a context. Skips streams that have no queued work.
     pub(crate) fn last_ops(&self, context: u32) -> Vec<OpRef> {
         self.active
             .iter()
@@ -257,7 +257,7 @@ impl Call<'_> {
     }
 
     /// Returns whether the first work of a stream may run now. If a worker exists, only the worker
-    /// runs callbacks: a caller may hold a lock that the callback takes, and would deadlock.
+    /// runs callbacks. A caller could hold a lock that the callback takes, and would then deadlock.
     fn may_run(&self, stream: u32) -> bool {
         let is_callback = || {
             let first = self.state.streams.at(stream).and_then(|found| found.queue.front());

@@ -68,7 +68,7 @@ impl FaultPlan {
     }
 }
 
-/// One planned failure: the call that fails, and how.
+/// Planned failure or delay of driver calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     symbol: Option<&'static str>,
@@ -81,8 +81,8 @@ pub struct Fault {
 
 impl Fault {
     /// Makes the `nth` call of `symbol` return `code` and do nothing. The first such call after the
-    /// plan is set is number 1. [`CUresult::SUCCESS`] plans nothing: a call that returned success
-    /// and did nothing would leave its caller with results that were never written.
+    /// plan is set is number 1. [`CUresult::SUCCESS`] plans nothing, because the caller of a call
+    /// that returned success and did nothing would read results that were never written.
     pub fn nth(symbol: &'static str, nth: u64, code: CUresult) -> Fault {
         Fault {
             symbol: Some(symbol),

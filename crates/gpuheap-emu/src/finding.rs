@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Finding {
     /// Kind of misuse.
     pub kind: FindingKind,
-    /// Message: the call, addresses, sizes, streams, and a remedy.
+    /// Message that names the call, addresses, sizes, streams, and a remedy.
     pub text: String,
 }
 
@@ -33,7 +33,7 @@ pub enum FindingKind {
     Uninitialised,
     /// Memory that was live when its context was destroyed.
     Leak,
-    /// Two unordered uses of the same bytes by two streams, one of them a write; or memory that a
+    /// Unordered uses of the same bytes by two streams, if one use is a write. Also memory that a
     /// heap hands to a stream while another stream may still use it.
     Unordered,
     /// A block that a heap hands out although it overlaps a live block.
@@ -63,7 +63,7 @@ impl Findings {
         if self.kept.len() < FINDINGS { self.kept.push(finding) } else { self.dropped += 1 }
     }
 
-    /// Returns the number of findings so far, dropped ones included.
+    /// Returns the number of findings so far, including dropped findings.
     pub(crate) fn count(&self) -> usize {
         self.kept.len() + self.dropped
     }

@@ -1,5 +1,5 @@
-//! Kernels that the emulated device runs: gpuheap's own kernels with the feature `kernels`, and
-//! none without it.
+//! Kernels that the emulated device runs. With the feature `kernels`, it runs gpuheap's own
+//! kernels. Without the feature, it runs no kernels.
 
 #[cfg(feature = "kernels")]
 pub(crate) use gpuheap_kernels::{Access, BLOCK, Kernel, Memory, Region};

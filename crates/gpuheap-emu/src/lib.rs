@@ -1,4 +1,4 @@
-//! An emulated CUDA device over host memory: capacity, time, faults, checks.
+//! Emulates a CUDA device in host memory, and checks how programs use the device.
 //!
 //! [`Emulator`] implements [`Driver`](gpuheap_driver::Driver), the table of the CUDA driver API,
 //! without a GPU. It counts memory as the real driver does: granules, pools, contexts, free memory.

@@ -9,8 +9,8 @@ use std::panic::PanicHookInfo;
 pub struct Messages(pub &'static str);
 
 impl Messages {
-    /// Writes one line, `gpuheap: NAME: LINE`. If stderr is closed, the line is lost: no message
-    /// fails a call.
+    /// Writes one line, `gpuheap: NAME: LINE`. If stderr is closed, loses the line without an
+    /// error.
     pub fn say(self, line: &str) {
         let Self(name) = self;
         let _ = writeln!(std::io::stderr().lock(), "gpuheap: {name}: {line}");

@@ -10,8 +10,8 @@ use crate::{Account, FaultPlan, Profile};
 pub struct Options {
     /// Devices of the machine. If the list is empty, `cuInit` finds no device.
     pub devices: Vec<Profile>,
-    /// Indices in `devices` of the devices that the driver shows, in the driver's order; `None` for
-    /// all (see [`with_visible_devices`](Options::with_visible_devices)).
+    /// Indices in `devices` of the devices that the driver shows, in the driver's order; `None` to
+    /// show all devices (see [`with_visible_devices`](Options::with_visible_devices)).
     pub visible: Option<Vec<usize>>,
     /// Schedule of queued work.
     pub schedule: Schedule,
@@ -34,7 +34,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Returns options for one `h200` with CUDA 13.0. Work is done at once, checks are on, only
+    /// Returns options for one `h200` with CUDA 13.0. Work is done immediately, checks are on, only
     /// gpuheap's own kernels run, and no call fails. There is no worker and no shared account.
     fn default() -> Options {
         Options {
@@ -73,17 +73,16 @@ pub enum Kernels {
 /// Time at which queued work is done. In every schedule, a wait does the work that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// At once, in the call that enqueues it.
+    /// Work is done immediately, in the call that enqueues it.
     Immediate,
-    /// Later: each driver call may do some of the ready work, selected by the seed. The same calls
-    /// with the same seed do the same work.
+    /// Work is done later. Each driver call may do some of the ready work, selected by the seed.
+    /// The same calls with the same seed do the same work.
     Seeded(u64),
-    /// Only when the host waits. A query returns its answer and then does one step of the queried
-    /// work, so that a loop of queries ends.
+    /// Work is done only when the host waits. A query returns its answer and then does one step of
+    /// the queried work, so that a loop of queries ends.
     OnDemand,
-    /// This much virtual time after the work was enqueued, or after the work that it waits for was
-    /// done, whichever is later. Waits and [`Emulator::advance`](crate::Emulator::advance) move the
-    /// virtual clock. A query that answers "not ready" moves the clock by 100 ns, so that a loop of
-    /// queries ends.
+    /// Work is done this much virtual time after it was enqueued and all work that it waits for was
+    /// done. Waits and [`Emulator::advance`](crate::Emulator::advance) move the virtual clock. A
+    /// query that answers "not ready" moves the clock by 100 ns, so that a loop of queries ends.
     Lag(Duration),
 }

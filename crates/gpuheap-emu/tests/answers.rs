@@ -1,6 +1,6 @@
-//! Results of driver calls that the tests of cuda-bindings, cuda-core and numba-cuda expect, in
-//! addition to the conformance suite. Some calls are refused by the emulator on purpose. Some
-//! results cannot be checked by the suite on a device that other programs use.
+//! Tests results that the tests of cuda-bindings, cuda-core and numba-cuda expect of driver calls.
+//! The conformance suite does not test them. The emulator refuses some of the calls on purpose, and
+//! a device that other programs use may give other results.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -260,7 +260,7 @@ fn visible_devices_keep_their_uuid() {
         (&format!("{UUID}00000001"), vec![1]),
         (&format!("{UUID}00000001f,{UUID}00000000"), vec![1, 0]),
         (&UUID.to_lowercase().replace("gpu", "GPU").replace("7500", "750000000002"), vec![2]),
-        // The list ends before the first entry that names no device, or whose form differs.
+        // The list ends before the first entry that names no device, or that has another form.
         ("1,7,0", vec![1]),
         (&format!("{UUID}00000002,0"), vec![2]),
         (&format!("1,{UUID}00000002"), vec![1]),

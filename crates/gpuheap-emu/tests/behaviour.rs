@@ -337,8 +337,8 @@ fn freed_pool_memory_moves_between_streams() {
     let (mut a, mut b) = (0, 0);
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
-    // The stream of the free can reuse the memory at once. Another stream can reuse it only after
-    // the free is done.
+    // The stream of the free can reuse the memory immediately. Another stream can reuse it only
+    // after the free is done.
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
     assert_eq!(call!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two)), OUT_OF_MEMORY);

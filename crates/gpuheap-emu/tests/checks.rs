@@ -108,7 +108,7 @@ fn overlapping_blocks_are_both_named() {
 }
 
 /// A blocking stream waits for the legacy default stream. A host that waits for the blocking stream
-/// does not wait for the legacy default stream: measured on an H200, driver 580.
+/// does not wait for the legacy default stream (measured on an H200, driver 580).
 #[test]
 fn blocking_stream_wait_excludes_legacy_stream() {
     let wait = |scene: &Scene, by_event: bool| {
@@ -333,7 +333,7 @@ fn unwritten_bytes_copied_out_are_found() {
         read(scene.block, CHUNK - 1, &mut host);
         assert_eq!(scene.gpu.findings().unwrap(), []);
         read(scene.block, CHUNK, &mut host);
-        // Where the source of a copy on the device is unwritten, the target counts as unwritten.
+        // If source bytes of a copy on the device are unwritten, their copies count as unwritten.
         ok!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK));
         read(other, CHUNK - 1, &mut host);
         read(other, CHUNK, &mut host);

@@ -1,5 +1,5 @@
-//! Runs the probes of `gpuheap_driver::probe` on the emulator, without failures and with a failure
-//! of each driver call.
+//! Runs the probes of `gpuheap_driver::probe` on the emulator. Runs them once without failures, and
+//! once for each driver call with a failure of that call.
 #![allow(clippy::unwrap_used)]
 
 use gpuheap_driver::probe::{self, PinnedMemory, Probe, ProbeError};

@@ -20,7 +20,7 @@ macro_rules! ok {
 
 const STREAMS: usize = 3;
 const BUFFERS: usize = 3;
-/// Size of a buffer, bytes: larger than a page of the emulator.
+/// Size of a buffer, bytes. It is larger than a page of the emulator.
 const BYTES: usize = 70_000;
 
 /// A step of a program. It runs on a stream and uses whole buffers or parts of them.
@@ -57,8 +57,8 @@ impl Step {
         }
     }
 
-    /// Returns the buffers that the step uses, each with true if the step writes it. Waits order
-    /// whole buffers.
+    /// Returns the buffers that the step uses. The flag is true if the step writes the buffer.
+    /// Waits order whole buffers.
     fn uses(&self) -> Vec<(usize, bool)> {
         match *self {
             Step::Fill { buffer, .. } | Step::Renew { buffer, .. } => vec![(buffer, true)],
@@ -118,8 +118,8 @@ fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     buffers
 }
 
-/// Returns the waits that the steps need and that nothing else implies: pairs
-/// `(step, earlier step on another stream)`.
+/// Returns the waits that the steps need and that nothing else implies. A wait is a pair of a step
+/// and an earlier step on another stream.
 fn waits(steps: &[Step]) -> Vec<(usize, usize)> {
     let mut waits = Vec::new();
     for (index, step) in steps.iter().enumerate() {

@@ -13,8 +13,8 @@ use crate::state::user_object::{Kept, UserObject};
 
 /// Flag that uploads a graph when it is instantiated.
 const UPLOAD: u64 = 2;
-/// Valid flags of an executable graph: free memory at launch, upload, launch from a device, node
-/// priorities. They have no effect on graphs of copies, fills and callbacks.
+/// Valid flags of an executable graph. They free memory at launch, upload the graph, launch it from
+/// a device, or use node priorities. They do not affect graphs of copies, fills and callbacks.
 const INSTANTIATE_FLAGS: u64 = 1 | UPLOAD | 4 | 8;
 
 impl Call<'_> {
@@ -291,7 +291,7 @@ impl Call<'_> {
         }
     }
 
-    /// Writes zero: allocations in a graph are not modelled, so graphs have no memory.
+    /// Writes zero, because allocations in a graph are not modelled.
     pub(crate) fn cuDeviceGetGraphMemAttribute(
         &mut self,
         (device, attribute, value): args::cuDeviceGetGraphMemAttribute,
@@ -382,7 +382,7 @@ impl Call<'_> {
         Some(Captured { capture: id, stream, work })
     }
 
-    /// Refuses a query or wait of the host for an event that marks a point of a capture.
+    /// Refuses a query of an event, or a wait for it, if the event marks a point of a capture.
     pub(crate) fn refuse_captured(&mut self, captured: Option<Captured>) -> Outcome {
         let Some(captured) = captured else { return Ok(()) };
         let active = &mut self.state.captures.active;
@@ -423,8 +423,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Drops the captures that `gone` selects: captures of a context that ends, or of a stream that
-    /// is destroyed.
+    /// Drops the captures that `gone` selects. These belong to a context that ends, or to a stream
+    /// that is destroyed.
     pub(crate) fn drop_captures(&mut self, gone: impl Fn(&Capture) -> bool) {
         let captures = &mut self.state.captures;
         captures.active.retain(|capture| {

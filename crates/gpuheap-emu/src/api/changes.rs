@@ -1,5 +1,5 @@
-//! Changes to device memory that the driver does not see: the program's allocators reuse blocks of
-//! an allocation, and kernels that are not run would have written memory.
+//! Tracks changes to device memory that the driver does not see. The program's allocators reuse
+//! blocks of an allocation, and kernels that are not run would have written memory.
 
 use crate::Kernels;
 use crate::api::work::KEPT;
@@ -55,7 +55,7 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets the content of the parts of a device address range that have memory.
+    /// Forgets the content of a device address range. Skips addresses that have no memory.
     fn forget(&mut self, address: u64, bytes: u64) {
         if self.state.pages.is_empty() {
             return;
@@ -65,8 +65,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the parts of a device address range that have memory: offset, physical address and
-    /// length.
+    /// Returns the parts of a device address range that have memory. Each has an offset, a physical
+    /// address and a length.
     fn mapped_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
         let state = &*self.state;
         let found = state.space.find(address).filter(|_| is_device_address(address));

@@ -48,7 +48,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Frees everything in the primary context at once.
+    /// Immediately frees everything in the primary context.
     pub(crate) fn cuDevicePrimaryCtxReset_v2(&mut self, device: CUdevice) -> Outcome {
         self.device(device)?;
         self.end_primary(device as usize, false);

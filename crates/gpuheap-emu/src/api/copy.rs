@@ -15,7 +15,7 @@ pub(super) struct Shape {
     pub(super) height: u64,
 }
 
-/// Defines one-dimensional copies between two kinds of memory, synchronous and on a stream.
+/// Defines a synchronous and a stream-ordered copy in one dimension between two kinds of memory.
 macro_rules! copies {
     ($($at_once:ident $in_order:ident: $target:expr, $source:expr;)*) => {
         impl Call<'_> {$(
@@ -201,8 +201,8 @@ impl Call<'_> {
         let source = self.check_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
-        // The device does not see pageable memory. So the call reads a pageable source at once, and
-        // waits for a copy into pageable memory.
+        // The device does not see pageable memory. So the call immediately reads a pageable source,
+        // and waits for a copy into pageable memory.
         let read_now = self.is_pageable(source) && !self.can_run_now();
         // A copy within device memory does not make the host wait, not even in a synchronous call.
         let on_device = source.is == Is::Device && target.is == Is::Device;
@@ -307,7 +307,7 @@ fn side(
     Ok(Side { address: if base == 0 { 0 } else { address }, is, pitch })
 }
 
-/// Returns the bytes from the first byte to the end of the last row.
+/// Returns the number of bytes from the first byte to the end of the last row.
 fn span(pitch: u64, shape: Shape) -> Option<u64> {
     pitch.checked_mul(shape.height - 1)?.checked_add(shape.width)
 }

@@ -164,9 +164,9 @@ fn bus_id(number: CUdevice) -> String {
     format!("0000:{:02x}:00.0", number + 1)
 }
 
-/// Device attributes of an H200 under driver 580, from number 1 on, all measured.
-/// [`device_attribute`] takes some attributes from the profile instead. The others are the same in
-/// all profiles, because other devices were not measured.
+/// Values of device attributes 1 to 147, measured on an H200 under driver 580. [`device_attribute`]
+/// takes some attributes from the profile instead. The remaining attributes are equal in all
+/// profiles, because other devices were not measured.
 #[rustfmt::skip]
 const H200: [c_int; 147] = [
     1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32,
@@ -216,8 +216,8 @@ fn device_attribute(
         A::HOST_NUMA_MEMORY_POOLS_SUPPORTED | A::HOST_MEMORY_POOLS_SUPPORTED => {
             c_int::from(profile.pools && !profile.wsl2)
         }
-        // Not emulated: direct access to pageable memory, sharing with other processes, RDMA, and
-        // host memory from `cuMemCreate`.
+        // The emulator lacks direct access to pageable memory, sharing with other processes, RDMA,
+        // and host memory from `cuMemCreate`.
         A::PAGEABLE_MEMORY_ACCESS
         | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | A::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED

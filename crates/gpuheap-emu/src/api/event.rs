@@ -39,7 +39,7 @@ impl Call<'_> {
             return Ok(());
         }
         let clock = self.clock_of_event(index);
-        // Sets the record first, because the work that marks it may run at once.
+        // Stores the record before its work is enqueued, because that work may run immediately.
         let op = OpRef { stream: index, id: self.state.next_op };
         if let Some(found) = self.state.events.get_mut(event.0) {
             found.recorded = Some(Record { op, time: None, clock });

@@ -5,8 +5,8 @@ use crate::api::copy::Shape;
 use crate::state::access::{AccessKind, Is, Side};
 use crate::state::stream::{FillWork, Work};
 
-/// Defines the four fills with a value of one size: a row or a rectangle, synchronous or on a
-/// stream. The closure returns the value repeated to four bytes.
+/// Defines the four fills for one size of value. They fill a row or a rectangle, synchronously or
+/// on a stream. The closure returns the value repeated to four bytes.
 macro_rules! fills {
     ($($row:ident $row_async:ident $plane:ident $plane_async:ident: $pattern:expr;)*) => {
         impl Call<'_> {$(

@@ -4,9 +4,9 @@
 use super::prelude::*;
 use crate::state::module::Function;
 
-/// Architectures for which binaries are commonly compiled, such as PyTorch's wheels. Kernel
-/// libraries have plans for these architectures only. CUB has no plan for 8.9: such devices run the
-/// code for 8.6.
+/// Architectures for which binaries such as PyTorch's wheels are commonly compiled. Kernel
+/// libraries have plans for these architectures only. CUB has no plan for 8.9, so such devices run
+/// the code for 8.6.
 const ARCHITECTURES: [c_int; 6] = [75, 80, 86, 90, 100, 120];
 /// Number of registers of a thread.
 const REGISTERS: c_int = 32;
@@ -20,7 +20,7 @@ const BLOCKS: c_int = 32;
 const SHARED_BYTES_OF_MULTIPROCESSOR: usize = 228 << 10;
 /// Shared memory that the device reserves in each block, bytes.
 const SHARED_BYTES_KEPT: usize = 1 << 10;
-/// Largest cluster that every device with clusters can launch, blocks.
+/// Size, in blocks, of the largest cluster that every device with cluster support can launch.
 const CLUSTER: c_int = 8;
 /// Size of a `CUtensorMap`, bytes.
 const TENSOR_MAP: usize = 128;

@@ -33,7 +33,7 @@ impl Call<'_> {
         write_text(text, error.driver_text())
     }
 
-    /// Fails: an emulator within a process exports no C symbols.
+    /// Fails, because an emulator within a process exports no C symbols.
     pub(crate) fn cuGetProcAddress(
         &mut self,
         (symbol, function, version, _flags): args::cuGetProcAddress,
@@ -44,8 +44,8 @@ impl Call<'_> {
         Err(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// Finds no entry point: writes a null address, and the reason as the status. Fails if `status`
-    /// is null.
+    /// Writes a null address. The status says that no entry point was found. Fails if `status` is
+    /// null.
     pub(crate) fn cuGetProcAddress_v2(
         &mut self,
         (symbol, function, version, flags, status): args::cuGetProcAddress_v2,
@@ -58,7 +58,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does nothing: no profiler collects data of an emulated device.
+    /// Does nothing, because no profiler collects data of an emulated device.
     pub(crate) fn cuProfilerStart(&mut self) -> Outcome {
         self.current().map(drop)
     }
@@ -84,8 +84,8 @@ impl Call<'_> {
     }
 }
 
-/// Writes a text as a C string that is never freed. An unknown code has no text: it gets a null
-/// pointer and `INVALID_VALUE`.
+/// Writes a text as a C string that is never freed. If `text` is `None`, writes a null pointer and
+/// fails with `INVALID_VALUE`.
 fn write_text(out: Out<*const c_char>, text: Option<&'static str>) -> Outcome {
     static TEXTS: Mutex<BTreeMap<&str, CString>> = Mutex::new(BTreeMap::new());
     let Some(text) = text else {

@@ -86,7 +86,7 @@ impl Call<'_> {
 
     /// Prefetches each range like `cuMemPrefetchAsync`. If a range is wrong, the ranges before it
     /// are still prefetched. A group of ranges ends where the next group begins. If a group does
-    /// not begin after the group before it, it and all later groups have no ranges.
+    /// not begin after the previous group, that group and all later groups have no ranges.
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
         (pointers, sizes, count, locations, firsts, locations_count, flags, stream): args::cuMemPrefetchBatchAsync,
@@ -143,7 +143,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Enqueues work that does nothing: the call's only effect is its place in the stream's order.
+    /// Enqueues work that does nothing, so that the call has a place in the stream's order.
     pub(crate) fn take_turn(&mut self, stream: u32) {
         self.begin(stream);
         self.enqueue(stream, Work::Nothing, &[]);
@@ -171,7 +171,7 @@ impl Call<'_> {
     }
 
     /// Stores advice for the whole allocation. Advice for a NUMA node of the host is accepted and
-    /// has no effect: measured on a host with one node.
+    /// has no effect (measured on a host with one node).
     pub(crate) fn cuMemAdvise_v2(
         &mut self,
         (pointer, bytes, advice, location): args::cuMemAdvise_v2,
@@ -266,7 +266,7 @@ impl Call<'_> {
     }
 
     /// Accepts an attachment of managed memory to a stream, and does nothing. The checks find
-    /// unordered uses whatever the attachment. Pageable memory belongs to no device, so the call
+    /// unordered uses with any attachment. Pageable memory belongs to no device, so the call
     /// refuses it.
     pub(crate) fn cuStreamAttachMemAsync(
         &mut self,
@@ -328,7 +328,7 @@ impl Call<'_> {
     }
 }
 
-/// Location of the host, any node, as range attributes show it (measured).
+/// Location that range attributes return for each NUMA node of the host (measured).
 const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -1 };
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };

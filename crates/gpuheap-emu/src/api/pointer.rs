@@ -4,7 +4,7 @@ use super::prelude::*;
 use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
 
-/// Value of the attribute `DEVICE_ORDINAL` for memory of no device (measured).
+/// Value of the attribute `DEVICE_ORDINAL` for memory that belongs to no device (measured).
 const NO_DEVICE: c_int = -2;
 
 /// Value of an attribute, in the type that the call writes.
@@ -40,7 +40,7 @@ impl Call<'_> {
     }
 
     /// Writes attributes of a pointer. The pointer determines the context, so a current context is
-    /// not needed. If an attribute does not apply, writes the value of [`nothing`]. All measured.
+    /// not needed. If an attribute does not apply, writes the value of [`nothing`] (measured).
     pub(crate) fn cuPointerGetAttributes(
         &mut self,
         (count, attributes, data, pointer): args::cuPointerGetAttributes,

@@ -10,8 +10,8 @@ use crate::state::slots::GRANULE;
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 
-/// Largest limit that a pool accepts, bytes: the size of the user address space. On an H200 with
-/// driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.
+/// Largest limit that a pool accepts, bytes. It is the size of the user address space. On an H200
+/// with driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.
 const MAX_POOL_BYTES: u64 = 1 << 47;
 
 impl Call<'_> {
@@ -46,8 +46,8 @@ impl Call<'_> {
             Some((Kind::Pool { pool, place, taken, .. }, bytes, None)) => {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, AccessKind::Free);
-                // The record must be complete before the work is queued. If the work runs at once,
-                // another thread may take the lock.
+                // The record must be complete before the work is queued. If the work runs
+                // immediately, another thread may take the lock.
                 let op = OpRef { stream, id: self.state.next_op };
                 let done = self.can_run_now();
                 if let Some(found) = self.state.space.get_mut(pointer) {

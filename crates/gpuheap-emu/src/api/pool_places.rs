@@ -1,4 +1,4 @@
-//! Locations of pools: the memory of a pool, the default and the current pool of each location, and
+//! Determines the memory of a pool, the default and the current pool of each location, and the
 //! access to a pool.
 
 use super::prelude::*;

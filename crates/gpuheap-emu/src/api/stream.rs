@@ -116,8 +116,8 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamGetId(&mut self, (stream, id): args::cuStreamGetId) -> Outcome {
         let index = self.stream(stream)?;
-        // This call invalidates a capture, but `cuStreamGetCtx` does not: measured on an H200,
-        // driver 580.
+        // This call invalidates a capture, but `cuStreamGetCtx` does not (measured on an H200,
+        // driver 580).
         self.refuse_while_recording(index)?;
         let found = self.stream_state(stream)?.id;
         id.write(found)
@@ -145,8 +145,8 @@ impl Call<'_> {
         context.write(CUcontext(handle))
     }
 
-    /// Returns a stream's context, and null for the green context: the emulator has no green
-    /// contexts.
+    /// Returns a stream's context. Returns null for the green context, because the emulator has no
+    /// green contexts.
     pub(crate) fn cuStreamGetCtx_v2(
         &mut self,
         (stream, context, green): args::cuStreamGetCtx_v2,

@@ -260,10 +260,10 @@ impl Call<'_> {
         fail_if(!has_vmm, CUresult::ERROR_NOT_SUPPORTED)
     }
 
-    /// Returns the device of physical memory. Host memory is not modelled: it gets `NOT_SUPPORTED`,
-    /// in agreement with the device attributes. Memory for sharing by a file descriptor is accepted
-    /// like any other memory, because no function exports it. The other codes were measured on a
-    /// machine without fabric handles.
+    /// Returns the device of physical memory. Host memory is not modelled. It is refused with
+    /// `NOT_SUPPORTED`, as the device attributes state. Memory for sharing by a file descriptor is
+    /// accepted like any other memory, because no function exports it. The other codes were
+    /// measured on a machine without fabric handles.
     fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
         type L = CUmemLocationType;
         const WINDOWS: c_int = 2 | 4;

@@ -1,4 +1,4 @@
-//! Effects of queued work when it runs, and checks of the ranges that the work may use.
+//! Carries out queued work, and checks the ranges that the work may use.
 
 use super::prelude::*;
 use crate::state::host;
@@ -9,9 +9,9 @@ use crate::{Kernels, Schedule};
 /// Maximum number of bytes to copy at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
-/// Largest copy from the host, or fill by a kernel, whose content is kept if kernels are not run,
-/// bytes. Programs read back sizes and indices that they uploaded. With the content of weights and
-/// batches, the host would need as much memory as the device.
+/// Maximum size, in bytes, of a copy from the host or a fill by a kernel whose content is kept
+/// while kernels are not run. Programs read back sizes and indices that they uploaded. With the
+/// content of weights and batches, the host would need as much memory as the device.
 pub(super) const KEPT: u64 = 1 << 20;
 
 impl Call<'_> {
@@ -208,7 +208,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns the physical ranges of a device address range: offset, physical address and length.
+    /// Returns the physical ranges of a device address range. Each has an offset, a physical
+    /// address and a length.
     pub(super) fn translate(
         &self,
         stream: u32,
@@ -243,7 +244,7 @@ impl Call<'_> {
     }
 }
 
-/// Splits a length into pieces of the buffer's size, as start and length.
+/// Splits a length into pieces of the buffer's size. Each piece has a start and a length.
 fn pieces(length: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..length.div_ceil(BUFFER)).map(move |i| (i * BUFFER, BUFFER.min(length - i * BUFFER)))
 }

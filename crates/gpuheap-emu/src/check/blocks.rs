@@ -24,8 +24,8 @@ enum Misuse {
     Outside(Option<Arc<Block>>),
 }
 
-/// Checks a use against the blocks. `base` is the driver's allocation in which the use starts:
-/// first address and end.
+/// Checks a use against the blocks. `base` has the first address and the end of the driver
+/// allocation in which the use starts.
 fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) -> Option<Misuse> {
     if let Some(block) = blocks.find(address) {
         return if block.freed.is_some() {
@@ -204,7 +204,7 @@ impl Checker {
     }
 
     /// Describes the block of an earlier use, given the block's address and bytes. If the block is
-    /// still known, the description includes its free.
+    /// still known, the description says when it was freed.
     pub(super) fn name_former(&self, (address, bytes): (u64, u64), calls: u64) -> String {
         match self.blocks.find(address).filter(|b| (b.address, b.bytes) == (address, bytes)) {
             Some(block) => self.name_block(block, calls),
@@ -212,7 +212,7 @@ impl Checker {
         }
     }
 
-    /// Describes a block: address, size, stream, and when it was freed.
+    /// Describes a block by its address, size and stream, and says when it was freed.
     fn name_block(&self, block: &Block, calls: u64) -> String {
         let lane = |lane: Option<Lane>| match lane.and_then(|lane| self.names.get(lane)) {
             Some(name) => name,

@@ -60,7 +60,7 @@ impl Call<'_> {
 
     /// Begins a host's wait for a stream, a query of a stream, or a stream's wait for an event. On
     /// the legacy default stream, these calls wait for other streams, like new work. On another
-    /// stream, they do not wait for the legacy default stream: measured on an H200, driver 580.
+    /// stream, they do not wait for the legacy default stream (measured on an H200, driver 580).
     pub(crate) fn begin_wait(&mut self, stream: u32) {
         if self.state.streams.at(stream).is_some_and(|found| found.kind == StreamKind::Legacy) {
             self.begin(stream);
@@ -70,8 +70,8 @@ impl Call<'_> {
     }
 
     /// Returns the clock of an event that is recorded on a stream. An event waits for the legacy
-    /// default stream, like new work. A wait for the event's stream does not wait for the event:
-    /// measured on an H200, driver 580. So the stream's own clock is not changed.
+    /// default stream, like new work. A wait for the event's stream does not wait for the event
+    /// (measured on an H200, driver 580). So the stream's own clock is not changed.
     pub(crate) fn clock_of_event(&mut self, stream: u32) -> Option<Box<Clock>> {
         self.begin_wait(stream);
         self.clock_of_new_work(stream).map(Box::new)
@@ -318,8 +318,8 @@ impl Call<'_> {
         runs
     }
 
-    /// Returns the physical ranges of an address range that a call may use: offset in the range,
-    /// physical address, length.
+    /// Returns the physical ranges of an address range that a call may use. Each has an offset in
+    /// the address range, a physical address and a length.
     fn physical_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
         let reserved =
             self.state.space.find(address).is_some_and(|(_, f)| f.kind == Kind::Reserved);

@@ -1,5 +1,5 @@
-//! Places (address ranges) in a pool: free extents, the frees that these extents wait for, and the
-//! chunks that the device provided.
+//! Manages places (address ranges) in a pool. Tracks free extents, the frees that these extents
+//! wait for, and the chunks that the device provided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,13 +131,13 @@ impl Arena {
         self.cut_within(base, place, bytes);
     }
 
-    /// Frees a place. Other streams may take the place once `freed` is done, or at once if `freed`
-    /// is `None`.
+    /// Frees a place. Other streams may take the place once `freed` is done. If `freed` is `None`,
+    /// they may take it immediately.
     pub(crate) fn give(&mut self, place: u64, bytes: u64, freed: Option<OpRef>) {
         self.insert(place, Extent { bytes, freed });
     }
 
-    /// Makes each extent idle whose queued free is done according to `done`.
+    /// Makes an extent idle if `done` returns `true` for the extent's queued free.
     pub(crate) fn mark_idle(&mut self, done: impl Fn(OpRef) -> bool) {
         if self.pending.is_empty() {
             return;
@@ -153,7 +153,7 @@ impl Arena {
         }
     }
 
-    /// Makes all extents idle that the stream of `op` freed up to and including `op`.
+    /// Makes the extents idle that `op` and earlier frees on the stream of `op` freed.
     pub(crate) fn free_done(&mut self, op: OpRef) {
         if !self.pending.contains_key(&op.stream) {
             return;
@@ -254,7 +254,7 @@ impl Arena {
         }
     }
 
-    /// Inserts an extent, joined with its neighbours of the same owner.
+    /// Inserts an extent, and joins it with neighbours that have the same owner.
     fn insert(&mut self, mut place: u64, mut extent: Extent) {
         if extent.bytes == 0 {
             return;

@@ -14,8 +14,8 @@ const FREED: usize = 1 << 16;
 /// Blocks that heaps reported, keyed by address.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    /// Disjoint ranges, keyed by first address: live blocks or their parts, and the remains of
-    /// freed blocks that later blocks do not cover.
+    /// Disjoint ranges, keyed by first address. A range belongs to a live block or a part of a live
+    /// block, or to a freed block if no later block covers the range.
     ranges: BTreeMap<u64, Range>,
     /// Live whole blocks, keyed by address.
     live: FxHashMap<u64, Arc<Block>>,

@@ -23,7 +23,7 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
 }
 
 /// `true` for each function that gives a device work, indexed like [`SYMBOLS`]. Copies to the host
-/// do not count: a program may make them between a refused request and the next try.
+/// do not count, because a program may make them between a refused request and the next try.
 pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
     const BEGINNINGS: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
     let gives_work = |symbol: &&str| BEGINNINGS.iter().any(|start| symbol.starts_with(start));
@@ -34,7 +34,7 @@ pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Launches of kernels that were not run, including those in launched graphs.
+    /// Launches of kernels that were not run, including launches in graphs.
     pub launches_dropped: u64,
     /// Copies from device memory to the host.
     pub copies_to_host: u64,

@@ -1,5 +1,5 @@
-//! Captures: streams record a graph instead of running work. Events: points in a stream's work or
-//! in a capture.
+//! State of captures and events. During a capture, streams record a graph instead of running work.
+//! An event marks a point in a stream's work or in a capture.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) struct Member {
     pub(crate) stream: u32,
     /// Number of pieces of work that the stream recorded.
     pub(crate) work: u64,
-    /// Number of these pieces of work that another member waits for.
+    /// Number of pieces of recorded work that another member waits for.
     pub(crate) joined: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Graph {
     pub(crate) kept: Vec<Arc<Kept>>,
 }
 
-/// A point of a capture that an event marks.
+/// Point of a capture. An event marks such a point.
 #[derive(Clone, Copy)]
 pub(crate) struct Captured {
     pub(crate) capture: u64,

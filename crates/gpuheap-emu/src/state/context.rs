@@ -44,7 +44,7 @@ struct Stack {
     /// Reference to the thread's `ALIVE`, valid until the destructors of the thread's variables
     /// run.
     thread: Weak<()>,
-    /// True if the last search found the thread ending. The thread may have made calls since.
+    /// True if the thread was ending during the last search. It may have made calls since then.
     was_ending: bool,
 }
 

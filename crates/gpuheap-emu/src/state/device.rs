@@ -28,8 +28,8 @@ pub(crate) struct Device {
     managed_high_water: u64,
     demand_high_water: u64,
     pub(crate) largest_refused: u64,
-    /// Freed memory that cannot be allocated yet: the call at which it becomes available, and its
-    /// bytes.
+    /// Freed memory that cannot be allocated yet. Each entry has the call at which the memory
+    /// becomes available, and the bytes.
     late: VecDeque<(u64, u64)>,
     late_bytes: u64,
     /// Account that several processes share, and this device's index in it.
@@ -64,8 +64,8 @@ pub struct Usage {
     /// Peak of the memory in use since the emulator was made. With a shared account, the peak
     /// covers all processes. It is then updated only when this process takes memory.
     pub high_water: u64,
-    /// Peak of managed memory with migrating pages that was allocated with this device current.
-    /// Such memory does not count as memory of the device.
+    /// Peak of managed memory that was allocated while this device was current, and whose pages
+    /// migrate. Such memory does not count as memory of the device.
     pub managed_high_water: u64,
     /// Peak of the sum of memory in use and managed memory. If this peak exceeds the device's
     /// memory, managed memory is oversubscribed.
@@ -120,7 +120,7 @@ impl Device {
         }
     }
 
-    /// Takes memory. Returns false if the device has too little.
+    /// Takes memory. Returns false if the device has too little memory.
     pub(crate) fn charge(&mut self, owner: Owner, bytes: u64, limit: u64) -> bool {
         let total = self.used_bytes();
         if bytes > self.capacity(limit).saturating_sub(total) {
@@ -220,7 +220,7 @@ impl Device {
     }
 }
 
-/// Releases all memory of the device in the shared account, which other emulators may still use.
+/// Releases the device's memory in the shared account. Other emulators may still use the account.
 impl Drop for Device {
     fn drop(&mut self) {
         self.release_shared(self.used_bytes());

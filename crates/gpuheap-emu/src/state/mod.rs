@@ -58,7 +58,7 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Uploads and blocks of the program's own allocator, recorded if kernels are not run.
+    /// Uploads, and blocks of the program's own allocator. Recorded only if kernels are not run.
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,

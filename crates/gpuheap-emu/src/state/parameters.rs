@@ -1,6 +1,7 @@
-//! Sizes of kernel parameters, read from the image of a module: PTX, an ELF file, or a fat binary
-//! that contains either one uncompressed. `nvcc` leaves ELF files uncompressed by default. The
-//! libraries of NVIDIA and PyTorch are compressed, so the parameters of their kernels are unknown.
+//! Reads the sizes of kernel parameters from the image of a module. The image is PTX, an ELF file,
+//! or a fat binary with uncompressed PTX or ELF. `nvcc` leaves ELF files uncompressed by default.
+//! The libraries of NVIDIA and PyTorch are compressed, so the parameters of their kernels are
+//! unknown.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -232,7 +233,7 @@ fn parse_attributes(attributes: &[u8]) -> Option<Arc<[u32]>> {
     sizes.into_iter().collect()
 }
 
-/// Reader of numbers in an ELF file or in a part of one.
+/// Reader of numbers in an ELF file or in a part of an ELF file.
 struct Elf<'f>(&'f [u8]);
 
 impl Elf<'_> {

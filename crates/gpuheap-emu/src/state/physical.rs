@@ -17,7 +17,7 @@ pub(crate) struct Pages {
     fresh: u8,
     /// Pages with content, keyed by first address.
     pages: BTreeMap<u64, Page>,
-    /// Runs of whole pages with one repeated word, keyed by first address: end and word.
+    /// Runs of whole pages with one repeated word, keyed by first address. Values are end and word.
     fills: BTreeMap<u64, (u64, Word)>,
 }
 
@@ -153,8 +153,8 @@ impl Pages {
         }
     }
 
-    /// Returns the content of the byte at `at`, and the number of bytes from `at` on with the same
-    /// kind of content.
+    /// Returns the content of the byte at `at`. Also returns the number of bytes, from this byte
+    /// on, that have the same kind of content.
     fn run(&self, at: u64, length: u64) -> (Run, u64) {
         let page = at - at % PAGE;
         if let Some(found) = self.pages.get(&page) {
@@ -282,8 +282,8 @@ impl Page {
         }
     }
 
-    /// Returns whether the byte at an offset was written, and the number of bytes from there in the
-    /// same state.
+    /// Returns whether the byte at an offset was written. Also returns the number of bytes, from
+    /// this byte on, that have the same state.
     fn run(&self, offset: u64) -> (bool, u64) {
         let word = |at: u64| self.written[(at / 64) as usize];
         let is_written = word(offset) >> (offset % 64) & 1 == 1;
@@ -300,8 +300,8 @@ impl Page {
     }
 }
 
-/// Returns `length` equal bytes. If the host lacks memory, unwinds with the error: the caller of
-/// the emulated driver can report it, but an abort would end the program.
+/// Returns `length` equal bytes. If the host lacks memory, unwinds with the error, so that the
+/// caller of the emulated driver can report it. An abort would end the program.
 fn bytes_of(byte: u8, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = bytes.try_reserve_exact(length) {
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// Size of the tested memory, bytes: room for runs of whole pages between partial pages.
+    /// Size of the tested memory, bytes. Runs of whole pages fit between partial pages.
     const BYTES: u64 = 5 * PAGE;
 
     #[derive(Clone, Debug)]

@@ -98,7 +98,7 @@ impl Ranges {
         })
     }
 
-    /// Marks bytes as written and forgets their accesses, for memory that the host writes unseen.
+    /// Marks bytes as written and forgets their accesses, because the host writes them unseen.
     pub(crate) fn define(&mut self, at: u64, bytes: u64) {
         self.forget(at, bytes);
         self.0.insert(at, Span { end: at + bytes, defined: true, write: None, reads: Vec::new() });

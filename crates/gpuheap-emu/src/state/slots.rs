@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-/// Unit in which device memory in use grows and shrinks, bytes. Measured on an H200. Virtual memory
-/// management has the same granularity.
+/// Unit by which the device memory in use grows and shrinks, bytes. Measured on an H200. Virtual
+/// memory management has the same granularity.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
 /// Granules shared by small allocations. An allocation takes the smallest free place that suffices.

@@ -68,8 +68,8 @@ pub(crate) enum Kind {
     Small { taken: u64 },
     /// A plain allocation in granules that no other allocation shares.
     Large { charged: u64 },
-    /// An allocation from a stream-ordered pool. It takes `taken` bytes at `place` in the pool, and
-    /// `mapped` bytes of host memory; 0 for device memory.
+    /// An allocation from a stream-ordered pool. It takes `taken` bytes at `place` in the pool.
+    /// Unless it is device memory, it takes `mapped` bytes of host memory.
     Pool { pool: usize, place: u64, taken: u64, mapped: usize },
     /// Managed host memory that the emulator owns. It takes `charged` bytes of the device's memory;
     /// 0 if its pages migrate.

@@ -22,8 +22,8 @@ pub(crate) struct Stream {
     pub(crate) destroyed: bool,
     /// Time at which the stream's last work is done, virtual nanoseconds.
     pub(crate) last_done_at: u64,
-    /// Last work of each other stream that this stream has waited for through events. Pools use
-    /// these waits.
+    /// Last work of every stream that this stream has waited for through events. Pools use this
+    /// work to place allocations.
     pub(crate) waited: Vec<OpRef>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Work {
     Fill(FillWork),
     Kernel(Box<KernelWork>),
     /// A launch of a kernel that is not run, with the device addresses among its arguments. The
-    /// memory there counts as changed by the launch.
+    /// launch counts as a change of the memory at these addresses.
     Foreign(Box<[u64]>),
     /// Marks the event with this handle as passed.
     Record(usize),
@@ -84,7 +84,7 @@ pub(crate) enum Place {
     Staged(Vec<u8>),
 }
 
-/// A copy of a rectangle; one row for a plain copy.
+/// A copy of a rectangle. A plain copy is a rectangle with one row.
 #[derive(Clone)]
 pub(crate) struct CopyWork {
     pub(crate) source: Place,
@@ -95,7 +95,7 @@ pub(crate) struct CopyWork {
     pub(crate) height: u64,
 }
 
-/// A fill of a rectangle; one row for a plain fill.
+/// A fill of a rectangle. A plain fill is a rectangle with one row.
 #[derive(Clone)]
 pub(crate) struct FillWork {
     pub(crate) target: u64,

@@ -38,8 +38,8 @@ impl Kept {
         Kept { end: Mutex::new(Some(end)), due }
     }
 
-    /// Records that a launch of a graph that keeps the object is done. The destructor is ordered
-    /// after this launch.
+    /// Records that a graph launch is done. The graph keeps the object, so the destructor is
+    /// ordered after the launch.
     pub(crate) fn note_launch(&self, clock: Option<&Clock>) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(end), Some(clock)) = (&mut *end, clock) {

@@ -58,8 +58,8 @@ impl Properties {
 }
 
 impl Mapping {
-    /// Records the last work of a stream, and drops the stream's earlier work: the last work is
-    /// ordered after it.
+    /// Records the last work of a stream. Drops the stream's earlier work, because the last work is
+    /// ordered after the earlier work.
     pub(crate) fn add_conflict(&mut self, work: Conflict) {
         let lane = work.before.epoch.lane;
         match self.uses.iter_mut().find(|known| known.before.epoch.lane == lane) {

@@ -1,4 +1,4 @@
-//! Macros that call an emulator, and the emulator with which a test begins.
+//! Macros that call an emulator, and a function that creates an emulator for a test.
 
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, Options};
@@ -31,7 +31,7 @@ macro_rules! made {
 
 pub(crate) use {call, made, ok};
 
-/// Creates an emulator with the primary context of device 0 current.
+/// Creates an emulator, and makes the primary context of device 0 current.
 pub(crate) fn start(options: Options) -> Emulator {
     let gpu = Emulator::new(options);
     let mut context = CUcontext::NULL;

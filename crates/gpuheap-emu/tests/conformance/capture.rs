@@ -350,7 +350,7 @@ fn unknown_graph_flags_are_refused() {
         for (flags, expected) in [
             (1, CUresult::SUCCESS),
             (8, CUresult::SUCCESS),
-            // An upload needs a stream. Only another function takes one.
+            // An upload needs a stream, but this function takes no stream.
             (2, CUresult::ERROR_INVALID_VALUE),
             (16, CUresult::ERROR_INVALID_VALUE),
         ] {
@@ -385,7 +385,7 @@ fn unknown_graph_flags_are_refused() {
     });
 }
 
-/// Destructor of a user object: increments the counter that is the object's data.
+/// Destructor of a user object. It increments the counter that is the object's data.
 unsafe extern "C" fn count_end(data: *mut c_void) {
     // SAFETY: the data of each object here is a counter that outlives the object.
     unsafe { &*data.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);

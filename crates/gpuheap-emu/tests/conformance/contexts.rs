@@ -161,8 +161,8 @@ fn context_flags_can_be_set() {
     });
 }
 
-/// Compares all visible properties of live pool memory before and after a reset as one value, so
-/// that a failure shows every difference.
+/// Compares live pool memory before and after a reset. Compares all visible properties as one
+/// value, so that a failure shows every difference.
 #[test]
 fn live_pool_memory_survives_reset() {
     on_every_driver_unchecked(|gpu| {

@@ -1,4 +1,4 @@
-//! Copies and fills: every form, bounds, and memory of every kind.
+//! Tests every form of copy and fill, their bounds, and every kind of memory.
 
 use std::ffi::c_void;
 

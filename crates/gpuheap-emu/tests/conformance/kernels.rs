@@ -350,7 +350,7 @@ fn flat(bench: &Bench<'_, '_>) {
     for (does, of) in operations() {
         let (left, right) = pairs(of, &mut random);
         let out_of = does.output(of);
-        // Each case: the offsets of the arrays from a multiple of 64 bytes, and the number of
+        // A case has the offsets of the arrays from a multiple of 64 bytes, and the number of
         // elements.
         let all = left.len() / of.size();
         let cases = [

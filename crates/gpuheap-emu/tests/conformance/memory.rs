@@ -9,8 +9,8 @@ const MIB: usize = 1 << 20;
 #[test]
 fn device_memory_is_counted_by_granules() {
     on_every_driver(|gpu| {
-        // Each case: the size of an allocation in bytes, the number of allocations, and the memory
-        // that the device then has in use, MiB.
+        // A case has the size of an allocation in bytes, the number of allocations, and the memory
+        // in MiB that the device then has in use.
         for (bytes, count, mebibytes) in [
             (1, 24, 2),
             (512, 24, 2),

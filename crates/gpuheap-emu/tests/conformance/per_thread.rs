@@ -35,8 +35,8 @@ fn on_a_thread(gpu: &Gpu<'_>, work: impl Fn() + Send + Sync) {
     thread::scope(|scope| scope.spawn(body).join().unwrap());
 }
 
-/// Two blocks, an event, and a non-blocking stream. The stream waits for the event and copies,
-/// which shows the work that the event covers.
+/// Two blocks, an event, and a non-blocking stream. The stream waits for the event and copies. The
+/// copy shows which work the event covers.
 struct Scene<'g> {
     gpu: &'g Gpu<'g>,
     block: CUdeviceptr,

@@ -15,7 +15,7 @@ struct Pool<'g, 'd> {
 }
 
 impl<'g, 'd> Pool<'g, 'd> {
-    /// Creates a pool that keeps all its memory, with a limit of `max` bytes.
+    /// Creates a pool that keeps all its memory. The pool's limit is `max` bytes.
     fn new(gpu: &'g Gpu<'d>, max: usize) -> Self {
         let mut pool = CUmemoryPool::NULL;
         let properties = CUmemPoolProps { max_size: max, ..CUmemPoolProps::device(gpu.device) };

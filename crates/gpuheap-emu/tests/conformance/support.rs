@@ -10,7 +10,7 @@ use gpuheap_emu::{Emulator, Options, Profile, Schedule};
 /// Calls a function of the driver and returns its code.
 macro_rules! code {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers. Handles may be stale: the driver detects that.
+        // SAFETY: the tests pass valid pointers. The driver detects stale handles.
         unsafe { $gpu.driver.$function($($arg),*) }
     };
 }
@@ -65,9 +65,9 @@ pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     assert_eq!(emulator.findings().unwrap(), []);
 }
 
-/// Runs a test on two devices of one driver: the first two GPUs if the environment enables them,
-/// else two emulated devices. The first device is current. The emulator's checks are off, because
-/// the tests use memory without access.
+/// Runs a test on two devices of one driver. If the environment enables real devices, these are the
+/// first two GPUs. Otherwise, they are emulated. The first device is current. The emulator's checks
+/// are off, because the tests use memory without access.
 pub(crate) fn on_two_devices(test: impl Fn(&Gpu<'_>, &Gpu<'_>)) {
     let both = |driver: &dyn Driver, name: &str| {
         with_context(driver, name.to_owned(), 1, |far| {
@@ -89,7 +89,7 @@ pub(crate) fn on_two_devices(test: impl Fn(&Gpu<'_>, &Gpu<'_>)) {
     }
 }
 
-/// Returns the real driver. Tests run one at a time, because each compares the device's free
+/// Returns the real driver. Tests run one at a time, because each test compares the device's free
 /// memory.
 fn real() -> MutexGuard<'static, LibCuda> {
     static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();

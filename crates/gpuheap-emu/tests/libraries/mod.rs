@@ -60,8 +60,8 @@ pub(crate) fn folder(libraries: &[&Emulated]) -> TempDir {
     folder
 }
 
-/// Returns a command for `program` whose loader finds the libraries in `folder` first. Unsets the
-/// emulator's variables and the driver's choice of devices, except for those in `variables`.
+/// Returns a command that runs `program`. The loader finds the libraries in `folder` first. Unsets
+/// the emulator's variables and the driver's choice of devices, except for those in `variables`.
 pub(crate) fn command(program: &Path, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -89,7 +89,7 @@ pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str,
     quiet_success(ignored_test(name, folder, variables).output().unwrap())
 }
 
-/// Runs one [ignored test](ignored_test) that succeeds, and returns the text on its stderr.
+/// Runs one [ignored test](ignored_test) that must succeed, and returns the text on its stderr.
 pub(crate) fn stderr_of(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> String {
     let output = ignored_test(name, folder, variables).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
