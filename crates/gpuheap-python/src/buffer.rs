@@ -12,9 +12,9 @@ use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::scope::{Counts, Holder};
 
-/// Device memory of a heap, made by `Heap.alloc`. The memory is freed at `free()`, at the end of a
-/// `with` block, or when the buffer is collected, in the order of its stream. Freeing does not wait
-/// for the GPU.
+/// Device memory of a heap, made by `Heap.alloc`. `free()`, the end of a `with` block or Python's
+/// collector frees the memory. The free is ordered after the work of the buffer's stream. Freeing
+/// does not wait for the GPU.
 ///
 /// The contents are undefined at first. Other libraries read the buffer in place, through DLPack or
 /// the CUDA array interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`,
@@ -34,7 +34,7 @@ pub(crate) struct Buffer {
 }
 
 enum Ownership {
-    /// Owned by this object alone. Boxed, so that making an object moves few bytes.
+    /// Owned by this object alone. The memory is boxed, so that making a `Buffer` moves few bytes.
     Own(Box<Memory>),
     /// Shared with the libraries to which it was exported.
     Shared(Arc<Memory>),
@@ -115,7 +115,7 @@ impl Ownership {
     fn give_back(self, py: Python<'_>) -> PyResult<()> {
         let mut memory = match self {
             Ownership::Own(memory) => memory,
-            // If this is the last holder, the free may wait.
+            // The last holder's drop frees the memory, and may wait for other streams.
             Ownership::Shared(shared) => return detached(py, || drop(shared)),
             Ownership::Freed => return Ok(()),
         };
@@ -183,8 +183,8 @@ impl Buffer {
     }
 
     /// Frees the memory, after the work of its stream and of each stream passed to `used_on`. If
-    /// `stream` is given, also after the work of `stream`. A second call does nothing. Does not
-    /// wait for the GPU.
+    /// `stream` is given, the free is ordered after the work of `stream` too. A second call does
+    /// nothing. Does not wait for the GPU.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream

@@ -5,16 +5,15 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 
 thread_local! {
-    /// `true` while requests of this thread may take the interpreter's lock. Such a request came
-    /// from Python and released the lock itself. A call from a foreign allocator may hold that
-    /// allocator's lock, and the thread with the interpreter's lock may wait for the allocator's
-    /// lock.
+    /// `true` while requests of this thread may take the interpreter's lock. This is so if Python
+    /// made the request, and the request released the lock. If a foreign allocator made it, this
+    /// thread may hold the allocator's lock, for which the owner of the interpreter's lock waits.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Permission for this thread's requests to take the interpreter's lock. Dropping the value
-/// restores the earlier permission. Permissions nest: a finaliser that the collector runs may
-/// allocate.
+/// restores the earlier permission. Permissions nest, because the collector runs finalisers that
+/// may allocate.
 pub(crate) struct MayAttach(bool);
 
 impl MayAttach {

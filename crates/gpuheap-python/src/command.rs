@@ -20,8 +20,7 @@ pub(crate) fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<
     call_detached(py, || Ok(gpuheap_cli::run(arguments)))
 }
 
-/// An explanation: program, cause, evidence, fix, whether the text's form is known from
-/// documentation alone, and the whole explanation as text.
+/// The program, cause, evidence, fix and `from_documentation` of an explanation, and its text.
 type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, String);
 
 /// Explains the out-of-memory error in a text. Returns `None` if the text contains no known error.

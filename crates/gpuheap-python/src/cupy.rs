@@ -37,7 +37,7 @@ pub(crate) struct CupyAllocator {
     /// function.
     device_function: Option<DeviceFunction>,
     handle_function: Option<HandleFunction>,
-    /// CuPy's classes of a memory and of a pointer to it.
+    /// CuPy's classes `CFunctionAllocatorMemory` and `MemoryPointer`.
     memory_class: Py<PyAny>,
     pointer_class: Py<PyAny>,
     /// Addresses of [`take`] and [`free`], as Python integers.
@@ -169,7 +169,7 @@ impl CupyAllocator {
 }
 
 thread_local! {
-    /// The memory that the latest object of CuPy took on this thread.
+    /// The memory that [`take`] gave to CuPy last on this thread.
     static TAKEN: Cell<*mut Memory> = const { Cell::new(null_mut()) };
 }
 

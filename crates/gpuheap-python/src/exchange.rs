@@ -1,4 +1,4 @@
-//! DLPack 1.x and the CUDA array interface: memory that other libraries read in place.
+//! Lets other libraries read memory in place, through DLPack 1.x and the CUDA array interface.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -44,7 +44,7 @@ pub(crate) struct Exported {
 
 /// Memory that was handed to another library. The memory is kept until that library releases it.
 pub(crate) trait Lent: Send + Sync {
-    /// Makes `consumer` wait for the work enqueued on the memory, and the free wait for `consumer`.
+    /// Makes `consumer` wait for the work enqueued on the memory. Orders the free after `consumer`.
     fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error>;
 
     /// Returns `true` if the memory may not be written.
@@ -66,7 +66,7 @@ pub(crate) struct Shown {
 type ShownMemory = (u64, Weak<dyn Lent>);
 
 impl Shown {
-    /// Number of entries at which dead entries are first dropped.
+    /// Once the table has this many entries, it drops dead entries for the first time.
     const PRUNE: usize = 64;
 
     /// Notes that `bytes` bytes at `address` were handed over.
@@ -212,8 +212,8 @@ pub(crate) fn dlpack<'py>(
     if versioned { capsule::<Versioned>(py, exported) } else { capsule::<Plain>(py, exported) }
 }
 
-/// Makes the consumer's stream wait, by DLPack's rules for CUDA: `None` or 1 is the legacy default
-/// stream, 2 is the thread's default stream, -1 requests no order.
+/// Makes the consumer's stream wait. By DLPack's rules for CUDA, `None` or 1 is the legacy default
+/// stream, 2 is the thread's default stream, and -1 requests no order.
 fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let number = match given {
         Some(given) if !given.hasattr(intern!(py, "__cuda_stream__"))? => read_index(given)?,
@@ -520,7 +520,7 @@ pub(crate) struct End<M>(*mut M);
 unsafe impl<M> Send for End<M> {}
 
 impl<M: Managed> End<M> {
-    /// Calls the producer's deleter: the memory is no longer needed.
+    /// Calls the producer's deleter, because the memory is no longer needed.
     pub(crate) fn call(self) {
         // SAFETY: the tensor was consumed, and only `self` releases it. The deleter is called once.
         unsafe {

@@ -32,8 +32,8 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send)
     py.detach(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| bug(py, &*panic))
 }
 
-/// Runs work that may wait. Releases the interpreter's lock first if this thread holds it:
-/// destructors run with or without the lock.
+/// Runs work that may wait. If this thread holds the interpreter's lock, releases the lock first.
+/// Destructors run with or without the lock.
 pub(crate) fn wait_detached<R: Send>(wait: impl Fn() -> R + Send + Sync) -> R {
     // If there is no interpreter, or if it is shutting down, there is no lock to release.
     Python::try_attach(|py| py.detach(&wait)).unwrap_or_else(&wait)
@@ -77,7 +77,7 @@ pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> 
     elements.try_reserve(more).map_err(|_| no_host_memory(py, wanted))
 }
 
-/// Makes the exception for a copy of `bytes` bytes for which the host has no memory.
+/// Makes the exception for a host without memory for a copy. The copy has `bytes` bytes.
 pub(crate) fn no_host_memory(py: Python<'_>, bytes: usize) -> PyErr {
     refused(
         py,
@@ -110,7 +110,7 @@ fn try_exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made.call1((text(error), figures(py, evidence)?))?))
 }
 
-/// Returns the text of an error, with Python's names in place of Rust's.
+/// Returns the text of an error. Replaces names of the Rust interface with Python names.
 pub(crate) fn text(error: &Error) -> String {
     if let Some(evidence) = error.out_of_memory() {
         let limits = "Heap(limit=), Heap.set_limits(limit=) or GPUHEAP_MEMORY_LIMIT";
@@ -139,7 +139,7 @@ pub(crate) unsafe fn write_text(text: &str, to: *mut c_char, room: usize) {
     }
 }
 
-/// Replaces Rust's names in a text of the core with Python's.
+/// Replaces names of the Rust interface in an error text with Python names.
 pub(crate) fn in_python(text: String) -> String {
     IN_PYTHON.iter().fold(text, |text, (in_rust, in_python)| text.replace(in_rust, in_python))
 }
@@ -151,7 +151,7 @@ pub(crate) const FREED: &str = "the array was freed before this use, by free() o
 /// Error text for a panic within a function that another library calls by address.
 pub(crate) const PANICKED: &str = "gpuheap failed in a way that is a bug of its own";
 
-/// Words of the core's errors, each with its replacement in Python.
+/// Replacements in error texts. An entry has words for Rust programs and words for Python programs.
 const IN_PYTHON: [(&str, &str); 10] = [
     (
         "copy one of them to the other's device with copy_to first",
@@ -184,7 +184,7 @@ const IN_PYTHON: [(&str, &str); 10] = [
     ("or read the bytes with reinterpret::<u8>()", "or read the bytes with to_bytes()"),
 ];
 
-/// Returns the figures of the evidence, keyed by their Rust names.
+/// Returns the figures of an out-of-memory error, keyed by their Rust names.
 fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     figures.set_item("kind", evidence.kind.name())?;

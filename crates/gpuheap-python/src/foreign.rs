@@ -131,7 +131,7 @@ fn request_capsule<'py>(
     match stream {
         None => arguments.set_item("stream", py.None())?,
         Some(stream) if is_own && stream.raw().0 > 2 => {
-            // Passes the stream object: a handle alone could name another stream later.
+            // Passes the stream object, because the handle could name another stream later.
             let stream = Bound::new(py, crate::streams::Stream { inner: stream.clone() })?;
             arguments.set_item("stream", stream)?;
         }

@@ -1,7 +1,7 @@
-//! Python's frames of the calling thread, the innermost first.
+//! Finds the Python frames of the calling thread, the innermost first.
 //!
 //! CPython's functions make an object for each frame and need the interpreter's lock. [`places`]
-//! needs no object and no lock: it reads the interpreter's structures, in known versions.
+//! needs no object and no lock, because it reads the structures of known interpreter versions.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -18,9 +18,9 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// Returns the calling thread's frames: the address of each code object, and the offset of its
-/// running instruction. Needs no lock of the interpreter. Returns `None` if the interpreter's
-/// structures are unknown.
+/// Returns the calling thread's frames. A frame is the address of its code object, and the offset
+/// of the running instruction. Needs no lock of the interpreter. Returns `None` if the
+/// interpreter's structures are unknown.
 pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     let known = LAYOUT.read().unwrap_or_else(PoisonError::into_inner);
     let layout = (*known)?;
@@ -35,7 +35,7 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     }))
 }
 
-/// Makes [`places`] read frames until the interpreter exits, if its structures are known.
+/// If the interpreter's structures are known, makes [`places`] read frames until the exit.
 pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
     // `_PyRuntime` is not in CPython's stable interface, so an interpreter may lack it. SAFETY:
@@ -43,7 +43,8 @@ pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let runtime = unsafe { dlsym(null_mut(), c"_PyRuntime".as_ptr()) };
     // SAFETY: the symbol is the interpreter's state.
     let known = unsafe { CPython::new((version.major, version.minor), runtime.cast()) };
-    // Debug builds and builds without the interpreter's lock have flags, and another layout.
+    // Debug builds and builds without the interpreter's lock have another layout. Such a build has
+    // flags.
     let flags: String = py.import("sys")?.getattr("abiflags")?.extract()?;
     let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };
     *LAYOUT.write().unwrap_or_else(PoisonError::into_inner) = Some(layout);

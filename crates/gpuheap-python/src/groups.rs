@@ -98,9 +98,9 @@ pub(crate) struct GroupKeys {
     types: Vec<KeyType>,
 }
 
-/// A column of keys or results: its type's name (`None` for text), the values, and the offsets of
-/// text. The last field has one byte for each row: 1 if the row has a value. It is `None` if all
-/// rows have a value.
+/// A column of keys or results. The fields are the type's name (`None` for text), the values, the
+/// offsets of text, and one byte for each row. The byte is 1 if the row has a value. If all rows
+/// have a value, the last field is `None`.
 type HostValues<'py> = (
     Option<&'static str>,
     Bound<'py, PyBytes>,
@@ -137,7 +137,8 @@ impl GroupKeys {
     }
 }
 
-/// Numbers the distinct keys of rows. Returns the keys, and each row's number as bytes of `uint32`.
+/// Assigns a number to each distinct key. Returns the keys, and bytes of `uint32` that have the
+/// number of each row's key.
 #[pyfunction]
 pub(crate) fn _factorize<'py>(
     py: Python<'py>,
@@ -224,7 +225,8 @@ const BROKEN: &str = "the groups were used out of order; make them again";
 
 #[pymethods]
 impl PartsMerger {
-    /// `of` has the type and the aggregates of each column. The type is `None` without numbers.
+    /// `of` has the type and the aggregates of each column. The type is `None` if the column does
+    /// not contain numbers.
     #[new]
     fn new(
         py: Python<'_>,
@@ -255,7 +257,7 @@ impl PartsMerger {
         self.plan.parts(column).iter().map(name).collect()
     }
 
-    /// Adds the parts of a batch. A part is the bytes of one number for each key.
+    /// Adds a batch's partial aggregates. Each part has one number for each key, as bytes.
     fn add(
         &self,
         py: Python<'_>,

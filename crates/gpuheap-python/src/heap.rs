@@ -30,11 +30,11 @@ use crate::streams::Stream;
 /// Values of `GPUHEAP_TRACK` that make a Python heap record lines.
 const TRACKS: [&str; 2] = ["counts", "backtraces"];
 
-/// The memory of one device: a caching pool with limits and statistics.
+/// A caching pool of one device's memory, with limits and statistics.
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, or `"80%"` of the device's memory.
-/// `total_limit` bounds the memory of several heaps together, on one device or several. Pass a size
-/// for the first heap, and the first heap for the others. `pool` is `"stitched"` (the default),
+/// `total_limit` bounds the memory of several heaps together, on one device or several. To the
+/// first heap pass a size, and to each other heap the first heap. `pool` is `"stitched"` (default),
 /// `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With `publish=True`, other processes
 /// of the user can read the heap's figures and lines; with `publish="control"` they can also flush
 /// it and set its limit. With `track="lines"` the heap records the Python line that made each
@@ -286,8 +286,8 @@ impl Heap {
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Returns at least `nbytes` of cached memory to the driver; without `nbytes`, all of it. Waits
-    /// for frees in flight. The result is the number of bytes returned.
+    /// Returns at least `nbytes` of cached memory to the driver, or all cached memory without
+    /// `nbytes`. Waits for frees in flight. The result is the number of bytes returned.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<Count>) -> PyResult<u64> {
         call_detached(py, || match nbytes {
@@ -352,8 +352,8 @@ impl Heap {
         }
         let stream = self.owner.named_stream(py, stream)?;
         let on = stream.as_ref().unwrap_or(&self.owner.default);
-        // If a budget is exceeded, `charge` runs the collector. So charge nothing below a foreign
-        // allocator, where no Python may run.
+        // If a budget is exceeded, `charge` runs the collector. A foreign allocator that calls this
+        // function allows no Python code, so do not charge its requests.
         let charge = if below { None } else { charge(py, &self.owner.scopes, nbytes)?.0 };
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, on)?,
@@ -374,7 +374,7 @@ impl Heap {
     }
 
     /// Frees memory that `_allocate_address` allocated, in the order of its stream. If `stream` is
-    /// given, also after the work of `stream`. Does not wait for the GPU.
+    /// given, the free is ordered after the work of `stream` too. Does not wait for the GPU.
     #[pyo3(signature = (address, stream=None))]
     fn _free_address(
         &self,

@@ -110,9 +110,9 @@ impl HostBuffer {
         self.is_freed()
     }
 
-    /// Frees the memory after the work of the default stream. If `stream` is given, also after the
-    /// work of `stream`. A second call does nothing. Raises `BufferError` while a view of the
-    /// memory is open.
+    /// Frees the memory after the work of the default stream. If `stream` is given, the free is
+    /// ordered after the work of `stream` too. A second call does nothing. Raises `BufferError`
+    /// while a view of the memory is open.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = self.owner.stream(py, stream)?;

@@ -26,8 +26,8 @@ pub(crate) enum Kind {
     F64,
 }
 
-/// Runs an expression with `$T` as the Rust type of a kind. In the second form, `$T` of `bool` is
-/// `u8`.
+/// Runs an expression with `$T` as the Rust type of a kind. In the form `number $T`, the type of
+/// `Kind::Bool` is `u8`.
 macro_rules! with_kind {
     ($kind:expr, $T:ident => $work:expr) => {
         $crate::kind::with_kind!(@ $kind, bool, $T => $work)
@@ -47,7 +47,7 @@ macro_rules! with_kind {
 }
 pub(crate) use with_kind;
 
-/// Runs an expression with `$T` as the unsigned integer of a kind's size. Serves to copy elements.
+/// Runs an expression with `$T` as the unsigned integer of a kind's size, for copies of elements.
 macro_rules! with_size {
     ($kind:expr, $T:ident => $work:expr) => {
         $crate::kind::with_size!(@ $kind, $T => $work; 1 u8, 2 u16, 4 u32, _ u64)
@@ -60,7 +60,7 @@ macro_rules! with_size {
 }
 pub(crate) use with_size;
 
-/// Each kind with NumPy's name and class letter, in the order of [`Kind`].
+/// All kinds in the order of [`Kind`]. An entry has NumPy's name and class letter for the kind.
 const KINDS: [(Kind, &str, char); 11] = [
     (Kind::Bool, "bool", 'b'),
     (Kind::I8, "int8", 'i'),

@@ -1,4 +1,4 @@
-//! Live bytes of a heap, by library that its hooks serve.
+//! Counts the live bytes that each library has through a heap's hooks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

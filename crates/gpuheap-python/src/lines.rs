@@ -2,8 +2,8 @@
 //!
 //! A line is a code object and a line number, found in the frames of the calling thread. Frames of
 //! libraries that pass memory to the program are skipped. The line is therefore the program's
-//! innermost line. Names are made only when they are read. The line of an instruction is found
-//! once. So an allocation costs a walk of the frames and a count.
+//! innermost line. An allocation walks the frames and increments a count. Texts of lines are made
+//! only when a report needs them. The line number of an instruction is computed only once.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -87,10 +87,10 @@ struct Record {
 /// The line or the thread of an allocation is not in the table yet.
 struct NotKnown;
 
-/// Memory of a line: file, line, function, allocations, bytes, thread names.
+/// A line's memory as a tuple `(file, line, function, allocations, bytes, thread_names)`.
 pub(crate) type LineMemory<'py> = (String, i32, String, u64, u64, Bound<'py, PyTuple>);
 
-/// Memory of a line without its threads: file, line, function, allocations, bytes.
+/// A line's memory as a tuple `(file, line, function, allocations, bytes)`.
 pub(crate) type Largest = (String, i32, String, u64, u64);
 
 impl Lines {
@@ -211,9 +211,8 @@ impl Lines {
             .collect()
     }
 
-    /// Returns the lines with the most bytes, at most `most` lines: file, line, function,
-    /// allocations, bytes. Also returns the number of the other lines. Takes one step for each
-    /// line, however many allocations the line has.
+    /// Returns the `most` lines with the most bytes, and the number of further lines. Takes one
+    /// step for each line, however many allocations the line has.
     pub(crate) fn largest(&self, py: Python<'_>, most: usize) -> PyResult<(Vec<Largest>, usize)> {
         let mut lines: Vec<_> = {
             let state = call(py, || self.lock())?;
@@ -345,7 +344,8 @@ impl Table {
         Some(at)
     }
 
-    /// Returns the index of the running line, if it is known; `None` for a thread without frames.
+    /// Returns the index of the running line, or [`NotKnown`]. Returns `None` if the thread has no
+    /// frames.
     fn known_line(
         &self,
         places: impl Iterator<Item = (usize, i64)>,
@@ -384,8 +384,8 @@ impl Table {
         self.codes.len() >= self.prune_at.max(Table::PRUNE)
     }
 
-    /// Removes the code objects that only this table holds, with their lines. Keeps a code object
-    /// if one of its lines holds memory.
+    /// Removes the code objects that only this table holds, and the lines of these objects. Keeps a
+    /// code object if one of its lines holds memory.
     fn prune(&mut self) -> Vec<Code> {
         if !self.is_full() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! A block of a heap, with one or several holders.
+//! Frees a heap's block when its last holder releases the block.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     /// `None` after the block was freed.
     block: Option<Block>,
     record: Option<RecordId>,
-    /// Charge to the scopes of Python, from allocation to free.
+    /// Charge of the memory to Python's scopes. The charge ends when the memory is freed.
     charge: Option<Charge>,
     pub(crate) owner: Arc<Owner>,
     /// Index of the library that the memory was allocated for.

@@ -1,4 +1,4 @@
-//! A heap with its device, streams and records by line. Buffers and arrays share it.
+//! Keeps a heap together with its device, streams and records. Buffers and arrays share all this.
 
 use std::sync::Arc;
 
@@ -15,10 +15,12 @@ use crate::reserve;
 use crate::scope::{Budget, OpenScopes};
 use crate::streams::Streams;
 
-/// Device of an address: the emulator's number if the device is emulated, and the device's ordinal.
+/// Device of an address. The fields are the number of the emulator (`None` for a real device) and
+/// the device's ordinal.
 pub(crate) type Place = (Option<u64>, i32);
 
-/// A heap with its device, streams and records by line. Buffers and arrays share it.
+/// A heap with its device, its streams and its allocations by line. Buffers and arrays share this
+/// object.
 pub(crate) struct Owner {
     pub(crate) heap: gpuheap::Heap,
     pub(crate) device: gpuheap::Device,
@@ -121,8 +123,8 @@ impl Owner {
         Ok((block, record))
     }
 
-    /// Runs work that may allocate for Python, or wait, without the interpreter's lock. If memory
-    /// is short, Python's collector runs.
+    /// Releases the interpreter's lock and runs work that may wait, or may allocate for Python. If
+    /// memory is short, Python's collector runs.
     pub(crate) fn work<R: Send>(
         &self,
         py: Python<'_>,

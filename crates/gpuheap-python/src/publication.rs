@@ -16,7 +16,7 @@ use crate::libraries::{LibraryBytes, live_of};
 use crate::lines::Lines;
 use crate::scope::OpenScopes;
 
-/// Python's figures of a heap: the part that this module adds to the process's socket.
+/// Figures of a heap that only Python has. This module adds them to the process's socket.
 pub(crate) struct PythonPart {
     /// `None` if the heap records no lines.
     pub(crate) lines: Option<Weak<Lines>>,

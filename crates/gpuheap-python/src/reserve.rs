@@ -62,7 +62,7 @@ fn layout(size: usize) -> Layout {
 
 impl Reserving {
     /// Holds back the parts for which the host has memory. Returns whether they suffice for the
-    /// next growth of the largest table, which doubles it.
+    /// next growth of the largest table. A growth doubles a table's size.
     ///
     /// Larger parts are not required: free memory may be fragmented, without 16 contiguous MiB.
     fn hold_back(&self) -> bool {
@@ -94,7 +94,8 @@ impl Reserving {
         if memory.is_null() {
             memory = self.retry(size, request);
         }
-        // Requests larger than every part are for data: they fail without ending the process.
+        // A request larger than every part is for data. Such a request fails without ending the
+        // process.
         let is_table = size > SMALL && size <= SIZES[SIZES.len() - 1];
         if is_table && !memory.is_null() && size > self.largest.load(Ordering::Relaxed) {
             self.largest.fetch_max(size, Ordering::Relaxed);

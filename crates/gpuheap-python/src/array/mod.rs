@@ -285,8 +285,8 @@ impl Array {
     }
 
     /// Frees the memory for this array and all arrays that share it, after the work enqueued on it.
-    /// If `stream` is given, also after the work of `stream`. A second call does nothing. Does not
-    /// wait for the GPU.
+    /// If `stream` is given, the free is ordered after the work of `stream` too. A second call does
+    /// nothing. Does not wait for the GPU.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream.filter(|_| !self.held.is_freed()) {

@@ -123,7 +123,7 @@ pub(crate) struct Held {
 #[derive(Default)]
 struct Holding {
     record: Option<RecordId>,
-    /// Charge to the scopes of Python, from allocation to free.
+    /// Charge of the memory to Python's scopes. The charge ends when the memory is freed.
     charge: Option<Charge>,
     /// Other streams that use the memory. The free comes after their work.
     used_on: Vec<Stream>,

@@ -137,7 +137,7 @@ impl ArrowReader {
 
     /// Returns the next chunk, or `None` after the last chunk.
     fn next(&self, py: Python<'_>) -> PyResult<Option<ArrowChunk>> {
-        // The producer may need the interpreter's lock, on this thread or another.
+        // The producer may need the interpreter's lock, on this thread or on another thread.
         let next = detached(py, || {
             let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
             let next = match source.take()? {
@@ -257,8 +257,8 @@ fn type_of(kind: Kind) -> DataType {
     }
 }
 
-/// Returns the element type of a column's values. A dictionary has codes; text and bits have bytes.
-/// Returns `None` if no array can contain the values.
+/// Returns the element type in which a column's values are stored: codes for a dictionary, bytes
+/// for text and bits. Returns `None` if no array can contain the values.
 fn kind_of(data_type: &DataType) -> Option<Kind> {
     Some(match data_type {
         DataType::Int8 => Kind::I8,

@@ -37,7 +37,7 @@ pub(crate) struct ArrowColumn {
     host_copied: usize,
 }
 
-/// Uploads the columns of a table, or a column. `field` describes the chunks. With `narrow`,
+/// Uploads all columns of a table, or a single column. `field` describes the chunks. With `narrow`,
 /// float64 becomes float32.
 #[pyfunction]
 pub(crate) fn _arrow_upload(
@@ -198,7 +198,7 @@ fn offsets(data: &ArrayData) -> Option<(Cow<'_, [u8]>, Kind)> {
     }
 }
 
-/// Returns `rows` bits from bit `first` on, shifted to begin at a byte.
+/// Returns `rows` bits that begin at bit `first`. Shifts them to the beginning of a byte.
 fn bits(buffer: &arrow_buffer::Buffer, first: usize, rows: usize) -> Cow<'_, [u8]> {
     let bytes = rows.div_ceil(8);
     match first % 8 {
