@@ -185,7 +185,7 @@ pub(crate) fn take() -> bool {
     }
     let stack = Stack::here(&request, line);
     let thread = thread::current().id();
-    // Skips the drop-in's repeated failure: the heap has already reported the program's request.
+    // Skips the drop-in's repeated failure, because the heap has reported the program's request.
     if request.bytes == REPEATED_FAILURE && caller(&stack, &request).library == DROP_IN {
         return false;
     }

@@ -186,7 +186,7 @@ const PTX: &[u8] = b".version 8.0\n.target sm_50\n.address_size 64\n\
                      .visible .entry gpuheap_stands_for_a_library() { ret; }\n\0";
 
 /// Enqueues an empty kernel, so that a captured graph has a node for the library's work. Ignores
-/// failures: the program's next call on the stream returns the error.
+/// failures, because the program's next call on the stream returns the error.
 pub(crate) fn launch(stream: CUstream) {
     static KERNEL: OnceLock<Option<CUfunction>> = OnceLock::new();
     let (Some(driver), Some(kernel)) = (driver(), *KERNEL.get_or_init(load_kernel)) else { return };

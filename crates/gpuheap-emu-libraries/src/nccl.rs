@@ -1,8 +1,8 @@
 //! NCCL: communicators of any size. Their collectives act as if every rank had this rank's values.
 //! The sizes of their memory are in `nccl/memory.rs`.
 //!
-//! No rank waits for another rank. Results above 1 MiB are not written: programs base decisions
-//! only on small results, and a dry run keeps no content of that size.
+//! No rank waits for another rank. Results above 1 MiB are not written, because programs base
+//! decisions only on small results. A dry run keeps no content of that size.
 
 mod memory;
 

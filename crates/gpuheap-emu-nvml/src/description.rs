@@ -78,7 +78,7 @@ pub(crate) struct Device {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
-    /// Memory reserved by the driver and the firmware.
+    /// Memory in use that belongs to no listed process.
     pub(crate) reserved: u64,
     /// Memory in use by no listed process.
     pub(crate) unaccounted: u64,

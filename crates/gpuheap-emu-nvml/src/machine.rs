@@ -76,7 +76,7 @@ impl Machine {
         described.chain(using).collect()
     }
 
-    /// Returns the ids of the processes that use an emulated device, each with its bytes.
+    /// Returns the process ids that use an emulated device, and the bytes that each process uses.
     fn using(&self, index: usize) -> Vec<(u32, u64)> {
         match &self.settings.account {
             // If the file is missing, no process uses the account yet.

@@ -23,10 +23,10 @@ const SLOTS: u64 = 256;
 /// Maximum number of devices in an account. Emulated machines have eight at most in practice.
 const DEVICES: usize = 16;
 
-/// Size of a slot, bytes: eight for the pid, and eight for the bytes in use on each device.
+/// Size of a slot, bytes. It has a pid and one byte count per device, of eight bytes each.
 const SLOT_BYTES: u64 = 8 * (1 + DEVICES as u64);
 
-/// Byte range of the file lock that serialises changes: start and length.
+/// Start and length of the byte range whose lock serialises changes to the file.
 const ORDER: (u64, u64) = (0, 1);
 
 /// A process's slot in a shared account of device memory.

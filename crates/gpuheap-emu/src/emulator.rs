@@ -259,7 +259,7 @@ pub(crate) struct Call<'e> {
     pub(crate) shared: &'e Shared,
     /// Symbol of the called function, for findings.
     pub(crate) symbol: &'static str,
-    /// This call's request for device memory: device, bytes, and address of the result.
+    /// This call's request for device memory, as device, bytes, and address of the result.
     request: Option<(usize, u64, u64)>,
     /// Request that exceeded a device's free memory: device, requested bytes, and the device's free
     /// bytes.

@@ -28,8 +28,8 @@ pub enum FindingKind {
     /// A copy, fill or kernel that uses an address without memory, or memory that it may not
     /// access.
     WildPointer,
-    /// A read of device memory that was never written: a copy to the host, or a computation in a
-    /// kernel.
+    /// A copy to the host, or a computation in a kernel, that reads device memory that was never
+    /// written.
     Uninitialised,
     /// Memory that was live when its context was destroyed.
     Leak,

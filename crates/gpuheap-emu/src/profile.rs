@@ -69,7 +69,7 @@ impl Profile {
         text.split(',').map(|one| Profile::parse(one.trim())).collect()
     }
 
-    /// Parses one device: a name, bytes for [`with_memory`](Profile::with_memory), or a
+    /// Parses one device. `text` is a name, a size for [`with_memory`](Profile::with_memory), or a
     /// description.
     fn parse(text: &str) -> Option<Profile> {
         Profile::named(text)

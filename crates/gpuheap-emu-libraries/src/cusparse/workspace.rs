@@ -27,7 +27,7 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// Returns the bytes for the product with a dense matrix of `columns` columns. For up to 100
+    /// Returns the bytes for multiplying by a dense matrix of `columns` columns. For up to 100
     /// values, the error is less than 32 bytes.
     pub(crate) fn times_dense(&self, columns: u64, by_rows: bool, algorithm: i32) -> u64 {
         const DEFAULT: i32 = 0;
@@ -46,7 +46,7 @@ impl Operand {
         self.values * self.index / 4 / part + 7
     }
 
-    /// Returns the bytes for the product with a vector. The error is at most 0.02 bytes per value.
+    /// Returns the bytes for multiplying by a vector. The error is at most 0.02 bytes per value.
     pub(crate) fn times_vector(&self) -> u64 {
         if self.values == 0 {
             return 0;
@@ -62,22 +62,22 @@ impl Operand {
         row * self.rows + (self.index + self.value) * self.values + 242
     }
 
-    /// Returns the expected number of additions in the product with `right`, for values at random
-    /// places.
+    /// Returns the expected number of additions for multiplying by `right`, if the values are at
+    /// random places.
     fn additions(&self, right: &Operand) -> u64 {
         let additions = u128::from(self.values) * u128::from(right.values);
         (additions / u128::from(right.rows.max(1))) as u64
     }
 
-    /// Returns the expected number of values in the product with `right`, for values at random
-    /// places. On a GPU, the number depends on the places.
+    /// Returns the expected number of values after multiplying by `right`, if the values are at
+    /// random places. On a GPU, the number depends on the places.
     pub(crate) fn product_values(&self, right: &Operand) -> u64 {
         let places = self.rows as f64 * right.columns as f64;
         let additions = self.additions(right) as f64;
         (places * -f64::exp_m1(-additions / places.max(1.0))) as u64
     }
 
-    /// Returns the bytes of the two areas for the product with a sparse matrix.
+    /// Returns the bytes of the two areas for multiplying by a sparse matrix.
     pub(crate) fn times_sparse(&self, right: &Operand) -> [u64; 2] {
         [12 * self.values + 1024, (16 + 2 * self.value) * self.additions(right) + 1024]
     }

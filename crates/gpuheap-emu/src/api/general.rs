@@ -1,4 +1,4 @@
-//! The driver itself: initialisation, version, error texts, entry points.
+//! Functions for the driver itself, such as initialisation, version, error texts and entry points.
 
 use super::prelude::*;
 use std::collections::BTreeMap;

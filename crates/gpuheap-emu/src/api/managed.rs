@@ -1,4 +1,4 @@
-//! Managed memory: real memory of this process, shared by device and host.
+//! Managed memory. Device and host share real memory of this process.
 
 use super::prelude::*;
 use crate::api::pinned::page_bytes;

@@ -1,4 +1,4 @@
-//! Pinned and registered host memory: real memory of this process. The device sees it at the
+//! Pinned and registered host memory. It is real memory of this process. The device sees it at the
 //! same address.
 
 use super::prelude::*;

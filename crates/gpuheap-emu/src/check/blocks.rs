@@ -33,7 +33,7 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // A heap's library copies all parts of a block to the host in one copy.
+            // Allows a heap's library to copy all parts of a block to the host in one copy.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))

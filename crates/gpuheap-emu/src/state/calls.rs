@@ -46,10 +46,10 @@ pub struct Counts {
 pub(crate) struct Calls {
     pub(crate) total: u64,
     pub(crate) of: Vec<u64>,
-    /// Calls that were refused as not supported, by function.
+    /// Number of unsupported calls that were refused, for each function.
     pub(crate) refused: Vec<u64>,
-    /// Values of the counters when the plan of failures was set: the total, and one for each
-    /// function.
+    /// Total number of calls, and number of calls of each function, when the plan of failures was
+    /// set.
     pub(crate) planned_from: (u64, Vec<u64>),
 }
 

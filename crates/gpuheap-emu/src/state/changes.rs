@@ -9,10 +9,10 @@ const MOST_WRITTEN: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// Ranges that the program wrote since the last launch, oldest first: addresses and ends.
+    /// Addresses and ends of the ranges that the program wrote since the last launch, oldest first.
     written: Vec<(u64, u64)>,
-    /// Blocks that an allocator of the program reported: addresses and ends. A freed block stays in
-    /// the map until another block takes its place.
+    /// Addresses and ends of the blocks that an allocator of the program reported. A freed block
+    /// stays in the map until another block takes its place.
     blocks: BTreeMap<u64, u64>,
 }
 

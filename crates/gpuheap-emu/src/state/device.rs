@@ -75,7 +75,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns the memory in use: all memory except the free memory.
+    /// Returns all memory except the free memory.
     pub fn in_use(&self) -> u64 {
         let Usage { context, plain, pools, vmm, managed, late, .. } = *self;
         context + plain + pools + vmm + managed + late

@@ -1,4 +1,4 @@
-//! Host memory: the emulator's own pinned and managed blocks, and access to the caller's memory.
+//! Maps the emulator's pinned and managed host memory, and accesses the caller's memory.
 
 use std::ptr;
 

@@ -1,4 +1,4 @@
-//! Stream-ordered pools: their memory, and the streams that may take freed memory.
+//! State of stream-ordered pools, of their memory, and of the streams that may take freed memory.
 
 use std::ffi::c_int;
 

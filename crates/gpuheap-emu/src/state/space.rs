@@ -1,4 +1,4 @@
-//! Address space: the addresses that the device sees, and the allocation at each address.
+//! The device's address space, with the allocation at each address.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -789,8 +789,8 @@ fn kernel_lives_until_module_unload() {
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(pinned[32..40], [251, 255, 255, 255, 1, 0, 0, 0]);
 
-        // These launches are refused: an empty grid, or a block size that the kernel does not
-        // allow.
+        // Launches with an empty grid are refused, and launches with a block size that the kernel
+        // does not allow.
         for (grid, block) in [(0, 256), (1, 128), (1, 2000)] {
             let wrong = Launch { grid, block, ..launch };
             let code = launch_with(gpu, function, &wrong, stream);
