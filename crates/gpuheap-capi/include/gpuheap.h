@@ -54,8 +54,8 @@ typedef enum gpuheap_status {
   GPUHEAP_STATUS_DRIVER = 4,
   // The machine lacks the device or a usable driver.
   GPUHEAP_STATUS_UNAVAILABLE = 5,
-  // The heap is no longer usable: it was closed, this is a forked child, or the device was reset
-  // through gpuheap.
+  // The heap is no longer usable, because it was closed, this is a forked child, or the device
+  // was reset through gpuheap.
   GPUHEAP_STATUS_GONE = 6,
   // A bug in gpuheap was caught. Please report the text to gpuheap's issue tracker.
   GPUHEAP_STATUS_INTERNAL = 7,
@@ -143,7 +143,7 @@ typedef struct gpuheap_flushed {
 // A function that frees memory when a heap is short of memory. Returns the bytes freed.
 typedef uint64_t (*gpuheap_shortage)(uint64_t bytes, void *data);
 
-// Report about a thread that ended with live allocations. Valid only during the callback.
+// Report about a thread that ended with live allocations. It is valid only during the callback.
 typedef struct gpuheap_thread_end {
   // Size of the structure in the library; later versions add fields at the end.
   size_t size;
@@ -155,7 +155,7 @@ typedef struct gpuheap_thread_end {
   uint64_t allocations;
   // Bytes of these allocations, as requested.
   uint64_t bytes;
-  // The report as text for people: several lines of UTF-8.
+  // The report for people, as several lines of UTF-8 text.
   const char *text;
 } gpuheap_thread_end;
 

@@ -44,7 +44,7 @@ struct Place<T> {
     /// address to [`BUSY`] owns the place.
     address: AtomicU64,
     bytes: AtomicU64,
-    /// Entry of the allocation. Initialized if `address` is neither [`FREE`] nor [`BUSY`].
+    /// Entry of the allocation. It is initialized if `address` is neither [`FREE`] nor [`BUSY`].
     block: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -115,8 +115,8 @@ impl<T> Blocks<T> {
     }
 
     /// Removes the entry at an address as [`take`](Blocks::take) does. Passes the entry to `user`
-    /// and then drops it, without moving it: the move took 8 ns of a pair (AMD EPYC, 2026-11-28).
-    /// If `user` panics, the place is not used again.
+    /// and then drops it, without moving it: the move took 8 ns of each allocation and free (AMD
+    /// EPYC, 2026-11-28). If `user` panics, the place is not used again.
     #[inline]
     pub(crate) fn use_up<R>(&self, address: u64, user: impl FnOnce(&mut T) -> R) -> Option<R> {
         let Some(place) = self.claimed(address) else {
@@ -268,7 +268,7 @@ mod tests {
         let same = (1..).map(|n| n * 512).filter(|address| hash(*address, PLACES) == at);
         let same: Vec<u64> = same.take(5).collect();
         same.iter().for_each(|address| blocks.put(*address, *address, *address));
-        // The free of the first block leaves its place free while the other entries are in the
+        // When the first block is freed, its place becomes free, while the other entries are in the
         // maps.
         for address in &same {
             assert_eq!(blocks.bytes(*address), Some(*address));
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(blocks.take(512), Some(7));
     }
 
-    /// Two threads share a small table. Each stores blocks and removes blocks of the other thread.
+    /// Two threads share a small table. Each stores blocks and removes the other thread's blocks.
     #[test]
     fn threads_sharing_places_lose_nothing() {
         let (blocks, rounds) = (Blocks::new(), if cfg!(miri) { 50 } else { 20_000 });
@@ -317,8 +317,8 @@ mod tests {
         });
     }
 
-    /// One thread stores blocks and removes each a little later, while the other thread tries to
-    /// take them first. The delay varies until the other thread has taken many blocks.
+    /// One thread stores blocks and removes each block a little later, while the other thread tries
+    /// to take the blocks first. The delay varies until the other thread has taken many blocks.
     #[test]
     fn concurrent_takes_have_one_winner() {
         let (blocks, many) = (Blocks::new(), if cfg!(miri) { 10 } else { 4_000 });

@@ -12,7 +12,7 @@ use std::mem::size_of;
 use crate::entry::{Failure, enter, gpuheap_status};
 use crate::handle::gpuheap_heap;
 
-/// Report about a thread that ended with live allocations. Valid only during the callback.
+/// Report about a thread that ended with live allocations. It is valid only during the callback.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpuheap_thread_end {
@@ -26,7 +26,7 @@ pub struct gpuheap_thread_end {
     pub allocations: u64,
     /// Bytes of these allocations, as requested.
     pub bytes: u64,
-    /// The report as text for people: several lines of UTF-8.
+    /// The report for people, as several lines of UTF-8 text.
     pub text: *const c_char,
 }
 

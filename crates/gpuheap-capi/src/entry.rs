@@ -1,4 +1,4 @@
-//! Entry of every C function: catches panics, and turns a failure into a status and a text.
+//! Runs the work of every C function. Catches panics, and turns failures into statuses and texts.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -26,8 +26,8 @@ pub enum gpuheap_status {
     Driver = 4,
     /// The machine lacks the device or a usable driver.
     Unavailable = 5,
-    /// The heap is no longer usable: it was closed, this is a forked child, or the device was reset
-    /// through gpuheap.
+    /// The heap is no longer usable, because it was closed, this is a forked child, or the device
+    /// was reset through gpuheap.
     Gone = 6,
     /// A bug in gpuheap was caught. Please report the text to gpuheap's issue tracker.
     Internal = 7,
@@ -85,7 +85,7 @@ impl Failure {
         self.0.0
     }
 
-    /// Returns the text that C gets from gpuheap_last_error, without the name of the function.
+    /// Returns the text of gpuheap_last_error, without the name of the function.
     pub fn text(&self) -> &str {
         &self.0.1
     }

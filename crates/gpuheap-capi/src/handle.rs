@@ -20,7 +20,7 @@ use crate::streams::{Given, LiveStream, Streams};
 ///
 /// 128 bytes of a closed heap stay allocated, so that a later use returns an error and does not
 /// crash.
-// Aligned to separate cache lines, because every call of every thread reads the handle.
+// The handle has separate cache lines, because every call of every thread reads it.
 #[repr(align(128))]
 pub struct gpuheap_heap {
     /// The open heap; null once the handle is closed.
@@ -48,7 +48,7 @@ pub struct Open {
     handle: AtomicPtr<gpuheap_heap>,
     /// Registered memory of the program, keyed by address.
     registered: Mutex<FxHashMap<u64, PageLock>>,
-    /// Function of the program that is called when the heap is short of memory.
+    /// Function by which the program frees memory when the heap is short of memory.
     reclaimer: Mutex<Option<Reclaimer>>,
     /// Value of `fork::count` in the process that opened the heap.
     forks: u32,
@@ -104,8 +104,8 @@ impl gpuheap_heap {
         unsafe { self.open.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Returns the open heap of a pointer from C. In a forked child, returns an error before any
-    /// lock is taken, because a thread of the parent may have held the lock.
+    /// Returns the open heap of a handle that C code passed. In a forked child, returns an error
+    /// before any lock is taken, because a thread of the parent may have held the lock.
     ///
     /// # Safety
     ///
@@ -210,7 +210,8 @@ impl Open {
     /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
     /// [`stream_ended`](Open::stream_ended).
     pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
-        // The heap reports no requests: `entry::reported` reports them, with the caller's variable.
+        // The heap itself reports no requests. `entry::reported` reports them, with the caller's
+        // variable.
         gpuheap::find_requesters_by(|| None);
         Open {
             blocks: Blocks::new(),

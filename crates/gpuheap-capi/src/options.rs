@@ -65,7 +65,7 @@ impl gpuheap_options {
     ///
     /// `options` is valid for reads of as many bytes as its size field states.
     pub(crate) unsafe fn read(options: *const gpuheap_options) -> Result<gpuheap_options, Failure> {
-        /// Size of the first version: every program has at least these fields.
+        /// Size of the first version. Every program has at least the fields of that version.
         const FIRST: usize = offset_of!(gpuheap_options, unannounced_streams) + size_of::<i32>();
         const OURS: usize = size_of::<gpuheap_options>();
         // SAFETY: the size is the first field, so the program has set it.

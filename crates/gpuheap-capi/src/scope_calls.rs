@@ -1,5 +1,5 @@
-//! C functions for scopes. The end of a scope frees the memory that its thread allocated inside the
-//! scope and neither freed nor kept.
+//! C functions for scopes. The end of a scope frees the memory that its thread allocated inside and
+//! has neither freed nor kept.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,

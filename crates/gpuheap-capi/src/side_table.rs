@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::scope::Scope;
 
 /// The scopes and further streams of a heap's allocations, keyed by address. While the table is
-/// empty, an allocation or a free only loads a number.
+/// empty, an allocation or a free only loads the count.
 #[derive(Default)]
 pub(crate) struct SideTable {
     count: AtomicUsize,
@@ -74,7 +74,7 @@ impl SideEntry {
     }
 
     /// Frees the block in the order of its own stream and of all streams that use it. Each stream
-    /// waits for the previous one, and the block is freed in the order of the last stream. If a
+    /// waits for the previous stream, and the block is freed in the order of the last stream. If a
     /// stream ended, its handle is invalid, so the host waits for the device.
     pub(crate) fn free(self, block: Block, device: &Device) -> Result<(), Error> {
         match self.last_stream(device) {
@@ -88,7 +88,7 @@ impl SideEntry {
         }
     }
 
-    /// Makes each live stream of `also_on` wait for the previous one. Returns the last stream.
+    /// Makes each live stream of `also_on` wait for the previous stream. Returns the last stream.
     fn last_stream(&self, device: &Device) -> Result<Option<&Stream>, Error> {
         if self.also_on.iter().any(Stream::is_retired) {
             device.synchronize()?;

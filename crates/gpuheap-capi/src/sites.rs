@@ -1,5 +1,5 @@
-//! C functions that list places of the program as structures. Their documentation goes into the
-//! header. Pointers follow the preconditions that `calls.rs` states.
+//! C functions that list the places that allocated, as structures. Their documentation goes into
+//! the header. Pointers follow the preconditions that `calls.rs` states.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,

@@ -7,7 +7,7 @@ use crate::entry::Failure;
 
 /// A structure that receives results. Its first field is its size.
 pub(crate) trait SizedResult {
-    /// Size of the first version: every program has at least these fields.
+    /// Size of the first version. Every program has at least the fields of that version.
     const FIRST: usize;
     /// Words by which error texts name the structure's contents.
     const CONTENTS: &'static str;

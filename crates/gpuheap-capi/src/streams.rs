@@ -46,7 +46,7 @@ thread_local! {
 struct Found {
     version: u64,
     raw: CUstream,
-    /// Valid while the stream's table still has the version in `version`.
+    /// The pointer is valid while the stream's table still has the version in `version`.
     stream: *const Stream,
 }
 

@@ -1,4 +1,4 @@
-//! Folding: a count replaces allocations that are freed immediately.
+//! Folds records of allocations. A count replaces allocations that are freed immediately.
 //!
 //! An allocation and its free are a pair. A pair is folded on two conditions:
 //! * The thread allocated at most once between the allocation and its free.

@@ -145,8 +145,8 @@ records! {
         bytes: u64,
         stack: u32,
     }
-    /// Free. Written before the driver frees the memory, because another thread may then get the
-    /// address.
+    /// Free of memory. The record is written before the driver frees the memory, because another
+    /// thread may then get the address.
     10 Free {
         time: Time,
         thread: u32,
@@ -195,8 +195,8 @@ records! {
         time: Time,
         range: u32,
     }
-    /// Ranges that are not recorded, because [`OPEN_RANGES`] were open. Readers add the counts of
-    /// all such records.
+    /// Ranges that are not recorded, because [`OPEN_RANGES`] ranges were open. Readers add the
+    /// counts of all such records.
     18 LostRanges {
         /// Number of ranges.
         count: u64,

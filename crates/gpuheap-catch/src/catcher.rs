@@ -12,7 +12,7 @@ use crate::{Answer, Real};
 /// Endings that CUDA adds to a base name to form the names of its symbols.
 const VARIANTS: [&str; 8] = ["", "_v2", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds", "_v3", "_v4"];
 
-/// The functions of a preloaded library that replace CUDA's.
+/// The functions of a preloaded library that replace CUDA's functions.
 #[derive(Debug)]
 pub struct Catcher {
     find: fn(&str) -> Option<(*mut c_void, &'static Real)>,
@@ -25,7 +25,7 @@ impl Catcher {
         Catcher { find }
     }
 
-    /// Returns the function of the library that replaces `symbol`.
+    /// Returns this library's function that replaces `symbol`.
     pub fn own_address(&self, symbol: &str) -> Option<*mut c_void> {
         (self.find)(symbol).map(|(own, _)| own)
     }

@@ -1,4 +1,4 @@
-//! The real functions of CUDA's libraries, for the calls that are passed on.
+//! Finds and calls the real functions of CUDA's libraries.
 //!
 //! A lookup covers the libraries after this library in the loader's order. Libraries that a program
 //! loaded with `RTLD_LOCAL`, as Python does, are not in that order. A function in such a library is
@@ -66,8 +66,8 @@ impl Real {
 }
 
 /// For each row of a table, makes a function that calls the real function. A row is `library [how]
-/// symbol (arguments);`. The calling module needs a module `reals` with the cells, made by
-/// `real_cells!`.
+/// symbol (arguments);`. The calling module needs a module `reals`, whose cells `real_cells!`
+/// makes.
 #[macro_export]
 macro_rules! real_functions {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
@@ -116,7 +116,7 @@ macro_rules! own_symbols {
             $(fn $symbol($($arg: $type),*) -> CUresult;)*
         }
 
-        /// Returns the function of this library that replaces `symbol`, and the cell of the real
+        /// Returns this library's function that replaces `symbol`, and the `Real` that calls CUDA's
         /// function.
         pub(super) fn find(symbol: &str) -> Option<(*mut c_void, &'static $crate::Real)> {
             match symbol {

@@ -20,8 +20,8 @@ struct Loading {
     mode: c_int,
 }
 
-/// Notes if the code at `caller` loads the driver, and then keeps the driver loaded. `dlopen` calls
-/// this function, then jumps to the loader's `dlopen` with the returned mode.
+/// If the code at `caller` loads the driver, notes the load and keeps the driver loaded. `dlopen`
+/// calls this function, then jumps to the loader's `dlopen` with the returned mode.
 unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_void) -> Loading {
     let loading = Loading { loaders: loaders_load(), mode };
     // With RTLD_NOLOAD, the program only checks if the library is loaded.

@@ -13,7 +13,7 @@ pub(crate) fn has_runtime() -> bool {
     reals::cudaMalloc.address().is_some()
 }
 
-/// The functions of this library that replace CUDA's.
+/// The functions of this library that replace CUDA's functions.
 pub(crate) static CATCHER: Catcher = Catcher::new(own::find);
 
 /// Functions that only this library calls.

@@ -15,7 +15,7 @@ pub(crate) struct Resets {
     pub(crate) allocations: u64,
     /// Highest number of live bytes in any one heap.
     pub(crate) live_peak: u64,
-    /// Highest number of bytes that any one heap took from the driver and kept.
+    /// Highest number of reserved bytes in any one heap.
     pub(crate) reserved_peak: u64,
     /// Number of allocations that were live at a reset.
     pub(crate) lost: u64,

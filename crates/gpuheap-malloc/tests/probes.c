@@ -1,4 +1,4 @@
-/* Looks for CUDA, like programs that also run without CUDA. The program is not linked with CUDA. */
+/* A program for which CUDA is optional. It looks for CUDA, and is not linked with CUDA. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -82,7 +82,7 @@ impl Request {
             }
         };
         let code = call();
-        // After a failure, the results are not read: they still hold the program's bytes.
+        // After a failure, the results still hold the program's bytes, so they are not read.
         match code.is_success().then(result) {
             Some(Ok((address, bytes))) => {
                 block.address = address;

@@ -59,7 +59,7 @@ impl Unwound {
         Unwound { stack_pointer, slots: Vec::with_capacity(32) }
     }
 
-    /// Adds a frame by its return address. `stack_pointer` is the value after the return.
+    /// Adds a frame by its return address. `stack_pointer` is the stack pointer after the return.
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
         // Leaves out frames of the unwinder, which have ended when stacks are compared. Leaves out

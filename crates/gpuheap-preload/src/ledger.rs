@@ -310,7 +310,7 @@ impl Ledger {
         }
     }
 
-    /// Gives back the shares of programs that have ended. Returns `true` if it found any.
+    /// Gives back the shares of programs that have ended. Returns `true` if any program had ended.
     pub(crate) fn reap(&self) -> bool {
         let own = self.own_entry();
         let mut found = false;

@@ -1,4 +1,4 @@
-//! Ranges that the program opens with NVTX.
+//! Records ranges that the program opens with NVTX.
 //!
 //! NVTX is a header library. Each binary of the program that includes NVTX has a table of NVTX's
 //! functions. The first call loads the library that `NVTX_INJECTION64_PATH` names, and calls the

@@ -8,7 +8,7 @@ use gpuheap_driver::*;
 use crate::layouts::{Array3DDescription, ArrayDescription, GraphAllocation, IpcHandle, Volume};
 use crate::table::{In, Out, Text};
 
-/// The functions of this library that replace the driver's.
+/// The functions of this library that replace the driver's functions.
 pub(crate) static CATCHER: Catcher = Catcher::new(own::find);
 
 #[cfg(target_arch = "x86_64")]

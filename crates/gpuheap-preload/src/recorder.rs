@@ -132,8 +132,8 @@ fn create() -> Option<&'static Recorder> {
 }
 
 impl Recorder {
-    /// Records an allocation. If the device is current, reads the driver's figure after some
-    /// growth.
+    /// Records an allocation. If the device is current and its live bytes have grown enough, reads
+    /// the driver's figure.
     pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack, is_current: bool) {
         let sample = {
             let (mut state, stack) = self.locked_with(stack);

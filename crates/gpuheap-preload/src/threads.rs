@@ -96,7 +96,7 @@ fn end_key() -> Option<libc::pthread_key_t> {
     })
 }
 
-/// Sets the calling thread's value of the key: the number of the next round.
+/// Sets the calling thread's value of the key to the number of the next round.
 fn set_round(round: usize) {
     if let Some(key) = end_key() {
         // SAFETY: the key exists until the process ends. No code reads the value as a pointer.
@@ -145,7 +145,7 @@ fn id() -> u64 {
 /// Returns the calling thread's name.
 fn name() -> String {
     let mut name = [0 as c_char; 16];
-    // SAFETY: the kernel writes at most 16 bytes, the last of them zero.
+    // SAFETY: the kernel writes at most 16 bytes. The last byte is zero.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let letters = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
     String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned()

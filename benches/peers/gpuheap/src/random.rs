@@ -17,7 +17,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a size, log-uniform from 256 B to 64 MiB.
+    /// Returns a log-uniform size from 256 B to 64 MiB.
     pub(crate) fn any_size(&mut self) -> u64 {
         (8.0 + 18.0 * self.unit()).exp2() as u64
     }

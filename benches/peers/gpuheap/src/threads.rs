@@ -42,7 +42,7 @@ fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
                 let (begin, stop) = (&begin, &stop);
                 scope.spawn(move || {
                     let mut ring = Ring::new(heap, stream, index);
-                    // Even if this thread failed, the others wait for it at the barrier.
+                    // A failed thread goes to the barrier too, because the others wait there.
                     let ready = (0..20).try_for_each(|_| ring.turn());
                     begin.wait();
                     ready?;

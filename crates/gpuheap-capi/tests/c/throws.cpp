@@ -1,4 +1,4 @@
-// A callback that throws. The argument selects the callback. The process ends with a text, and
+// Makes a callback throw. The argument selects the callback. The process ends with a text, and
 // nothing is printed after the call.
 #include <gpuheap.hpp>
 

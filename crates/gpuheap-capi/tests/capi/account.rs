@@ -1,4 +1,4 @@
-//! Tests of the functions that report a heap's memory.
+//! Tests the functions that report a heap's memory.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;

@@ -8,7 +8,7 @@ use gpuheap_capi::*;
 
 use crate::client::{Status, sized_room};
 
-/// Makes the calls. Returns pairs of a function's name and its status.
+/// Makes the calls, and returns each function's name with its status.
 macro_rules! named {
     ($($name:ident($($argument:expr),* $(,)?);)*) => {
         // SAFETY: the caller keeps the contract of `call_each`.

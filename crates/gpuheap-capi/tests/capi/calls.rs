@@ -1,4 +1,4 @@
-//! Tests of the behaviour of each C function.
+//! Tests the behaviour of each C function.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Tests of closing a heap whose streams have ended, and of frees that fail.
+//! Tests closing a heap whose streams have ended, and frees that fail.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -33,7 +33,7 @@ fn failed_close_touches_no_ended_stream() {
     }
 }
 
-/// If a free has taken the memory from the program, it never returns `Refused`, even if a driver
+/// A free never returns `Refused` once it has taken the memory from the program, even if a driver
 /// call fails.
 #[test]
 fn free_counts_despite_driver_failure() {

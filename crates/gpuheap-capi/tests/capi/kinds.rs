@@ -1,4 +1,4 @@
-//! Tests of memory that the host also uses, and of the reset of a device with all its heaps.
+//! Tests memory that the host also uses, and the reset of a device with all its heaps.
 
 use std::ffi::c_void;
 use std::ptr;

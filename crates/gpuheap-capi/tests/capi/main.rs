@@ -1,4 +1,4 @@
-//! Tests of the C functions, called as C calls them, on the emulator with its checks on. With
+//! Calls the C functions as C code does, on the emulator with its checks on. With
 //! `GPUHEAP_TEST_DEVICE=cuda:0`, the tests that do not need the emulator run on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

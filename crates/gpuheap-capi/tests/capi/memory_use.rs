@@ -1,4 +1,4 @@
-//! Tests of memory that several streams use, and of batches of blocks.
+//! Tests memory that several streams use, and batches of blocks.
 
 use std::ffi::c_void;
 use std::ptr;

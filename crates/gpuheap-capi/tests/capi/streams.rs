@@ -1,4 +1,4 @@
-//! Tests of streams that the program makes and destroys itself.
+//! Tests streams that the program makes and destroys itself.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, PoolKind};

@@ -1,5 +1,5 @@
-//! Makes each driver call of a program that uses the whole interface fail in turn. In each run,
-//! every C call returns success or a status with a text, and no memory is lost.
+//! Runs a program that uses the whole interface. In each run, another driver call fails, every C
+//! call returns success or a status with a text, and no memory is lost.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Tests of many threads that use one heap and free each other's allocations.
+//! Tests many threads that use one heap and free each other's allocations.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
