@@ -23,8 +23,7 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// streams.
 const KNOWN_FLAGS: u64 = 3;
 
-/// Function that returns the address of an exported symbol or per-thread twin. It returns `None`
-/// for other names.
+/// Function that returns the address of an exported symbol or per-thread twin, if there is one.
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
 /// Looks up an entry point like `cuGetProcAddress`.

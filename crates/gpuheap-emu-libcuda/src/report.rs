@@ -23,8 +23,7 @@ pub(crate) fn refused(function: &'static str) {
     *REFUSED.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
 }
 
-/// Libraries that requested the driver's private tables. They contain a statically linked CUDA
-/// runtime.
+/// Libraries with a statically linked CUDA runtime. They requested the driver's private tables.
 static EXPORT_TABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// NVIDIA's compilers. They request the private tables, but allocate no device memory.
 const COMPILERS: [&str; 3] = ["libnvrtc", "libnvJitLink", "libnvptxcompiler"];

@@ -33,8 +33,7 @@ const ORDER: (u64, u64) = (0, 1);
 pub struct Account {
     file: File,
     slot: u64,
-    /// Serialises the threads of this process. The file's lock does not order them, because they
-    /// share it.
+    /// Serialises the threads of this process, because they share the file's lock.
     threads: Mutex<()>,
 }
 
