@@ -24,7 +24,7 @@ struct Loading {
 /// calls this function, then jumps to the loader's `dlopen` with the returned mode.
 unsafe extern "C" fn loads(file: *const c_char, mode: c_int, caller: *const c_void) -> Loading {
     let loading = Loading { loaders: loaders_load(), mode };
-    // With RTLD_NOLOAD, the program only checks if the library is loaded.
+    // With RTLD_NOLOAD, the program only checks whether the library is loaded.
     if file.is_null() || mode & libc::RTLD_NOLOAD != 0 {
         return loading;
     }

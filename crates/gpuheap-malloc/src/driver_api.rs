@@ -1,5 +1,5 @@
-//! Replacements of the driver's functions. Calls that the runtime makes for `runtime_api` are
-//! passed on to the driver.
+//! Replaces the driver's functions. Calls that the runtime makes for `runtime_api` are passed on to
+//! the driver.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_int, c_uint, c_void};

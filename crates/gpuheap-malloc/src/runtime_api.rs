@@ -1,4 +1,4 @@
-//! Replacements of the runtime's functions.
+//! Replaces the runtime's functions.
 //!
 //! The runtime records each thread's last error. A replacement that fails therefore also makes a
 //! runtime call that fails with the same code.

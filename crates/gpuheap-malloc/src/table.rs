@@ -1,4 +1,4 @@
-//! The functions of the driver and the runtime that this library replaces, declared once.
+//! Declares the functions of the driver and the runtime that this library replaces.
 
 use gpuheap_driver::{CUresult, abi};
 

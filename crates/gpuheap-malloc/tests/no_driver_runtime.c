@@ -1,5 +1,5 @@
 /* A runtime that loads the driver at each call. CUDA's runtime does so at its first call. This
- * one never allocates memory. */
+ * runtime never allocates memory. */
 #include <dlfcn.h>
 #include <stddef.h>
 

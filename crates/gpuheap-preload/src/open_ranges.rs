@@ -30,7 +30,7 @@ struct OpenRange {
 }
 
 impl OpenRanges {
-    /// Opens a range, and returns its number. Returns 0 if too many are open.
+    /// Opens a range, and returns its number. Returns 0 if too many ranges are open.
     pub(crate) fn start(&mut self, start: Time, thread: u32, name: String) -> u32 {
         if self.open.len() == OPEN_RANGES || self.last == u32::MAX {
             self.lost += 1;

@@ -35,7 +35,7 @@ struct Types {
     bytes: usize,
 }
 
-/// Running line of a function. Two frames with equal fields have the same name, file and line.
+/// Line that a function is running. Two frames with equal fields have the same name, file and line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PythonFrame {
     /// Address of the code object.
@@ -273,7 +273,7 @@ fn line_of(table: &[u8], first: u32, at: i64) -> Option<u32> {
     while let Some(head) = rest.split_off_first() {
         let (kind, units) = (head >> 3 & 15, i64::from(head & 7) + 1);
         line += match kind {
-            // Long form: a line, and three numbers for columns.
+            // The long form has a line, and three numbers for columns.
             14 => {
                 let difference = signed(&mut rest)?;
                 (0..3).try_for_each(|_| unsigned(&mut rest).map(drop))?;

@@ -16,7 +16,7 @@ use crate::{forks, recorder};
 /// Maximum number of characters of a range's name.
 const LONGEST: usize = 200;
 
-/// Pointer to a function of NVTX, of any type.
+/// Pointer to an NVTX function of any type.
 type Function = *const c_void;
 
 /// Table of callbacks, in the layout of NVTX's `NvtxExportTableCallbacks`.
@@ -111,7 +111,7 @@ callbacks! {
     5 13 create_w (text: *const u32) -> usize { intern(wide(text)) }
 }
 
-/// Function that NVTX calls with access to its tables. Returns 1 if ranges are recorded.
+/// Called by NVTX, with access to NVTX's tables. Returns 1 if ranges are recorded.
 // SAFETY: only a library for NVTX defines this symbol. `gpuheap run` sets no other such library.
 #[unsafe(no_mangle)]
 extern "C" fn InitializeInjectionNvtx2(

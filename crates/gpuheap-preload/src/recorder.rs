@@ -422,7 +422,7 @@ impl ThreadEnds for Recorder {
 }
 
 impl State {
-    /// Adds live memory. After the end of the recording, only the limit needs it.
+    /// Adds live memory. Once the recording ended, only the limit needs the live memory.
     fn insert(&mut self, block: Block) {
         if !self.is_ended {
             self.copies.allocated(block.kind, block.address, block.bytes);

@@ -62,7 +62,7 @@ pub(crate) fn get() -> &'static Settings {
 }
 
 /// Returns `true` for a value that switches publishing on. `control` would allow changes of heaps
-/// too. The recorder has no heaps, so here it means `on`.
+/// too. The recorder has no heaps, so `control` means `on` here.
 fn is_on(text: &str) -> bool {
     ["1", "true", "on", "yes", "control"].iter().any(|on| text.eq_ignore_ascii_case(on))
 }
