@@ -143,7 +143,7 @@ unsafe impl GlobalAlloc for Reserving {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the system allocator made `at` with `layout`. If the first call fails, `at` stays
-        // valid for the second.
+        // valid for the second call.
         self.served(size, || unsafe { System.realloc(at, layout, size) })
     }
 

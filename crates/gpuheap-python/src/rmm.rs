@@ -1,8 +1,8 @@
 //! The heap of a native RMM resource, and the functions that the resource calls by address.
 //!
 //! `gpuheap.rmm.build` compiles the resource against the installed RMM. RMM calls the functions on
-//! any thread, with or without the interpreter's lock. They take that lock only if the heap records
-//! lines.
+//! any thread, with or without the interpreter's lock. The functions take the lock only if the heap
+//! records lines.
 
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,9 +70,9 @@ impl Served {
         // SAFETY: RMM's callers pass a stream that is alive, and free the memory of a stream before
         // the stream ends.
         let stream = unsafe { self.owner.device.unannounced_stream(raw) }?;
-        // A thread's default stream has the same handle on each thread, but is a different stream.
-        // The id of a stream within a capture is valid only until the capture ends. So the table
-        // stores neither.
+        // The table stores no per-thread default stream, because its handle names a different
+        // stream on each thread. The table stores no stream of a capture either, because the
+        // stream's id is valid only until the capture ends.
         if raw != CUstream::PER_THREAD && !stream.is_of_capture() {
             locked(&self.owner.heap, &self.streams)?.insert(raw.0, stream.clone());
             if let Some(ended) = known {

@@ -1,5 +1,5 @@
-//! Python objects that hold memory in open scopes: freed at the end of a scope, kept beyond it, or
-//! leaked.
+//! Finds out whether the memory of Python objects is freed at the end of a scope, is kept beyond
+//! the scope, or is leaked.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(crate) fn _scope_keep(
     Ok(())
 }
 
-/// Returns the bytes that outlive a scope of some heaps. Does not count kept memory, or memory that
+/// Returns the bytes of `heaps` that outlive a scope. Does not count kept memory, or memory that
 /// open inner scopes may still free.
 #[pyfunction]
 pub(crate) fn _scope_stayed(
@@ -126,8 +126,8 @@ fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
     places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
 }
 
-/// Returns the total bytes of the places. Counts overlapping bytes once. If the heaps record lines,
-/// counts whole allocations.
+/// Returns the total bytes of the kept memory at `places`. Counts overlapping bytes once. If the
+/// heaps record lines, counts whole allocations.
 fn kept_bytes(
     py: Python<'_>,
     heaps: &[PyRef<'_, Heap>],

@@ -90,11 +90,11 @@ struct Entry {
     prune_at: usize,
 }
 
-/// A user of a stream: an object or a number that was passed for it. Memory allocated through the
-/// user holds clones of `stream`.
+/// A user of a stream. It is the object or the number that the program passed to name the stream.
+/// Memory allocated through the user holds clones of `stream`.
 struct User {
     stream: gpuheap::Stream,
-    /// The object, if one was passed. It may keep the stream alive. `None` for a number.
+    /// The passed object, which may keep the stream alive. `None` if a number was passed.
     object: Option<Py<PyAny>>,
 }
 
@@ -180,8 +180,8 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Adds a stream that was named during a graph capture. Returns the stream for the memory of
-    /// `object`.
+    /// Adds a stream that was named during a graph capture. Returns the stream on which memory is
+    /// allocated through `object`.
     fn join_in_capture(
         &self,
         made: gpuheap::Stream,
@@ -192,8 +192,8 @@ impl Streams {
         entry.or_insert_with(|| Entry::without_users(made)).join(object)
     }
 
-    /// Releases the objects of captures if no memory needs the objects. The heap itself notices the
-    /// end of a capture's graph.
+    /// Releases objects that were passed during captures, if no memory needs the objects. The heap
+    /// itself notices the end of a capture's graph.
     fn sweep_captures(&self) {
         let ended: Vec<Entry> = {
             let mut known = self.lock();
@@ -220,9 +220,9 @@ impl Streams {
         Some(Found::Stream { stream: entry.stream.clone(), has_objects })
     }
 
-    /// Notes that `object` was passed for a stream in the table: the object may keep the stream
-    /// alive. Returns the stream for the memory of `object`. Returns `None` if the table has
-    /// another stream for the handle now.
+    /// Notes that `object` was passed for a stream in the table, because the object may keep the
+    /// stream alive. Returns the stream on which memory is allocated through `object`. Returns
+    /// `None` if the table has another stream for the handle now.
     fn join(
         &self,
         handle: usize,
@@ -272,8 +272,8 @@ impl Streams {
         let retired = call_detached(py, || heap.retire(&entry.stream));
         if retired.is_err() {
             let handle = entry.stream.raw().0;
-            // If a newer stream has this handle, the newer one stays. The old entry is leaked, with
-            // its objects.
+            // If a newer stream has this handle, the newer stream stays. The old entry and its
+            // objects are leaked.
             match self.lock().by_handle.entry(handle) {
                 hash_map::Entry::Vacant(place) => drop(place.insert(entry)),
                 hash_map::Entry::Occupied(_) => std::mem::forget(entry),
@@ -284,8 +284,8 @@ impl Streams {
 
     /// Calls `visit` for each object that the table holds.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Another thread may hold the lock while the collector runs. Visits nothing then; the next
-        // collection finds the cycle.
+        // Another thread may hold the lock while the collector runs. If so, visit nothing, because
+        // the next collection finds the cycle.
         let Ok(known) = self.known.try_lock() else { return Ok(()) };
         let entries = known.by_handle.values().chain(known.in_captures.values());
         let users = entries.flat_map(|entry| entry.users.values());
@@ -309,8 +309,8 @@ impl Entry {
     /// Minimum number of users at which unneeded users are dropped.
     const PRUNE: usize = 8;
 
-    /// Makes the entry of a stream. Returns the entry, and the stream for the memory of its first
-    /// user.
+    /// Makes the entry of a stream. Returns the entry, and the stream on which its first user's
+    /// memory is allocated.
     fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
         let mut entry = Entry::without_users(stream);
         let joined = entry.join(object);

@@ -1,9 +1,9 @@
-// The functions that PyTorch calls through C++ interfaces: allocation, and the pools of CUDA
-// graphs.
+// Defines the functions that PyTorch calls through C++ interfaces. They allocate memory, and begin
+// and end pools of CUDA graphs.
 //
-// Allocation reports out of memory as a C++ exception: PyTorch would make a tensor at address 0
-// from a null pointer. The text begins with the same words as PyTorch's own. Accelerate and
-// Lightning recognise those words.
+// If memory runs out, the allocation throws a C++ exception, because PyTorch would make a tensor at
+// address 0 from a null pointer. The text begins with the same words as PyTorch's own text.
+// Accelerate and Lightning recognise those words.
 //
 // PyTorch turns a `c10::OutOfMemoryError` into torch.OutOfMemoryError, and other exceptions into a
 // RuntimeError. The code looks the type up in PyTorch's libraries when it throws the first error.
@@ -27,8 +27,8 @@
 
 extern "C" {
 
-// Defined in src/torch/mod.rs. On failure, returns null and writes the reason to `text`, with a
-// null at its end. Returns null for 0 bytes too. `pool` is null or has two numbers.
+// Defined in src/torch/mod.rs. On failure, returns null and writes the reason to `text` as a
+// null-terminated string. Returns null for 0 bytes too. `pool` is null or has two numbers.
 void *gpuheap_torch_allocate(std::ptrdiff_t bytes, int device, void *stream,
                              const std::uint64_t *pool, char *text, std::size_t room);
 void gpuheap_torch_pool_began(int device, std::uint64_t first, std::uint64_t second);

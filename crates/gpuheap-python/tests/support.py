@@ -53,7 +53,7 @@ def run_program(program, **variables):
 
 def in_threads(*works):
     """Runs each callable on a new thread, and waits for all threads. Returns their results. Raises
-    the first error: without this, an error on a thread would end only that thread."""
+    the first error of a thread, because by itself the error would end only that thread."""
     answers, errors = [None] * len(works), []
 
     def run(at):

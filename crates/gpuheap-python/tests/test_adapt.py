@@ -1,4 +1,4 @@
-"""Structures that contain arrays, moved to a device and back."""
+"""Moves structures that contain arrays to a device and back."""
 
 import array
 import collections

@@ -1,4 +1,4 @@
-"""Arrays: elements, parts, arithmetic and reductions, compared with NumPy's results."""
+"""Compares elements, parts, arithmetic and reductions of arrays with NumPy's results."""
 
 import array
 import gc
@@ -706,7 +706,7 @@ def test_iteration_lets_threads_interrupt_it(heap, request):
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    # The loop runs in C without Python code. Only gpuheap's iterators handle signals in it.
+    # The loop runs in C without Python code, so only gpuheap's iterators can handle signals.
     numbers = itertools.chain.from_iterable(itertools.repeat(a, 1000))
     with pytest.raises(KeyboardInterrupt):
         begun.set()

@@ -1,4 +1,4 @@
-"""The script that times the hooks, run on an emulated device."""
+"""Runs the script that times the hooks, on an emulated device."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""cuda.core from its unmodified wheel, with memory from a heap."""
+"""Tests that cuda.core, from its unmodified wheel, allocates from a heap."""
 
 import gc
 
@@ -72,9 +72,9 @@ def test_install_and_uninstall(driver_heap, device):
 
 
 def test_own_pool_keeps_stream_order(driver_heap, device):
-    """A closed buffer's memory is reused without new memory from the driver. Each reuse costs only
-    the driver calls of a free on a foreign stream: queries for a capture and for earlier frees,
-    and an event."""
+    """A closed buffer's memory is reused without new memory from the driver. A free on a foreign
+    stream calls the driver to query for a capture and for earlier frees, and to record an event.
+    Each reuse makes no other driver calls."""
     resource = gpuheap.cuda_core.resource(driver_heap)
     stream = device.create_stream()
     for _ in range(3):

@@ -14,7 +14,7 @@ import gpuheap
 
 
 class Stream:
-    """A stream as in CuPy: the stream lives as long as this object."""
+    """A stream that, like CuPy's, lives as long as this object."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -24,7 +24,7 @@ class Stream:
 
 
 def c_function(signature, function):
-    """Returns a capsule of Cython's C interface. `function` has to outlive it."""
+    """Returns a capsule of Cython's C interface. `function` has to outlive the capsule."""
     make = ctypes.pythonapi.PyCapsule_New
     make.argtypes, make.restype = (
         (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),

@@ -1,4 +1,4 @@
-"""Dask's workers with a heap each, in processes and in threads, on emulated devices."""
+"""Gives each Dask worker a heap on an emulated device. Workers are processes or threads."""
 
 import asyncio
 import gc
@@ -76,7 +76,7 @@ def expected():
 
 @pytest.fixture(scope="module")
 def client():
-    """A client of four workers. Each is a process with its own emulated GPU."""
+    """A client of four workers. Each worker is a process with its own emulated GPU."""
     needs_driver()
     devices = {"GPUHEAP_EMULATED_DEVICE": ",".join(["1GiB"] * 4)}
     cluster = LocalCluster(

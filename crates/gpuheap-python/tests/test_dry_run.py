@@ -1,4 +1,4 @@
-"""Dry runs of functions, in child processes on the emulated driver."""
+"""Runs functions under `gpuheap.dry_run`, in child processes on the emulated driver."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The programs in examples/python, each run on an emulated device."""
+"""Runs each program of examples/python on an emulated device."""
 
 import importlib.metadata
 import os

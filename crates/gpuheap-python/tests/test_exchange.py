@@ -1,4 +1,4 @@
-"""Arrays exchanged with other libraries in both directions, through DLPack and the CUDA array
+"""Exchanges arrays with other libraries in both directions, through DLPack and the CUDA array
 interface."""
 
 import ctypes

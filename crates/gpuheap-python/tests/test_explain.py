@@ -1,4 +1,4 @@
-"""Explanations and replays in Python. They use the same rules as the command."""
+"""Explains errors and replays traces in Python, by the same rules as the command."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Groups and rows of tables, compared with the results of pandas."""
+"""Compares operations on groups and rows of tables with the results of pandas."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def heap():
 
 
 def keys_of(random, kind, rows):
-    """A random column of keys of a kind, with missing values where the kind has them."""
+    """A random column of keys of a kind. If the kind can have missing values, some are missing."""
     few = random.integers(-3, 4, rows)
     missing = random.random(rows) < 0.15
     if kind.startswith(("int", "uint")):

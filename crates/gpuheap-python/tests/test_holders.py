@@ -1,4 +1,4 @@
-"""Holders of memory, and flushes that release the memory."""
+"""Finds the holders of memory, and flushes heaps so that holders release the memory."""
 
 import concurrent.futures
 import gc

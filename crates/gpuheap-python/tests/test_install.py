@@ -1,5 +1,5 @@
-"""`gpuheap.install`, and JAX's share of the device. Each program runs in a new process, because a
-library's allocator can be set only once."""
+"""Tests `gpuheap.install` and JAX's share of the device. Each program runs in a new process,
+because a library's allocator can be set only once."""
 
 import importlib.util
 

@@ -1,5 +1,5 @@
-"""Numba from its unmodified wheel, with memory from a heap. Each program runs in a new process,
-because Numba's memory manager can be set only once."""
+"""Tests that Numba, from its unmodified wheel, allocates from a heap. Each program runs in a new
+process, because Numba's memory manager can be set only once."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The package as a whole: import, command, emulated driver."""
+"""Tests the import of the package, its command, and its emulated driver."""
 
 import os
 import subprocess

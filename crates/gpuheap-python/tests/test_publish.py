@@ -1,4 +1,4 @@
-"""Heaps that publish, read by the command and over the socket."""
+"""Reads published heaps by the command and over the socket."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""PyCUDA's hook, tested with a fake of PyCUDA's driver module."""
+"""Tests PyCUDA's hook with a fake of PyCUDA's driver module."""
 
 import ctypes
 import gc

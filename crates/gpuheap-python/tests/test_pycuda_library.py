@@ -1,4 +1,4 @@
-"""PyCUDA, built from its source, on the emulated driver. Each program runs in a new process,
+"""Runs PyCUDA, built from its source, on the emulated driver. Each program runs in a new process,
 because a context of PyCUDA lasts until the end of the process."""
 
 import subprocess
@@ -58,7 +58,7 @@ assert heap.stats()["live"] == 0, heap.leaks()
     )
 
 
-# Runs a thread that allocates 64 MiB with its context pushed, and leaves the free to Python.
+# Runs a thread that pushes its context and allocates 64 MiB. Python's collector frees the memory.
 THREAD = """
 def work():
     context.push()

@@ -1,4 +1,4 @@
-"""The pytest plugin, in other processes and in xdist's workers."""
+"""Runs the pytest plugin in other processes and in xdist's workers."""
 
 import importlib.metadata
 import sys

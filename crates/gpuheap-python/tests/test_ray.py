@@ -1,4 +1,4 @@
-"""Ray's workers with the share of an emulated GPU that Ray assigns."""
+"""Tests that a Ray worker's heap has the share of an emulated GPU that Ray assigns."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""RMM's real callback resource, which needs no CUDA runtime."""
+"""Tests RMM's real callback resource, which needs no CUDA runtime."""
 
 import gc
 import sys

@@ -269,7 +269,7 @@ def test_scopes_end_in_any_order(heap):
     cupy, held = library(), []
     of_inner = heap.alloc(10)
     outer.__exit__(None, None, None)
-    # Memory is still charged to the inner scope. It is no leak of the outer scope.
+    # Memory that is still charged to the inner scope is no leak of the outer scope.
     assert (outer.leaked_bytes, of_inner.freed) == (0, False)
     later, kept = heap.alloc(20), inner.keep(heap.alloc(40))
     held.append(cupy.empty(heap, 80))
@@ -302,8 +302,8 @@ def test_scope_keeps_inner_scopes_buffer(heap):
 
 
 class Reader:
-    """An array as CuPy's `asarray` makes it: an address, and the object that the address was read
-    from."""
+    """An array like the result of CuPy's `asarray`. It has an address, and holds the object that
+    returned the address."""
 
     def __init__(self, owner):
         self.address, self.owner = owner.__cuda_array_interface__["data"][0], owner

@@ -1,4 +1,4 @@
-"""Streams of other libraries: objects that own a stream, views of a stream, and numbers."""
+"""Passes streams of other libraries as owning objects, as views of a stream, and as numbers."""
 
 import gc
 import threading
@@ -185,8 +185,8 @@ def test_per_thread_stream_differs_by_thread(driver_heap):
 
 
 def on_a_thread(work):
-    """Runs work on a thread that has the device's context. The thread has ended when this
-    returns."""
+    """Runs work on a new thread that has the device's context. Waits until the thread has
+    ended."""
 
     def run():
         check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))

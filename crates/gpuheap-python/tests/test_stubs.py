@@ -1,4 +1,4 @@
-"""Type stubs of the extension module, and programs that strict type checkers read."""
+"""Checks the type stubs of the extension module, and programs, with strict type checkers."""
 
 import json
 import os
@@ -18,8 +18,8 @@ PACKAGE = Path(gpuheap.__file__).parent
 
 @pytest.fixture
 def mypy(tmp_path):
-    """Runs a module of mypy in a folder that contains only a link to the package: mypy refuses a
-    folder of installed packages."""
+    """Runs a module of mypy in a folder that contains only a link to the package, because mypy
+    refuses a folder of installed packages."""
     pytest.importorskip("mypy")
     (tmp_path / "gpuheap").symlink_to(PACKAGE)
     (tmp_path / "mypy.ini").write_text("[mypy]\nignore_missing_imports = True\n")

@@ -1,4 +1,4 @@
-"""Batches of tables: files and tables larger than the device."""
+"""Processes files and tables that are larger than the device in batches."""
 
 import io
 
@@ -35,7 +35,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def files(table, tmp_path_factory):
-    """The table in a file of each format."""
+    """Paths of files that contain the table, one for each format."""
     from pyarrow import csv, feather, ipc, parquet
 
     folder = tmp_path_factory.mktemp("tables")
@@ -78,7 +78,7 @@ def test_file_is_summed_in_batches(small, files, form):
 
 
 def test_repeated_text_bounds_its_parts(tmp_path):
-    """Repeated text takes a hundredth of its decoded size in the file."""
+    """In the file, repeated text takes a hundredth of its decoded size."""
     from pyarrow import parquet
 
     words = [f"{number:0100}" for number in range(9)] * 20_000

@@ -1,4 +1,4 @@
-"""Tables and columns of other libraries, on the device and back."""
+"""Moves tables and columns of other libraries to the device and back."""
 
 import datetime
 

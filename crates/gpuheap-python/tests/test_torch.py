@@ -1,4 +1,4 @@
-"""The functions that PyTorch calls, and the module `gpuheap.torch`, tested with a stand-in for
+"""Tests the functions that PyTorch calls, and the module `gpuheap.torch`, with a stand-in for
 PyTorch.
 
 Each test runs in a new process, because PyTorch keeps its allocator until the process ends.
@@ -292,8 +292,8 @@ assert changed == [] and gpuheap.torch.install(first) is first
 
 @pytest.fixture
 def captures(tmp_path):
-    """The first lines of a program that captures graphs as PyTorch does. A pool has a C++ function
-    that selects streams."""
+    """Returns the first lines of a program that captures graphs as PyTorch does. A pool has a C++
+    function that selects streams."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
     (tmp_path / "pools.cpp").write_text("""

@@ -1,4 +1,4 @@
-"""The chart of `gpuheap.watch`: in a notebook that a kernel runs, in a terminal, in a script."""
+"""Draws the chart of `gpuheap.watch` in a notebook with a kernel, in a terminal and in a script."""
 
 import os
 import pty
@@ -61,7 +61,7 @@ def texts(image):
 def test_notebook_keeps_last_chart(run):
     cell = "chart = gpuheap.watch()\ndrawn(chart, 3)\nkept = heap.alloc(3 << 20)\nchart"
     _, outputs, after = run(cell, "print(names().count('gpuheap-watch'))")
-    # The output is redrawn in place, and has no text of the object itself.
+    # The chart is redrawn in place, and the notebook adds no second output for the object.
     [output] = outputs
     assert output.output_type == "display_data"
     assert "gpuheap on emulated:1GiB: 3 MiB live" in output.data["text/plain"]

@@ -99,8 +99,8 @@ impl Budget {
         Some(exceeded(py, &self.counts, number, bytes))
     }
 
-    /// Returns the innermost scope whose limit refuses `bytes`: its name, the bytes left, and the
-    /// limit. `None` if the budgets allow the request.
+    /// Returns name, free bytes and limit of the innermost scope whose limit refuses `bytes`.
+    /// Returns `None` if the budgets allow the request.
     pub(crate) fn shortage(&self, bytes: u64) -> Option<(&str, u64, u64)> {
         let full = self.counts.of_heap().find(|scope| !scope.allows(bytes))?;
         let limit = full.limit_now()?;
@@ -108,7 +108,7 @@ impl Budget {
     }
 }
 
-/// Returns the innermost scope of a heap that governs the caller.
+/// Returns the innermost of a heap's scopes that govern the caller.
 fn governing(py: Python<'_>, heap: &Arc<OpenScopes>) -> PyResult<Option<Py<Account>>> {
     if heap.exist() { innermost(py, Some(heap)) } else { Ok(None) }
 }

@@ -1,4 +1,4 @@
-//! Figures of scopes, and the charges of live memory to the scopes.
+//! Counts the memory of scopes. Live memory is charged to the scopes in which it was requested.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -53,7 +53,7 @@ pub(crate) struct Counts {
     is_closed: AtomicBool,
     /// The next outer scope, of any heap.
     outer: Option<Arc<Counts>>,
-    /// Open scopes of the same heap directly inside this one, keyed by number.
+    /// Open scopes of the same heap directly inside this scope, keyed by number.
     inside: Mutex<FxHashMap<u32, Weak<Counts>>>,
     pub(crate) owned: Mutex<Owned>,
     pub(crate) kept: Mutex<Kept>,
@@ -96,8 +96,8 @@ impl Counts {
         self.heap.count.fetch_sub(1, Ordering::Relaxed);
         lock(&self.heap.list).remove(&self.number);
         if let Some(around) = self.around() {
-            // Moves the open inner scopes to the outer scope: their memory does not count as a
-            // leak.
+            // Moves the open inner scopes to the outer scope, because their memory is no leak of
+            // this scope.
             let inside = lock(&self.inside).clone();
             let mut of_around = lock(&around.inside);
             of_around.remove(&self.number);
@@ -137,7 +137,7 @@ impl Counts {
         None
     }
 
-    /// Returns the live bytes of the open scopes directly inside this one.
+    /// Returns the live bytes of the open scopes directly inside this scope.
     pub(crate) fn live_inside(&self) -> u64 {
         let inside: Vec<_> = lock(&self.inside).values().filter_map(Weak::upgrade).collect();
         let open = inside.iter().filter(|scope| !scope.is_closed());
@@ -163,8 +163,8 @@ impl Counts {
         })
     }
 
-    /// Adds `bytes` to the live bytes. Returns `false`, without adding, if that exceeds the budget
-    /// of an open scope.
+    /// Adds `bytes` to the live bytes. If the sum would exceed the budget of the open scope, adds
+    /// nothing and returns `false`.
     fn add(&self, bytes: u64) -> bool {
         let limit = self.limit_now();
         let grown = |live: u64| {
@@ -183,7 +183,7 @@ impl Counts {
 impl Drop for Counts {
     fn drop(&mut self) {
         self.close();
-        // Drops the outer scopes in a loop: recursion as deep as the scopes are nested could
+        // Drops the outer scopes in a loop, because a recursion over deeply nested scopes could
         // overflow the stack.
         let mut next = self.outer.take();
         while let Some(mut counts) = next.and_then(Arc::into_inner) {

@@ -47,9 +47,9 @@ impl Extent {
         })
     }
 
-    /// Returns whether `other` may be inside this extent although it began earlier. This is so if
-    /// the generator of `other` was not on the stack when this extent began. Both extents are
-    /// running.
+    /// Returns whether the extent `other`, which began earlier, may be inside this extent. Returns
+    /// `true` if the generator of `other` was not on the stack when this extent began. Both extents
+    /// are running.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {

@@ -1,5 +1,5 @@
-//! Python's scopes of a heap: the live bytes requested inside, a budget, and the buffers that the
-//! end of the scope frees.
+//! Implements Python's scopes of a heap. A scope counts the live bytes that were requested inside
+//! it, may have a budget, and frees buffers at its end.
 //!
 //! `gpuheap/_scopes.py` opens and closes scopes. Its context variable contains the latest scope of
 //! the calling context. A scope governs only its [extent]. It does not apply to other threads.
@@ -31,10 +31,10 @@ pub(crate) use owned::Holder;
 pub(crate) struct Account {
     pub(crate) counts: Arc<Counts>,
     extent: Extent,
-    /// `true` if the context had a resting scope when this one was opened. That scope may resume
-    /// inside this one.
+    /// `true` if the context had a resting scope when this scope was opened. The resting scope may
+    /// resume inside this scope.
     has_resting: bool,
-    /// The context's latest scope before this one.
+    /// The context's latest scope before this scope.
     before: Mutex<Option<Py<Account>>>,
 }
 
@@ -71,7 +71,7 @@ impl Account {
         &self.counts.heap
     }
 
-    /// Returns the context's latest scope before this one.
+    /// Returns the context's latest scope before this scope.
     fn before(&self, py: Python<'_>) -> Option<Py<Account>> {
         lock(&self.before).as_ref().map(|before| before.clone_ref(py))
     }
@@ -135,7 +135,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        // Drops the earlier scopes in a loop: recursion as deep as the scopes are nested could
+        // Drops the earlier scopes in a loop, because a recursion over deeply nested scopes could
         // overflow the stack.
         let mut next = lock(&self.before).take();
         while let Some(account) = next {
@@ -169,7 +169,7 @@ pub(crate) fn innermost(
             continue;
         }
         // If a generator was resumed inside a later scope, the generator's scope is inside the
-        // later one.
+        // later scope.
         let is_inner = match &found {
             None => true,
             Some(later) => later.get().extent.may_hold(py, &this.extent)?,
@@ -202,7 +202,7 @@ fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
 }
 
 /// Returns the latest open scope, from `from` backwards. Drops the closed scopes directly before
-/// the returned one.
+/// this open scope.
 fn skip_closed(py: Python<'_>, from: Option<Py<Account>>) -> Option<Py<Account>> {
     let open = latest_open(py, from)?;
     let older = latest_open(py, open.get().before(py));

@@ -1,11 +1,11 @@
-//! Objects whose memory a scope frees at its end, and objects whose memory is kept beyond the
-//! scope.
+//! Lists the objects whose memory a scope frees at its end, and the objects whose memory is kept
+//! beyond the scope.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use rustc_hash::FxHashMap;
 
-/// Number of entries at which a table first drops ended objects.
+/// Once a table has this many entries, it drops ended objects for the first time.
 const PRUNE: usize = 64;
 
 /// A reference to a Python object that has device memory. The reference keeps no memory alive.
@@ -88,7 +88,7 @@ impl Owned {
     }
 }
 
-/// Memory that the program keeps beyond a scope: holders with address and bytes.
+/// Memory that the program keeps beyond a scope. An entry has the holder, the address and the size.
 #[derive(Default)]
 pub(crate) struct Kept(Vec<(Holder, u64, u64)>);
 

@@ -3,8 +3,8 @@
 //! PyTorch calls these functions on any thread, with or without the interpreter's lock. If the heap
 //! records lines, the first allocation of a line waits for the lock. If the interpreter's frames
 //! can be read in place, no other request takes the lock. `torch_entry.cpp` contains the functions
-//! with C++ interfaces: the allocation, because PyTorch reports out of memory as a C++ exception,
-//! and the pools of CUDA graphs.
+//! with C++ interfaces. These are the allocation, which throws a C++ exception if memory runs out,
+//! and the functions for pools of CUDA graphs.
 
 mod pools;
 
@@ -30,8 +30,8 @@ use pools::{PoolId, Pools};
 /// Heaps, indexed by device ordinal.
 static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
 
-/// Error text for a capture without a pool. Memory that the capture frees would go to other
-/// tensors. Each replay of the graph would then overwrite those tensors.
+/// Error text for a capture without a pool. Other tensors would reuse memory that the capture
+/// frees. Each replay of the graph would then overwrite those tensors.
 const CAPTURING: &str = "a CUDA graph is captured on this stream, and PyTorch has begun no memory pool for it, so \
      gpuheap cannot keep the graph's memory; capture by torch.cuda.graph() with a recent PyTorch, or allocate \
      before the capture";
@@ -227,8 +227,8 @@ unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
         for served in heaps.iter().flatten() {
             if served.addresses.has(address as u64) {
                 if let Ok(stream) = served.stream(stream) {
-                    // PyTorch accepts no error here. An error means a forked child: a child frees
-                    // nothing.
+                    // PyTorch accepts no error here. An error occurs only in a forked child, which
+                    // frees nothing.
                     let on = stream.as_ref().unwrap_or(&served.owner.default);
                     let _ = served.addresses.use_on(address as u64, on);
                 }
@@ -268,7 +268,7 @@ fn on_pools(device: c_int, work: impl FnOnce(&Pools) -> Result<(), Error>) {
     });
 }
 
-/// Returns the cached memory of all heaps to the driver: `torch.cuda.empty_cache()`.
+/// Returns the cached memory of all heaps to the driver. `torch.cuda.empty_cache()` calls this.
 unsafe extern "C" fn reset() {
     let _ = guarded(|| {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -280,7 +280,7 @@ unsafe extern "C" fn reset() {
     });
 }
 
-/// Sets the limit of a device: `torch.cuda.set_per_process_memory_fraction()`.
+/// Sets the limit of a device, for `torch.cuda.set_per_process_memory_fraction()`.
 unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
     let _ = guarded(|| {
         if let Some(served) = served(device) {

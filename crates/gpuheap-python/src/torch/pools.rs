@@ -97,8 +97,8 @@ impl Pools {
         self.return_released()
     }
 
-    /// Allocates free memory of a pool, or new memory of the heap. If the memory is new, waits
-    /// until no earlier work uses it.
+    /// Allocates from a pool's free memory, or else from the heap. For memory from the heap, waits
+    /// until all earlier work on the memory has completed.
     pub(super) fn allocate(&self, id: PoolId, bytes: u64, stream: usize) -> Result<u64, Error> {
         let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
         {
@@ -110,8 +110,8 @@ impl Pools {
                 return Ok(address);
             }
         }
-        // The lock is not held here: the heap may run Python's collector, and finalisers free
-        // memory.
+        // The lock is not held here, because the heap may run Python's collector, and finalisers
+        // may call `free`.
         let own = self.stream()?;
         let block = self.owner.heap.allocate(bytes, &own)?;
         // A replay may run on any stream, so earlier work on the memory must have completed.
