@@ -388,7 +388,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Failure> {
 
 const NO_TRACE: &str = "no trace was given; name at least one file: gpuheap replay TRACE";
 
-/// Shortens clap's error of several lines to one line with the problem and the remedy.
+/// Shortens clap's error to one line, with the problem and the remedy.
 fn explain(error: &clap::Error, command: Option<String>) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

@@ -8,7 +8,7 @@ use gpuheap::emu::Profile;
 /// Granule of devices, bytes.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
-/// Bytes, with the text that the user typed.
+/// Number of bytes, with the text that the user typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypedSize {
     pub(crate) bytes: u64,

@@ -2,7 +2,7 @@
 //! GPUs of a machine: `GPUHEAP_TEST_TWO_DEVICES=1 cargo bench -p gpuheap --bench devices`. On
 //! emulated devices, which are the default, the figures mean nothing.
 //!
-//! `grow` is the time to take a block of 32 MiB from the driver, and `back` the time to give one
+//! `grow` is the time to take a block of 32 MiB from the driver. `back` is the time to give one
 //! back in a flush. `pair` is an allocation of 1 MiB from the heap's cache and its free. `copy` is
 //! the bandwidth of a copy of 256 MiB to the other device's heap. Each figure is measured before
 //! the other device has access to the heap's memory, and again afterwards.
@@ -59,7 +59,7 @@ fn open_to_peer(heap: &Heap, near: &Stream, far: &Stream) -> bool {
     array.device_ptr(far).is_ok()
 }
 
-/// Returns the times, in µs, to take a block of 32 MiB from the driver and to give one back.
+/// Returns how long it takes, in µs, to get a block of 32 MiB from the driver and to return it.
 fn growth(heap: &Heap, stream: &Stream, blocks: usize) -> (f64, f64) {
     let mut times = [(0.0, 0.0); ROUNDS];
     for time in &mut times {

@@ -23,10 +23,10 @@ use gpuheap_publish::{Question, ask, sockets};
 /// Environment variable that passes the pid of the publishing process to the process that asks.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
-/// Number of turns with a question, and of turns without one.
+/// Number of turns with a question. There are as many turns without a question.
 const TURNS: usize = 300;
 const TURN: Duration = Duration::from_millis(100);
-/// Pairs between two looks at the clock.
+/// Number of pairs between two looks at the clock.
 const PAIRS: u32 = 500;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! Messages to the program's logger, by crate `log`.
+//! Sends messages to the program's logger through crate `log`.
 //!
 //! Messages are sent off the hot path, with no lock of the library held, because the program's
 //! logger may allocate from the heap that logs.

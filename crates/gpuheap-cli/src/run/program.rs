@@ -86,7 +86,7 @@ fn start_of(path: &Path, bytes: u64) -> Option<Vec<u8>> {
 /// Returns the reason why the loader cannot load the recorder into a program, or into a script's
 /// interpreter.
 fn obstacle(path: &Path) -> Option<&'static str> {
-    /// Number of bytes at the start of a program that are searched for its headers and loader.
+    /// Number of bytes read from a program's start. They contain its headers and loader's name.
     const HEADERS: u64 = 64 << 10;
     const INTERPRETER: usize = 3;
     let start = start_of(path, HEADERS)?;

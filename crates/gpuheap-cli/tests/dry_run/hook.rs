@@ -1,4 +1,4 @@
-//! Tests of the Python hook, with a stand-in for PyTorch.
+//! Tests the Python hook with a stand-in for PyTorch.
 
 use serde_json::{Value, json};
 
@@ -437,8 +437,8 @@ driver.gpuheap_emulated_request(size, place, b'a.py:1 in f', 0)
     assert_eq!(process(&json)["refused"][0]["then"], "step");
 }
 
-/// Program with a model of two layers, an optimiser and a snapshot of their memory. `at` is the
-/// time of an event in microseconds.
+/// Program that has a model with two layers, an optimiser, and a snapshot of the memory. `at` is
+/// the time of an event in microseconds.
 const MODEL: &str = r#"
 import time
 at = lambda: time.time_ns() // 1000

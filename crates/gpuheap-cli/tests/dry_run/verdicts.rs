@@ -83,7 +83,7 @@ fn small_card_gets_needed_memory() {
     std::fs::rename(&fits, bench.files.path().join("fits.sh")).unwrap();
     let fails = script(&bench, DRIVER, &torch(1), trace, 1);
     std::fs::rename(&fails, bench.files.path().join("fails.sh")).unwrap();
-    // The program fits on a device with room.
+    // The program fits on a device with enough memory.
     let program = bench.file(
         "program.sh",
         "case $GPUHEAP_EMULATED_DEVICE in *2199023255552*|*2TiB*|*2048GiB*) exec sh fits.sh;; esac\nexec sh fails.sh\n",

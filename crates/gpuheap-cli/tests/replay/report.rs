@@ -82,7 +82,7 @@ fn gaps_of_recording_are_named() {
 }
 
 /// The program's CUDA graphs ended before the snapshot, so the model differs from the recording. No
-/// freed block waits for its stream, so that is not the reason.
+/// freed block waits for its stream, so waiting is not the reason.
 #[test]
 fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");

@@ -42,7 +42,8 @@ fn ranges_have_their_memory() {
     assert!(json.contains("\"name\": \"library: setup\""), "{json}");
 }
 
-/// A range alone makes no capture. A program that does not end its ranges has a readable capture.
+/// A program that only has ranges makes no capture. A program that does not end its ranges has a
+/// readable capture.
 #[test]
 fn endless_ranges_are_bounded() {
     let folder = tempfile::tempdir().unwrap();

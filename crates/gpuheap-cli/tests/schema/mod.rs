@@ -1,4 +1,4 @@
-//! Comparison of JSON with a schema of `docs/`. Only the keywords of these schemas are supported.
+//! Compares JSON with a schema of `docs/`. Only the keywords of these schemas are supported.
 
 use std::path::Path;
 

@@ -97,8 +97,8 @@ use crate::error::Error;
 #[cfg(doc)]
 use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Target};
 
-/// A rule for adapting a type to a device, with [`Upload`] as `To`, or to the host, with
-/// [`Download`] as `To`.
+/// A rule for adapting a type. If `To` is [`Upload`], the type is adapted to a device. If `To` is
+/// [`Download`], it is adapted to the host.
 ///
 /// gpuheap has [rules](self#rules) for the usual types of data. The derive macro of the same name
 /// makes a rule for a struct or an enum. Adapting a field changes its type, so the type has to be

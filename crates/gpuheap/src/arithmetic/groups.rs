@@ -171,7 +171,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     Ok(out)
 }
 
-/// Plans an aggregate of all values, NaN included.
+/// Plans an aggregate of all values, including NaN.
 fn plan(
     fold: Fold,
     values: Option<(Type, u64)>,

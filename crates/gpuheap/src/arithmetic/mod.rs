@@ -73,7 +73,7 @@
 //! # Results
 //!
 //! Results are equal to the last bit on an emulated device and on every GPU, except the bits of a
-//! NaN and the sums by key of floats.
+//! NaN, and sums of floats by key.
 //!
 //! | | |
 //! |---|---|

@@ -9,7 +9,8 @@ use crate::array::{ArrayBase, ArrayData};
 use crate::error::{Error, ErrorKind};
 
 /// The right side of an operation on an array of `T` with dimensions `D`. It is a number that is
-/// used for each element, or an array that can be broadcast, by reference or by value.
+/// used for each element, or an array that can be broadcast. An array is passed by reference or
+/// value.
 ///
 /// Shapes are compared from their last axes on. Two axes match if their lengths are equal, or if
 /// one of them has length 1 or is missing. An axis of length 1, or a missing one, is repeated.

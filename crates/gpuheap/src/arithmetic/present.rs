@@ -14,9 +14,9 @@ use crate::array::{ArrayBase, ArrayData, DeviceArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Groups of the rows of a column that may lack some values. A value is missing if it is NaN, or if
-/// its bit in a bitmap is 0. Missing values are left out, and so are rows whose key is
-/// not one of `0..groups`. No method waits.
+/// Grouped rows of a column that may lack some values. A value is missing if it is NaN, or if its
+/// bit in a bitmap is 0. Missing values are left out, and so are rows whose key is not one of
+/// `0..groups`. No method waits.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {

@@ -209,7 +209,7 @@ struct Sizes {
 }
 
 /// Returns the product of the lengths of some axes. The product saturates only if another axis has
-/// length 0, and then it is not used.
+/// length 0, and then the product is not used.
 pub(super) fn size(lengths: &[usize]) -> usize {
     lengths.iter().fold(1, |size, length| size.saturating_mul(*length))
 }

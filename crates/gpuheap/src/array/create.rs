@@ -104,8 +104,8 @@ impl Target {
         self.uninit(source.shape())?.write_from(source)
     }
 
-    /// Makes an array with the shape and the elements of another array, of any kind of memory and
-    /// on any device.
+    /// Makes an array with the shape and the elements of another array. That array may be in any
+    /// kind of memory and on any device.
     ///
     /// # Errors
     ///

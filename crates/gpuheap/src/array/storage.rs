@@ -254,9 +254,9 @@ impl Storage {
         std::mem::replace(&mut self.lock().memory, Memory::Staged)
     }
 
-    /// Returns the block that this storage is a part of, the offset in it, and the stream of all
-    /// work on all parts. Returns `None` if this storage is not a part, or if the parts were used
-    /// on several streams.
+    /// Returns the block that this storage is a part of, the offset in the block, and the stream on
+    /// which all parts were used. Returns `None` if this storage is not a part, or if the parts
+    /// were used on several streams.
     pub(crate) fn part(&self) -> Option<(Arc<Storage>, u64, &Stream)> {
         let state = self.peek()?;
         let Memory::Part { address, whole } = &state.memory else { return None };

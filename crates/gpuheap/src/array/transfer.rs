@@ -1,4 +1,4 @@
-//! Copies between host and device, and between arrays.
+//! Copies data between host and device, and between arrays.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;

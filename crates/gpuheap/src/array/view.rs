@@ -1,4 +1,5 @@
-//! Windows of arrays: slices of the leading axis, other shapes, other element types.
+//! Makes windows of arrays: slices of the leading axis, and views with another shape or element
+//! type.
 
 use std::alloc::Layout;
 use std::marker::PhantomData;

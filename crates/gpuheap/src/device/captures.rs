@@ -74,7 +74,7 @@ struct CapturedGraph {
     has_ended: AtomicBool,
 }
 
-/// Relation of a stream to the capture in which a heap first saw it.
+/// Says if a stream is part of the capture in which a heap first saw the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Membership {
     Member,

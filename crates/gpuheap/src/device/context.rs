@@ -58,9 +58,9 @@ pub(crate) struct Context {
     forks: u32,
     /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
-    /// Locked for writing during a reset, and for reading by requests on other devices that reclaim
-    /// this device's memory. Threads that use the device do not take this lock, because no thread
-    /// may use the device during a reset.
+    /// A reset locks this for writing. A request on another device that reclaims this device's
+    /// memory locks it for reading. Threads that use the device do not take this lock, because no
+    /// thread may use the device during a reset.
     resets: RwLock<()>,
     /// Results of [`can_reach`](Context::can_reach), keyed by the other context's number.
     peers: Mutex<Vec<(u64, bool)>>,
@@ -397,7 +397,7 @@ impl Context {
         }
         // SAFETY: `other` retains its primary context for the call.
         match unsafe { self.driver.cuCtxEnablePeerAccess(other.raw, 0) } {
-            // The program or another library has enabled it before.
+            // The program or another library has enabled peer access before.
             CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
             CUresult::ERROR_PEER_ACCESS_UNSUPPORTED => Ok(false),
             code => Ok(check("cuCtxEnablePeerAccess", code).map(|()| true)?),

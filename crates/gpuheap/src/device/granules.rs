@@ -15,7 +15,7 @@ pub(crate) struct Granules(Mutex<GranuleCounts>);
 struct GranuleCounts {
     /// Number of heaps in each granule, keyed by the granule's index.
     heaps: FxHashMap<u64, u64>,
-    /// Sum, over all granules, of the number of heaps beyond the first.
+    /// Number of heaps beyond the first in a granule, summed over all granules.
     again: u64,
 }
 

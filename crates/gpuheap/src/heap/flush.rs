@@ -204,7 +204,7 @@ impl Holder for HeapInner {
         if let Some(idle) = self.idle.get() {
             idle.pause();
         }
-        // Ignores an error: the reset frees all memory that is left, live memory included. Only
+        // Ignores an error: the reset frees all memory that is left, including live memory. Only
         // live memory of a driver's pool stays with that pool (H200, driver 580).
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);

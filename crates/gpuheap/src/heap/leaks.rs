@@ -1,4 +1,4 @@
-//! Reports of a heap's outstanding allocations.
+//! Reports the outstanding allocations of a heap.
 
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;

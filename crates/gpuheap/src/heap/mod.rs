@@ -133,7 +133,7 @@ pub(crate) struct HeapInner {
     publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Open scopes that other processes can query. Empty if the heap is not published.
     scopes: OpenScopes,
-    /// Read-locked by threads that hold the heap for a moment, for another heap or another process.
+    /// Threads read-lock this while they hold the heap for another heap or another process.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
@@ -318,7 +318,7 @@ impl Heap {
 
     /// Returns an error if the heap cannot be used. A library with its own lock around a heap calls
     /// this before it takes that lock. In a forked child, another thread of the parent may have
-    /// held the lock. Costs two loads.
+    /// held the lock. The check costs two loads.
     ///
     /// # Errors
     ///
@@ -612,7 +612,7 @@ impl HeapInner {
         self.clones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the lines that hold the most memory to an error, if allocations are tracked.
+    /// Adds to an error the lines that hold the most memory, if allocations are tracked.
     #[cold]
     fn with_consumers(&self, error: Error) -> Error {
         error.with_consumers(|kind| self.tracker.consumers(kind))

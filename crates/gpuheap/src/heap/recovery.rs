@@ -484,8 +484,8 @@ impl Figures {
         known.or(Some(self.capacity)).filter(|total| *total < u64::MAX)
     }
 
-    /// Returns the bytes of the device that other libraries and processes hold, contexts included,
-    /// if the driver reports them.
+    /// Returns the bytes of the device that contexts, other libraries and processes hold, if the
+    /// driver reports them.
     pub(crate) fn foreign(&self) -> Option<u64> {
         let (free, total) = self.known()?;
         let used = total.saturating_sub(free);

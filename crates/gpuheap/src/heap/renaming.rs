@@ -1,5 +1,5 @@
-//! Frees of memory whose stream was first seen while that stream captured a graph. After the
-//! capture, the stream has another id.
+//! Frees memory whose stream was first seen while the stream captured a graph. After the capture,
+//! the stream has another id.
 
 use std::sync::Arc;
 

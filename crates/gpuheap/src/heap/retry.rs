@@ -1,4 +1,4 @@
-//! Repeats calls of other libraries that ran out of memory, after reclaim steps.
+//! Repeats calls of other libraries after reclaim steps, if the calls ran out of memory.
 
 use gpuheap_driver::DriverError;
 

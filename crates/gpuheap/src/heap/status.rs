@@ -97,7 +97,7 @@ pub struct MemoryStatus {
 pub struct KindStatus {
     /// Allocated and cached bytes.
     pub taken: u64,
-    /// Allocated bytes, rounding included.
+    /// Allocated bytes, including their rounding.
     pub allocated: u64,
     /// Free bytes that the pool keeps.
     pub cached: u64,

@@ -1,4 +1,4 @@
-//! Memory that a heap, and the other heaps of the process, hold at one moment.
+//! Memory that the heaps of a process hold at one moment.
 
 use gpuheap_pool::AllocStats;
 
@@ -8,7 +8,7 @@ use gpuheap_pool::AllocStats;
 pub struct Usage {
     /// Live bytes, as requested.
     pub live: u64,
-    /// Live bytes, rounding included.
+    /// Live bytes, including their rounding.
     pub live_blocks: u64,
     /// High-water mark of `live`: [exact](AllocStats::live_peak) if one thread uses the heap.
     /// [`Heap::meter`](crate::Heap::meter) gives the peak of a section of the program.

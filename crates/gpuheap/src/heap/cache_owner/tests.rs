@@ -1,4 +1,4 @@
-//! Tests of caches at the end of heaps, threads and devices.
+//! Tests caches at the end of heaps, threads and devices.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
