@@ -15,7 +15,7 @@ use crate::{Error, environment};
 /// A program to run on the emulated device.
 #[derive(Debug, Clone)]
 pub struct Emulation {
-    /// The program: a path, or a name to search in `PATH`.
+    /// Path of the program, or a name to search in `PATH`.
     pub program: OsString,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,

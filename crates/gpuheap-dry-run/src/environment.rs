@@ -50,12 +50,12 @@ pub(crate) const RUNTIME: &str = "GPUHEAP_EMULATED_RUNTIME";
 
 /// Variable that names a line of the program. Counts that this line reads are the smallest.
 pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";
-/// Variable with the names of the remedies that the hook switches on.
+/// Variable that names the remedies for the hook to switch on.
 const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";
 /// Variables with the settings of PyTorch's allocator. PyTorch prefers the first variable.
 const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// Returns the variables that switch on remedies. Commas separate the names.
+/// Returns the variables that switch on remedies. Commas separate the names of remedies.
 pub(crate) fn remedy(names: &str) -> Vec<(&'static str, OsString)> {
     let mut set = vec![(REMEDY, names.into())];
     if names.split(',').any(|name| name == "expandable_segments") {

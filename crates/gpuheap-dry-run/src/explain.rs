@@ -17,17 +17,17 @@ use crate::verdict::{CardResult, Held, KindBytes, Needs, Peak, Remedy};
 
 /// Maximum number of holders of memory that a report lists.
 const HOLDERS: usize = 5;
-/// Maximum number of cards in a report, the smallest first.
+/// Maximum number of cards that a report lists. The smallest cards come first.
 const CARDS: usize = 3;
 /// Maximum number of remedies in a report.
 const REMEDIES: usize = 3;
 
 /// Least compute capability of a card that is suggested for its memory alone. Older cards lack
-/// flash attention and bfloat16: a GPT whose trace from an H200 fits a T4 takes 182 GiB on a T4.
+/// flash attention and bfloat16. A GPT took 182 GiB on a T4, although its trace from an H200 fits.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
 /// A request is absurd if it is at least this many times the peak of all other requests.
 const ABSURD: u64 = 3;
-/// Bytes below which no request is absurd: libraries take up to 32 MiB as a workspace at once.
+/// Bytes below which no request is absurd: libraries take workspaces of up to 32 MiB.
 const LEAST_ABSURD: u64 = 64 << 20;
 
 /// A request that far exceeds the peak of all other requests. Its size may depend on a result.

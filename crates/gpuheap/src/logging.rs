@@ -30,15 +30,15 @@ pub(crate) fn debug(target: &str, text: fmt::Arguments<'_>) {
     send(Level::Debug, target, text);
 }
 
-/// Returns `true` if a logger accepts [`debug`] messages. Call it before computing expensive
+/// Returns `true` if a logger accepts [`debug`] messages. If not, the caller need not compute
 /// figures.
 pub(crate) fn is_wanted() -> bool {
     Level::Debug <= log::max_level()
 }
 
 thread_local! {
-    /// `true` while this thread's logger runs. It has no destructor, so it can still be used while
-    /// the thread ends.
+    /// `true` while this thread's logger runs. The variable has no destructor, so it can still be
+    /// used while the thread ends.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 

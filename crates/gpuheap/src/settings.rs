@@ -1,4 +1,4 @@
-//! Settings from environment variables, read once, at the first use of a default.
+//! Reads settings from environment variables, once, when a default is first used.
 //!
 //! [`TABLE`] is the only list of the variables, with their values and errors. A test compares it
 //! with `docs/environment.md`. A builder's settings take precedence.
@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     pub(crate) pool: Option<PoolKind>,
     /// Hard limit of reserved memory.
     pub(crate) hard_limit: Option<Size>,
-    /// Soft limit: reserved memory above which cached memory is given back.
+    /// Soft limit. If more memory is reserved, cached memory is given back.
     pub(crate) soft_limit: Option<Size>,
     /// Limit in bytes of the memory that all heaps reserve together.
     pub(crate) total_limit: Option<u64>,
@@ -154,8 +154,8 @@ fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<S
 }
 
 /// Returns the setting whose name is most similar to `name`. Similarity is the length of the
-/// longest common subsequence as a fraction of both lengths. An edit distance would map the wrong
-/// name `GPUHEAP_SOFT_LIMIT` to `GPUHEAP_MEMORY_LIMIT` instead of `GPUHEAP_SOFT_MEMORY_LIMIT`.
+/// longest common subsequence divided by the mean of both lengths. An edit distance would map
+/// `GPUHEAP_SOFT_LIMIT` to `GPUHEAP_MEMORY_LIMIT` instead of `GPUHEAP_SOFT_MEMORY_LIMIT`.
 fn nearest(name: &str) -> &'static str {
     let likeness = |known: &str| {
         let mut row = vec![0_usize; known.len() + 1];

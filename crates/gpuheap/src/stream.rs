@@ -1,4 +1,4 @@
-//! Streams: queues of work that runs in order.
+//! Streams. A stream is a queue of work that runs in order.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,8 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 /// stream while it captures.
 #[derive(Clone)]
 pub struct Stream {
-    /// Held by the program's clones but not by heaps, so that a heap notices the drop of the last
-    /// clone.
+    /// The program's clones hold this, but heaps do not, so that a heap notices the drop of the
+    /// last clone.
     inner: Arc<InUse>,
 }
 
@@ -81,7 +81,7 @@ struct DriverStream {
 /// Way to wait for the work of a retired stream.
 #[derive(Clone)]
 enum Retired {
-    /// An event after all work of the stream.
+    /// An event that was recorded after all work of the stream.
     At(Arc<Event>),
     /// Nothing to wait for: all work of the stream has completed.
     Completed,
@@ -92,12 +92,12 @@ enum Retired {
 /// Permission to use a stream. A foreign stream is not retired while this exists.
 type Alive<'a> = Option<RwLockReadGuard<'a, Option<Retired>>>;
 
-/// Owner of a stream: the code that ends it.
+/// The code that ends a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamOrigin {
     /// This library ends the stream with the last reference.
     Owned,
-    /// The driver owns the stream: a default stream, which never ends.
+    /// The driver owns the stream. It is a default stream, and never ends.
     Default,
     /// Other code ends the stream, and announces the end.
     Foreign,
@@ -417,7 +417,7 @@ impl Stream {
         self.handle().raw_here()
     }
 
-    /// Returns the driver's id of the stream. No other stream of the process ever has it.
+    /// Returns the driver's id of the stream. No other stream of the process ever has this id.
     #[inline]
     pub fn id(&self) -> u64 {
         self.handle().id
@@ -736,7 +736,7 @@ impl Stream {
         Box::new(StreamGuard { handle: self.inner.handle.clone(), in_use, owner })
     }
 
-    /// Returns the handle in the form that a heap's stream order stores.
+    /// Returns the handle in the form in which heaps store it.
     pub(crate) fn stored_handle(&self) -> StreamHandle {
         match self.handle().thread {
             Some(thread) => StreamHandle::from_thread(thread),

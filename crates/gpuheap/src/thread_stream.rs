@@ -49,7 +49,7 @@ struct Here {
 }
 
 thread_local! {
-    /// Created after the driver's own state of the thread, so it is destroyed before that state.
+    /// The driver's own state of the thread is created earlier, so it is destroyed later.
     static HERE: Here = Here {
         owner: Arc::new(OwnerThread { thread: this_thread() }),
         streams: RefCell::default(),

@@ -29,7 +29,7 @@ pub(crate) struct PlainSource {
     kind: MemoryKind,
     /// Number of small segments in each granule of 2 MiB, keyed by the granule's index.
     shared_granules: FxHashMap<u64, u32>,
-    /// Bytes of larger segments. They share no granule.
+    /// Bytes of larger segments. No other segment uses their granules.
     large: u64,
     /// Addresses of all segments.
     segments: FxHashSet<u64>,

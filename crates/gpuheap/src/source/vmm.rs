@@ -42,8 +42,8 @@ pub(super) struct Vmm {
     pub(super) calls: u64,
 }
 
-/// A handle of physical memory; zeros if the chunk's number is unused. The driver refuses the
-/// handle 0.
+/// A handle of physical memory. Both fields are 0 if the chunk's number is unused. The driver
+/// refuses the handle 0.
 #[derive(Clone, Copy, Default)]
 struct Physical {
     handle: CUmemGenericAllocationHandle,
@@ -96,7 +96,7 @@ fn query_properties(context: &Context) -> SourceResult<VirtualMemory> {
     let (mut rdma, mut granule) = (0, 0);
     let properties = CUmemAllocationProp::device(device);
     let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    // The minimum loses the least to rounding. On an H200 it equals the recommended granularity.
+    // Rounding to the minimum loses the least. On an H200 it equals the recommended granularity.
     let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let _current = context.enter_aside()?;
     // SAFETY: all pointers are valid for their calls.
@@ -457,7 +457,7 @@ mod tests {
         for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
             emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
             assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
-            // Repeats the failing call. Its first attempt to undo the mapping fails too.
+            // Repeats the failing call. The call's first attempt to undo the mapping fails too.
             emulator.set_faults(FaultPlan::new([
                 Fault::nth(symbol, nth, failing),
                 Fault::nth("cuMemUnmap", 1, failing),

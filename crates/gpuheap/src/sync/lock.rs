@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 use super::shim::Mutex;
 use super::word::{Inside, Word};
 
-/// A value that one thread at a time has exclusive access to.
+/// A value to which only one thread at a time has access.
 pub(crate) struct Lock<T> {
     word: Word,
     line: Mutex<()>,
@@ -85,8 +85,8 @@ mod tests {
     use super::super::shim::OwnedU64;
     use super::*;
 
-    /// Each thread adds one to a number with a load and a store: if two threads had the lock at
-    /// once, one addition would be lost.
+    /// Each thread adds one to a number with a load and a store: if two threads had the lock at the
+    /// same time, one addition would be lost.
     #[test]
     fn lock_admits_one_thread() {
         let mut model = loom::model::Builder::new();

@@ -30,7 +30,7 @@ impl Word {
         self.change(TAKEN).then(|| Inside(self))
     }
 
-    /// Takes the word as soon as it is released. Only for a word that no thread closes.
+    /// Takes the word as soon as it is released. No thread may close the word.
     pub(crate) fn wait(&self) -> Inside<'_> {
         let mut times = 0;
         loop {
@@ -52,7 +52,7 @@ impl Word {
         }
     }
 
-    /// Opens the word, for the thread that closed it.
+    /// Opens the word. Only the thread that closed it may call this.
     #[inline]
     pub(crate) fn open(&self) {
         self.0.store(OPEN, Ordering::Release);
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     /// Each thread adds one to a number with a load and a store: if both threads had the word at
-    /// once, one addition would be lost.
+    /// the same time, one addition would be lost.
     #[test]
     fn word_excludes_owner_while_closed() {
         let entered = std::sync::Arc::new(AtomicU32::new(0));

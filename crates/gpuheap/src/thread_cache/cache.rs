@@ -14,7 +14,7 @@ use crate::fork;
 use crate::lease::Lease;
 use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 
-/// The blocks that a thread freed on a stream, kept for its next requests on that stream.
+/// Blocks that a thread freed on a stream and keeps for its next requests on that stream.
 ///
 /// The blocks need no fence between them, because the stream runs in order. A block gets its ticket
 /// when it moves to the pool.
@@ -25,7 +25,7 @@ use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct ThreadCache {
-    /// Taken by the cache's thread for each use, and closed by other threads.
+    /// The cache's thread takes the word for each use, and other threads close it.
     word: Word,
     /// Identifier of the only thread that takes the word; zero after that thread ended.
     thread: OwnedU64,
@@ -40,7 +40,7 @@ pub(crate) struct ThreadCache {
     /// The cache's stream, as the heap identifies it: by its slot and the driver's handle.
     slot: OwnedU64,
     raw: OwnedU64,
-    /// Number of forks when the cache was opened.
+    /// Number of forks before the cache was opened.
     forks: OwnedU64,
     rounding: OwnedU64,
     /// `true` if the heap neither fills nor tracks blocks.
@@ -125,8 +125,8 @@ impl ThreadCache {
         Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
     }
 
-    /// Returns the slot with the smallest block of `bytes` to `most`. Does not take the word, so
-    /// that a miss costs no atomic exchange.
+    /// Returns the slot with the smallest block that has `bytes` to `most` bytes. Does not take the
+    /// word, so that a miss costs no atomic exchange.
     #[inline]
     fn find(&self, bytes: u64, most: u64) -> Option<&CacheSlot> {
         if self.is_large(bytes) {
@@ -291,7 +291,7 @@ impl ThreadCache {
     }
 
     /// If the cache belongs to the context, and to the stream if one is given, notes that the work
-    /// before all frees in the cache has completed.
+    /// before the frees of its blocks has completed.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
         if self.matches(context, stream_id)
             && let Some(_inside) = self.word.enter()
@@ -301,8 +301,8 @@ impl ThreadCache {
         }
     }
 
-    /// If the cache belongs to the context and the stream, notes that all frees in the cache were
-    /// made before `moment`. The stream's work before the moment `completed` has completed.
+    /// If the cache belongs to the context and the stream, notes that all its blocks were freed
+    /// before `moment`. The stream's work before the moment `completed` has completed.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.matches(context, Some(stream_id))
             && let Some(_inside) = self.word.enter()

@@ -4,10 +4,10 @@ use gpuheap_pool::{Moved, RunningStats};
 
 use crate::sync::OwnedU64;
 
-/// Counters of one thread for one store, for all streams. No cache line moves between threads, and
-/// the peak of a single thread is exact. A thread that adds the counters to the statistics holds
-/// the store's lock, and keeps the owner out of the owner's caches. Sums wrap, because a thread may
-/// free an allocation of another thread.
+/// Counters of one thread's allocations in one store, on all streams. No cache line moves between
+/// threads, and the peak of a single thread is exact. A thread that adds the counters to the
+/// statistics holds the store's lock, and keeps the owner out of the owner's caches. Sums wrap,
+/// because a thread may free an allocation of another thread.
 ///
 /// A thread's caches for one store share the counters of [one of them](super::ThreadCache).
 #[derive(Debug, Default)]

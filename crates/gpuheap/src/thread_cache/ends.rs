@@ -12,8 +12,8 @@ impl ThreadCache {
     /// Flushes a cache of this thread when the thread ends or needs the place for another cache.
     /// Blocks that came from the cache may still be live.
     pub(crate) fn end(&'static self) {
-        // Checked before any lock is taken: in a forked child, a thread of the parent may have held
-        // that lock.
+        // Checks for a fork before taking any lock, because a thread of the parent may have held
+        // it.
         if self.is_forked() {
             return;
         }

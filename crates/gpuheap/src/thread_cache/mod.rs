@@ -46,9 +46,9 @@ pub(crate) use ends::{free, unused};
 pub(crate) use local::{find, insert, is_available, unused as unused_here};
 pub(crate) use slots::CachedBlock;
 
-/// Notes that all work before the frees in this thread's caches has completed. Applies to caches of
-/// the context with the identifier `context`: to the cache of one stream, or to all these caches if
-/// `stream_id` is `None`.
+/// Notes that all work before the frees in this thread's caches has completed. If `stream_id` is
+/// given, the cache of that stream in the context `context` is meant, and otherwise all caches of
+/// the context.
 pub(crate) fn note_completed(context: u64, stream_id: Option<u64>) {
     local::each(|cache| cache.note_completed(context, stream_id));
 }

@@ -19,7 +19,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Number of places for blocks in the remote frees of one cache.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Number of places that a thread checks for an empty one.
+/// Number of places that a thread searches for an empty place.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]

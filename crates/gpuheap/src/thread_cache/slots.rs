@@ -9,8 +9,8 @@
 
 use crate::sync::OwnedU64;
 
-/// Maximum number of blocks in one bin. With eight, a thread that has sixteen blocks in flight, of
-/// twelve sizes, never misses (`threads` of `benches/peers`). Eight blocks take two cache lines.
+/// Maximum number of blocks in one bin. With eight, a thread that has sixteen blocks of twelve
+/// sizes in flight never misses (`threads` of `benches/peers`). Eight blocks take two cache lines.
 const DEPTH: usize = 8;
 
 /// Base-2 logarithm of the smallest size with its own bins.
@@ -95,8 +95,8 @@ impl CacheSlots {
         word.set(word.get() | 1 << (bin % 64));
     }
 
-    /// Returns the slot with the smallest block of `bytes` to `most` in the bin of `bytes`. `bytes`
-    /// is at most [`LARGEST`].
+    /// Returns the slot with the smallest block that has `bytes` to `most` bytes in the bin of
+    /// `bytes`. `bytes` is at most [`LARGEST`].
     #[inline]
     pub(crate) fn find(&self, bytes: u64, most: u64) -> Option<&CacheSlot> {
         let bin = bin(bytes);
@@ -192,8 +192,8 @@ impl CacheSlot {
         Some(CachedBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes out the block, with the moment before which it was freed, if known. For a marked
-    /// block, that is `moment`.
+    /// Takes out the block, with a moment before which it was freed, if one is known. A marked
+    /// block was freed before `moment`.
     pub(crate) fn take_marked(&self, moment: u64) -> Option<CachedBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -221,7 +221,7 @@ impl CacheSlot {
     }
 }
 
-/// Progress of the frees of all blocks that a cache keeps.
+/// Progress that a wait or an event has shown for all blocks of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// The work before the frees of the blocks has completed.
@@ -277,7 +277,7 @@ mod tests {
             const MOMENT: u64 = 7;
             let slots = CacheSlots::default();
             let mut inside = BTreeSet::new();
-            // Progress of some of these blocks, known from a wait or an event.
+            // Progress that a wait or an event has shown for some of these blocks.
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;

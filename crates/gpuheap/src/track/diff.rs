@@ -33,13 +33,13 @@ impl Snapshot {
         self.sites.iter().map(|(_, allocations, _)| allocations).sum()
     }
 
-    /// Returns the bytes of the outstanding allocations, as requested.
+    /// Returns the requested bytes of the outstanding allocations.
     pub fn bytes(&self) -> u64 {
         self.sites.iter().map(|(_, _, bytes)| bytes).sum()
     }
 
-    /// Returns the sites with the most bytes, at most `most` of them, as changes since an empty
-    /// heap. Also returns the number of sites left out. Resolves no stack.
+    /// Returns up to `most` sites that have the most bytes, as changes since the heap was empty.
+    /// Also returns the number of sites left out. Resolves no stack.
     pub(crate) fn largest(mut self, most: usize) -> (Vec<Change>, usize) {
         self.sites.sort_by_key(|(_, _, bytes)| Reverse(*bytes));
         let left_out = self.sites.len().saturating_sub(most);
@@ -111,14 +111,14 @@ impl fmt::Debug for Snapshot {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// Level of detail of the records; with [`Tracking::Off`] nothing is known.
+    /// Level of detail of the records. With [`Tracking::Off`], no allocation is known.
     pub tracking: Tracking,
     /// The time between the moments; seconds in JSON.
     #[serde(rename = "elapsed_seconds", serialize_with = "seconds")]
     pub elapsed: Duration,
     /// Growth of the number of outstanding allocations.
     pub allocations: i64,
-    /// Growth of the bytes of outstanding allocations, as requested.
+    /// Growth of the requested bytes of outstanding allocations.
     pub bytes: i64,
     /// The sites that changed, the largest growth first and the largest decrease last.
     pub changes: Vec<Change>,
@@ -135,7 +135,7 @@ pub struct Change {
     pub kind: MemoryKind,
     /// Growth of the number of outstanding allocations.
     pub allocations: i64,
-    /// Growth of the bytes of outstanding allocations, as requested.
+    /// Growth of the requested bytes of outstanding allocations.
     pub bytes: i64,
     /// Stack that led to the line.
     pub stack: CallStack,

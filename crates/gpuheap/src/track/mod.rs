@@ -69,7 +69,7 @@ pub(crate) struct TrackId(NonZeroU32);
 
 #[derive(Default)]
 struct TrackerState {
-    /// Records by identifier; `None` for a freed allocation.
+    /// All records, indexed by identifier; `None` for a freed allocation.
     records: Vec<Option<Record>>,
     vacant: Vec<u32>,
     sites: Sites,

@@ -116,12 +116,12 @@ pub(super) fn line(at: Caller) -> String {
     line.unwrap_or_else(|| format!("{}:{}", at.file(), at.line()))
 }
 
-/// Recorders of this process. Those that ended are removed when a recorder is opened.
+/// Recorders of this process. When a recorder is opened, ended recorders are removed.
 static RECORDERS: Mutex<Vec<Weak<Recorder>>> = Mutex::new(Vec::new());
 
 impl Recorder {
     /// Creates a file and its recorder. If the recorder is shared, a later call with the same path
-    /// returns it.
+    /// returns the same recorder.
     ///
     /// # Errors
     ///
@@ -319,8 +319,8 @@ impl Recorder {
         Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Locks the state. `None` in a forked child: the file belongs to the parent, and a thread of
-    /// the parent may have held the lock.
+    /// Locks the state. Returns `None` in a forked child: the file belongs to the parent, and a
+    /// thread of the parent may have held the lock.
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         let is_own = self.forks == fork::count();
         is_own.then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,4 +1,4 @@
-//! Reports of outstanding allocations, for people and programs.
+//! Reports outstanding allocations to people and programs.
 
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -42,13 +42,13 @@ parsed_by_name! {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// Level of detail of the records; with [`Tracking::Off`] nothing is known.
+    /// Level of detail of the records. With [`Tracking::Off`], no allocation is known.
     pub tracking: Tracking,
     /// Number of outstanding allocations.
     pub allocations: u64,
     /// Bytes of the outstanding allocations, as requested.
     pub bytes: u64,
-    /// Sites of the allocations, the most bytes first.
+    /// Sites of the allocations. The site with the most bytes is first.
     pub sites: Vec<Leak>,
 }
 
@@ -71,7 +71,7 @@ pub struct Leak {
     /// Time since the youngest of these allocations; seconds in JSON.
     #[serde(rename = "youngest_seconds", serialize_with = "seconds")]
     pub youngest: Duration,
-    /// Threads that made these allocations, the most bytes first.
+    /// Threads that made these allocations. The thread with the most bytes is first.
     pub threads: Vec<ThreadShare>,
     /// Stack that led to the line.
     pub stack: CallStack,

@@ -1,4 +1,4 @@
-//! The places in code that allocate, each stored once with its outstanding allocations.
+//! Stores each place in code that allocates, with its outstanding allocations.
 
 use crate::Caller;
 use std::panic::Location;
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::stack::{self, CallStack};
 use super::{MemoryKind, Tracking};
 
-/// A place in code: a line, and with backtraces the stack that led to it.
+/// A place in code. It is a line or, with backtraces, a line and the stack that led to it.
 pub(super) struct Site {
     pub(super) at: Caller,
     pub(super) kind: MemoryKind,

@@ -64,7 +64,7 @@ pub struct Frame {
 
 struct Resolved {
     frames: Vec<Frame>,
-    /// For each frame, the crate of the standard library that it belongs to, if any.
+    /// For each frame, the standard library's crate to which the frame belongs, if any.
     library: Vec<Option<&'static str>>,
     missing: MissingInfo,
 }
@@ -88,7 +88,7 @@ impl CallStack {
         }))
     }
 
-    /// Returns the frames, innermost first; at least one. May take seconds the first time.
+    /// Returns the frames, innermost first. There is at least one. May take seconds the first time.
     pub fn frames(&self) -> &[Frame] {
         &self.resolved().frames
     }
@@ -99,8 +99,8 @@ impl CallStack {
         self.resolved().missing != MissingInfo::Nothing
     }
 
-    /// Returns the number of captured frames. gpuheap's own frames are included, inlined frames are
-    /// not. Resolves nothing.
+    /// Returns the number of captured frames. gpuheap's own frames are included, and inlined frames
+    /// are not. Resolves nothing.
     pub fn depth(&self) -> usize {
         self.0.addresses.len()
     }
@@ -115,7 +115,7 @@ impl CallStack {
     }
 }
 
-/// Displays each frame as ` [1] name at file:line` on its own line; the last has no line end.
+/// Displays each frame as ` [1] name at file:line` on its own line; the last line has no line end.
 /// Consecutive frames of the standard library are replaced by their number.
 impl fmt::Display for CallStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,7 +209,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
                 name: symbol.name().map(|name| format!("{name:#}")),
                 file: symbol.filename().map(|file| file.to_string_lossy().into_owned()),
                 line: symbol.lineno(),
-                // The function itself is the last, after the functions inlined into it.
+                // The function itself is the last frame, after the functions inlined into it.
                 inlined: true,
                 ..unknown.clone()
             });
@@ -277,7 +277,7 @@ fn trim_to_caller(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
 }
 
 impl Resolved {
-    /// Returns the crates of the consecutive frames of the standard library, from `at` on.
+    /// Returns the crates of consecutive frames of the standard library that begin at `at`.
     fn run_of_library(&self, at: usize) -> Vec<&'static str> {
         self.library.iter().skip(at).map_while(|name| *name).collect()
     }
@@ -323,8 +323,8 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         })
 }
 
-/// Returns `true` if `file`, an absolute path from the line tables, is the file of `at`, usually a
-/// relative path.
+/// Returns `true` if `file` is the file of `at`. `file` is an absolute path from the line tables.
+/// The path of `at` is usually relative.
 fn is_file(file: &str, at: &Location<'_>) -> bool {
     let rest = file.strip_suffix(at.file());
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))

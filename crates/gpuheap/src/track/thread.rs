@@ -153,13 +153,13 @@ impl Threads {
 }
 
 /// Returns this thread's index in a tracker. The index is valid from the thread's first allocation
-/// in the tracker to the thread's end. `None` if the thread-local variables were destroyed already.
+/// in the tracker to the thread's end. Returns `None` if the thread-local variables were destroyed.
 pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
 
-/// Returns the identity of this thread, whose end `recorder` will record. `None` if the
-/// thread-local variables were destroyed already.
+/// Returns the identity of this thread, whose end `recorder` will record. Returns `None` if the
+/// thread-local variables were destroyed.
 pub(super) fn identity_for(recorder: &Arc<Recorder>) -> Option<Arc<Identity>> {
     let identity = |guard: &Guard| {
         guard.add(recorder);
@@ -183,7 +183,7 @@ struct Guard {
     places: RefCell<Vec<(Weak<Tracker>, u32)>>,
     /// Recorders of this thread's calls. They may outlive the heaps that the thread used.
     recorders: RefCell<Vec<Weak<Recorder>>>,
-    /// Number of forks when the guard was made.
+    /// Number of forks before the guard was made.
     forks: u32,
 }
 

@@ -322,8 +322,8 @@ fn try_case((kind, text, call): &Case) -> Result<(), String> {
     if is_right { Ok(()) } else { Err(format!("{said}; expected '{text}'")) }
 }
 
-/// Kinds that no test causes. A test cannot take all of a host's memory or threads without harm to
-/// other tests.
+/// Error kinds that no test causes. A test cannot take all of a host's memory or threads without
+/// harm to other tests.
 const UNTESTED: [ErrorKind; 1] = [ErrorKind::HostResources];
 
 #[test]

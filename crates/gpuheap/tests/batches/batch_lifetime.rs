@@ -109,7 +109,7 @@ fn results_and_kept_batches_stay() {
     assert_all_returned(&device, &heap, "kept");
 }
 
-/// In a scope, arrays made from batches and batches that were kept belong to the scope.
+/// In a scope, kept batches belong to the scope, and so do arrays made from batches.
 #[test]
 fn scopes_are_kept_to() {
     let (device, heap) = make_heap(1 << 30, Schedule::Seeded(3), PoolKind::Split);
@@ -145,8 +145,8 @@ fn scopes_are_kept_to() {
     assert_all_returned(&device, &heap, "scopes");
 }
 
-/// Tests batches whose turns do not end before the scope does: they are forgotten, returned, or
-/// ahead of their turn.
+/// Tests batches whose turns do not end before the scope does, because the batches are forgotten,
+/// returned, or ahead of their turn.
 #[test]
 fn scopes_free_batches_too() {
     for (ahead, of_thread) in [(0, false), (0, true), (2, false), (2, true)] {

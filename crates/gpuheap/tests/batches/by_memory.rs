@@ -56,7 +56,7 @@ fn chunk_counts_other_heaps_cache() {
         let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
         let chunk = batches.next().unwrap().unwrap().len() >> 20;
         // Without the other heap's cache, 48 MiB are free. `binned` rounds 112 MiB up to more than
-        // exists.
+        // the device has.
         assert!(chunk > 48, "{pool}: {chunk} MiB of 112");
         drop((batches, live));
     }

@@ -29,7 +29,7 @@ fn leaving_early_ends_the_thread() {
                 break;
             }
         }
-        // A second thread uploads at the same time. No batch is requested from it.
+        // A second thread uploads at the same time. No batch is requested from that thread.
         drop(target.batches(endless()).prefetch_on(scope, 2).unwrap());
     });
     // The end of the scope joined both threads.

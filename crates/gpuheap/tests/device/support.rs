@@ -45,7 +45,7 @@ pub(crate) fn copy(from: &Block, to: &Block, stream: &Stream) {
     check("cuMemcpyDtoDAsync_v2", copied.unwrap()).unwrap();
 }
 
-/// Returns the contents of a block, after a wait for its device's work.
+/// Waits for the device's work, and returns the contents of a block.
 pub(crate) fn read(block: &Block, device: &Device) -> Vec<u8> {
     device.synchronize().unwrap();
     let mut seen = vec![0_u8; block.bytes() as usize];

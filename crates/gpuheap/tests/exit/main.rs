@@ -1,5 +1,5 @@
-//! Checks that all memory of a process is returned when the process ends, in whatever way. The
-//! memory is device, unified and pinned memory, live and cached.
+//! Checks that all memory of a process is returned, however the process ends. The memory is device,
+//! unified and pinned memory, live and cached.
 //!
 //! The child is this program again. If the device is emulated, its memory belongs to the child, so
 //! the test checks only how the child ends. If the device is real (`GPUHEAP_TEST_DEVICE=cuda:0`),

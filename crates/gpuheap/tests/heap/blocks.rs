@@ -120,7 +120,7 @@ fn freed_block_crosses_streams_in_order() {
     for pool in PoolKind::ALL {
         let (device, heap) = make_heap(64 << 20, Schedule::OnDemand, pool);
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
-        // Each request is for 40 of 64 MiB, so on the emulator both get the same memory.
+        // Each request is for 40 of 64 MiB, so on the emulator both requests get the same memory.
         let first = allocate_filled(&heap, 40 << 20, 1, &one);
         order(&device, &one, &two);
         fill(&first, 2, &two);

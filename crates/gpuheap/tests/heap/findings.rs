@@ -30,7 +30,7 @@ fn kind_of(bug: Bug) -> FindingKind {
     }
 }
 
-/// Small blocks are served by a thread's cache, larger blocks by the pool.
+/// A thread's cache serves small blocks, and the pool serves larger blocks.
 #[test]
 fn planted_bugs_are_found() {
     for pool in PoolKind::ALL {
@@ -179,7 +179,7 @@ fn zero_filled_memory_counts_as_written() {
     }
 }
 
-/// Blocks are written and read to their last byte, on ordered streams, by two threads with caches.
+/// Two threads with caches write and read blocks to their last byte, on ordered streams.
 #[test]
 fn clean_random_programs_have_no_findings() {
     for pool in PoolKind::ALL {

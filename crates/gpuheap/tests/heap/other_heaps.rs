@@ -66,7 +66,7 @@ fn request_reclaims_other_heaps_cache() {
             let device = device(16 * PIECE, Schedule::OnDemand);
             let _rest = Foreign::all_but(&device, 16 * PIECE);
             let [one, two] = [(); 2].map(|()| device.stream().unwrap());
-            // Another handle of the device is the same device.
+            // Another handle of the device refers to the same device.
             let again = match std::env::var("GPUHEAP_TEST_DEVICE") {
                 Ok(name) => Device::open(&name).unwrap(),
                 Err(_) => device.clone(),
@@ -154,7 +154,7 @@ fn other_heaps_have_separate_rows() {
     assert_eq!(would_have_to_go[..], [InTheWay::OtherHeaps(3000 * MIB)]);
     let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
     let evidence = error.out_of_memory().unwrap();
-    // Everything that could be given back was given back.
+    // All memory that could be given back was given back.
     let others = (evidence.other_heaps, evidence.other_heaps_cached);
     assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), Some(100 * MIB)));
     assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, Some(1004 * MIB)));

@@ -91,7 +91,7 @@ pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
         .unwrap();
 }
 
-/// Returns the contents of device memory, after a wait for the device's work.
+/// Waits for the device's work, and returns the contents of device memory.
 pub(crate) fn read(device: &Device, address: u64, bytes: u64) -> Vec<u8> {
     device.synchronize().unwrap();
     let mut seen = vec![0_u8; bytes as usize];

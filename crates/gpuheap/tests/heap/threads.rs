@@ -88,7 +88,7 @@ fn threads_fail_only_for_live_memory() {
         std::thread::scope(|scope| {
             for seed in 0..16 {
                 let (heap, device, failures) = (&heap, &device, &failures);
-                // 16 threads with up to 40 blocks of up to 4 MiB, with rounding, fill the limit.
+                // 16 threads with up to 40 blocks of up to 4 MiB, rounded up, fill the limit.
                 scope.spawn(move || work(heap, device, 100 + seed, rounds, 40, failures));
             }
         });

@@ -71,8 +71,8 @@ fn later_work_is_not_waited_for() {
     }
 }
 
-/// Frees `bytes` on one stream and requests them on another before the first stream's work is done.
-/// Returns whether the second stream is made to wait.
+/// Frees `bytes` on one stream and requests them on another stream before the first stream's work
+/// is done. Returns whether the second stream is made to wait.
 fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &str) -> bool {
     let device = emulated(4 << 30, Schedule::OnDemand);
     let builder = Heap::builder(&device).without_environment().pool(pool).thread_cache(keeps);
@@ -168,7 +168,7 @@ fn free_after_wait_stays_pending() {
     }
 }
 
-/// A wait by another thread also completes frees in the pool.
+/// A wait by another thread also shows that frees in the pool are completed.
 #[test]
 fn another_threads_wait_counts_too() {
     if on_real_gpu() {

@@ -1,4 +1,4 @@
-//! Handles that outlive their origin. They are dropped in every order, or forgotten.
+//! Tests of handles that outlive their origin. They are dropped in every order, or forgotten.
 
 use std::any::Any;
 

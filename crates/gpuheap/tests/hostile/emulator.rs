@@ -1,4 +1,4 @@
-//! Extreme options of the emulator, and extreme arguments of its methods.
+//! Tests of extreme options of the emulator, and of extreme arguments of its methods.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Adapt rules that keep handles to their results.
+//! Tests of adapt rules that keep handles to their results.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,4 @@
-//! Panics inside every closure and every implementation of a trait that the library calls.
+//! Tests of panics inside every closure and every trait implementation that the library calls.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -28,7 +28,7 @@ use world::World;
 
 use crate::support::{assert_clean, assert_no_findings, device, heap, two_devices};
 
-/// A step of a program: its operation, and three numbers that the operation interprets.
+/// A step of a program. It has an operation, and three numbers that the operation interprets.
 type Step = (u8, u32, u32, u32);
 
 /// A piece of memory, with the heap that owns it.

@@ -1,4 +1,4 @@
-//! Implementations of public traits that violate the requirements of the traits.
+//! Tests with implementations of public traits that violate the requirements of the traits.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Bound, RangeBounds};

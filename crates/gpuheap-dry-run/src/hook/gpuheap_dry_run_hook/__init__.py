@@ -144,7 +144,7 @@ def end():
 
 
 def end_without_atexit(code):
-    """Replaces `os._exit`, which some trainers call: writes the process's reports first."""
+    """Writes the process's reports before it calls `os._exit`, as some trainers do."""
     if state.is_recording:
         guarded(end)()
     write_modules()

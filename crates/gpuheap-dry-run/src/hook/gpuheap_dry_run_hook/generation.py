@@ -8,7 +8,7 @@ import os
 from .lines import variables
 from .process import state
 
-# File with the loops. The function `CONTINUES` goes on if it reads True; other functions end.
+# File with the loops. The function `CONTINUES` goes on if it reads True. Other functions then end.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
 # Maximum number of callers that are searched for the lengths.

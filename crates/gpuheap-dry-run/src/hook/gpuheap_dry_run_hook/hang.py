@@ -36,7 +36,7 @@ progress = Progress()
 
 
 def check_progress(place, frame):
-    """Ends the program if it has read without progress for some time.
+    """Ends the program if it has read results without progress for some time.
 
     Progress is a higher peak, an optimiser step, or a read at a line that has not read since the
     last progress.

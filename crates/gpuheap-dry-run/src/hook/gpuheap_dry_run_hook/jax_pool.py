@@ -78,7 +78,7 @@ def write_peaks():
 
 
 def failure(text, devices):
-    """Returns a failed request. The peaks at exit stand for the state at the failure."""
+    """Returns a failed request. Its figures are the peaks at exit."""
     size = re.search(r"alloc\w+ ([\d.]+) ?([KMGT]i)?B|alloc\w+ (\d+) bytes", text)
     if size is None:
         requested = 0

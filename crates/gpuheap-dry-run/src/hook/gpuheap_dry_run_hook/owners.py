@@ -34,7 +34,7 @@ OUTSIDE = "outside modules"
 
 
 class Owners:
-    """Names of modules, and addresses of their tensors at certain times."""
+    """Names of modules, and the addresses that their tensors had when these were read."""
 
     def __init__(self, torch, note):
         self.torch = torch
@@ -63,7 +63,7 @@ class Owners:
         module = self.torch.nn.modules.module
         is_compiling = self.torch.compiler.is_compiling
         # A forked child of a process with CUDA may not call CUDA. Such a child, for example a
-        # worker of a DataLoader, may still call modules (transforms of images).
+        # worker of a DataLoader, may still call modules, such as transforms of images.
         is_worker = getattr(self.torch._C, "_cuda_isInBadFork", lambda: False)
         enter, leave = self.enter, self.leave
 
@@ -331,7 +331,7 @@ def block_of(entry):
 
 
 def blocks_before(entries, segments):
-    """Returns the blocks from before the first entry, keyed by address."""
+    """Returns the blocks that were allocated before the first entry, keyed by address."""
     first, before = set(), {}
     for entry in entries:
         action = entry["action"]

@@ -37,7 +37,7 @@ class State:
         self.sources = {}
         self.loops = {}
         self.sized = {}
-        # Bounds of slices that results decide, keyed by place in the code: 0 is a start, 1 an end.
+        # Bounds of slices that results decide, keyed by place in code: 0 is a start, 1 is an end.
         self.slices = {}
         # True between the two reads of `multinomial`.
         self.multinomial = False

@@ -110,7 +110,7 @@ def note_read(reads, key, result):
 
 
 def many_reads(line):
-    """Warns the command at once that the program may never end."""
+    """Warns the command immediately that the program may never end."""
     path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{MANY_READS} {line}\n")

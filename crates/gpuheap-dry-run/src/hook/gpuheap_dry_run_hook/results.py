@@ -94,7 +94,7 @@ def put_result(copy, operator, frame, line):
     read = operands[0]
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     if counting and counting[-1] is read:
-        # The operator copies the count itself, as one 32-bit integer for each part of the tensor.
+        # The operator copies its count, as one 32-bit integer for each part of the tensor.
         result = count(
             count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
         )

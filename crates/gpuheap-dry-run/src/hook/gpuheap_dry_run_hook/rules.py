@@ -1,4 +1,4 @@
-"""Values of results that the user set with `--read` and `--read-range`."""
+"""Applies the values that the user set for results with `--read` and `--read-range`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-//! Random programs with several heaps and several threads.
+//! Runs random programs with several heaps and several threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};

@@ -1,4 +1,4 @@
-//! Elements whose operations have a model on the host.
+//! Models the operations of elements on the host.
 
 use super::*;
 
