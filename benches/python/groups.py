@@ -4,11 +4,11 @@
     python benches/python/groups.py [--rows 100000000] [--groups 10,1000,100000,10000000]
         [--turns 7] [--device cuda:0]
 
-Values are float64. Keys are int32, or int64 for ways that need int64. Each way runs once to load
-its kernels, and its sums are compared with NumPy's. A figure is the median of the turns, in
-milliseconds, and includes a wait for the device. In each turn all ways run, one after the other.
-Prints a Markdown table. Libraries that are not installed are left out. On an emulated device
-gpuheap runs alone.
+Values are float64. Keys are int32, or int64 for functions that need it. Each function of a library
+runs once to load its kernels, and its sums are compared with NumPy's. A figure is the median of the
+turns, in milliseconds, and includes a wait for the device. In each turn all functions run, one
+after the other. Prints a Markdown table. Libraries that are not installed are left out. On an
+emulated device gpuheap runs alone.
 """
 
 import argparse

@@ -2,12 +2,12 @@
 
     python benches/python/hooks.py [--only NAME,...] [--device cuda:0] [--rounds 3] [--seconds 120]
 
-A row is a library and a size. It has the nanoseconds of a pair (allocate and free) with the
-library's own allocator and with the hook, their ratio, and the target if any. The last column is
-for the hook with tracking by line. The heap itself is compared with a Python object that does
-nothing. A figure is the median of all rounds. In each round, each way runs in a process, one after
-the other, and measures all sizes. If a library is not installed, or its process fails or takes
-longer than --seconds, its name is printed and it is skipped.
+A row is a library and a size. Its columns are the nanoseconds of a pair (allocate and free) with
+the library's own allocator, the nanoseconds with the hook, the ratio, and the target. The last
+column has the nanoseconds with a hook that tracks memory by line. The heap itself is compared with
+a Python object that does nothing. A figure is the median of all rounds. In each round, each way
+runs in a process, one after the other, and measures all sizes. If a library is not installed, or
+its process fails or takes longer than --seconds, its name is printed and it is skipped.
 """
 
 from __future__ import annotations

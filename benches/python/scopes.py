@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times scopes: an allocation and its free inside a scope, and the ends of scopes with many arrays.
+"""Times an allocation and its free inside a scope, and the ends of scopes with many arrays.
 
     python benches/python/scopes.py [--count 100000] [--tasks 3000] [--depth 800]
 

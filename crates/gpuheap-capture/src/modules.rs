@@ -64,8 +64,8 @@ unsafe extern "C" fn add(
     0
 }
 
-/// Returns the build id in a segment of notes. A note is two lengths and a kind, then a name and a
-/// description, each padded to 4 bytes.
+/// Returns the build id from a segment that contains notes. A note is two lengths and a kind, then
+/// a name and a description, each padded to 4 bytes.
 fn build_id(mut notes: &[u8]) -> Option<String> {
     const GNU_BUILD_ID: u32 = 3;
     loop {
