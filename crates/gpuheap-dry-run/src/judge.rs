@@ -177,7 +177,7 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
-/// For cards on which memory ran out, adds the figures that the run `complete` has.
+/// Adds figures of the run `complete` to the devices of each card on which memory ran out.
 fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     let result = outcome::from_run(complete);
     if !result.outcome.is_fit() {

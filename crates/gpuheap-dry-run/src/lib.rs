@@ -79,7 +79,7 @@ pub struct Options {
     pub find_batch: Vec<FindBatch>,
     /// Share of each card's memory that stays free.
     pub margin: f64,
-    /// When the dry run tries remedies, such as gradient checkpoints.
+    /// Cases in which the dry run tries remedies, such as gradient checkpoints.
     pub remedies: Remedies,
     /// `true` to run the program only on the first card of each compute capability, and to replay
     /// that run's trace for the other cards.
@@ -99,7 +99,7 @@ pub struct Options {
     pub stand_ins: Option<PathBuf>,
 }
 
-/// When a dry run tries remedies. For each remedy, the program runs again with the remedy on.
+/// Cases in which a dry run tries remedies. The program runs once more with each remedy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Remedies {
     /// Tries remedies if the program does not fit, and a run takes at most a minute.

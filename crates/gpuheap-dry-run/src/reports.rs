@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub(crate) launches_dropped: u64,
     /// Number of allocations that were refused because device or host memory was too small.
     pub(crate) out_of_memory: u64,
-    /// Refused requests for device memory. Each place in the program lists only its first.
+    /// Refused requests for device memory, at most one for each place in the program.
     pub(crate) requests: Vec<Refusal>,
     pub(crate) refused: Vec<Refused>,
     /// Libraries whose statically linked CUDA runtime requested the driver's private tables.
@@ -120,9 +120,9 @@ pub(crate) struct Torch {
     pub(crate) reads_watched: bool,
     /// Program lines that made the most copies to the host.
     pub(crate) lines: Vec<Read>,
-    /// Copies to the host that decided the size of a tensor by the copied value.
+    /// Copies to the host. The copied value decided the size of a tensor.
     pub(crate) sizes: Vec<SizeRead>,
-    /// Remedies that the hook can switch on, by name. The value is a detail for the report.
+    /// Remedies that the hook can switch on, keyed by name. A value is a detail for the report.
     pub(crate) remedies: BTreeMap<String, String>,
     /// Line that read for 10 s without progress; `None` if no line did.
     pub(crate) hang: Option<String>,

@@ -1,4 +1,4 @@
-//! Results that the user chooses for reads of the program.
+//! Parses the results that the user sets for lines of the program.
 
 use serde::Serialize;
 

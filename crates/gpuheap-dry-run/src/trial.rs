@@ -30,7 +30,7 @@ const REMEDIES: [&str; 13] = [
     "fsdp_4",
     "fsdp_8",
 ];
-/// Group sizes for FSDP, in cards. If the run with a size fails, its memory is estimated.
+/// Numbers of cards in an FSDP group. If a group's run fails, the group's memory is estimated.
 const RANKS: [u64; 3] = [2, 4, 8];
 /// Name of FSDP in the hook's report, and prefix of the names of its runs.
 const FSDP: &str = "fsdp";
@@ -46,7 +46,8 @@ pub(crate) struct Planned {
     details: Vec<String>,
 }
 
-/// Returns the remedies to try, once the program has run on all cards. `run` got furthest.
+/// Returns the remedies to try after the program ran on all cards. `run` is the run that got
+/// furthest.
 pub(crate) fn choose(options: &Options, cards: &[CardResult], run: &Run) -> Vec<Planned> {
     let fails = |outcome| matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
     let is_wanted = match options.remedies {

@@ -192,7 +192,7 @@ pub struct ProcessResult {
     pub devices: Vec<DeviceResult>,
     /// The first failed requests of PyTorch.
     pub failures: Vec<Failure>,
-    /// Refused requests for device memory. Each place in the program lists only its first.
+    /// Refused requests for device memory, at most one for each place in the program.
     pub refused: Vec<Refusal>,
     /// Number of failed requests of PyTorch, or of refused requests without PyTorch.
     pub failed: u64,

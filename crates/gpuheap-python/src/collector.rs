@@ -5,9 +5,9 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 
 thread_local! {
-    /// `true` while requests of this thread may take the interpreter's lock. This is so if Python
-    /// made the request, and the request released the lock. If a foreign allocator made it, this
-    /// thread may hold the allocator's lock, for which the owner of the interpreter's lock waits.
+    /// `true` while requests of this thread may take the interpreter's lock. Python's requests may,
+    /// because they release the lock first. If a foreign allocator made the request, this thread
+    /// may hold the allocator's lock, and the thread with the interpreter's lock may wait for it.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 

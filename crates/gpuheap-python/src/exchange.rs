@@ -66,7 +66,7 @@ pub(crate) struct Shown {
 type ShownMemory = (u64, Weak<dyn Lent>);
 
 impl Shown {
-    /// Once the table has this many entries, it drops dead entries for the first time.
+    /// Minimum number of entries at which dead entries are dropped.
     const PRUNE: usize = 64;
 
     /// Notes that `bytes` bytes at `address` were handed over.

@@ -77,7 +77,7 @@ pub(crate) fn reserve<T>(py: Python<'_>, elements: &mut Vec<T>, more: usize) -> 
     elements.try_reserve(more).map_err(|_| no_host_memory(py, wanted))
 }
 
-/// Makes the exception for a host without memory for a copy. The copy has `bytes` bytes.
+/// Makes the exception for a copy that failed because the host has no memory for `bytes` bytes.
 pub(crate) fn no_host_memory(py: Python<'_>, bytes: usize) -> PyErr {
     refused(
         py,

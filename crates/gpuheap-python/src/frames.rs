@@ -35,7 +35,8 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     }))
 }
 
-/// If the interpreter's structures are known, makes [`places`] read frames until the exit.
+/// Makes [`places`] read frames until the interpreter exits. Does nothing if the interpreter's
+/// structures are unknown.
 pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
     // `_PyRuntime` is not in CPython's stable interface, so an interpreter may lack it. SAFETY:
@@ -43,8 +44,7 @@ pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let runtime = unsafe { dlsym(null_mut(), c"_PyRuntime".as_ptr()) };
     // SAFETY: the symbol is the interpreter's state.
     let known = unsafe { CPython::new((version.major, version.minor), runtime.cast()) };
-    // Debug builds and builds without the interpreter's lock have another layout. Such a build has
-    // flags.
+    // Debug builds and builds without the interpreter's lock set flags, and have another layout.
     let flags: String = py.import("sys")?.getattr("abiflags")?.extract()?;
     let Some(layout) = known.filter(|_| flags.is_empty()) else { return Ok(()) };
     *LAYOUT.write().unwrap_or_else(PoisonError::into_inner) = Some(layout);

@@ -33,8 +33,8 @@ const TRACKS: [&str; 2] = ["counts", "backtraces"];
 /// A caching pool of one device's memory, with limits and statistics.
 ///
 /// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, or `"80%"` of the device's memory.
-/// `total_limit` bounds the memory of several heaps together, on one device or several. To the
-/// first heap pass a size, and to each other heap the first heap. `pool` is `"stitched"` (default),
+/// `total_limit` bounds the memory of several heaps together, on one device or several. Pass a size
+/// to the first heap, and pass this heap to all further heaps. `pool` is `"stitched"` (default),
 /// `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With `publish=True`, other processes
 /// of the user can read the heap's figures and lines; with `publish="control"` they can also flush
 /// it and set its limit. With `track="lines"` the heap records the Python line that made each

@@ -1,4 +1,4 @@
-//! Keeps a heap together with its device, streams and records. Buffers and arrays share all this.
+//! Defines the object that keeps a heap's device, streams and records. Buffers and arrays share it.
 
 use std::sync::Arc;
 
@@ -19,8 +19,7 @@ use crate::streams::Streams;
 /// the device's ordinal.
 pub(crate) type Place = (Option<u64>, i32);
 
-/// A heap with its device, its streams and its allocations by line. Buffers and arrays share this
-/// object.
+/// A heap, its device, its streams and its records. Buffers and arrays share this object.
 pub(crate) struct Owner {
     pub(crate) heap: gpuheap::Heap,
     pub(crate) device: gpuheap::Device,

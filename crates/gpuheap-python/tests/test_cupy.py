@@ -14,7 +14,7 @@ import gpuheap
 
 
 class Stream:
-    """A stream that, like CuPy's, lives as long as this object."""
+    """A fake of CuPy's stream class. The stream lives as long as this object."""
 
     def __init__(self, inner):
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Calls a function once the program imports a module."""
+"""Calls a function when the program imports a module."""
 
 import sys
 

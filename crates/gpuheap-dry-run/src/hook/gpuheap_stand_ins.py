@@ -14,7 +14,7 @@ def load_stand_ins_by_name():
     """Makes `ctypes` ignore the folder in a library's path if the library has a stand-in.
 
     PyTorch loads CUDA's libraries by the paths of files in its wheel. Given a path, the loader
-    would load the vendor's file besides the stand-in.
+    would load the vendor's file in addition to the stand-in.
     """
     load = ctypes.CDLL.__init__
 

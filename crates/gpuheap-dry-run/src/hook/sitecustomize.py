@@ -40,7 +40,7 @@ if os.environ.get("GPUHEAP_EMULATED_RUNTIME"):
 if os.environ.get("GPUHEAP_EMULATED_REPORT"):
     _start_hook("gpuheap_dry_run_hook")
 
-# If the program has a `sitecustomize` module, loads that module in place of this one.
+# If the program has its own `sitecustomize`, loads the program's module in place of this module.
 _this = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize  # noqa: F401

@@ -46,8 +46,8 @@ fn loader_takes_every_shell() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(CUDART[0]));
 }
 
-/// The test's program resembles PyTorch's libraries: its `DT_RPATH` names the vendor's library, and
-/// it needs a symbol version.
+/// Like PyTorch's libraries, the test's program names the vendor's folder in its `DT_RPATH`, and
+/// needs a symbol version.
 #[test]
 fn shell_keeps_the_vendors_library_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -173,7 +173,7 @@ class Batches(Iterator[Any]):
 
 
 class _Source:
-    """Yields pieces of host data. Each piece becomes a batch."""
+    """A source that yields host data in pieces. Each piece becomes a batch."""
 
     chunk = 0
     rows = range(0)
@@ -191,7 +191,7 @@ class _Source:
 
 
 class _Items(_Source):
-    """Items of an iterable. Each item is a batch."""
+    """A source that yields the items of an iterable. Each item is a batch."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -243,7 +243,7 @@ class _Ranges(_Source, ABC):
 
 
 class _Rows(_Ranges):
-    """Ranges of the rows of one array, or of several arrays in parallel."""
+    """A source that divides one array, or several arrays in parallel, into ranges of rows."""
 
     def __init__(
         self, heap: Heap, data: tuple[Any, ...], is_tuple: bool, narrow: bool, fraction: float
@@ -279,7 +279,7 @@ class _Rows(_Ranges):
 
 
 class _TableRows(_Ranges):
-    """Ranges of rows. They divide a table that is read in chunks."""
+    """A source that divides a table into ranges of rows. The table is read in chunks."""
 
     def __init__(self, chunks: Ahead, nbytes: int) -> None:
         self._chunks = chunks

@@ -97,8 +97,8 @@ def dry_run(
     a function. A text names a function (`"train:main"`) or a program (`"train.py"`); a list is a
     program with its arguments. `card` may have several names with commas between them. `memory`
     replaces the card's size. `margin` is the part of a card to leave free (0.05 is 5 %; default 0).
-    `time_limit` is in seconds. With `remedies`, also tries remedies that need no change of the
-    program: runs the function again with each.
+    `time_limit` is in seconds. With `remedies`, the function runs once more for each remedy that
+    gpuheap can switch on by itself.
 
     If the function raised an exception or used no GPU, there is no verdict. `gpuheap.DryRunFailed`
     is then raised, with the end of the output.

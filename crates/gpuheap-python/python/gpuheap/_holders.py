@@ -164,9 +164,8 @@ def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
 
 
 def _holders_of_ranges(ranges: list[tuple[int, int]]) -> list[list[Holder]]:
-    """Returns a list of holders for each range of addresses. The holders keep the objects alive
-    whose memory is in the range. A range is an address and a number of bytes. Ranges do not
-    overlap."""
+    """Returns one list for each range of addresses. The list has the holders of all objects whose
+    memory is in the range. A range is an address and a number of bytes. Ranges do not overlap."""
     starts = sorted(ranges)
     with _in_turn():
         inside: dict[int, list[int]] = {}
@@ -475,8 +474,8 @@ def len_of(node: Any) -> int:
 
 
 def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]:
-    """Returns the objects that refer to an object of `level`. Adds the `id`s of the containers that
-    this function makes to `ours`."""
+    """Returns the objects that refer to an object of `level`. Adds to `ours` the `id`s of the
+    containers that this function makes."""
     if len(level) <= _FEW:
         # From Python 3.13 on, the tuple of the call's arguments is a referrer too.
         arguments = tuple(level)

@@ -12,8 +12,8 @@ from typing import Any
 
 
 def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
-    """Yields a decoded size for each record batch of a mapped file. Counts only the chosen columns.
-    Yields 0 if a batch is not compressed."""
+    """Yields the decoded size of each record batch of a mapped file. Counts only the chosen
+    columns. The size is 0 if the batch is not compressed."""
     schema = pyarrow.ipc.open_file(source).schema
     source.seek(0)
     whole = source.read_buffer()
@@ -27,8 +27,8 @@ def of_file(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterato
 
 
 def of_stream(pyarrow: Any, source: Any, columns: Sequence[str] | None) -> Iterator[int]:
-    """Yields a decoded size for each record batch of a mapped stream. Counts only the chosen
-    columns. Yields 0 if a batch is not compressed."""
+    """Yields the decoded size of each record batch of a mapped stream. Counts only the chosen
+    columns. The size is 0 if the batch is not compressed."""
     reader = pyarrow.ipc.MessageReader.open_stream(source)
     schema = pyarrow.ipc.read_schema(reader.read_next_message())
     for message in reader:

@@ -1,4 +1,4 @@
-"""Measures the GPU memory that a section of a program takes. Counts heaps and PyTorch's own
+"""Measures the GPU memory that a section of a program takes from heaps and PyTorch's own
 allocator."""
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ _CHUNK = 500
 
 def memory_of(holder: Any) -> tuple[int, int] | None:
     """Returns address and bytes of the device memory that an object holds. Returns `None` if the
-    object holds no device memory. Of the code of the object's class, runs only the function that
-    returns the address."""
+    object holds no device memory. Of the object's own code, runs only the function that returns
+    the address."""
     try:
         return _memory_of(holder, type(holder))
     except KeyboardInterrupt:

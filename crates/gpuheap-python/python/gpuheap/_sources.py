@@ -131,8 +131,8 @@ class Ahead:
 
 
 def free_host_memory() -> int:
-    """Returns the free memory of the host, in bytes. If this process's control group has less free
-    memory, returns the group's."""
+    """Returns the free memory of the host, in bytes. If this process's control group has less,
+    returns the free memory of the group."""
     free = 2 << 30
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

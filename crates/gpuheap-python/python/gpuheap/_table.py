@@ -204,7 +204,7 @@ class Column(ColumnRows):
 
     @property
     def _stored(self) -> Array | None:
-        """The values as Arrow stores them, which is as bits if they are booleans."""
+        """The values as Arrow stores them. Arrow stores booleans as bits."""
         if self.kind != "bool" or self._values is None:
             return self._values if self._bits is None else self._bits
         if _is_freed(self._bits):
@@ -527,8 +527,8 @@ class OnDevice:
         self._table = table
 
     def __arrow_c_device_array__(self, requested_schema: object = None, **options: Any) -> Any:
-        # Later versions of Arrow may add keywords. Arrow requires to ignore None, and to refuse any
-        # other value.
+        # Later versions of Arrow may add keywords. Arrow requires that None is ignored, and that
+        # other values are refused.
         wanted = [name for name, value in options.items() if value is not None]
         if wanted:
             raise NotImplementedError(f"the options {wanted} of Arrow's interface are not known")

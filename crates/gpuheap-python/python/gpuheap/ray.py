@@ -1,4 +1,4 @@
-"""Gives each Ray worker process a heap of gpuheap. Ray's share of the GPU limits the heap.
+"""Gives each Ray worker process a heap of gpuheap, limited to the GPU share that Ray assigned.
 
     import ray, gpuheap.ray
 

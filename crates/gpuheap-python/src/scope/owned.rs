@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use rustc_hash::FxHashMap;
 
-/// Once a table has this many entries, it drops ended objects for the first time.
+/// Minimum number of entries at which ended objects are dropped.
 const PRUNE: usize = 64;
 
 /// A reference to a Python object that has device memory. The reference keeps no memory alive.
