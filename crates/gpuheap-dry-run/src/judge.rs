@@ -100,8 +100,7 @@ pub(crate) fn judge(
             Amount(absurd.others)
         ));
     }
-    // Skips the replay if the run proves nothing: a replay takes time, and its figures would be
-    // useless.
+    // Skips the replay if the run proves nothing, because a replay takes time and would be useless.
     let is_of_use = match outcome {
         _ if absurd.is_some() => false,
         Outcome::NoVerdict(reason) => reason == Reason::Failed,
@@ -135,8 +134,8 @@ pub(crate) fn judge(
         }
         if let Some(needs) = &mut verdict.needs {
             if is_open || matches!(outcome, Outcome::NoVerdict(_)) {
-                // The program may need more memory than the trace shows: it failed early, or
-                // results decide sizes and have no bound.
+                // The program may need more memory than the trace shows, because the program failed
+                // early, or because results decide sizes and have no bound.
                 needs.cards.clear();
             } else {
                 explain::remove_failing_cards(needs, &results.cards);
@@ -205,8 +204,7 @@ fn count_unknown(run: &Run) -> Unknown {
         if let Some(driver) = &process.driver {
             unknown.reads += driver.copies_to_host;
             unknown.launches += driver.launches_dropped;
-            // Does not count PyTorch's own reads: for the text of each error, PyTorch reads the
-            // free memory.
+            // Does not count PyTorch's own reads. PyTorch reads free memory for an error's text.
             let failed = process.torch.as_ref().map_or(0, |torch| torch.failed);
             unknown.asked_for_free_memory += driver.asked_for_free_memory.saturating_sub(failed);
         }

@@ -201,7 +201,7 @@ fn device_results(process: &Process) -> Vec<DeviceResult> {
             ..found[at].clone()
         };
     }
-    // Drops the devices that the process did not open: they have no memory in use.
+    // Drops the devices that the process did not open. They have no memory in use.
     found.retain(|one| one.in_use.is_some_and(|bytes| bytes > 0) || one.reserved.is_some());
     found
 }

@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pub(crate) snapshot: Option<PathBuf>,
     /// Owners of memory at the peak of each device.
     pub(crate) owners: Vec<Owners>,
-    /// Text of the hook's watchdog: a count of reads, and the line of the program that reads.
+    /// Text of the hook's watchdog. It has a count of reads, and the program line that reads.
     pub(crate) many_reads: Option<String>,
 }
 

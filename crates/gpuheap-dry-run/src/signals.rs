@@ -107,8 +107,8 @@ impl Shared {
             self.is_ending.store(true, Ordering::Relaxed);
         }
         let programs = self.programs();
-        // If a run has ended, the first signal does not end the command: the command must still
-        // report the verdict.
+        // If a run has ended, the first signal does not end the command, because the command must
+        // still report the verdict.
         if programs.is_empty() && !(is_first && self.has_results.load(Ordering::Relaxed)) {
             let _ = emulate_default_handler(signal);
         }

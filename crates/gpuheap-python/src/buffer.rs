@@ -122,7 +122,7 @@ impl Ownership {
         if memory.may_wait() {
             return call_detached(py, || memory.give_back());
         }
-        // Keep the interpreter's lock: releasing and retaking the lock costs more than the free.
+        // Keep the interpreter's lock, because releasing and retaking it costs more than the free.
         call(py, || memory.give_back())
     }
 

@@ -144,10 +144,10 @@ pub(crate) fn dlpack_device(device: &gpuheap::Device) -> (i32, i32) {
     }
 }
 
-/// Refuses the memory of an emulated device: another library would read it as GPU memory.
+/// Refuses the memory of an emulated device, which another library would read as GPU memory.
 pub(crate) fn refuse_emulated(_py: Python<'_>, device: &gpuheap::Device) -> PyResult<()> {
     if device.is_emulated() {
-        // Raises `AttributeError`: other libraries then treat the object as an object without the
+        // Raises `AttributeError`, so that other libraries treat the object as one without the
         // interface.
         return Err(PyAttributeError::new_err(format!(
             "{} is emulated inside gpuheap, and no other library can read its memory; run the program \

@@ -159,7 +159,7 @@ fn from_capsule<M: Managed>(
     let end = tensor.end();
     // If an error occurs before `consume`, the capsule still owns the tensor and releases it.
     let described = tensor.describe()?;
-    // Checks the tensor's device too: it may differ from the device that the object named.
+    // Checks the tensor's device too, because it may differ from the device that the object named.
     check_device(owner, tensor.device())?;
     let wrapped = Wrapped::new(py, owner, described, stream, move || end.call())?;
     // From here on, `wrapped` releases the tensor, and the capsule must not.

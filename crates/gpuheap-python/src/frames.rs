@@ -28,7 +28,7 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     // interpreter ends, and only this thread pushes and pops its frames.
     let mut places = unsafe { layout.frames(ffi::PyGILState_GetThisThreadState() as usize) };
     Some(std::iter::from_fn(move || {
-        // Hold the lock until the last read: the interpreter frees the states of threads when it
+        // Hold the lock until the last read, because the interpreter frees threads' states when it
         // exits.
         let _held = &known;
         places.next()
@@ -63,8 +63,8 @@ pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
 /// Stops [`places`], before the interpreter exits.
 #[pyfunction]
 fn forget_places() {
-    // Wait for threads that are reading, but 10 ms at most: in a forked child these threads do not
-    // exist.
+    // Wait for threads that are reading. Wait 10 ms at most, because in a forked child these
+    // threads do not exist.
     for _ in 0..100 {
         if let Ok(mut layout) = LAYOUT.try_write() {
             *layout = None;

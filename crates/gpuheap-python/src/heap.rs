@@ -469,8 +469,7 @@ pub(crate) struct Meter {
 
 #[pymethods]
 impl Meter {
-    /// Returns three byte counts: live when the meter was made, live now, and the peak of live
-    /// bytes since then.
+    /// Returns the live bytes when the meter was made, the live bytes now, and the peak in between.
     fn read(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let reading = call(py, || self.inner.read())?;
         Ok((reading.live_before, reading.live, reading.live_peak))

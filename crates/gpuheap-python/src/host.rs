@@ -157,7 +157,7 @@ impl HostBuffer {
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        // Counts the view first and fills it after the lock is released: no Python code may run
+        // Counts the view under the lock and fills it afterwards, because no Python code may run
         // under the lock.
         if !this.begin_view() {
             return Err(freed(slf.py()));

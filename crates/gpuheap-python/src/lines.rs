@@ -175,7 +175,7 @@ impl Lines {
             line.bytes -= record.bytes;
         }
         state.threads[record.thread as usize].allocations -= 1;
-        // Drops the record after the lock is released: the last record of a scope ends the scope.
+        // Drops the record after the lock is released, because the drop may end a scope.
         drop(state);
         drop(record);
     }
@@ -305,7 +305,7 @@ impl Lines {
     /// Releases the code objects that only this table holds. Without pruning, a notebook would fill
     /// the table, because it compiles each cell that it runs.
     fn prune(&self) {
-        // Drops the objects after the lock is released: dropping an object may run Python code.
+        // Drops the objects after the lock is released, because dropping one may run Python code.
         drop(self.lock().map(|mut state| state.prune()));
     }
 

@@ -50,7 +50,7 @@ impl Owner {
         let described = device.describe();
         let place = (described.emulator, described.ordinal);
         let (streams, lines) = (Streams::default(), Arc::new(Lines::new(heap.clone())));
-        // Two heaps share scopes: a scope of one heap also governs requests of the other heap.
+        // The heap shares the scopes of `beside`. A scope of either heap governs requests of both.
         let scopes = beside.map(|other| other.scopes.clone()).unwrap_or_default();
         let libraries = Arc::<LibraryBytes>::default();
         let part = PythonPart {

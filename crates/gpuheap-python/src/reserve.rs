@@ -64,7 +64,7 @@ impl Reserving {
     /// Holds back the parts for which the host has memory. Returns whether they suffice for the
     /// next growth of the largest table. A growth doubles a table's size.
     ///
-    /// Larger parts are not required: free memory may be fragmented, without 16 contiguous MiB.
+    /// Larger parts are not required, because free memory may be fragmented.
     fn hold_back(&self) -> bool {
         let next_growth = self.largest.load(Ordering::Relaxed) * 2;
         self.is_spent.store(false, Ordering::Relaxed);

@@ -54,7 +54,7 @@ pub(crate) fn _scope_keep(
             Charged::Unknown => true,
         };
         if is_charged {
-            // Makes the holder before taking the lock: making an object may run the collector.
+            // Makes the holder before taking the lock, because this may run the collector.
             let holder = make_holder(object)?;
             lock(&scope.kept).push(py, holder, address, bytes);
         }

@@ -1,11 +1,11 @@
 //! Streams of gpuheap and of other libraries.
 //!
-//! A handle does not identify a stream for good: after the stream's end, the driver may give the
-//! handle to another stream. An object with `__cuda_stream__` may not identify a stream either:
-//! many such objects are views of a stream that another object keeps alive. So each free on a
-//! foreign stream records an event. A heap needs the stream only while memory exists that was
-//! allocated on the stream. During that time the table holds the objects that were passed for those
-//! allocations, because one of them may keep the stream alive.
+//! A handle identifies a stream only until the stream ends. The driver may then give the handle to
+//! another stream. An object with `__cuda_stream__` may outlive its stream too, because many such
+//! objects are views of a stream that another object keeps alive. So each free on a foreign stream
+//! records an event. A heap needs the stream only while memory exists that was allocated on the
+//! stream. During that time the table holds the objects that were passed for those allocations,
+//! because one of them may keep the stream alive.
 //!
 //! The per-thread default stream (handle 2) needs no object: a heap notices the end of the thread.
 
@@ -203,7 +203,7 @@ impl Streams {
             let ended = known.in_captures.extract_if(|_, entry| entry.is_unneeded());
             ended.map(|(_, entry)| entry).collect()
         };
-        // Drops the entries after the lock is released: dropping an object may run Python code.
+        // Drops the entries after the lock is released, because dropping one may run Python code.
         drop(ended);
     }
 
@@ -238,7 +238,7 @@ impl Streams {
             let unneeded = entry.prune();
             (entry.join(object), unneeded)
         };
-        // Drops the users after the lock is released: dropping an object may run Python code.
+        // Drops the users after the lock is released, because dropping one may run Python code.
         drop(unneeded);
         Some(joined)
     }

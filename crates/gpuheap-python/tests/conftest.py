@@ -1,4 +1,4 @@
-"""Fixtures: heaps of an emulated device."""
+"""Defines fixtures that are heaps of an emulated device."""
 
 import gc
 
@@ -18,7 +18,7 @@ def heap():
 
 @pytest.fixture
 def driver_heap():
-    """A heap on the machine's driver: the emulated driver or the driver of a GPU. Its memory is
+    """A heap on the machine's driver, which is the emulated driver or a GPU's driver. Its memory is
     freed at the test's end."""
     needs_driver()
     heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")

@@ -1,4 +1,4 @@
-"""Scopes: freed buffers, reports and charges."""
+"""Tests the buffers that scopes free, the reports of scopes, and the charges to scopes."""
 
 import _thread
 import asyncio

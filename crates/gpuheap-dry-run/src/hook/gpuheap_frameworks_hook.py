@@ -42,7 +42,7 @@ def cupy_imported(memory_hook):
             if mem_ptr:
                 allocated(CUPY, device_id, mem_ptr, mem_size, 0, OWN_FRAMES)
 
-        # Is called before the free: afterwards, another thread may get the address.
+        # Is called before the free, because another thread may get the address afterwards.
         def free_preprocess(self, mem_ptr, **_):
             freed(CUPY, mem_ptr, 0)
 
@@ -82,7 +82,7 @@ def record_rmm(rmm):
                     note(framework, device, address, size, handle(stream)[1], skipped)
                 return address
 
-            # Calls `forget` before the free: afterwards, another thread may get the address.
+            # Calls `forget` before the free, because another thread may get the address afterwards.
             def deallocate(address, size, stream):
                 forget(framework, address, handle(stream)[1])
                 resource.deallocate(address, size, stream)

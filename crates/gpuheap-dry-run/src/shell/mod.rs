@@ -1,4 +1,4 @@
-//! Shells: shared objects without code that have the name of a vendor's library.
+//! Builds shells. A shell is a shared object without code that has the name of a vendor's library.
 //!
 //! PyTorch's libraries contain a path (`DT_RPATH`) on which the loader finds CUDA libraries before
 //! it reads `LD_LIBRARY_PATH`. But if a library with the needed name (`DT_SONAME`) is already
@@ -6,10 +6,10 @@
 //! stand-in, and the loader does not open the vendor's file.
 //!
 //! A shell defines no function. It defines the symbol version of the vendor's library, because the
-//! loader checks that version. The stand-ins export the functions, and are preloaded too. They
-//! export without a symbol version: the loader accepts such functions for any version. Each shell
-//! names its stand-in as needed (`DT_NEEDED`). So `dlsym` with the shell's handle finds the
-//! functions; JAX looks them up that way.
+//! loader checks that version. The stand-ins export the functions, and are preloaded too. The
+//! stand-ins' functions have no symbol version, so the loader accepts them for any version. Each
+//! shell names its stand-in as needed (`DT_NEEDED`). So `dlsym` with the shell's handle, which JAX
+//! uses, finds the functions.
 
 mod elf;
 

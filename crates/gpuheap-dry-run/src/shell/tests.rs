@@ -69,7 +69,7 @@ fn shell_keeps_the_vendors_library_out() {
     let output = preloaded(&program, &[own.clone(), shell.clone()]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert_eq!(output.status.code(), Some(2));
-    // The loader does not open the vendor's file: the program also runs after the file is removed.
+    // The loader does not open the vendor's file, so the program also runs without the file.
     fs::remove_file(folder.join(soname)).unwrap();
     assert_eq!(preloaded(&program, &[own.clone(), shell]).status.code(), Some(2));
     assert_eq!(preloaded(&program, std::slice::from_ref(&own)).status.code(), Some(127));

@@ -39,7 +39,7 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[An
     try:
         return walk(structure, adapted), made
     except BaseException:
-        # Free the arrays now: the traceback keeps frames alive, and the frames would keep the
+        # Free the arrays now, because the traceback keeps frames alive, and the frames keep the
         # arrays.
         for one in made:
             one.free()
@@ -47,7 +47,7 @@ def adapt_noting(heap: Heap, structure: Any, narrow: bool) -> tuple[Any, list[An
 
 
 def host(structure: Any) -> Any:
-    """Moves a structure to the host: the inverse of `Heap.adapt`.
+    """Moves a structure to the host. This is the inverse of `Heap.adapt`.
 
     Each `gpuheap.Array` becomes a NumPy array, or nested lists if NumPy is not installed. An
     adapted table or column becomes its original type again, such as a DataFrame, a Series or a
@@ -75,7 +75,7 @@ def host(structure: Any) -> Any:
 
 
 def unpickled(elements: Any) -> Array:
-    """Restores a pickled array: uploads its elements to the default heap."""
+    """Restores a pickled array by an upload of its elements to the default heap."""
     from gpuheap._heap import default_heap
 
     return default_heap().array(elements)

@@ -203,7 +203,7 @@ class _Items(_Source):
         raise error
 
     def put_back(self) -> None:
-        """Does nothing: an iterator cannot return an item twice."""
+        """Does nothing, because an iterator cannot return an item twice."""
 
     def halve(self) -> None:
         raise ValueError("an item cannot be halved; pass smaller items")

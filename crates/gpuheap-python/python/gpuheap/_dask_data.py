@@ -28,8 +28,8 @@ log = logging.getLogger("distributed.worker.gpuheap")
 
 
 def _without_frames(record: logging.LogRecord) -> bool:
-    """Replaces a log record's traceback by its text: workers keep their last records, and a
-    traceback's frames keep device memory."""
+    """Replaces a log record's traceback by its text. Workers keep their last records, so the
+    traceback's frames would keep device memory."""
     if record.exc_info:
         record.exc_text = logging.Formatter().formatException(record.exc_info)
         record.exc_info = None
@@ -164,7 +164,7 @@ class Data(MutableMapping[Any, Any]):
         device_limit: int | str = "80%",
         host_limit: int | str | None = None,
     ) -> None:
-        # Reject an invalid limit here: an error at its first use would fail a task.
+        # Reject an invalid limit here, because an error at its first use would fail a task.
         _gpuheap._size(device_limit, 1 << 30)
         most = sys.maxsize if host_limit is None else _gpuheap._size(host_limit)
         self.host = SpillBuffer(os.path.join(worker_local_directory, "storage"), target=most)
@@ -259,15 +259,15 @@ class Data(MutableMapping[Any, Any]):
         if heap is None:
             return
         most = _gpuheap._size(self._device_limit, heap.limits[0] or heap.device.total_memory)
-        # Bounds the spare memory: a single large request must not move all results.
+        # Bounds the spare memory, so that a single large request does not move all results.
         spare = min(self._spare, most // 2)
         excess = heap.stats()["live"] + nbytes + spare - most
         if excess > 0:
             self._evict(max(self.device.total_weight - excess, 0))
 
     def packed(self, key: Any, form: type[Packed]) -> Any:
-        """Returns the value of a key, packed if the value is on the device. Returns the value
-        unpacked if packing fails: a receiver in this process can use it."""
+        """Returns the value of a key, packed if the value is on the device. If packing fails,
+        returns the unpacked value, which a receiver in this process can use."""
         value = self.device.get(key)
         try:
             packed = self.host[key] if value is None else Packed.of(value)

@@ -74,7 +74,7 @@ class BadInput(Error, ValueError):
 
 
 class DryRunFailed(Error):
-    """A dry run has no verdict: the function raised an exception, or used no GPU."""
+    """A dry run has no verdict, because the function raised an exception or used no GPU."""
 
     kind = "NoVerdict"
 
@@ -139,7 +139,7 @@ def warn_emulated(device: str, memory: int) -> None:
 
     from gpuheap._heap import size
 
-    # Finds the program's line: the first frame outside this package.
+    # Finds the program's line. It is in the first frame outside this package.
     level, frame = 1, sys._getframe(0)
     while (
         frame.f_back is not None

@@ -19,15 +19,15 @@ Explained = tuple[str, str, list[tuple[str, int]], str, bool, str]
 
 
 class Explanation:
-    """The explanation of an out-of-memory error: cause, figures, and the first remedy. `str()`
-    returns the whole explanation."""
+    """The explanation of an out-of-memory error. It has the cause, figures and the first remedy.
+    `str()` returns the whole explanation."""
 
     def __init__(self, explained: Explained) -> None:
         #: Program that raised the error, such as `"PyTorch"`.
         self.program: str
         #: Cause, in a sentence.
         self.cause: str
-        #: First remedy: a command, a setting or a line of code.
+        #: First remedy. It is a command, a setting or a line of code.
         self.fix: str
         #: `True` if the form of the error is known only from documentation and reports.
         self.from_documentation: bool

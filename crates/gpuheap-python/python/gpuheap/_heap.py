@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes", "threads"))):
-    """A line of the program: its outstanding memory, and the names of the threads that allocated
-    it."""
+    """A line of the program, with its outstanding memory. `threads` has the names of the threads
+    that allocated the memory."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class Released(namedtuple("Released", ("name", "bytes"))):
 
 
 class FlushReport(Report):
-    """Report of a flush: returned and remaining memory. `Heap.flush()` and `gpuheap.flush()` return
-    it."""
+    """Report of the memory that a flush returned, and of the remaining memory. `Heap.flush()` and
+    `gpuheap.flush()` return it."""
 
     #: Objects that `gpuheap.flush(tracebacks=True)` released.
     released: list[Released] = []
@@ -183,7 +183,7 @@ class Heap(_gpuheap.Heap):
         return held(self)
 
     def meter(self) -> Meter:
-        """Begins to measure this heap: the peak of live memory, and the memory that each line
+        """Begins to measure the peak of this heap's live memory, and the memory that each line
         keeps.
 
         >>> import gpuheap

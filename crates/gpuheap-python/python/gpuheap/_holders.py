@@ -24,8 +24,8 @@ _MOST_OBJECTS = 20_000
 _MOST_LEVELS = 32
 _MOST_HOLDERS = 8
 
-# Maximum number of objects whose referrers the collector looks up. For more objects, one pass over
-# all objects is faster: the collector compares each reference with each of the objects.
+# Maximum number of objects whose referrers the collector looks up. The collector compares each
+# reference with each of these objects. For more objects, one pass over all objects is faster.
 _FEW = 16
 _CHUNK = 200
 
@@ -405,8 +405,8 @@ class _Search:
     def _cycle(self, target: int) -> list[int]:
         """Returns a reference cycle above an object, as `id`s. Returns an empty list if there is no
         cycle."""
-        # Uses a loop: a nested recursive function would refer to itself, and keep this object alive
-        # until the collector runs.
+        # Uses a loop, because a nested recursive function would refer to itself, and keep this
+        # object alive until the collector runs.
         way, left = [target], [iter(self.above.get(target, ()))]
         done: set[int] = set()
         while way:

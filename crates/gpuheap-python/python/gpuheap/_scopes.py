@@ -1,4 +1,5 @@
-"""Scopes: sections of a program whose GPU memory is limited, and freed at the end."""
+"""Implements scopes. A scope limits the GPU memory of a section of a program, and frees the memory
+at the end."""
 
 from __future__ import annotations
 
@@ -421,6 +422,7 @@ def thread_scope(
 
 def _is_read(buffer: Any) -> bool:
     """Returns whether an array of another library may refer to the buffer, through the CUDA array
-    interface. Such an array does not notice `free`. Every exposed buffer counts: the interface does
-    not report the end of a use, and reference counts differ between Python versions."""
+    interface. Such an array does not notice `free`. Every exposed buffer counts, because the
+    interface does not report the end of a use, and reference counts differ between Python
+    versions."""
     return getattr(buffer, "_exposed", False)

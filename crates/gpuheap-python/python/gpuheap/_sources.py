@@ -212,7 +212,8 @@ def _whole(pyarrow: Any, part: list[Any]) -> Any:
 
 
 def _ipc(pyarrow: Any, file: Any, columns: Sequence[str] | None) -> Iterator[Any]:
-    # A file given by its path is mapped: its columns are uploaded from the mapping, without a copy.
+    # A file that is given by its path is mapped. Columns are uploaded from the mapping without a
+    # copy.
     source, sizes = _mapped(pyarrow, file, columns, _ipc_sizes.of_file)
     with pyarrow.ipc.open_file(source) as opened:
         names = opened.schema.names

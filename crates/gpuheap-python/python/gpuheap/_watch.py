@@ -161,7 +161,7 @@ class Watch:
         )
 
     def _ipython_display_(self) -> None:
-        """Displays nothing: the chart is on the screen already."""
+        """Displays nothing, because the chart is on the screen already."""
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +186,8 @@ def _legend(x: int, y: int, colour: str, name: str) -> str:
 
 
 class _History:
-    """Points of the curves: time, live bytes and cached bytes, by library."""
+    """Points of the curves. Each library has a curve. A point has the time, live bytes and cached
+    bytes."""
 
     def __init__(self) -> None:
         self.curves: dict[str, list[tuple[float, int, int]]] = {}

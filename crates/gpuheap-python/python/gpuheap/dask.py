@@ -175,7 +175,7 @@ class _Served:
             error = result.get("actual_exception") if isinstance(result, dict) else None
             if error is None or not _is_out_of_memory(error):
                 return result
-            # Logs only the text: an error in the log would keep the task's arrays alive.
+            # Logs only the text, because an error in the log would keep the task's arrays alive.
             log.warning("a task is run once more: %s", str(error))
             requested = getattr(error, "requested", 0)
             traceback.clear_frames(error.__traceback__)

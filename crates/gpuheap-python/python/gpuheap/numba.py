@@ -73,7 +73,7 @@ class HeapManager(HostOnlyCUDAMemoryManager):
         return self._heap
 
     def initialize(self) -> None:
-        """Does nothing: the first allocation makes the heap."""
+        """Does nothing, because the first allocation makes the heap."""
 
     def _found(self) -> _heap.Heap:
         ordinal = self.context.device.id

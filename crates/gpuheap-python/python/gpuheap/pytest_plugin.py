@@ -124,7 +124,8 @@ def _measuring() -> object:
             try:
                 result = yield
             except BaseException:
-                # Do not check the limits: the traceback's frames hold memory that is no leak.
+                # Do not check the limits, because the traceback's frames hold memory that is no
+                # leak.
                 _note(item, measured.read())
                 raise
             gc.collect()

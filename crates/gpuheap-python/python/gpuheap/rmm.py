@@ -85,8 +85,7 @@ def install(heap: _heap.Heap | list[_heap.Heap] | None = None) -> Any:
 
 
 def _check_runs(rmm: Any) -> None:
-    """Raises an error if RMM cannot allocate: under an emulated driver, CUDA's runtime finds no
-    GPU."""
+    """Raises an error if RMM cannot allocate, as under an emulated driver."""
     try:
         rmm.DeviceBuffer(size=1)
     except Exception as error:

@@ -203,8 +203,8 @@ def _serve(
 
 
 def _of_install(device: Any) -> _heap.Heap:
-    """Returns the heap of a device: a number, a name, a `torch.device`, or `None` for PyTorch's
-    current device."""
+    """Returns the heap of a device. `device` is a number, a name, a `torch.device`, or `None` for
+    PyTorch's current device."""
     if not _installed:
         raise BadInput("gpuheap is not installed for PyTorch; call gpuheap.torch.install() first")
     if device is None and len(_installed) == 1:

@@ -121,12 +121,12 @@ impl Array {
             return kind::item(py, kind, bytes);
         };
         if first == 0 {
-            // Skips the product of the other lengths: it may overflow.
+            // Skips the product of the other lengths, because it may overflow.
             return PyList::empty(py).into_py_any(py);
         }
         let row = length(inner) * kind.size();
-        // Appends one row at a time: making a list of the whole length panics if the host has no
-        // memory.
+        // Appends one row at a time, because making a list of the whole length panics if the host
+        // has no memory.
         let list = PyList::empty(py);
         for at in 0..first {
             yield_lock(py, at)?;

@@ -33,7 +33,7 @@ pub(crate) enum Comparison {
     GreaterEqual,
 }
 
-/// A comparison of elements of one type with a number of any type.
+/// A comparison of elements with a number. The number may have another type.
 enum Compared {
     /// A comparison with a number that the element type can represent.
     With(Comparison, Number),
@@ -347,7 +347,7 @@ pub(crate) fn reduce_mask(
     })
 }
 
-/// An operation on groups of rows: sums, means, or counts of the keys.
+/// An operation on groups of rows. It computes sums, means, or counts of the keys.
 #[derive(Clone, Copy)]
 pub(crate) enum ByKey<'a> {
     Sum(&'a Window),

@@ -216,7 +216,7 @@ fn read_items<'py>(given: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>
         )));
     }
     let items = given.try_iter()?;
-    // Ignores the sequence's reported length: reserving by it could exhaust memory.
+    // Ignores the sequence's reported length, because reserving that much could exhaust memory.
     let items: Vec<_> = items.take(MOST_AXES + 1).collect::<PyResult<_>>()?;
     if items.len() > MOST_AXES { Err(too_long_a_shape(py)) } else { Ok(items) }
 }
@@ -237,8 +237,8 @@ pub(crate) fn reshape_lengths(given: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> 
     read_items(given)?.iter().map(read).collect()
 }
 
-/// Reads at most as many numbers as an array can have axes. Ignores the sequence's reported length:
-/// reserving by it could exhaust memory.
+/// Reads at most as many numbers as an array can have axes. Ignores the sequence's reported length,
+/// because reserving that much could exhaust memory.
 pub(crate) fn read_numbers<T>(given: &Bound<'_, PyAny>) -> PyResult<Vec<T>>
 where
     T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>,

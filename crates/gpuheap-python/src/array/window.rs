@@ -102,7 +102,7 @@ impl Window {
     }
 }
 
-/// Returns the number of elements of a shape. The product does not overflow: either an axis has
+/// Returns the number of elements of a shape. The product does not overflow, because an axis has
 /// length 0, or an array of that shape is in memory.
 pub(crate) fn length(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }

@@ -103,7 +103,7 @@ pub(crate) fn _arrow_export<'py>(
     Ok(PyTuple::new(py, [schema.into_any(), array.into_any()])?.into_any())
 }
 
-/// Location of the exported buffers: a copy on the host, or the device memory itself.
+/// Location of the exported buffers. On the host they are copies, on the device the memory itself.
 #[derive(Clone, Copy)]
 enum Place {
     Host,
@@ -169,7 +169,7 @@ impl ExportedColumn<'_> {
     }
 }
 
-/// Returns an array's memory as a buffer: a copy on the host, or the device memory itself.
+/// Returns a buffer with a copy of an array on the host, or with the device memory itself.
 fn buffer(py: Python<'_>, array: &Array, place: Place) -> PyResult<Buffer> {
     let bytes = array.size_in_bytes();
     if bytes == 0 {

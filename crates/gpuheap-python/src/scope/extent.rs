@@ -1,4 +1,4 @@
-//! Extents of scopes: the code that a scope governs.
+//! Defines the extent of a scope. The extent is the code that the scope governs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
