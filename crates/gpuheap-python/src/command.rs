@@ -1,4 +1,4 @@
-//! The `gpuheap` command, and its explanations and replays as functions.
+//! Runs the `gpuheap` command, and returns explanations and replays to Python.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

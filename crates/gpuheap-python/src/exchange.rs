@@ -51,9 +51,8 @@ pub(crate) trait Lent: Send + Sync {
     fn is_read_only(&self) -> bool;
 }
 
-/// Memory of all heaps that was handed to other libraries, keyed by address. A library may hand
-/// such memory back to gpuheap without ordering it after gpuheap's own work. [`Shown::order`] adds
-/// that order.
+/// All memory of heaps that other libraries got, keyed by address. A library may hand such memory
+/// back to gpuheap without ordering it after gpuheap's own work. [`Shown::order`] adds that order.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.
@@ -173,7 +172,7 @@ pub(crate) fn array_interface<'py>(
     interface.set_item("typestr", kind)?;
     interface.set_item("data", (address, is_read_only))?;
     interface.set_item("strides", py.None())?;
-    // The interface forbids 0; the number of the default stream is 1.
+    // The interface forbids 0, so pass 1 for the default stream.
     interface.set_item("stream", stream.raw().0.max(1))?;
     Ok(interface)
 }

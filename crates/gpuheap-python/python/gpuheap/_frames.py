@@ -112,8 +112,8 @@ def is_suspended(frame: types.FrameType) -> bool:
 
 def resumable_on_stack() -> list[weakref.ref[Any]]:
     """Returns weak references to the generators and coroutines that run on this thread, the
-    innermost first. Leaves out generators that `contextlib` or pytest drive: they are suspended
-    while the code of their `with` block or test runs."""
+    innermost first. Leaves out generators that `contextlib` or pytest drive, because such a
+    generator is suspended while the code of its `with` block or test runs."""
     found = []
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:

@@ -207,8 +207,8 @@ def _made(
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
     # Libraries copy between devices with any allocator, so each device gets access to the other
-    # devices' memory. If a pair of devices has no access, only plain memory can be copied: use pool
-    # `split`.
+    # devices' memory. If two devices have no access, only plain memory can be copied, as the pool
+    # `split` allocates it.
     pairs = [(one, other) for one in opened for other in opened if other is not one]
     reached = [one._can_reach(other) for one, other in pairs]
     if not all(reached) and not os.environ.get("GPUHEAP_POOL"):

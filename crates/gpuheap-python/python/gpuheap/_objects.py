@@ -110,7 +110,7 @@ def _is_of_cuda_core(kind: type) -> bool:
 
 def _is_of_pycuda(kind: type) -> bool:
     """Returns `True` for the class of gpuheap's pointers in PyCUDA's arrays. The collector does not
-    track a pointer, so a search upwards from its buffer would end there."""
+    track a pointer, so a search upwards from a pointer's buffer would end at the pointer."""
     return _plain.module_of(kind) == "gpuheap.pycuda"
 
 

@@ -518,8 +518,8 @@ class Table(TableRows):
 
 class OnDevice:
     """A table's device memory, through Arrow's device interface. `Table` itself lacks this
-    interface, because pyarrow would prefer it to the host's interface, and cannot read GPU
-    memory."""
+    interface, because pyarrow would prefer this interface to the interface for host memory, and
+    pyarrow cannot read GPU memory."""
 
     __slots__ = ("_table",)
 

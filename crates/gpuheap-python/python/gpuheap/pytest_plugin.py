@@ -81,9 +81,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The default heap. If no default heap exists, makes a heap that records lines, on the device
-    of `--gpuheap-device`. Buffers that the test requests from the heap are freed at the test's
-    end."""
+    """The default heap. If no default heap exists, or if `--gpuheap-device` names a device, makes a
+    default heap that records lines. Buffers that the test requests from the heap are freed at the
+    test's end."""
     import gpuheap
     from gpuheap._heap import peek_default_heap
 

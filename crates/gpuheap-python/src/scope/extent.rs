@@ -83,7 +83,7 @@ fn read_progress(opener: &Bound<'_, PyAny>) -> PyResult<Progress> {
     let name = kind.name()?;
     let (running, frame) = match name.to_str()? {
         "coroutine" => (Some(intern!(py, "cr_running")), intern!(py, "cr_frame")),
-        // `ag_running` cannot be used: it is also true while the generator awaits.
+        // `ag_running` cannot be used, because it is also true while the generator awaits.
         "async_generator" => (None, intern!(py, "ag_frame")),
         _ => (Some(intern!(py, "gi_running")), intern!(py, "gi_frame")),
     };
