@@ -106,8 +106,8 @@ def test_omitted_limit_stays(heap):
 
 
 def test_threads_see_freed_buffer(heap):
-    # Making the exception runs Python code. When this happened under the buffer's lock, two threads
-    # hung.
+    # Making the exception runs Python code. Two threads hung when such code ran under the buffer's
+    # lock.
     buffer, view = heap.alloc(10), heap.pinned(10)
     buffer.free()
     view.free()

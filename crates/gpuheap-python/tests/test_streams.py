@@ -144,8 +144,8 @@ def test_consumer_stream_ends_before_tensor(driver_heap, make, kind):
 
 
 def test_threads_see_ended_stream(driver_heap, make):
-    # Making the exception runs Python code. When this happened under the table's lock, the threads
-    # hung.
+    # Making the exception runs Python code. The threads hung when such code ran under the table's
+    # lock.
     handle = make()
     driver_heap.alloc(10, handle).free()
     make.end(handle)

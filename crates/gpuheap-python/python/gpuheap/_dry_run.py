@@ -51,7 +51,7 @@ class DryRun:
     cards: tuple[CardFit, ...]
     #: Bytes at the peak by kind, such as `"parameters"` and `"activations"`.
     kinds: dict[str, int]
-    #: Bytes at the peak by module of PyTorch.
+    #: Bytes at the peak, keyed by PyTorch module.
     modules: dict[str, int]
     #: Lines that hold the most at the peak, with their bytes.
     lines: tuple[tuple[str, int], ...]
