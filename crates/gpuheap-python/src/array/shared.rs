@@ -1,5 +1,5 @@
-//! Lets scopes and batches refer to the memory of arrays. A scope or a batch frees the whole memory,
-//! even if only a part of the array is still referenced.
+//! Lets scopes and batches refer to the memory of arrays. A scope or a batch frees the whole
+//! memory, even if only a part of the array is still referenced.
 
 use std::sync::{Arc, Weak};
 
