@@ -22,7 +22,7 @@ macro_rules! hook_files {
 }
 
 /// Names and texts of the Python modules that the program's interpreter loads when it starts.
-const HOOK_FILES: [(&str, &str); 24] = hook_files![
+const HOOK_FILES: [(&str, &str); 25] = hook_files![
     "sitecustomize.py",
     "gpuheap_frameworks_hook.py",
     "gpuheap_import_waiter.py",
@@ -44,6 +44,7 @@ const HOOK_FILES: [(&str, &str); 24] = hook_files![
     "gpuheap_dry_run_hook/report.py",
     "gpuheap_dry_run_hook/results.py",
     "gpuheap_dry_run_hook/rules.py",
+    "gpuheap_dry_run_hook/sequences.py",
     "gpuheap_dry_run_hook/sharding.py",
     "gpuheap_dry_run_hook/sizes.py",
     "gpuheap_dry_run_hook/tuning.py",

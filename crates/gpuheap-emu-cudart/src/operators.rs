@@ -83,6 +83,9 @@ operators! {
     repeat_interleave =
         "_ZN2at4_ops24repeat_interleave_Tensor4callERKNS_6TensorESt8optionalIN3c106SymIntEE"
         by read(1);
+    _coalesce = "_ZN2at4_ops9_coalesce4callERKNS_6TensorE" by read(1);
+    _nested_tensor_from_mask =
+        "_ZN2at4_ops24_nested_tensor_from_mask4callERKNS_6TensorES4_b" by read(1);
     fill_scalar = "_ZN2at4_ops12fill__Scalar4callERNS_6TensorERKN3c106ScalarE" by fill(0);
     one_hot = "_ZN2at4_ops7one_hot4callERKNS_6TensorEl" by note_content(1);
     sum = "_ZN2at4_ops3sum4callERKNS_6TensorESt8optionalIN3c1010ScalarTypeEE" by note_content(1);
@@ -209,6 +212,10 @@ unsafe fn note_content(
     returned
 }
 
+/// Name of the operator that merges the elements of a sparse tensor that have equal indices.
+const COALESCE: &str = "_coalesce\0";
+/// PyTorch's number of the type `int64`.
+const INT64: c_int = 4;
 /// PyTorch's number of the boolean type.
 const BOOLEAN: c_int = 11;
 
@@ -307,31 +314,39 @@ unsafe extern "C" fn gpuheap_emulated_operands(operands: *mut Operand, most: usi
     count
 }
 
-/// Describes a tensor; `None` if it has no device memory.
+/// Describes a tensor. A sparse tensor that is coalesced has one dimension: the stored elements.
+/// `None` if the tensor has no device memory.
 ///
 /// # Safety
 ///
 /// PyTorch created the tensor.
 unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Option<Operand> {
-    // SAFETY: by the caller's contract, PyTorch created the tensor.
-    let ((address, _), (element_type, _), known) =
-        unsafe { (torch.memory(tensor)?, torch.kind(tensor)?, torch.sizes(tensor)?) };
-    let mut sizes = [1; DIMENSIONS];
-    let dimensions = known.len().min(DIMENSIONS);
-    sizes[..dimensions].copy_from_slice(&known[..dimensions]);
-    let (one_of, most, sum) = match contents::at(address) {
-        Some(Content::OneOf(classes)) => (classes, 0, 0),
-        Some(Content::AtMost(most)) => (1, most, 0),
-        Some(Content::SumOf(sum)) => (1, 0, sum),
-        None => (1, 0, 0),
-    };
-    Some(Operand {
+    let mut operand = Operand {
         operator: operator.as_ptr().cast(),
-        element_type,
-        dimensions: dimensions as c_int,
-        sizes,
-        one_of,
-        most,
-        sum,
-    })
+        element_type: INT64,
+        dimensions: 1,
+        sizes: [1; DIMENSIONS],
+        one_of: 1,
+        most: 0,
+        sum: 0,
+    };
+    if operator == COALESCE {
+        // SAFETY: by the caller's contract, PyTorch created the tensor. `_coalesce` reads sparse
+        // tensors alone.
+        operand.sizes[0] = unsafe { torch.stored_elements(tensor)? };
+        return Some(operand);
+    }
+    // SAFETY: by the caller's contract, PyTorch created the tensor.
+    let ((address, _), (element_type, _), sizes) =
+        unsafe { (torch.memory(tensor)?, torch.kind(tensor)?, torch.sizes(tensor)?) };
+    let dimensions = sizes.len().min(DIMENSIONS);
+    operand.sizes[..dimensions].copy_from_slice(&sizes[..dimensions]);
+    (operand.element_type, operand.dimensions) = (element_type, dimensions as c_int);
+    match contents::at(address) {
+        Some(Content::OneOf(classes)) => operand.one_of = classes,
+        Some(Content::AtMost(most)) => operand.most = most,
+        Some(Content::SumOf(sum)) => operand.sum = sum,
+        None => {}
+    }
+    Some(operand)
 }

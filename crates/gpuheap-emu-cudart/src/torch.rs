@@ -64,6 +64,8 @@ pub(crate) struct Torch {
     dimensions: Get<i64>,
     /// Writes the address of the sizes.
     sizes: Get<u64>,
+    /// Returns the number of elements that a sparse tensor stores. Old versions lack it.
+    stored_elements: Option<unsafe extern "C-unwind" fn(&Tensor) -> i64>,
 }
 
 /// Function that writes a property of a tensor, and returns 0 for success.
@@ -161,6 +163,7 @@ impl Torch {
                 storage_offset: find(TORCH, c"aoti_torch_get_storage_offset")?,
                 dimensions: find(TORCH, c"aoti_torch_get_dim")?,
                 sizes: find(TORCH, c"aoti_torch_get_sizes")?,
+                stored_elements: find(TORCH, c"_ZN2at4_ops4_nnz4callERKNS_6TensorE"),
             })
         }
     }
@@ -234,6 +237,16 @@ impl Torch {
             let address = get(self.sizes, tensor)? as *const i64;
             (!address.is_null()).then(|| std::slice::from_raw_parts(address, count))
         }
+    }
+
+    /// Returns the number of elements that a sparse tensor stores, with those of equal indices.
+    ///
+    /// # Safety
+    ///
+    /// `tensor` was created by PyTorch, and is sparse.
+    pub(crate) unsafe fn stored_elements(&self, tensor: &Tensor) -> Option<i64> {
+        // SAFETY: by the caller's contract, the tensor is sparse, so PyTorch has the number.
+        self.stored_elements.map(|stored| unsafe { stored(tensor) })
     }
 }
 

@@ -42,8 +42,10 @@ parts = module("torch.nn.modules.module", register_module_forward_pre_hook=befor
     register_module_forward_hook=lambda hook, always_call: after.append(hook))
 class ModuleList: pass
 class Sequential: pass
+rnn = types.SimpleNamespace(pack_padded_sequence=lambda padded, *others: print(*others))
 nn = module("torch.nn", ModuleList=ModuleList, Sequential=Sequential,
-    modules=types.SimpleNamespace(module=parts))
+    modules=types.SimpleNamespace(module=parts), utils=types.SimpleNamespace(rnn=rnn))
+int64, full = "torch.int64", lambda sizes, value, dtype, device: [value] * sizes[0]
 backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(benchmark=False))
 compiler = types.SimpleNamespace(is_compiling=lambda: False)
 is_grad_enabled, is_autocast_enabled, float32 = lambda: True, lambda: False, "float32"
@@ -641,6 +643,24 @@ print(read(4, ctypes.c_longlong), rows(), cut(count()))
     let sizes = json["unknown"]["sizes"].as_array().unwrap();
     assert_eq!((sizes.len(), &sizes[0]["operator"]), (2, &json!("item")), "{}", ran.stderr);
     assert!(json["notes"].to_string().contains("set it with --read program.py:"), "{json}");
+}
+
+#[test]
+fn sequences_are_as_long_as_padding() {
+    let program = "
+class Padded: shape = (5, 9)
+pack = torch.nn.utils.rnn.pack_padded_sequence
+pack(Padded, [3, 2], True)
+pack(Padded, [0, 0], batch_first=True)
+pack(Padded, [0, 4, 0], enforce_sorted=False)
+print(read(4, ctypes.c_longlong, (3, 7, 5), b'_nested_tensor_from_mask', parts=6))
+print(read(4, ctypes.c_int, (8,), b'_coalesce'))
+";
+    let (ran, json) = ran(&format!("{READS}{program}"), &[]);
+    let printed = "[3, 2] True True\n[9, 9] True True\n[5, 5, 5] False False\n\
+        [7, 5, 7, 5, 7, 5]\n8\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (4, printed), "{}", ran.stderr);
+    assert_eq!(json["unknown"]["sizes"][0]["operator"], "pack_padded_sequence", "{json}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ from .process import state
 from .reads import stop_watching, watch_reads
 from .remedies import Remedies
 from .report import write, write_modules, write_snapshot
+from .sequences import fill_packed_sequences
 from .tuning import leave_out_tuning
 
 # Maximum number of events in PyTorch's recorded history. An event takes a few hundred bytes of host
@@ -62,6 +63,7 @@ def torch_imported(torch):
     torch._C._cuda_resetPeakMemoryStats = keep_peaks
     guarded(prepare_owners)()
     guarded(leave_out_tuning)(torch)
+    guarded(fill_packed_sequences)(torch)
     torch.cuda._lazy_call(guarded(device_opened))
     torch.cuda._lazy_call(guarded(write_presence))
     atexit.register(end)

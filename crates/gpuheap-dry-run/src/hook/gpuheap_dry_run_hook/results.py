@@ -18,7 +18,12 @@ from .process import state
 # Maximum number of operators whose tensors are examined, innermost first.
 MOST_OPERANDS = 8
 # Operators that count elements of a tensor, to allocate a result of that size.
-COUNTING = {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"}
+COUNTING = {
+    "_coalesce", "_unique2", "nonzero", "repeat_interleave", "unique_consecutive", "unique_dim",
+}  # fmt: skip
+# Operator that reads the sizes of each sequence of a padded tensor. The first size is the length,
+# at most the tensor's dimension 1; the others are the tensor's further dimensions.
+UNPADDING = "_nested_tensor_from_mask"
 # Prefixes of operators for which a true value means an error.
 TRUE_IS_ERROR = ("_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "lu_", "svd")
 # Files that read floating-point numbers as flags: on a GPU, 0 means that there is no error.
@@ -93,6 +98,7 @@ def put_result(copy, operator, frame, line):
         return None
     read = operands[0]
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
+    padded = [operand for operand in operands if operand.operator.decode() == UNPADDING]
     if counting and counting[-1] is read:
         # The operator copies its count, as one 32-bit integer for each part of the tensor.
         result = count(
@@ -105,6 +111,11 @@ def put_result(copy, operator, frame, line):
     if counting and read.element_type in INTEGERS:
         most = count_in_detector(frame, counting[-1].elements())
         result = count(most, counting[-1], rule, is_largest)
+    elif padded and read.element_type in INTEGERS:
+        _, most, *others = padded[-1].shape()
+        result = count(most, padded[-1], rule, is_largest)
+        fill(copy, b"".join(encoded(read.element_type, size) for size in (result.value, *others)))
+        return result
     elif read.most and read.element_type in INTEGERS:
         most = count_that_stays(read.most, frame)
         result = count(most, read, rule, is_largest) if most else Result(0)
