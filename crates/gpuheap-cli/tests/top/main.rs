@@ -239,6 +239,8 @@ fn suspended_screen_comes_back() {
     tmux.run("fg");
     tmux.wait_for("MEMORY▼");
     tmux.press("q");
+    // The screen reads what is typed until it has ended.
+    tmux.wait("a prompt", |text| text.trim_end().ends_with('$'));
     tmux.run("echo code=$?");
     tmux.wait_for("code=0");
     assert_eq!(tmux.state(), before);

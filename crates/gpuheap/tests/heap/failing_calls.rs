@@ -15,12 +15,12 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
     let mut note = |result: Result<Block, Error>| result.map_err(|error| errors.push(error)).ok();
     let [one, two] = streams;
     let small = note(heap.allocate(1000, one));
-    let large = note(heap.allocate(30 * MIB, one));
+    let large = note(heap.allocate(14 * MIB, one));
     drop(large);
-    let crossed = note(heap.allocate(30 * MIB, two));
-    let third = note(heap.allocate(20 * MIB, one));
+    let crossed = note(heap.allocate(14 * MIB, two));
+    let third = note(heap.allocate(10 * MIB, one));
     drop(crossed);
-    let short = note(heap.allocate(50 * MIB, one));
+    let short = note(heap.allocate(24 * MIB, one));
     drop((small, third, short));
     let mut note = |result: Result<(), Error>| {
         let _ = result.map_err(|error| errors.push(error));
@@ -33,11 +33,11 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
 /// Runs the scenario with one call failing. Returns the number of errors, including errors in
 /// destructors, and whether the scenario made that call.
 fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool) {
-    let device = emulated(96 * MIB, Schedule::Seeded(1));
+    let device = emulated(46 * MIB, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
     let mut builder = Heap::builder(&device).pool(pool);
     if limited {
-        builder = builder.hard_limit(96 * MIB).soft_limit(40 * MIB);
+        builder = builder.hard_limit(46 * MIB).soft_limit(20 * MIB);
     }
     let heap = builder.build().unwrap();
     let streams = [(); 2].map(|()| device.stream().unwrap());
@@ -50,7 +50,7 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
     assert_nothing_live(&heap, &what);
     let failed_frees = heap.usage().unwrap().stats.failed_frees;
     // A second run works, and in the end all memory is returned.
-    drop(heap.allocate(50 * MIB, &streams[0]).unwrap());
+    drop(heap.allocate(24 * MIB, &streams[0]).unwrap());
     assert_all_returned(&device, &heap, &what);
     drop(heap);
     let used = emulator.usage(0);

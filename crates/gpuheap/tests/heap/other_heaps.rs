@@ -275,11 +275,11 @@ fn failing_call_errs_or_recovers() {
     ] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             let run = |nth| {
-                let device = emulated(128 * MIB, Schedule::Seeded(1));
+                let device = emulated(44 * MIB, Schedule::Seeded(1));
                 let emulator = device.emulator().unwrap().clone();
                 let heaps = [heap(&device, sibling), heap(&device, pool)];
                 let streams = [(); 2].map(|()| device.stream().unwrap());
-                let steps = [(0, 60, 0), (1, 90, 1), (0, 100, 0), (1, 30, 0)];
+                let steps = [(0, 20, 0), (1, 30, 1), (0, 34, 0), (1, 10, 0)];
                 let fails = |(heap, mib, stream): (usize, u64, usize)| {
                     u64::from(heaps[heap].allocate(mib * MIB, &streams[stream]).is_err())
                 };
@@ -287,7 +287,7 @@ fn failing_call_errs_or_recovers() {
                     steps.map(fails).iter().sum::<u64>()
                 });
                 let what = format!("{pool} beside {sibling}, {code:?} at call {nth}");
-                drop(heaps[1].allocate(90 * MIB, &streams[1]).unwrap());
+                drop(heaps[1].allocate(30 * MIB, &streams[1]).unwrap());
                 device.synchronize().unwrap();
                 for heap in &heaps {
                     heap.reclaim_all().unwrap();

@@ -128,17 +128,17 @@ fn reset_device_leaves_total() {
 /// Runs two devices to their limit with one driver call failing. Returns the number of errors, and
 /// whether the run made that call.
 fn run_to_limit(pool: PoolKind, nth: u64, code: CUresult) -> (usize, bool) {
-    let machine = Machine::new(2, pool, 96 * MIB);
+    let machine = Machine::new(2, pool, 40 * MIB);
     let emulator = machine.devices[0].emulator().unwrap();
     let (errors, got_there) = with_failing_call(emulator, nth, code, || {
-        let first = machine.allocate(0, 40 * MIB);
-        let second = machine.allocate(1, 40 * MIB);
+        let first = machine.allocate(0, 16 * MIB);
+        let second = machine.allocate(1, 16 * MIB);
         drop(first);
-        let third = machine.allocate(1, 40 * MIB);
-        let fourth = machine.allocate(0, 40 * MIB);
+        let third = machine.allocate(1, 16 * MIB);
+        let fourth = machine.allocate(0, 16 * MIB);
         [second, third, fourth].iter().filter(|block| block.is_err()).count()
     });
-    drop(machine.allocate(0, 90 * MIB).unwrap());
+    drop(machine.allocate(0, 36 * MIB).unwrap());
     machine.taken();
     for heap in &machine.heaps {
         heap.reclaim_all().unwrap();
