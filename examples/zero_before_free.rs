@@ -22,7 +22,7 @@ use gpuheap::{Bytes, Device, Error, Heap, Target};
 const SECRET: &[u8; 24] = b"the key is 0451, tell no";
 /// A value that another program is unlikely to write many times.
 const MARKER: u64 = 0x0451_7E11_0451_7E11;
-/// Size of each allocation that a child makes, bytes.
+/// Size of each allocation that a child makes, in bytes.
 const PIECE: u64 = 256 << 20;
 /// Maximum number of bytes that a child reads. Each read copies the bytes to the host.
 const READ: u64 = 1 << 30;

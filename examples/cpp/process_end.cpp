@@ -24,7 +24,7 @@
 constexpr std::size_t BYTES = 256 << 20;
 
 // Lets the processes share an emulated device. Without a common account file, each process has its
-// own device. Other drivers ignore the variable.
+// own device. Real drivers ignore the environment variable that names the file.
 class shared_account {
  public:
   shared_account() {

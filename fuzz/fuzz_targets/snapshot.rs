@@ -5,8 +5,8 @@
 use gpuheap_trace::{ReadOptions, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
-/// Limit of the unpacked values, bytes. The fuzzer's own memory limit is far higher, and ends the
-/// fuzzer if a parser ignores this limit.
+/// Limit of the unpacked values, in bytes. The fuzzer's own memory limit is far higher, and ends
+/// the fuzzer if a parser ignores this limit.
 const UNPACKED_LIMIT: u64 = 64 << 20;
 
 fuzz_target!(|data: &[u8]| {

@@ -5,7 +5,7 @@
 
 use std::ptr::with_exposed_provenance;
 
-/// Offsets in the interpreter's structures, bytes.
+/// Offsets in the interpreter's structures, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct CPython {
     /// Offset in the thread's state of a pointer to the current frame. In CPython 3.11 and 3.12,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Previous time and address, from which the next record stores differences.
+/// Time and address of the previous record. The next record stores its differences from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deltas {
     time_ns: u64,

@@ -116,7 +116,7 @@ impl MappedFile {
         Ok(file)
     }
 
-    /// Returns the size of the used part of the file, bytes.
+    /// Returns the size of the used part of the file, in bytes.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.used as u64
     }

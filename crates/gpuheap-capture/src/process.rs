@@ -304,8 +304,8 @@ pub fn with_process_id(path: &Path) -> PathBuf {
 }
 
 /// Locks a recorder's state at the exit of the process. Returns `None` if the state stays locked
-/// for a second. A debugger may have stopped the thread that holds the lock, or a signal handler
-/// may call `exit` while its own thread writes a record.
+/// for a second. A debugger may have stopped the thread that holds the lock. Or a signal handler
+/// calls `exit` and has interrupted its thread within a record.
 pub fn lock_at_exit<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const PATIENCE_MS: u32 = 1000;
     for _ in 0..PATIENCE_MS {

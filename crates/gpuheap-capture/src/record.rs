@@ -115,7 +115,7 @@ records! {
         /// Ordinal in the process.
         ordinal: u32,
         name: &'a str,
-        /// Memory, bytes.
+        /// Memory, in bytes.
         bytes: u64,
     }
     /// Thread that makes its first recorded call.
@@ -215,7 +215,7 @@ records! {
         count: u64,
         /// Bytes of these copies.
         bytes: u64,
-        /// Time in the calls, nanoseconds.
+        /// Time in the calls, in nanoseconds.
         call_ns: u64,
         /// Number of uploads of data that the site had uploaded before.
         repeated: u64,
@@ -225,7 +225,7 @@ records! {
     /// Limit of a device's memory, for the process or for all processes of the run.
     19 Limit {
         device: u32,
-        /// Limit, bytes.
+        /// Limit, in bytes.
         bytes: u64,
     }
     /// End of the recording.

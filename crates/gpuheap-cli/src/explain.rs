@@ -35,7 +35,7 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-/// Maximum length of an error's text, bytes. The rest of standard input is ignored.
+/// Maximum length of an error's text, in bytes. The rest of standard input is ignored.
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpuheap::Size;
 use gpuheap::emu::Profile;
 
-/// Granule of devices, bytes.
+/// Granule of devices, in bytes.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
 /// Number of bytes, with the text that the user typed.

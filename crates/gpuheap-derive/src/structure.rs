@@ -257,7 +257,7 @@ impl VisitMut for Replace<'_> {
     }
 }
 
-/// Returns one arm of the match over the structure's variants.
+/// Returns the arm of a `match` that handles one variant.
 fn arm(name: &Ident, path: &TokenStream, fields: &Fields, how: &[How]) -> TokenStream {
     let members: Vec<TokenStream> = fields
         .iter()

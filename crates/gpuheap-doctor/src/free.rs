@@ -36,7 +36,7 @@ pub struct Orphan {
     pub device: u32,
     /// Ended process under whose pid the driver lists the memory.
     pub listed_pid: u32,
-    /// Listed memory, bytes.
+    /// Listed memory, in bytes.
     pub bytes: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Cache {
     pub uid: u32,
     /// Command line of the program.
     pub program: String,
-    /// Cached memory, bytes.
+    /// Cached memory, in bytes.
     pub bytes: u64,
 }
 

@@ -38,7 +38,7 @@ pub struct Share {
     pub uuid: String,
     /// NVML's index of the device.
     pub gpu: u32,
-    /// The memory, bytes.
+    /// The memory, in bytes.
     pub bytes: u64,
 }
 
@@ -95,7 +95,7 @@ impl Pause {
         Ok(pause)
     }
 
-    /// Returns the process's memory on all devices, bytes.
+    /// Returns the process's memory on all devices, in bytes.
     pub fn bytes(&self) -> u64 {
         self.memory.iter().fold(0, |sum, share| sum.saturating_add(share.bytes))
     }

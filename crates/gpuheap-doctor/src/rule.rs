@@ -81,7 +81,7 @@ pub struct Finding {
     pub command: String,
     /// Processes that hold the memory.
     pub pids: Vec<u32>,
-    /// Memory that the finding is about, bytes; 0 if it is not known.
+    /// Memory that the finding is about, in bytes; 0 if it is not known.
     pub bytes: u64,
 }
 

@@ -13,7 +13,7 @@ pub struct BlockNote {
     pub address: CUdeviceptr,
     /// Requested size, bytes: the part of the block that the caller may use.
     pub bytes: u64,
-    /// Size after the heap's rounding, bytes.
+    /// Size after the heap's rounding, in bytes.
     pub room: u64,
     /// Stream on which the block is first used, or on which it is freed.
     pub stream: CUstream,

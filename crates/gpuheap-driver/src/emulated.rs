@@ -18,9 +18,9 @@ pub struct EmulatedDevice {
     pub name: [c_char; 96],
     /// UUID, as `cuDeviceGetUuid` returns it.
     pub uuid: [u8; 16],
-    /// Memory of the device, bytes.
+    /// Memory of the device, in bytes.
     pub memory_bytes: u64,
-    /// Memory that this process uses, bytes.
+    /// Memory that this process uses, in bytes.
     pub used_bytes: u64,
     /// Compute capability, major and minor.
     pub compute_capability: [c_int; 2],

@@ -11,16 +11,16 @@ use std::ptr::null_mut;
 use crate::types::*;
 use crate::{Driver, DriverError, check};
 
-/// Device memory that a probe allocates, bytes. It equals the granularity of virtual memory
+/// Device memory that a probe allocates, in bytes. It equals the granularity of virtual memory
 /// management on every device tested so far.
 const SAMPLE: usize = 2 << 20;
 
-/// Memory that one step of [`Probe::pinned_memory`] pins, bytes. WSL2 began to refuse pinned memory
-/// between 512 MiB and 1 GiB, so a step must be smaller than 512 MiB.
+/// Memory that one step of [`Probe::pinned_memory`] pins, in bytes. WSL2 began to refuse pinned
+/// memory between 512 MiB and 1 GiB, so a step must be smaller than 512 MiB.
 const PINNED_STEP: u64 = 128 << 20;
 
-/// Range of addresses that one call reserves, bytes. WSL2 was seen to refuse 32 GiB, and PyTorch's
-/// expandable segments reserve more than 32 GiB.
+/// Range of addresses that one call reserves, in bytes. WSL2 was seen to refuse 32 GiB, and
+/// PyTorch's expandable segments reserve more than 32 GiB.
 const ADDRESSES: usize = 64 << 30;
 
 /// A device to probe, with its context.
@@ -53,7 +53,7 @@ pub struct VirtualMemory {
 /// Result of [`Probe::pinned_memory`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedMemory {
-    /// Total of pinned memory, bytes.
+    /// Total of pinned memory, in bytes.
     pub bytes: u64,
     /// Driver's error that ended the probe; `None` if all of the requested memory was pinned.
     pub refused: Option<DriverError>,

@@ -69,7 +69,7 @@ macro_rules! cuda_functions {
         cuDeviceGetUuid [9020 cuDeviceGetUuid] (uuid: *mut CUuuid, device: CUdevice);
         /// Returns a device's UUID. For a MIG instance, returns the instance's UUID.
         cuDeviceGetUuid [11040 cuDeviceGetUuid_v2] (uuid: *mut CUuuid, device: CUdevice);
-        /// Returns a device's memory, bytes.
+        /// Returns a device's memory, in bytes.
         cuDeviceTotalMem [3020 cuDeviceTotalMem_v2] (bytes: *mut usize, device: CUdevice);
         /// Returns a property of a device.
         cuDeviceGetAttribute [2000 cuDeviceGetAttribute] (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);

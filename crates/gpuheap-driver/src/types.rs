@@ -119,11 +119,11 @@ integers! {
         MAX_GRID_DIM_Y = 6,
         /// Maximum number of blocks in a grid's third dimension.
         MAX_GRID_DIM_Z = 7,
-        /// Shared memory of a block, bytes.
+        /// Shared memory of a block, in bytes.
         MAX_SHARED_MEMORY_PER_BLOCK = 8,
         /// Number of threads in a warp.
         WARP_SIZE = 10,
-        /// Largest pitch of a copy, bytes.
+        /// Largest pitch of a copy, in bytes.
         MAX_PITCH = 11,
         /// Clock of the multiprocessors, kHz.
         CLOCK_RATE = 13,
@@ -145,7 +145,7 @@ integers! {
         MEMORY_CLOCK_RATE = 36,
         /// Width of the memory bus, bits.
         GLOBAL_MEMORY_BUS_WIDTH = 37,
-        /// Size of the L2 cache, bytes.
+        /// Size of the L2 cache, in bytes.
         L2_CACHE_SIZE = 38,
         /// Maximum number of threads on a multiprocessor.
         MAX_THREADS_PER_MULTIPROCESSOR = 39,
@@ -224,7 +224,7 @@ integers! {
         IS_LEGACY_CUDA_IPC_CAPABLE = 10,
         /// Start address of the allocation on the device.
         RANGE_START_ADDR = 11,
-        /// Size of the allocation, bytes.
+        /// Size of the allocation, in bytes.
         RANGE_SIZE = 12,
         /// `c_int`: 1 if the memory is mapped.
         MAPPED = 13,
@@ -241,11 +241,11 @@ integers! {
     CUfunction_attribute {
         /// Maximum number of threads in a block.
         MAX_THREADS_PER_BLOCK = 0,
-        /// Shared memory that the kernel declares, bytes.
+        /// Shared memory that the kernel declares, in bytes.
         SHARED_SIZE_BYTES = 1,
-        /// Constant memory that the kernel declares, bytes.
+        /// Constant memory that the kernel declares, in bytes.
         CONST_SIZE_BYTES = 2,
-        /// Local memory of a thread, bytes.
+        /// Local memory of a thread, in bytes.
         LOCAL_SIZE_BYTES = 3,
         /// Number of registers of a thread.
         NUM_REGS = 4,
@@ -255,7 +255,7 @@ integers! {
         BINARY_VERSION = 6,
         /// 1 if global loads are cached.
         CACHE_MODE_CA = 7,
-        /// Largest dynamic shared memory of a block, bytes.
+        /// Largest dynamic shared memory of a block, in bytes.
         MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
         /// Preferred percentage of the cache to use as shared memory; -1 for the driver's choice.
         PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
@@ -489,8 +489,8 @@ pub struct CUmemPoolProps {
     pub location: CUmemLocation,
     /// Null, except on Windows.
     pub win32_security_attributes: *mut c_void,
-    /// Largest size of the pool, bytes; 0 for the driver's choice. Drivers before 12.2 ignore this
-    /// field.
+    /// Largest size of the pool, in bytes; 0 for the driver's choice. Drivers before 12.2 ignore
+    /// this field.
     pub max_size: usize,
     /// Must be 0.
     pub usage: u16,
@@ -544,7 +544,7 @@ pub struct CUlaunchConfig {
     pub blockDimY: c_uint,
     /// Number of threads in a block's third dimension.
     pub blockDimZ: c_uint,
-    /// Dynamic shared memory of a block, bytes.
+    /// Dynamic shared memory of a block, in bytes.
     pub sharedMemBytes: c_uint,
     /// Stream of the launch.
     pub hStream: CUstream,
@@ -558,7 +558,7 @@ pub struct CUlaunchConfig {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_MEMCPY2D {
-    /// Offset of the source rectangle from the start of the row, bytes.
+    /// Offset of the source rectangle from the start of the row, in bytes.
     pub srcXInBytes: usize,
     /// Index of the row in which the source rectangle starts.
     pub srcY: usize,
@@ -572,7 +572,7 @@ pub struct CUDA_MEMCPY2D {
     pub srcArray: *mut c_void,
     /// Bytes from the start of one source row to the start of the next row.
     pub srcPitch: usize,
-    /// Offset of the target rectangle from the start of the row, bytes.
+    /// Offset of the target rectangle from the start of the row, in bytes.
     pub dstXInBytes: usize,
     /// Index of the row in which the target rectangle starts.
     pub dstY: usize,

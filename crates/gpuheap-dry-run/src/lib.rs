@@ -67,7 +67,8 @@ pub struct Options {
     pub cards: Vec<&'static Card>,
     /// Number of identical devices.
     pub devices: u32,
-    /// Total memory that the driver reports for each device, bytes; `None` for the card's memory.
+    /// Total memory that the driver reports for each device, in bytes; `None` for the card's
+    /// memory.
     pub memory: Option<u64>,
     /// Number of optimiser steps after which a Python program is ended; `None` for no limit.
     pub steps: Option<u64>,

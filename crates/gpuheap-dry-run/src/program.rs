@@ -41,7 +41,7 @@ pub(crate) struct Run {
     pub(crate) ended: Ended,
     pub(crate) processes: Vec<Process>,
     pub(crate) seconds: f64,
-    /// Peak of the host memory of the program's first process, bytes.
+    /// Peak of the host memory of the program's first process, in bytes.
     pub(crate) host_bytes: u64,
     /// Last lines of standard error, if the output was dropped.
     pub(crate) errors: String,
@@ -229,7 +229,7 @@ impl Watch {
     }
 }
 
-/// Returns the peak of a process's host memory, bytes; 0 if the process has ended.
+/// Returns the peak of a process's host memory, in bytes; 0 if the process has ended.
 fn resident_bytes(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -45,7 +45,7 @@ pub(crate) struct Driver {
     pub(crate) has_pytorch: bool,
 }
 
-/// Memory figures of one device, bytes.
+/// Memory figures of one device, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct DriverDevice {
@@ -82,7 +82,7 @@ pub(crate) struct Cudart {
 #[serde(default)]
 pub(crate) struct Libraries {
     pub(crate) libraries: Vec<Library>,
-    /// Largest workspace that cuDNN's benchmark mode timed, bytes; 0 without benchmark mode.
+    /// Largest workspace that cuDNN's benchmark mode timed, in bytes; 0 without benchmark mode.
     pub(crate) timed_workspace: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::program::Run;
 use crate::verdict::{CardResult, Outcome, Peak, Trial};
 use crate::{Options, Remedies};
 
-/// By default, remedies are tried only if a run takes at most this long, seconds.
+/// By default, remedies are tried only if a run takes at most this long, in seconds.
 const LONGEST: f64 = 60.0;
 /// Name of the remedy that keeps cuDNN's benchmark mode off.
 pub(crate) const BENCHMARK_OFF: &str = "benchmark_off";

@@ -402,9 +402,9 @@ pub struct Held {
 /// Memory that the program needs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Needs {
-    /// Least memory with which PyTorch's allocator can run the program, bytes.
+    /// Least memory with which PyTorch's allocator can run the program, in bytes.
     pub least: u64,
-    /// Memory that PyTorch's allocator takes if the device has more than enough, bytes.
+    /// Memory that PyTorch's allocator takes if the device has more than enough, in bytes.
     pub most: u64,
     /// Device memory outside PyTorch's allocator: context, kernels and libraries.
     pub beside: u64,
@@ -461,7 +461,7 @@ pub struct Trial {
 /// in bytes, for the device with the highest peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Benchmark {
-    /// Largest workspace of a plan that benchmark mode timed.
+    /// Largest workspace among the plans that benchmark mode timed, in bytes.
     pub workspace: u64,
     /// Peak of allocated bytes with benchmark mode; `None` without PyTorch.
     pub with: Option<u64>,

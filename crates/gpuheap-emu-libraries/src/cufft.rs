@@ -46,7 +46,7 @@ struct Plan {
     stream: CUstream,
     /// `true` if the program provides the work area.
     is_provided: bool,
-    /// Size of the work area, bytes.
+    /// Size of the work area, in bytes.
     bytes: usize,
     /// Work area that the plan allocated; 0 if none.
     area: CUdeviceptr,

@@ -220,7 +220,7 @@ sizes! {
         |number| workspace::approximate(number, size(m)?, size(n)?, size(matrices)?);
 }
 
-/// Writes the sizes of the work areas on the device and on the host, bytes.
+/// Writes the sizes of the work areas on the device and on the host, in bytes.
 fn areas(device: Out<usize>, device_bytes: u64, host: Out<usize>, host_bytes: u64) -> Outcome {
     device.write(device_bytes as usize)?;
     host.write(host_bytes as usize)

@@ -16,7 +16,7 @@ use crate::device::{self, Loaded, Memory, driver};
 use crate::report;
 use memory::Channels;
 
-/// Largest result that a collective writes, bytes.
+/// Largest result that a collective writes, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 /// Lowest identifier of a reduction that a program creates. NCCL predefines lower identifiers.
 const OWN_REDUCTION: c_int = 5;

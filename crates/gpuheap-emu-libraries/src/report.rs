@@ -18,11 +18,11 @@ static REFUSED: Mutex<BTreeMap<&str, BTreeMap<&str, u64>>> = Mutex::new(BTreeMap
 /// Pairs of a library and a note on its model.
 static NOTES: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
 
-/// Largest workspace of the plans that benchmark mode timed, bytes. The heuristic's choice and the
-/// fastest plan are not counted.
+/// Largest workspace of the plans that benchmark mode timed, in bytes. The heuristic's choice and
+/// the fastest plan are not counted.
 static TIMED: AtomicU64 = AtomicU64::new(0);
 
-/// Records the workspace of a plan that benchmark mode timed, bytes.
+/// Records the workspace of a plan that benchmark mode timed, in bytes.
 pub(crate) fn timed_workspace(bytes: u64) {
     write_at_exit();
     TIMED.fetch_max(bytes, Ordering::Relaxed);

@@ -97,7 +97,7 @@ pub(crate) struct Bar1 {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Memory that the process uses, bytes; `None` if the driver reports none, as under WSL2.
+    /// Memory that the process uses, in bytes; `None` if the driver reports none, as under WSL2.
     pub(crate) bytes: Option<u64>,
     #[serde(default)]
     pub(crate) list: List,

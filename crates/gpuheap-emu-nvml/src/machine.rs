@@ -26,7 +26,7 @@ pub(crate) struct Machine {
 /// A process on a device.
 pub(crate) struct Row {
     pub(crate) pid: u32,
-    /// Memory that the process uses, bytes; `None` if the driver reports none.
+    /// Memory that the process uses, in bytes; `None` if the driver reports none.
     pub(crate) bytes: Option<u64>,
     pub(crate) list: List,
     /// Index of the MIG instance that the process uses; `None` if it uses no instance.

@@ -7,7 +7,7 @@ const fn version<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }
 
-/// `nvmlMemory_t`, bytes. Reserved memory counts as used.
+/// `nvmlMemory_t`, in bytes. Reserved memory counts as used.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct MemoryV1 {
@@ -16,7 +16,7 @@ pub(crate) struct MemoryV1 {
     pub(crate) used: u64,
 }
 
-/// `nvmlMemory_v2_t`, bytes. Reserved memory does not count as used.
+/// `nvmlMemory_v2_t`, in bytes. Reserved memory does not count as used.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct MemoryV2 {
@@ -31,7 +31,7 @@ impl MemoryV2 {
     pub(crate) const VERSION: c_uint = version::<MemoryV2>(2);
 }
 
-/// `nvmlBAR1Memory_t`, bytes.
+/// `nvmlBAR1Memory_t`, in bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Bar1Memory {

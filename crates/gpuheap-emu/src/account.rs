@@ -23,7 +23,7 @@ const SLOTS: u64 = 256;
 /// Maximum number of devices in an account. Emulated machines have eight at most in practice.
 const DEVICES: usize = 16;
 
-/// Size of a slot, bytes. It has a pid and one byte count per device, of eight bytes each.
+/// Size of a slot, in bytes. It has a pid and one byte count per device, of eight bytes each.
 const SLOT_BYTES: u64 = 8 * (1 + DEVICES as u64);
 
 /// Start and length of the byte range whose lock serialises changes to the file.
@@ -43,7 +43,7 @@ pub struct Entry {
     /// Process ID of the process that opened the account. This process may have ended if a forked
     /// child still holds the slot.
     pub pid: u32,
-    /// Memory in use on each device, bytes.
+    /// Memory in use on each device, in bytes.
     pub bytes: Vec<u64>,
 }
 

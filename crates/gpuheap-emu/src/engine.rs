@@ -9,9 +9,9 @@ use crate::state::State;
 use crate::state::stream::{Op, OpRef, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
 
-/// Virtual time that a piece of work takes in schedules without a lag, nanoseconds.
+/// Virtual time of one piece of work, in nanoseconds, if the schedule has no lag.
 const WORK_TIME: u64 = 1_000;
-/// Virtual time that a query takes under a lag if the work is not ready, nanoseconds.
+/// Virtual time that a query takes under a lag if the work is not ready, in nanoseconds.
 const QUERY_TIME: u64 = 100;
 
 impl State {

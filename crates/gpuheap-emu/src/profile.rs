@@ -8,9 +8,9 @@ const GIB: u64 = 1 << 30;
 pub struct Profile {
     /// Name that `cuDeviceGetName` returns, with a note that the device is emulated.
     pub name: String,
-    /// Memory of the device as the driver reports it, bytes.
+    /// Memory of the device as the driver reports it, in bytes.
     pub memory_bytes: u64,
-    /// Memory that a context takes, bytes.
+    /// Memory that a context takes, in bytes.
     pub context_bytes: u64,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
@@ -22,7 +22,7 @@ pub struct Profile {
     pub memory_clock_khz: i32,
     /// Width of the memory bus, bits.
     pub memory_bus_bits: i32,
-    /// Size of the L2 cache, bytes.
+    /// Size of the L2 cache, in bytes.
     pub l2_cache_bytes: i32,
     /// True if Linux uses the device of a Windows host through WSL2.
     pub wsl2: bool,
@@ -33,7 +33,7 @@ pub struct Profile {
     /// True if host and device may use managed memory at the same time. If false, managed memory
     /// takes memory of the device and can be neither prefetched nor advised.
     pub concurrent_managed_access: bool,
-    /// Limit of pinned host memory, bytes; `None` for no limit.
+    /// Limit of pinned host memory, in bytes; `None` for no limit.
     pub pinned_limit: Option<u64>,
     /// Bytes by which the free memory that `cuMemGetInfo` reports exceeds the memory that can be
     /// allocated.
@@ -211,7 +211,7 @@ impl Profile {
         self
     }
 
-    /// Sets the device's memory, bytes.
+    /// Sets the device's memory, in bytes.
     pub fn memory_bytes(mut self, bytes: u64) -> Profile {
         self.memory_bytes = bytes;
         self

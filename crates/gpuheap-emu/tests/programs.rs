@@ -20,7 +20,7 @@ macro_rules! ok {
 
 const STREAMS: usize = 3;
 const BUFFERS: usize = 3;
-/// Size of a buffer, bytes. It is larger than a page of the emulator.
+/// Size of a buffer, in bytes. It is larger than a page of the emulator.
 const BYTES: usize = 70_000;
 
 /// A step of a program. It runs on a stream and uses whole buffers or parts of them.

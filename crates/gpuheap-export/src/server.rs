@@ -35,7 +35,7 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for sending a response. A client that reads more slowly is disconnected.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Maximum size of a request's head, bytes.
+/// Maximum size of a request's head, in bytes.
 const MOST_HEAD: usize = 16 << 10;
 
 /// Page at `/`.

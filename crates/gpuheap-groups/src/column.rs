@@ -94,7 +94,7 @@ impl NumberType {
         Some(if bits & top == 0 { bits | top } else { !bits & (top | (top - 1)) })
     }
 
-    /// Writes the number that [`ordered`](NumberType::ordered) turned into an integer.
+    /// Inverse of [`ordered`](NumberType::ordered): writes the number that became this integer.
     pub(crate) fn restore(self, ordered: u64, into: &mut Vec<u8>) {
         let top = 1_u64 << (8 * self.size() - 1);
         let bits = match self {

@@ -509,7 +509,7 @@ fn invalid_setting_serves_nothing() {
 struct Run(Command);
 
 impl Run {
-    /// Returns a run of a program of `driver.c`, linked with the driver.
+    /// Prepares to run a program from `driver.c`. The program is linked with the driver.
     fn driver(name: &str) -> Run {
         Run::of(&folder().path().join("driver"), name)
     }

@@ -155,7 +155,7 @@ pub(crate) fn cuMemAllocPitch_v2(
     height: usize,
     element_bytes: c_uint,
 ) -> CUresult {
-    /// Alignment of a row on NVIDIA's devices, bytes. The driver returns the exact pitch.
+    /// Alignment of a row on NVIDIA's devices, in bytes. The driver returns the exact pitch.
     const ROW: usize = 512;
     let row = width_bytes.checked_next_multiple_of(ROW).unwrap_or(usize::MAX);
     let bytes = row.saturating_mul(height);

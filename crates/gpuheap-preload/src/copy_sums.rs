@@ -19,7 +19,7 @@ const PIECES: usize = 16;
 /// hash was kept.
 const HASHES: usize = 256;
 
-/// Minimum time between two records of all sums, nanoseconds. A killed program loses the copies
+/// Minimum time between two records of all sums, in nanoseconds. A killed program loses the copies
 /// after the last record. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
@@ -47,7 +47,7 @@ pub(crate) struct Copies {
     /// Pinned, registered and managed memory by address. The value has the memory's end and kind.
     host: BTreeMap<u64, (u64, MemoryKind)>,
     sums: FxHashMap<Key, Sum>,
-    /// Time when all sums were last written, nanoseconds.
+    /// Time when all sums were last written, in nanoseconds.
     written_ns: u64,
 }
 

@@ -15,7 +15,7 @@ use gpuheap_catch::{loader, messages};
 /// Maximum number of recorded frames of a stack.
 const DEPTH: usize = 48;
 
-/// Maximum length of a name or path, bytes.
+/// Maximum length of a name or path, in bytes.
 const LONGEST: usize = 1024;
 
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ pub(crate) struct PythonFrame {
     /// Address of the code object's name. A new code object at a freed address has its name
     /// elsewhere.
     name: usize,
-    /// Offset of the current instruction from the first instruction, bytes.
+    /// Offset of the current instruction from the first instruction, in bytes.
     at: i64,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Recorder {
     /// Id of the process that made the recorder. A `vfork` child shares the parent's memory and so
     /// its recorder.
     pid: u32,
-    /// Time of the monotonic clock at the start, nanoseconds.
+    /// Time of the monotonic clock at the start, in nanoseconds.
     began_ns: u64,
     /// Devices that are recorded, as bits.
     devices: AtomicU64,

@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) fail_nth: u64,
     /// Sum of requested bytes after which all requests fail; 0 for no such failure.
     pub(crate) fail_after: u64,
-    /// Maximum size of a capture, bytes.
+    /// Maximum size of a capture, in bytes.
     pub(crate) max_size: u64,
 }
 

@@ -11,11 +11,11 @@ use crate::text::{Bounded, Texts};
 /// Version of the protocol. Each question and each answer contains it.
 const VERSION: u32 = 1;
 
-/// Maximum length of a question's line, bytes.
+/// Maximum length of a question's line, in bytes.
 pub(crate) const MOST_QUESTION: usize = 4096;
 
-/// Maximum length of an answer's line, bytes. [`MOST_ENTRIES`] entries with texts of [`MOST_TEXT`]
-/// characters need at most half of the bytes.
+/// Maximum length of an answer's line, in bytes. [`MOST_ENTRIES`] entries with texts of
+/// [`MOST_TEXT`] characters need at most half of the bytes.
 pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
 /// Maximum number of entries of a list in an answer.

@@ -8,9 +8,9 @@ use crate::cards::Card;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Device memory that the driver reports, bytes. The memory fraction is relative to it.
+    /// Device memory that the driver reports, in bytes. The memory fraction is relative to it.
     pub device_memory: u64,
-    /// Memory that the program can allocate, bytes.
+    /// Memory that the program can allocate, in bytes.
     pub usable_memory: u64,
     /// `true` if the driver has virtual memory management. Without it, `expandable_segments` is not
     /// tried.

@@ -46,7 +46,7 @@ pub struct Moment {
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// Memory of one stream, bytes.
+/// Memory of one stream, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OnStream {
@@ -62,7 +62,7 @@ pub struct OnStream {
     pub free: u64,
 }
 
-/// Memory of the recorded allocator, bytes.
+/// Memory of the recorded allocator, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
@@ -74,7 +74,7 @@ pub struct Held {
     pub free: u64,
     /// Number of free pieces that the request's stream may use.
     pub pieces: u64,
-    /// Largest free piece that the request's stream may use, bytes.
+    /// Largest free piece that the request's stream may use, in bytes.
     pub largest: u64,
     /// Free bytes in segments of other streams.
     pub other_streams: u64,

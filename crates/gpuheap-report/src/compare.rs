@@ -12,7 +12,7 @@ use crate::text::{WIDTH, others};
 /// Number of rows of a long table. One more row sums up the other rows.
 const ROWS: usize = 12;
 
-/// Memory of a site in two recordings, bytes.
+/// Memory of a site in two recordings, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Change {
@@ -25,7 +25,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the difference, bytes.
+    /// Returns the difference, in bytes.
     pub fn bytes(&self) -> i128 {
         i128::from(self.after_bytes) - i128::from(self.before_bytes)
     }

@@ -18,7 +18,7 @@ pub struct CopySite {
     pub count: u64,
     /// Bytes of these copies.
     pub bytes: u64,
-    /// Time in the calls, nanoseconds.
+    /// Time in the calls, in nanoseconds.
     pub call_ns: u64,
     /// Number of uploads whose data the site had uploaded before.
     pub repeated: u64,

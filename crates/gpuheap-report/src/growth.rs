@@ -28,7 +28,7 @@ pub struct Growth {
     /// Frames of the stack that gained the most bytes at this site, innermost first. Leaves out
     /// frames of libraries. Empty if the recording has no stacks.
     pub frames: Vec<String>,
-    /// Floor of the site in each part of the recording, bytes.
+    /// Floor of the site in each part of the recording, in bytes.
     pub floors: [u64; PARTS],
     /// `true` if the site grew in most parts after the warm-up and shrank at most in the last part.
     /// Never `true` if the recording has segments of a pool in place of its blocks.
@@ -36,13 +36,13 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Returns the floor at the end of the warm-up, bytes.
+    /// Returns the floor at the end of the warm-up, in bytes.
     pub fn first(&self) -> u64 {
         self.floors[WARM_UP - 1]
     }
 
-    /// Returns the floor at the end, bytes. Uses the larger floor of the last two parts, because a
-    /// program may free everything at its end.
+    /// Returns the floor at the end, in bytes. Uses the larger floor of the last two parts, because
+    /// a program may free everything at its end.
     pub fn last(&self) -> u64 {
         last(&self.floors)
     }
@@ -59,7 +59,7 @@ impl Growth {
     }
 }
 
-/// Floor in each part, bytes.
+/// Floor in each part, in bytes.
 type Floors = [u64; PARTS];
 
 fn last(floors: &Floors) -> u64 {

@@ -43,7 +43,7 @@ pub(crate) struct Curves {
 #[derive(Debug, Clone, Default)]
 struct Lines {
     series: BTreeMap<LineKey, Series>,
-    /// Time of the last answer, seconds. `None` if that answer left out lines.
+    /// Time of the last answer, in seconds. `None` if that answer left out lines.
     complete: Option<u64>,
 }
 

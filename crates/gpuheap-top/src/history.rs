@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Time over which growth is measured, seconds. Growth compares the last third of this time with
+/// Time over which growth is measured, in seconds. Growth compares the last third of this time with
 /// the first third.
 pub(crate) const WINDOW: u64 = 90;
 

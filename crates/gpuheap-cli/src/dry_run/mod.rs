@@ -105,7 +105,7 @@ pub(crate) struct DryRunArguments {
 /// Values of `--remedies`.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum When {
-    /// Run the remedies if the program does not fit, and a run takes at most a minute.
+    /// Run the remedies if the program does not fit and one run takes at most a minute.
     Auto,
     /// Run the remedies if the program has a verdict.
     Always,

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::support::{Ran, command, ran, replay, traces, without_times};
 
-/// Maximum host memory of a replay on an emulated device of 141 GiB, bytes.
+/// Maximum host memory of a replay on an emulated device of 141 GiB, in bytes.
 const HOST_MEMORY: u64 = 300 << 20;
 
 #[test]

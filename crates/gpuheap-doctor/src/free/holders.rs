@@ -23,9 +23,9 @@ pub struct Step {
 pub struct Held {
     /// NVML's index of the device.
     pub device: u32,
-    /// Memory of the device, bytes.
+    /// Memory of the device, in bytes.
     pub total_bytes: u64,
-    /// Memory in use, bytes.
+    /// Memory in use, in bytes.
     pub used_bytes: u64,
     /// Holders, the most memory first.
     pub holders: Vec<Holder>,
@@ -38,7 +38,7 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// The holder, in words.
     pub name: String,
-    /// Memory of the holder, bytes; `None` if no figure is known.
+    /// Memory of the holder, in bytes; `None` if no figure is known.
     pub bytes: Option<u64>,
 }
 

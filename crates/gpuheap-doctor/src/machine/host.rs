@@ -10,13 +10,13 @@ pub struct Host {
     pub kernel: String,
     /// Seconds since boot.
     pub uptime_seconds: f64,
-    /// Memory of the host, bytes.
+    /// Memory of the host, in bytes.
     pub memory: u64,
-    /// Memory available without swapping, bytes.
+    /// Memory available without swapping, in bytes.
     pub available: u64,
-    /// Page cache, bytes.
+    /// Page cache, in bytes.
     pub cached: u64,
-    /// Swap, bytes.
+    /// Swap, in bytes.
     pub swap: u64,
     /// Number of processes that the kernel ended since boot, because memory ran out.
     pub oom_kills: u64,
@@ -30,7 +30,7 @@ pub struct Host {
     pub is_first_namespace: bool,
     /// Last pid or thread id that this PID namespace assigned, if known.
     pub last_pid: Option<u32>,
-    /// Memory that drivers have pinned, bytes; 0 if the kernel does not count it.
+    /// Memory that drivers have pinned, in bytes; 0 if the kernel does not count it.
     pub pinned: u64,
     /// Facts that indicate WSL2.
     pub wsl_facts: Vec<&'static str>,

@@ -22,7 +22,7 @@ const LIBRARIES: [&str; 14] = [
     "libtpu",
 ];
 
-/// Size of the mapping that each context makes of `/dev/nvidiaN`, bytes. On an H200 with driver
+/// Size of the mapping that each context makes of `/dev/nvidiaN`, in bytes. On an H200 with driver
 /// 580, a second context added one mapping of this size and no smaller mapping.
 const CONTEXT_MAPPING: u64 = 2 << 20;
 

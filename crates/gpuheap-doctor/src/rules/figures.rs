@@ -124,7 +124,7 @@ fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
 pub(super) const P25: Rule =
     Rule::new("P25", Severity::Info, "memory that a program's heap keeps", Machines(kept_caches));
 
-/// Smallest cache that is reported, bytes. A heap keeps some memory for its next requests.
+/// Smallest cache that is reported, in bytes. A heap keeps some memory for its next requests.
 const NOTED_CACHE: u64 = 512 << 20;
 
 /// Returns a finding for each program that publishes and whose heaps keep much freed memory.
@@ -267,7 +267,7 @@ fn selected(account: &Account, is_of_kind: impl Fn(&Row) -> bool) -> Option<(Vec
 pub(super) const P24: Rule =
     Rule::new("P24", Severity::Info, "much pinned memory", Machines(pinned_memory));
 
-/// Smallest amount of pinned memory that is reported, bytes.
+/// Smallest amount of pinned memory that is reported, in bytes.
 const NOTED: u64 = 1 << 30;
 
 /// Returns a finding if much memory of the host is pinned. Rule W05 covers WSL2.

@@ -244,7 +244,7 @@ pub(super) const P22: Rule = Rule::new(
     Processes(memory_of_ended_senders),
 );
 
-/// Difference above which memory of a device counts as listed twice, bytes.
+/// Difference above which memory of a device counts as listed twice, in bytes.
 const NOISE: i64 = 64 << 20;
 
 /// Returns a finding for each process that shares memory with an ended process.

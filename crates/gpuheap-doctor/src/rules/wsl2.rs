@@ -100,7 +100,7 @@ pub(super) const W04: Rule = Rule::new(
     Machines(spilled_memory),
 );
 
-/// Normal amount of shared memory, bytes. The driver uses it for queues and staging.
+/// Normal amount of shared memory, in bytes. The driver uses it for queues and staging.
 const NORMAL_SHARED: u64 = 256 << 20;
 
 /// Returns a finding if the card is full, and WSL2 uses memory of the host instead.

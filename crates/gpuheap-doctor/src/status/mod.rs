@@ -20,11 +20,11 @@ pub struct Account {
     pub uuid: String,
     /// Error of the device, if it gives no answer. Then all amounts are 0.
     pub failure: Option<NvmlFailure>,
-    /// Memory of the device, bytes.
+    /// Memory of the device, in bytes.
     pub total_bytes: u64,
-    /// Memory not in use, bytes.
+    /// Memory not in use, in bytes.
     pub free_bytes: u64,
-    /// Memory that driver and firmware keep for themselves, bytes; `None` if the driver gives no
+    /// Memory that driver and firmware keep for themselves, in bytes; `None` if the driver gives no
     /// figure.
     pub reserved_bytes: Option<u64>,
     /// Memory in use, without `reserved_bytes`: the sum of the rows and `unaccounted_bytes`.
@@ -33,7 +33,7 @@ pub struct Account {
     pub processes: Vec<Row>,
     /// Estimate of the memory that CUDA itself uses in the processes, for contexts and modules.
     pub contexts_bytes_estimated: u64,
-    /// Memory in use by no listed process, bytes. Negative if the processes' figures exceed the
+    /// Memory in use by no listed process, in bytes. Negative if the processes' figures exceed the
     /// memory in use, because two processes share memory.
     pub unaccounted_bytes: i64,
     /// Number of processes for which the driver gives no figure, as under WSL2.
@@ -45,7 +45,7 @@ pub struct Account {
 pub struct Row {
     /// Pid of the process.
     pub pid: u32,
-    /// Memory of the process on the device, bytes; `None` if the driver gives no figure.
+    /// Memory of the process on the device, in bytes; `None` if the driver gives no figure.
     pub bytes: Option<u64>,
     /// NVML's list that the process is in.
     pub kind: Kind,

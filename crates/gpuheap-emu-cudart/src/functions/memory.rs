@@ -12,8 +12,8 @@ use crate::functions::args;
 use crate::types::PointerAttributes;
 use crate::version;
 
-/// Element size for pitched memory, bytes. It is the largest size that the driver accepts, so the
-/// pitch is aligned for all element sizes.
+/// Element size for pitched memory, in bytes. It is the largest size that the driver accepts, so
+/// the pitch is aligned for all element sizes.
 const ELEMENT: c_uint = 16;
 /// Device ordinal of a pointer that belongs to no device.
 const NO_DEVICE: c_int = -2;

@@ -7,7 +7,7 @@ use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
 use crate::error::{Out, Outcome, call};
 
-/// Sizes of the structure in CUDA 12 and CUDA 13, bytes.
+/// Sizes of the structure in CUDA 12 and CUDA 13, in bytes.
 pub(crate) const BYTES_IN_12: usize = 1032;
 pub(crate) const BYTES_IN_13: usize = 1008;
 

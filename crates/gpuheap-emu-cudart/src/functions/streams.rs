@@ -9,7 +9,7 @@ use gpuheap_driver::CUstream;
 use crate::error::{Out, Outcome, call};
 use crate::{context, kernels};
 
-/// Granule of the driver's allocations for streams, bytes.
+/// Granule of the driver's allocations for streams, in bytes.
 const GRANULE: usize = 2 << 20;
 
 #[derive(Default)]

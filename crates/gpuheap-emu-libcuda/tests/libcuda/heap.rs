@@ -10,7 +10,7 @@ use gpuheap_capi::{gpuheap_last_error, gpuheap_open, gpuheap_status};
 use crate::library;
 use crate::planted::{self, Bug, By};
 
-/// Size of a block small enough for a thread cache, bytes.
+/// Size of a block small enough for a thread cache, in bytes.
 const BYTES: u64 = 1000;
 
 /// Returns the possible texts of the bug's findings. Each finding contains one of them.

@@ -3,7 +3,7 @@
 /// Tensor of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
-    /// Size of an element, bytes.
+    /// Size of an element, in bytes.
     pub(crate) element: u64,
     /// Number of samples, number of channels, and the spatial sizes.
     pub(crate) sizes: Vec<u64>,
@@ -129,7 +129,7 @@ impl Convolution {
     }
 
     /// Rounds the channels of each group up to a multiple of `channels`, as tensor cores require.
-    /// Returns the sizes of the tensors, bytes.
+    /// Returns the sizes of the tensors, in bytes.
     pub(crate) fn padded(&self, channels: u64) -> Bytes {
         let (c, k) = (self.w.channels(), self.outputs().max(1));
         let (wide_c, wide_k) = (c.next_multiple_of(channels), k.next_multiple_of(channels));
@@ -143,7 +143,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the size of the result, bytes. Counts 4 bytes per number, as in partial results.
+    /// Returns the size of the result, in bytes. Counts 4 bytes per number, as in partial results.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),

@@ -9,8 +9,8 @@ use super::convolution::{Convolution, Pass, product};
 /// Edge of the tiles into which images are split to compute the gradient of the input.
 const TILE: u64 = 32;
 
-/// Returns the size of a square's Fourier transform, bytes. A number has 2 × 4 bytes. By symmetry,
-/// only half of the numbers are stored.
+/// Returns the size of a square's Fourier transform, in bytes. A number has 2 × 4 bytes. By
+/// symmetry, only half of the numbers are stored.
 fn spectrum(edge: u64) -> u64 {
     product(&[edge, edge / 2 + 1, 8])
 }
@@ -18,7 +18,7 @@ fn spectrum(edge: u64) -> u64 {
 /// Maximum number of groups that are transformed at once.
 const GROUPS: u64 = 8;
 
-/// Returns the workspace, bytes.
+/// Returns the workspace, in bytes.
 pub(super) fn workspace(it: &Convolution) -> u64 {
     let stride = it.window.stride.iter().copied().max().unwrap_or(1).max(1);
     if it.pass == Pass::Input && stride > 1 {

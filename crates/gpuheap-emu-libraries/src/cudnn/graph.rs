@@ -76,7 +76,7 @@ const TENSOR_CORE: c_int = 0;
 /// Index of the engine that supports every graph and needs no workspace.
 const LAST_ENGINE: u64 = 1 << 20;
 
-/// Workspace of attention in each pass, bytes. It excludes the gradient of the queries, because
+/// Workspace of attention in each pass, in bytes. It excludes the gradient of the queries, because
 /// PyTorch allocates that gradient itself.
 const ATTENTION: u64 = 256;
 
@@ -287,7 +287,7 @@ impl Descriptor {
         Some((convolution, plan.unwrap_or(last)))
     }
 
-    /// Returns the workspace of a plan or of an engine configuration, bytes.
+    /// Returns the workspace of a plan or of an engine configuration, in bytes.
     fn workspace(&self) -> u64 {
         let attention = || {
             let graphs = self.engine()?.descriptors(attribute::ENGINE_GRAPH);
@@ -342,8 +342,8 @@ impl Descriptor {
     }
 }
 
-/// Returns the workspace of attention, bytes; 0 if the operations do not compute attention. A graph
-/// expresses attention as one operation, or as matrix products and operations between them.
+/// Returns the workspace of attention, in bytes; 0 if the operations do not compute attention. A
+/// graph expresses attention as one operation, or as matrix products and operations between them.
 fn attention_in(operations: &[Descriptor]) -> u64 {
     let number_of = |kind| operations.iter().filter(|operation| operation.kind == kind).count();
     let whole = number_of(kind::ATTENTION) + number_of(kind::ATTENTION_BACKWARD) > 0;
@@ -354,7 +354,7 @@ fn number(value: u64) -> Value {
     Value::Elements { count: 1, bytes: (value as i64).to_ne_bytes().to_vec() }
 }
 
-/// Returns the size of an element of the attribute type `of`, bytes.
+/// Returns the size of an element of the attribute type `of`, in bytes.
 fn size_of(of: c_int) -> usize {
     const HANDLE: c_int = 0;
     const BOOLEAN: c_int = 2;

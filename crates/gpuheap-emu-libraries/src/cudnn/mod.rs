@@ -132,7 +132,7 @@ export! {
         stream.write(handle.read(|session| session.stream)?)
     }
 
-    /// Writes the size of dropout's generators, bytes.
+    /// Writes the size of dropout's generators, in bytes.
     fn cudnnDropoutGetStatesSize(_handle: *const c_void, bytes: Out<usize>) -> Outcome {
         bytes.write(GENERATORS * multiprocessors())
     }

@@ -12,7 +12,7 @@ const SPATIAL_PERSISTENT: c_int = 2;
 
 // Arguments whose names begin with `_` are not read.
 export! {
-    /// Writes the workspace of the forward pass, bytes.
+    /// Writes the workspace of the forward pass, in bytes.
     ///
     /// If channels are adjacent, the workspace has 1/8 byte per element, or 1/20 byte for 2-byte
     /// types. Otherwise it is 0. Above 1 MiB, the sizes are within 5 % of an H200's (cuDNN 9.19).
@@ -24,7 +24,7 @@ export! {
         write(mode, x, bytes, |x| if element_bytes(x.data_type) == 2 { 20 } else { 8 })
     }
 
-    /// Writes the workspace of the backward pass, bytes.
+    /// Writes the workspace of the backward pass, in bytes.
     ///
     /// If channels are adjacent, the workspace has 1/12 byte per element. Otherwise it is 0. The
     /// sizes are within 5 % of an H200's (cuDNN 9.19).

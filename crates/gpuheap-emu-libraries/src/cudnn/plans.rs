@@ -24,7 +24,7 @@ use super::fourier;
 /// Plan of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Workspace, bytes.
+    /// Workspace, in bytes.
     pub(crate) workspace: u64,
     /// Number of faster plans of the convolution.
     pub(crate) rank: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: bool,
 }
 
-/// Measured workspaces, bytes. If a workspace is `None`, its rule applies.
+/// Measured workspaces, in bytes. If a workspace is `None`, its rule applies.
 struct Measured {
     first: Option<u64>,
     /// Workspace of the greediest plan without Fourier transforms.

@@ -129,7 +129,7 @@ impl Length {
 const HALF: u64 = 500;
 
 impl Transform {
-    /// Returns the size of the work area, bytes.
+    /// Returns the size of the work area, in bytes.
     pub(crate) fn workspace(&self) -> u64 {
         let is_double = self.scalar == 8;
         let Some((last, others)) = self.sizes.split_last() else { return 0 };
@@ -152,9 +152,9 @@ impl Transform {
 }
 
 impl Transform {
-    /// Returns the size of the plan's tables, bytes. A length that needs Bluestein's algorithm has
-    /// 8 complex numbers per element. On an H200, a plan for 8,819,998 real numbers kept 272 MiB.
-    /// Plans of other lengths kept at most 2 MiB.
+    /// Returns the size of the plan's tables, in bytes. A length that needs Bluestein's algorithm
+    /// has 8 complex numbers per element. On an H200, a plan for 8,819,998 real numbers kept 272
+    /// MiB. Plans of other lengths kept at most 2 MiB.
     pub(crate) fn tables(&self) -> u64 {
         let mut sizes = self.sizes.clone();
         if let (false, Some(last)) = (self.kind == Kind::Complex, sizes.last_mut())

@@ -20,7 +20,7 @@ pub(crate) struct Operand {
     pub(crate) columns: u64,
     /// Number of values of a sparse matrix.
     pub(crate) values: u64,
-    /// Bytes of an index of a sparse matrix.
+    /// Size of one index of a sparse matrix, in bytes.
     pub(crate) index: u64,
     /// Bytes of a value.
     pub(crate) value: u64,

@@ -15,11 +15,11 @@ use crate::device::{Memory, driver};
 pub(super) const NOTE: &str = "channels and buffers are by rules that were measured on two H200; \
     those of NVLS are not in the figures";
 
-/// Granule of NCCL's allocations, bytes.
+/// Granule of NCCL's allocations, in bytes.
 const GRANULE: usize = 2 << 20;
-/// Buffer sizes of the protocols Simple, LL and LL128, bytes.
+/// Buffer sizes of the protocols Simple, LL and LL128, in bytes.
 const PROTOCOLS: [usize; 3] = [4 << 20, 512 << 10, 120 * 640 * 8 * 8];
-/// Size of a receiver's buffers on one channel, bytes.
+/// Size of a receiver's buffers on one channel, in bytes.
 const RECEIVED: usize = (PROTOCOLS[0] + PROTOCOLS[1] + PROTOCOLS[2]).next_multiple_of(GRANULE);
 
 /// Route between a machine's devices.

@@ -16,13 +16,13 @@ const BLOCK_THREADS: c_int = 1024;
 const SHARED_BYTES: c_int = 48 << 10;
 /// Maximum number of blocks on a multiprocessor.
 const BLOCKS: c_int = 32;
-/// Shared memory of a multiprocessor on an H200, bytes.
+/// Shared memory of a multiprocessor on an H200, in bytes.
 const SHARED_BYTES_OF_MULTIPROCESSOR: usize = 228 << 10;
-/// Shared memory that the device reserves in each block, bytes.
+/// Shared memory that the device reserves in each block, in bytes.
 const SHARED_BYTES_KEPT: usize = 1 << 10;
 /// Size, in blocks, of the largest cluster that every device with cluster support can launch.
 const CLUSTER: c_int = 8;
-/// Size of a `CUtensorMap`, bytes.
+/// Size of a `CUtensorMap`, in bytes.
 const TENSOR_MAP: usize = 128;
 
 impl Call<'_> {

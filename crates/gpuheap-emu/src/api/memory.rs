@@ -9,11 +9,11 @@ use crate::state::physical::PAGE;
 use crate::state::slots::GRANULE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 
-/// Sizes of small allocations are rounded up to a multiple of this number, bytes.
+/// Sizes of small allocations are rounded up to a multiple of this number, in bytes.
 const ALIGN: u64 = 512;
-/// Largest allocation that shares a granule, bytes.
+/// Largest allocation that shares a granule, in bytes.
 const SMALL: u64 = 1 << 20;
-/// Alignment of the rows of pitched memory, bytes.
+/// Alignment of the rows of pitched memory, in bytes.
 const PITCH: u64 = 512;
 
 impl Call<'_> {

@@ -12,7 +12,7 @@ const PINNED_FLAGS: c_uint =
 const REGISTER_FLAGS: c_uint = 0xf;
 /// `CU_MEMHOSTREGISTER_IOMEMORY`. It is refused, because the emulator has no I/O devices.
 const REGISTER_IO_MEMORY: c_uint = 4;
-/// Size of the host's pages, bytes.
+/// Size of the host's pages, in bytes.
 const HOST_PAGE: u64 = 4096;
 
 impl Call<'_> {
@@ -149,7 +149,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the size of a block of host memory in whole pages, bytes.
+/// Returns the size of a block of host memory in whole pages, in bytes.
 pub(crate) fn page_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(HOST_PAGE)
 }

@@ -10,8 +10,8 @@ use crate::state::slots::GRANULE;
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 
-/// Largest limit that a pool accepts, bytes. It is the size of the user address space. On an H200
-/// with driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.
+/// Largest limit that a pool accepts, in bytes. It is the size of the user address space. On an
+/// H200 with driver 580, a limit of 2^40 was accepted and a limit of 2^50 was refused.
 const MAX_POOL_BYTES: u64 = 1 << 47;
 
 impl Call<'_> {

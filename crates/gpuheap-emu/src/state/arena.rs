@@ -7,9 +7,9 @@ use rustc_hash::FxHashMap;
 
 use crate::state::stream::OpRef;
 
-/// Size of the chunks in which a pool takes memory from the device, bytes. Measured on an H200.
+/// Size of the chunks in which a pool takes memory from the device, in bytes. Measured on an H200.
 pub(crate) const CHUNK: u64 = 32 << 20;
-/// Sizes in a pool are rounded up to a multiple of this number, bytes. Measured on an H200.
+/// Sizes in a pool are rounded up to a multiple of this number, in bytes. Measured on an H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
 /// Places in a growing range of chunks. A free extent records the queued free that must be done

@@ -32,9 +32,9 @@ struct Range {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
-    /// Size that the program may use, bytes.
+    /// Size that the program may use, in bytes.
     pub(crate) bytes: u64,
-    /// Size after the heap's rounding, bytes.
+    /// Size after the heap's rounding, in bytes.
     pub(crate) room: u64,
     /// Lane of the stream on which the block was allocated; `None` if the stream was not alive.
     pub(crate) lane: Option<Lane>,

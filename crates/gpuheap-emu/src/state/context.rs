@@ -22,7 +22,7 @@ pub(crate) struct Context {
     /// Devices whose memory the context may use.
     pub(crate) peers: Vec<usize>,
     pub(crate) limits: FxHashMap<i32, usize>,
-    /// Device memory that the context took, bytes.
+    /// Device memory that the context took, in bytes.
     pub(crate) bytes: u64,
 }
 

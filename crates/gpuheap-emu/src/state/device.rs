@@ -41,7 +41,7 @@ pub(crate) struct Device {
     pub(crate) current_pool: usize,
 }
 
-/// Memory in use on a device, bytes.
+/// Memory in use on a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -70,7 +70,7 @@ pub struct Usage {
     /// Peak of the sum of memory in use and managed memory. If this peak exceeds the device's
     /// memory, managed memory is oversubscribed.
     pub demand_high_water: u64,
-    /// Largest request that exceeded the device's free memory, bytes.
+    /// Largest request that exceeded the device's free memory, in bytes.
     pub largest_refused: u64,
 }
 

@@ -60,14 +60,14 @@ pub(crate) struct State {
     pub(crate) pages: Pages,
     /// Uploads, and blocks of the program's own allocator. Recorded only if kernels are not run.
     pub(crate) changes: Changes,
-    /// Host memory that is pinned or managed, bytes.
+    /// Host memory that is pinned or managed, in bytes.
     pub(crate) pinned_bytes: u64,
     /// Default and current pools of host memory and of managed memory, made at their first use.
     pub(crate) pools_at: Vec<PoolsAt>,
     /// Freed blocks from pools of host or managed memory. In a faulty program, queued work may
     /// still use these blocks, so they stay mapped until no work is queued.
     pub(crate) retired: Vec<(u64, usize)>,
-    /// Virtual time, nanoseconds.
+    /// Virtual time, in nanoseconds.
     pub(crate) clock: u64,
     /// Id of the next queued work.
     pub(crate) next_op: u64,
@@ -147,8 +147,8 @@ impl State {
         }
     }
 
-    /// Returns the limit that the plan of failures sets for each device's memory, bytes; `u64::MAX`
-    /// if there is no limit.
+    /// Returns the limit that the plan of failures sets for each device's memory, in bytes;
+    /// `u64::MAX` if there is no limit.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.options.faults.memory_limit().unwrap_or(u64::MAX)
     }

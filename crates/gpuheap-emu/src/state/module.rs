@@ -33,7 +33,7 @@ pub(crate) struct Function {
     /// Handle of the kernel's module or library.
     pub(crate) module: usize,
     pub(crate) code: Code,
-    /// Sizes of the kernel's parameters in order, bytes; empty if the image does not state them.
+    /// Sizes of the kernel's parameters in order, in bytes; empty if the image does not state them.
     pub(crate) parameters: Arc<[u32]>,
     /// Attributes that the program set, keyed by attribute number.
     pub(crate) set: FxHashMap<i32, i32>,

@@ -22,10 +22,10 @@ const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
 const ELF: [u8; 4] = *b"\x7fELF";
 /// Machine number of CUDA devices in an ELF header.
 const CUDA: u16 = 190;
-/// Size of an ELF file's header, and of an entry in its section table, bytes.
+/// Size of an ELF file's header, and of an entry in its section table, in bytes.
 const ELF_HEADER: usize = 64;
 const SECTION: usize = 64;
-/// Maximum size of an ELF file that is read, bytes. The largest ELF file of PyTorch has 60 MiB.
+/// Maximum size of an ELF file that is read, in bytes. The largest ELF file of PyTorch has 60 MiB.
 const MOST_ELF: u64 = 1 << 30;
 /// Kinds of entries in a fat binary, and the flags of a compressed entry.
 const KIND_PTX: u16 = 1;

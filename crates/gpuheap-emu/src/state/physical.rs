@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Unit in which host memory backs device memory, bytes.
+/// Unit in which host memory backs device memory, in bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
 /// Value of a byte that was never written, if kernels are run. Programs that read such bytes get
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// Size of the tested memory, bytes. Runs of whole pages fit between partial pages.
+    /// Size of the tested memory, in bytes. Runs of whole pages fit between partial pages.
     const BYTES: u64 = 5 * PAGE;
 
     #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     /// Ordinal of the device; 0 for a pool that has no device.
     pub(crate) device: usize,
     pub(crate) memory: PoolMemory,
-    /// Limit of the pool, bytes; 0 if the pool has no limit.
+    /// Limit of the pool, in bytes; 0 if the pool has no limit.
     pub(crate) max_bytes: u64,
     pub(crate) is_default: bool,
     pub(crate) destroyed: bool,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-/// Unit by which the device memory in use grows and shrinks, bytes. Measured on an H200. Virtual
+/// Unit by which the device memory in use grows and shrinks, in bytes. Measured on an H200. Virtual
 /// memory management has the same granularity.
 pub(crate) const GRANULE: u64 = 2 << 20;
 

@@ -15,7 +15,7 @@ use gpuheap_kernels::{
 
 use crate::support::*;
 
-/// Device memory that all cases share, bytes.
+/// Device memory that all cases share, in bytes.
 const ARENA: usize = 4 << 20;
 
 #[test]

@@ -62,7 +62,7 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
         )
     for heap in current.heaps.values():
         heap.set_limits(limit=_limit(heap.device, share))
-    # `setup` may have made the heap for the task's arguments, before the task calls `install`.
+    # The heap may exist already: `setup` makes one if the task's arguments need it.
     current.serve(libraries)
     return current
 

@@ -38,11 +38,11 @@ pub struct Card {
     pub class: Class,
     /// Memory by the vendor's figure, GB.
     pub vendor_gb: u32,
-    /// Memory that the driver reports, bytes. PyTorch's memory fraction is relative to it.
+    /// Memory that the driver reports, in bytes. PyTorch's memory fraction is relative to it.
     pub total_bytes: u64,
     /// Source of `total_bytes`.
     pub total_source: Source,
-    /// Memory that a program can allocate, bytes. It is `total_bytes` less CUDA's own context.
+    /// Memory that a program can allocate, in bytes. It is `total_bytes` less CUDA's own context.
     pub usable_bytes: u64,
     /// `true` if `usable_bytes` was measured on the device, `false` if estimated.
     pub usable_is_measured: bool,

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Granularity of windows, bytes.
+/// Granularity of windows, in bytes.
 const WINDOW: u64 = 32 << 20;
 /// End of the first window.
 const TOP: u64 = 0x7f00_0000_0000;

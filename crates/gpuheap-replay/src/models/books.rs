@@ -11,7 +11,7 @@ pub struct Books {
     pub(super) allowed: u64,
 }
 
-/// Size of the largest device, bytes. At 4 PiB, no sum of addresses overflows.
+/// Size of the largest device, in bytes. At 4 PiB, no sum of addresses overflows.
 const LARGEST_DEVICE: u64 = 1 << 52;
 
 impl Books {

@@ -8,13 +8,13 @@
 use super::spans::{FreeSpans, Live, LiveSpan, Span};
 use super::{Books, Model, Refusal, Request, Ticket};
 
-/// Granularity at which the driver takes memory from the device, bytes.
+/// Granularity at which the driver takes memory from the device, in bytes.
 const GRANULE: u64 = 2 << 20;
-/// Largest allocation that shares a granule with other allocations, bytes.
+/// Largest allocation that shares a granule with other allocations, in bytes.
 const SMALL: u64 = 1 << 20;
-/// Granularity of allocations, bytes.
+/// Granularity of allocations, in bytes.
 const ALIGN: u64 = 512;
-/// Granularity at which a stream-ordered pool takes memory from the device, bytes.
+/// Granularity at which a stream-ordered pool takes memory from the device, in bytes.
 const POOL_CHUNK: u64 = 32 << 20;
 
 /// RMM's `CudaMemoryResource`. Each request calls `cudaMalloc`, and each free calls `cudaFree`.

@@ -7,7 +7,7 @@
 use super::spans::{ByStream, Live, LiveSpan, Span};
 use super::{Books, Model, Refusal, Request, SettingError, Ticket};
 
-/// Granularity of requests, bytes.
+/// Granularity of requests, in bytes.
 const ALIGN: u64 = 512;
 
 /// CuPy's memory pool on one device.

@@ -90,7 +90,7 @@ impl<'t> Bench<'t> {
     }
 }
 
-/// Memory that a model may take, bytes.
+/// Memory that a model may take, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     /// All memory of the device. PyTorch's memory fraction is relative to this figure.

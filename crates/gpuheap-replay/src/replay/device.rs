@@ -22,7 +22,7 @@ pub enum DeviceChoice {
     Memory {
         /// The profile; if `None`, an H200.
         profile: Option<Profile>,
-        /// Memory, bytes.
+        /// Memory, in bytes.
         bytes: u64,
         /// The amount as the user wrote it.
         typed: String,
@@ -41,9 +41,9 @@ pub struct DeviceUsed {
     pub name: String,
     /// Name of the profile or the card; `None` for a real device and for the memory of a run.
     pub profile: Option<String>,
-    /// Memory as the driver reports it, bytes. The memory fraction is relative to this figure.
+    /// Memory as the driver reports it, in bytes. The memory fraction is relative to this figure.
     pub total: u64,
-    /// Memory that a program can use, bytes.
+    /// Memory that a program can use, in bytes.
     pub usable: u64,
     /// Amount of memory as the user wrote it.
     pub typed: Option<String>,

@@ -3,7 +3,7 @@
 use super::Progress;
 use crate::text::Amount;
 
-/// Step of the search, bytes. It is the granule of the driver.
+/// Step of the search, in bytes. It is the granule of the driver.
 pub(crate) const STEP: u64 = 2 << 20;
 /// Largest device that is tried. A pool that runs out of memory on 16 TiB does so on any device.
 pub(crate) const LARGEST: u64 = 16 << 40;

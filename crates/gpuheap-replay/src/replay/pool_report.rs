@@ -24,9 +24,9 @@ pub struct PoolReport {
     pub peak_reserved: PeakRange,
     /// Number of driver calls.
     pub driver_calls: u64,
-    /// Host time of an event in the first pass, nanoseconds; `None` for models.
+    /// Host time of an event in the first pass, in nanoseconds; `None` for models.
     pub cold_ns: Option<f64>,
-    /// Median host time of an event in later passes, nanoseconds; `None` for models.
+    /// Median host time of an event in later passes, in nanoseconds; `None` for models.
     pub warm_ns: Option<f64>,
     /// Request at which memory ran out.
     pub stop: Option<Stop>,

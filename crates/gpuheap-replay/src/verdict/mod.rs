@@ -56,7 +56,7 @@ pub struct Advice {
     pub pool: String,
     /// Setting of the framework, as the user types it.
     pub setting: Option<String>,
-    /// Usable memory that is enough, bytes.
+    /// Usable memory that is enough, in bytes.
     pub enough: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Finds remedies with which a program gets through, or takes less memory.
+//! Finds remedies: settings with which a program would fit or would take less memory.
 
 use gpuheap::PoolKind;
 

@@ -35,7 +35,7 @@ struct Row {
     is_met: bool,
     /// Bytes reserved from the resource's upstream; `None` if they were not counted.
     reserved: Option<u64>,
-    /// Decrease of the device's free memory, bytes.
+    /// Decrease of the device's free memory, in bytes.
     taken: i64,
 }
 

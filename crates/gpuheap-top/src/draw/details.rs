@@ -9,7 +9,7 @@ use super::style::{Palette, curve, growth, size};
 use crate::figures::ProcessFigures;
 use crate::view::View;
 
-/// Width in columns of a curve that shows live or cached bytes.
+/// Width of the curves of live and cached bytes, in columns.
 const CURVE: usize = 14;
 
 /// Draws the details of a process, with as many lines as they need.

@@ -7,7 +7,7 @@
 pub struct AllocatorSettings {
     /// The text of `PYTORCH_CUDA_ALLOC_CONF`.
     pub text: String,
-    /// Largest block that may be split, bytes; `None` for no limit.
+    /// Largest block that may be split, in bytes; `None` for no limit.
     pub max_split_size: Option<u64>,
     /// Fraction of the allowed memory above which unused segments are given back; 0 for never.
     pub garbage_collection_threshold: f64,

@@ -83,7 +83,7 @@ pub struct Copies {
     pub count: u64,
     /// Bytes of these copies.
     pub bytes: u64,
-    /// Time in the calls, nanoseconds.
+    /// Time in the calls, in nanoseconds.
     pub call_ns: u64,
     /// Number of uploads whose data the same stack had uploaded before.
     pub repeated: u64,
@@ -132,9 +132,9 @@ pub struct RecordedDevice {
     pub ordinal: u32,
     /// Name.
     pub name: Arc<str>,
-    /// Memory, bytes.
+    /// Memory, in bytes.
     pub bytes: u64,
-    /// Limit that `gpuheap run --limit` set, bytes; `None` if it set no limit.
+    /// Limit that `gpuheap run --limit` set, in bytes; `None` if it set no limit.
     pub limit: Option<u64>,
     /// Used bytes that the driver reported for the device before the process's first allocation.
     /// They include contexts, modules and other processes.

@@ -24,7 +24,7 @@ pub(super) struct Heap {
     wide: Vec<u64>,
     texts: Texts,
     containers: Vec<Items>,
-    /// Items of the containers that were filled in one step.
+    /// Items of containers. Each of these containers was filled in one step.
     fixed: Vec<Packed>,
     /// Ranges of `fixed`, keyed by the hash of their items.
     interned: FxHashMap<u64, Items>,
@@ -51,7 +51,7 @@ impl Items {
     const ENTRY: u32 = u32::MAX - 1;
 }
 
-/// Allocator overhead of each growing container, bytes.
+/// Allocator overhead of each growing container, in bytes.
 const ALLOCATION: usize = 32;
 /// Bytes that an entry of a hash table takes, including its share of the empty slots.
 const INTERNED: usize = 32;

@@ -15,10 +15,10 @@ use super::value::{Packed, Value};
 use crate::error::quote;
 use crate::{Error, Place};
 
-/// Maximum memory that the values may take for each byte of the pickle, bytes. Values of the
+/// Maximum memory that the values may take for each byte of the pickle, in bytes. Values of the
 /// example recordings take 1. Dicts of three numbers, like frames that are not shared, take 5.
 const HELD_PER_BYTE: u64 = 6;
-/// Memory allowed in addition, bytes. The start of a file may need more than [`HELD_PER_BYTE`].
+/// Memory allowed in addition, in bytes. The start of a file may need more than [`HELD_PER_BYTE`].
 const HELD_AT_ONCE: u64 = 4 << 20;
 /// Number of opcodes between two checks of the memory limit. An opcode's value takes some tens of
 /// bytes, or as many bytes as the opcode.
@@ -30,7 +30,7 @@ pub(super) struct Pickle<R> {
     pub(super) value: Value,
     /// Containers and texts that the value refers to.
     pub(super) heap: Heap,
-    /// Length of the pickle, bytes.
+    /// Length of the pickle, in bytes.
     pub(super) len: u64,
     /// Source of the pickle, at its end.
     pub(super) source: R,

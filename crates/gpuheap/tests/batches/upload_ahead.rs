@@ -192,7 +192,7 @@ fn batch_waits_for_own_upload() {
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let target = heap.target().unwrap();
     let sources: Vec<_> = (0..3).map(|nth| target.filled(100_000, nth as u8).unwrap()).collect();
-    // Batches are copies between arrays, so no host waits for them.
+    // The batches are copied from arrays on the device, so the host does not wait for the copies.
     let mut batches = target.batches(&sources).prefetch(2);
     drop(batches.next());
     let emulator = device.emulator().unwrap();

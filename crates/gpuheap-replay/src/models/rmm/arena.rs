@@ -6,7 +6,7 @@ use super::{ALIGN, LEGACY, stream_key};
 use crate::models::spans::{FreeSpans, Live, Span};
 use crate::models::{Books, Model, Refusal, Request, SettingError, Ticket};
 
-/// Smallest superblock of an arena, bytes. Larger requests go to the global arena.
+/// Smallest superblock of an arena, in bytes. Larger requests go to the global arena.
 const SUPERBLOCK: u64 = 1 << 20;
 
 /// RMM's `ArenaMemoryResource` over `cudaMalloc`. Its size is fixed, and each stream has an arena.

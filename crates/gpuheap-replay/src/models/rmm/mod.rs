@@ -8,7 +8,7 @@ pub use arena::Arena;
 pub use binning::Binning;
 pub use pool::Pool;
 
-/// Granularity of requests, bytes.
+/// Granularity of requests, in bytes.
 const ALIGN: u64 = 256;
 /// One of the two handles of the legacy default stream. The other handle is 0.
 const LEGACY: u64 = 1;

@@ -1,10 +1,10 @@
 //! Defines blocks of segments, and requests for blocks.
 
-/// Size of the smallest block, bytes. All block sizes are multiples of this size.
+/// Size of the smallest block, in bytes. All block sizes are multiples of this size.
 pub(super) const MIN_BLOCK: u64 = 512;
-/// Largest request that the pool of small blocks serves, bytes.
+/// Largest request that the pool of small blocks serves, in bytes.
 pub(super) const SMALL: u64 = 1 << 20;
-/// Size of a segment for small blocks, bytes.
+/// Size of a segment for small blocks, in bytes.
 pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
 /// Largest request that is tried, bytes: 1 EiB.
 pub(super) const LARGEST_REQUEST: u64 = 1 << 60;

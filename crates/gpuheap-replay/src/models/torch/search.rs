@@ -8,7 +8,7 @@ use crate::models::Ticket;
 /// Smallest request, in bytes, that gets a separate segment. The segment's size is a multiple of 2
 /// MiB.
 const OWN_SEGMENT: u64 = 10 << 20;
-/// Granularity of segments, bytes.
+/// Granularity of segments, in bytes.
 const SEGMENT_GRANULE: u64 = 2 << 20;
 
 impl Torch {

@@ -57,7 +57,7 @@ const KNOWN: [&str; 19] = [
 pub struct Settings {
     pub(super) version: Version,
     pub(super) expandable_segments: bool,
-    /// Largest block that may be split, bytes; `u64::MAX` for no limit.
+    /// Largest block that may be split, in bytes; `u64::MAX` for no limit.
     pub(super) max_split_size: u64,
     pub(super) max_non_split_rounding: u64,
     pub(super) garbage_collection_threshold: f64,
