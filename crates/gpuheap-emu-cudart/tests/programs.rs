@@ -25,6 +25,7 @@ freed: 0 MiB
 freed twice: cudaErrorInvalidValue
 last: cudaErrorInvalidValue, then cudaSuccess
 too much: out of memory
+no memory for a stream: out of memory
 two streams: 2 MiB
 in order: 3, 1
 pool: 0 MiB

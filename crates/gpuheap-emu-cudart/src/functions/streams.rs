@@ -24,17 +24,21 @@ static STREAMS: Mutex<BTreeMap<c_int, Streams>> = Mutex::new(BTreeMap::new());
 
 /// Creates a stream, and allocates the memory that a real driver would allocate for it.
 pub(crate) fn create_stream(stream: Out<CUstream>, flags: c_uint, priority: c_int) -> Outcome {
-    call!(cuStreamCreateWithPriority(stream, flags, priority))?;
     let device = context::device()?;
+    call!(cuStreamCreateWithPriority(stream, flags, priority))?;
     let mut streams = lock();
     let streams = streams.entry(device).or_default();
-    streams.live += 1;
-    let granules = granules(streams.live);
+    let granules = granules(streams.live + 1);
     if granules > streams.granules {
         let (mut address, bytes) = (0, (granules - streams.granules) * GRANULE);
-        call!(cuMemAlloc_v2(&mut address, bytes))?;
+        if let Err(code) = call!(cuMemAlloc_v2(&mut address, bytes)) {
+            // Without this memory, the program does not get the stream.
+            call!(cuStreamDestroy_v2(stream.get()?))?;
+            return Err(code);
+        }
         streams.granules = granules;
     }
+    streams.live += 1;
     Ok(())
 }
 
