@@ -89,7 +89,7 @@ extern "C" fn write_report() {
     // Ignores failures: the process is exiting.
     let _ = guarded(|| {
         if let (Some(folder), false) = (&process().report, forked()) {
-            report::write(folder, &process().device);
+            report::write_last(folder, &process().device);
         }
         CUresult::SUCCESS
     });

@@ -38,7 +38,7 @@ pub(crate) fn note_export_table() {
 
 /// Value of [`Emulator::peak_mark`] at the last report.
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
-/// Time of the last report. Locked while a driver call writes a report.
+/// Time of the last report. Locked while a report is written.
 static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
 /// A report is written at once if the peak has grown by more than 1/`GROWTH` since the last report.
 /// If a program takes a device's memory in small pieces, this makes 500 reports. Each takes 0.1 ms.
@@ -61,9 +61,16 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     }
 }
 
+/// Writes the report at the end of the process. If a driver call of another thread is writing a
+/// report, waits for that call first.
+pub(crate) fn write_last(folder: &Path, device: &Emulator) {
+    let _at = WRITTEN_AT.lock().unwrap_or_else(PoisonError::into_inner);
+    write(folder, device);
+}
+
 /// Replaces `driver.PID.json` in the folder atomically: readers see either the old or the new
-/// content. Ignores failures.
-pub(crate) fn write(folder: &Path, device: &Emulator) {
+/// content. Ignores failures. Lock [`WRITTEN_AT`] during the call.
+fn write(folder: &Path, device: &Emulator) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| keep_earlier(folder));
     let file = folder.join(format!("driver.{}.json", std::process::id()));
@@ -146,4 +153,20 @@ fn text(device: &Emulator) -> String {
         requests::json(),
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_report_waits_for_others() {
+        let (folder, device) = (tempfile::tempdir().unwrap(), Emulator::new(Default::default()));
+        std::thread::scope(|scope| {
+            let _other = WRITTEN_AT.lock().unwrap();
+            let last = scope.spawn(|| write_last(folder.path(), &device));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!last.is_finished());
+        });
+    }
 }
