@@ -14,7 +14,7 @@ thread_local! {
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
 }
 
-/// Caches of one thread.
+/// Caches of one thread, oldest first.
 struct Local {
     entries: Vec<CacheEntry>,
 }
@@ -73,7 +73,7 @@ pub(crate) fn unused(
         let at = local.entries.iter().position(of_store);
         let at = at.or_else(|| local.entries.iter().position(|entry| is_free(entry.cache)))?;
         LAST.set(None);
-        Some(local.entries.swap_remove(at).cache)
+        Some(local.entries.remove(at).cache)
     });
     unused.ok().flatten()
 }
@@ -99,5 +99,22 @@ impl Drop for Local {
     fn drop(&mut self) {
         LAST.set(None);
         self.entries.drain(..).for_each(|entry| entry.cache.end());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_list_replaces_oldest_cache() {
+        let caches = [(); MOST + 2].map(|()| &*Box::leak(Box::<ThreadCache>::default()));
+        let insert = |at: usize| insert(1, at as u64, caches[at]);
+        assert!((0..MOST).all(|at| insert(at).is_none()));
+        assert!(unused(2, |cache| std::ptr::eq(cache, caches[0])).is_some());
+        assert!(insert(MOST).is_none());
+        assert!(insert(MOST + 1).is_some_and(|cache| std::ptr::eq(cache, caches[1])));
+        LOCAL.with(|local| local.borrow_mut().entries.clear());
+        caches.into_iter().for_each(crate::thread_cache::free);
     }
 }
