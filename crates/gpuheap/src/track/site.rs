@@ -20,6 +20,7 @@ pub(super) struct Site {
 pub(super) struct SiteKey {
     words: [usize; 2 + stack::DEPTH],
     len: usize,
+    is_cut: bool,
 }
 
 impl SiteKey {
@@ -27,11 +28,11 @@ impl SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
         words[0] = std::ptr::from_ref(at).addr();
         words[1] = kind as usize;
-        let frames = match tracking {
+        let (frames, is_cut) = match tracking {
             Tracking::Backtraces => stack::capture(&mut words[2..]),
-            _ => 0,
+            _ => (0, false),
         };
-        SiteKey { words, len: 2 + frames }
+        SiteKey { words, len: 2 + frames, is_cut }
     }
 
     /// Makes a key that differs from the key of every stack.
@@ -39,7 +40,7 @@ impl SiteKey {
     pub(super) fn from_number(number: usize) -> SiteKey {
         let mut words = [0; 2 + stack::DEPTH];
         words[0] = number;
-        SiteKey { words, len: 2 }
+        SiteKey { words, len: 2, is_cut: false }
     }
 
     fn words(&self) -> &[usize] {
@@ -140,7 +141,7 @@ impl Sites {
                 return index;
             }
         }
-        let stack = CallStack::new(line, key.addresses());
+        let stack = CallStack::new(line, key.addresses(), key.is_cut);
         let site = Arc::new(Site { at: line, kind, stack });
         let entry = SiteEntry { site, allocations: 0, bytes: 0 };
         let index = match self.vacant.pop() {

@@ -11,22 +11,23 @@ use serde::ser::{SerializeStruct, Serializer};
 /// Maximum number of frames that a stack keeps, including gpuheap's own frames.
 pub(super) const DEPTH: usize = 64;
 
-/// Writes the return addresses of this thread's stack, innermost first, and returns their number.
-/// Frames that do not fit are left out.
+/// Writes the return addresses of this thread's stack, innermost first. Returns their number, and
+/// `true` if frames were left out because they do not fit.
 #[inline(never)]
-pub(super) fn capture(addresses: &mut [usize]) -> usize {
-    let mut len = 0;
+pub(super) fn capture(addresses: &mut [usize]) -> (usize, bool) {
+    let (mut len, mut is_cut) = (0, false);
     backtrace::trace(|frame| {
         let address = frame.ip().addr();
         // The outermost frame of a thread may have a null return address.
-        match addresses.get_mut(len) {
-            Some(place) if address != 0 => *place = address,
-            _ => return false,
+        is_cut = address != 0 && len == addresses.len();
+        if address == 0 || is_cut {
+            return false;
         }
+        addresses[len] = address;
         len += 1;
-        len < addresses.len()
+        true
     });
-    len
+    (len, is_cut)
 }
 
 /// The stack of an allocation, from the caller of gpuheap outward.
@@ -41,6 +42,7 @@ pub struct CallStack(Arc<StackInner>);
 struct StackInner {
     at: Caller,
     addresses: Box<[usize]>,
+    is_cut: bool,
     resolved: OnceLock<Resolved>,
 }
 
@@ -80,10 +82,11 @@ enum MissingInfo {
 }
 
 impl CallStack {
-    pub(super) fn new(at: Caller, addresses: &[usize]) -> CallStack {
+    pub(super) fn new(at: Caller, addresses: &[usize], is_cut: bool) -> CallStack {
         CallStack(Arc::new(StackInner {
             at,
             addresses: addresses.into(),
+            is_cut,
             resolved: OnceLock::new(),
         }))
     }
@@ -107,7 +110,7 @@ impl CallStack {
 
     /// Returns `true` if the stack was too deep to be kept whole.
     pub fn is_cut(&self) -> bool {
-        self.depth() == DEPTH
+        self.0.is_cut
     }
 
     fn resolved(&self) -> &Resolved {
@@ -403,9 +406,18 @@ mod tests {
     /// information.
     fn display_lines(frames: Vec<Frame>, at: Caller) -> Vec<String> {
         let addresses = vec![0x1000; frames.len()];
-        let stack = CallStack::new(at, &addresses);
+        let stack = CallStack::new(at, &addresses, false);
         assert!(stack.0.resolved.set(trim_to_caller(frames, at)).is_ok());
         stack.to_string().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn whole_stack_is_not_cut() {
+        let mut addresses = [0; 1024];
+        let (len, is_cut) = capture(&mut addresses);
+        assert!(len > 1 && !is_cut, "{len}");
+        assert_eq!(capture(&mut addresses[..len]), (len, false));
+        assert_eq!(capture(&mut addresses[..len - 1]), (len - 1, true));
     }
 
     #[test]
