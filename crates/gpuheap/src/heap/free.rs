@@ -280,7 +280,13 @@ impl StoreState {
             lease.note_freed(context, None, true);
             self.stats.count_free(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
-            if self.return_to_policy(key, lease.block_bytes, lease.stream).is_err() {
+            // The handle of a transient stream may be invalid by now.
+            let stream = match lease.stream {
+                own if self.order.is_of_capture(own) => own,
+                own if self.order.is_transient(own) => self.order.detached_stream(),
+                own => own,
+            };
+            if self.return_to_policy(key, lease.block_bytes, stream).is_err() {
                 self.stats.failed_frees += 1;
             }
         }

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Advice, Cause, Device, Location, MemoryKind, PoolKind};
+use gpuheap_driver::check;
 
-use crate::support::{assert_all_returned, assert_no_findings, device, heap, on_real_gpu};
+use crate::support::{
+    assert_all_returned, assert_no_findings, device, heap, make_foreign_stream, on_real_gpu,
+};
 
 fn wsl2(schedule: Schedule) -> Device {
     let profile = Profile::wsl2_rtx4060().without_context();
@@ -88,19 +91,28 @@ fn host_borrow_blocks_device_work() {
 
 #[test]
 fn zeroing_waits_for_host_borrow() {
-    let device = wsl2(Schedule::Seeded(5));
-    let heap = heap(&device, PoolKind::Simple);
-    let target = heap.on(&device.stream().unwrap());
-    let unified = target.kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
-    let secret = target.zero_on_free(true).filled(1 << 20, 2_u8).unwrap();
-    let borrow = unified.as_slice().unwrap();
-    drop(secret);
-    assert_eq!(heap.usage().unwrap().live, 1 << 20);
-    drop(borrow);
-    heap.reclaim_all().unwrap();
-    assert_eq!(heap.usage().unwrap().live, 0);
-    drop(unified);
-    assert_all_returned(&device, &heap, "kept");
+    for pool in PoolKind::ALL {
+        let device = wsl2(Schedule::Seeded(5));
+        let (heap, raw) = (heap(&device, pool), make_foreign_stream(&device));
+        let unified = heap.on(&device.stream().unwrap()).kind(MemoryKind::Unified);
+        let unified = unified.filled(100, 1_u8).unwrap();
+        // SAFETY: the stream is alive until its memory is freed.
+        let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
+        let secret = heap.on(&stream).zero_on_free(true).filled(1 << 20, 2_u8).unwrap();
+        let borrow = unified.as_slice().unwrap();
+        drop((secret, stream));
+        assert_eq!(heap.usage().unwrap().live, 1 << 20);
+        drop(borrow);
+        // SAFETY: the stream is alive and is not used again.
+        let ended = device.with_current(|driver| unsafe { driver.cuStreamDestroy_v2(raw) });
+        check("cuStreamDestroy_v2", ended.unwrap()).unwrap();
+        heap.reclaim_all().unwrap();
+        let usage = heap.usage().unwrap();
+        // Only the free during the borrow failed.
+        assert_eq!((usage.live, usage.reserved, usage.stats.failed_frees), (0, 0, 1), "{pool}");
+        drop(unified);
+        assert_all_returned(&device, &heap, "kept");
+    }
 }
 
 #[test]
