@@ -230,10 +230,10 @@ impl Device {
     /// stream's end, frees the state that heaps keep for it.
     ///
     /// Such a free queries whether the stream is capturing a graph, and records the event (140 ns
-    /// on an H200). A heap keeps at most 32 events of a stream and reuses them. Once a stream has
-    /// 32 events, each free also queries one or two of the older events (130 ns a query). If the
-    /// device has reached none of the queried events, the newest event is recorded again. A request
-    /// for a block that was freed early then waits for the later frees too.
+    /// on an H200). A heap keeps at most 32 events of a stream and reuses them. If a stream has 32
+    /// events, a free also queries whether the older half is reached (130 ns), and then drops that
+    /// half. While the half is not reached, the newest event is recorded again, and each free makes
+    /// the query. A request for a recently freed block then waits for later frees too.
     ///
     /// # Safety
     ///

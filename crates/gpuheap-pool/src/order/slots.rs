@@ -184,17 +184,14 @@ impl Slot {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the older half of the fences if they are reached. Otherwise forgets the oldest fence
-    /// if it is reached. A stream reaches its fences in order. A fence whose query fails counts as
-    /// not reached.
+    /// Forgets the older half of the fences if they are reached. A stream reaches its fences in
+    /// order. A fence whose query fails counts as not reached.
     pub(super) fn forget_reached(&mut self, source: &mut dyn MemorySource) {
-        for last in [self.fences.len() / 2, 0] {
-            let Some((number, fence)) = self.fences.get(last).copied() else { return };
-            if matches!(source.is_fence_reached(fence), Ok(true)) {
-                self.fences.drain(..=last).for_each(|(_, fence)| source.forget(fence));
-                self.reached = number;
-                return;
-            }
+        let last = self.fences.len() / 2;
+        let Some((number, fence)) = self.fences.get(last).copied() else { return };
+        if matches!(source.is_fence_reached(fence), Ok(true)) {
+            self.fences.drain(..=last).for_each(|(_, fence)| source.forget(fence));
+            self.reached = number;
         }
     }
 }
