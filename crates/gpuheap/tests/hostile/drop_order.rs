@@ -23,11 +23,12 @@ fn orders(left: &mut Vec<usize>, order: &mut Vec<usize>, each: &mut dyn FnMut(&[
 
 #[test]
 fn objects_drop_in_any_order() {
-    for pool in PoolKind::ALL {
+    for (first, pool) in PoolKind::ALL.into_iter().enumerate() {
         let mut nth = 0;
         orders(&mut (0..6).collect(), &mut Vec::new(), &mut |order| {
-            // Each kind of memory is tested with a third of the orders.
-            let kind = KINDS[nth % KINDS.len()];
+            // Each pool tests each kind of memory with a third of the orders. Each order meets all
+            // kinds, in different pools.
+            let kind = KINDS[(first + nth) % KINDS.len()];
             nth += 1;
             let device = device(1 << 30, Schedule::Seeded(nth as u64));
             let emulator = device.emulator().unwrap().clone();
