@@ -153,12 +153,12 @@ impl Writer {
     pub(super) fn divide(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest, high] = self.regs(Class::Bits64);
         let [a, b, q, r] = self.regs(Class::Bits32);
-        let wide = self.reg(Class::Predicate);
+        let fits = self.reg(Class::Predicate);
         let (narrow, done) = (self.label(), self.label());
         emit!(self, "or.b64 {high}, {dividend}, {divisor};");
         emit!(self, "shr.u64 {high}, {high}, 32;");
-        emit!(self, "setp.eq.u64 {wide}, {high}, 0;");
-        emit!(self, "@{wide} bra {narrow};");
+        emit!(self, "setp.eq.u64 {fits}, {high}, 0;");
+        emit!(self, "@{fits} bra {narrow};");
         emit!(self, "div.u64 {quotient}, {dividend}, {divisor};");
         emit!(self, "mul.lo.u64 {rest}, {quotient}, {divisor};");
         emit!(self, "sub.u64 {rest}, {dividend}, {rest};");

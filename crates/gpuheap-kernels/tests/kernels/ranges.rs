@@ -57,9 +57,9 @@ fn check(launches: Vec<Launch>) {
         // The Rust version may also read the gaps between elements. A launch that aggregates also
         // reports bytes that it sometimes does not touch: aggregates that no key names, and the
         // count of bad rows if no row is bad.
-        let is_sum = launch.kernel.name().contains("_groups_");
-        assert!(is_sum || used.read.is_superset(&read), "{launch:?}");
-        assert!(is_sum || used.written == written, "{launch:?}");
+        let is_aggregate = launch.kernel.name().contains("_groups_");
+        assert!(is_aggregate || used.read.is_superset(&read), "{launch:?}");
+        assert!(is_aggregate || used.written == written, "{launch:?}");
         assert!(written.is_superset(&used.written), "{launch:?}");
         let mut copied = (BTreeSet::new(), BTreeSet::new());
         launch.kernel.for_each_copied(launch.words.as_slice(), |to, from, bytes| {
