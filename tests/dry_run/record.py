@@ -3,8 +3,9 @@
     record.py FOLDER OUTPUT [--jobs N] [--limit SECONDS] [--missing] [NAME...]
 
 FOLDER has the third-party programs with their data (rows.py). Appends a row to OUTPUT as each
-program ends. `in_use` is the memory in use on the whole device, so it is right only with one job on
-an idle device. The other columns are figures of the process that requested the most memory.
+program ends. A new OUTPUT gets a header first. `in_use` is the memory in use on the whole device,
+so it is right only with one job on an idle device. The other columns are figures of the process
+that requested the most memory.
 """
 
 import argparse
@@ -35,7 +36,8 @@ def main():
     options = parser.parse_intermixed_args()
     with open(options.output, "a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("source", "program", "arguments", "settings", *KEYS, "seconds", "end"))
+        if file.tell() == 0:
+            writer.writerow(("source", "program", "arguments", "settings", *KEYS, "seconds", "end"))
         with ThreadPoolExecutor(options.jobs) as pool:
             futures = [
                 pool.submit(record, row, options.folder.resolve(), options.limit)
