@@ -314,7 +314,8 @@ unsafe extern "C" fn gpuheap_emulated_operands(operands: *mut Operand, most: usi
     count
 }
 
-/// Describes a tensor. A sparse tensor that is coalesced has one dimension: the stored elements.
+/// Describes a tensor. A sparse tensor that is coalesced is described by one dimension: the bound
+/// of the elements that it then stores.
 /// `None` if the tensor has no device memory.
 ///
 /// # Safety
@@ -333,7 +334,7 @@ unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Opt
     if operator == COALESCE {
         // SAFETY: by the caller's contract, PyTorch created the tensor. `_coalesce` reads sparse
         // tensors alone.
-        operand.sizes[0] = unsafe { torch.stored_elements(tensor)? };
+        operand.sizes[0] = unsafe { torch.most_merged(tensor)? };
         return Some(operand);
     }
     // SAFETY: by the caller's contract, PyTorch created the tensor.

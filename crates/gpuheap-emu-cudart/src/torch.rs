@@ -66,6 +66,8 @@ pub(crate) struct Torch {
     sizes: Get<u64>,
     /// Returns the number of elements that a sparse tensor stores. Old versions lack it.
     stored_elements: Option<unsafe extern "C-unwind" fn(&Tensor) -> i64>,
+    /// Returns the number of dimensions that a sparse tensor has indices for. Old versions lack it.
+    sparse_dimensions: Option<unsafe extern "C-unwind" fn(&Tensor) -> i64>,
 }
 
 /// Function that writes a property of a tensor, and returns 0 for success.
@@ -164,6 +166,7 @@ impl Torch {
                 dimensions: find(TORCH, c"aoti_torch_get_dim")?,
                 sizes: find(TORCH, c"aoti_torch_get_sizes")?,
                 stored_elements: find(TORCH, c"_ZN2at4_ops4_nnz4callERKNS_6TensorE"),
+                sparse_dimensions: find(TORCH, c"_ZN2at4_ops10sparse_dim4callERKNS_6TensorE"),
             })
         }
     }
@@ -239,14 +242,20 @@ impl Torch {
         }
     }
 
-    /// Returns the number of elements that a sparse tensor stores, with those of equal indices.
+    /// Returns the largest number of elements that a sparse tensor may store after it merges
+    /// elements of equal indices.
     ///
     /// # Safety
     ///
     /// `tensor` was created by PyTorch, and is sparse.
-    pub(crate) unsafe fn stored_elements(&self, tensor: &Tensor) -> Option<i64> {
-        // SAFETY: by the caller's contract, the tensor is sparse, so PyTorch has the number.
-        self.stored_elements.map(|stored| unsafe { stored(tensor) })
+    pub(crate) unsafe fn most_merged(&self, tensor: &Tensor) -> Option<i64> {
+        let (stored, dimensions) = (self.stored_elements?, self.sparse_dimensions?);
+        // SAFETY: by the caller's contract, the tensor is sparse, so PyTorch has the numbers.
+        let (stored, dimensions, sizes) =
+            unsafe { (stored(tensor), dimensions(tensor), self.sizes(tensor)?) };
+        let mut sizes = sizes.iter().take(usize::try_from(dimensions).ok()?);
+        let indices = sizes.try_fold(1_i64, |product, size| product.checked_mul(*size));
+        Some(indices.map_or(stored, |indices| stored.min(indices)))
     }
 }
 

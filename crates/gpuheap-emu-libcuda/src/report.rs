@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, PoisonError, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
@@ -61,11 +62,17 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     }
 }
 
-/// Writes the report at the end of the process. If a driver call of another thread is writing a
-/// report, waits for that call first.
+/// Writes the report at the end of the process. If a driver call is writing a report, waits for up
+/// to a second. Longer only if that call's own thread ends the process, from a signal handler; then
+/// the report of that call stays.
 pub(crate) fn write_last(folder: &Path, device: &Emulator) {
-    let _at = WRITTEN_AT.lock().unwrap_or_else(PoisonError::into_inner);
-    write(folder, device);
+    const PATIENCE_MS: u32 = 1000;
+    for _ in 0..PATIENCE_MS {
+        match WRITTEN_AT.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+            _at => return write(folder, device),
+        }
+    }
 }
 
 /// Replaces `driver.PID.json` in the folder atomically: readers see either the old or the new

@@ -1,4 +1,4 @@
-//! 16 threads use one heap at 95 % of its limit, for `GPUHEAP_SOAK_SECONDS` (5, and 60 in CI). The
+//! 16 threads use one heap at 95 % of its limit, for `GPUHEAP_SOAK_SECONDS` (5, and 20 in CI). The
 //! test runs on the emulator with its checks on, or on the device that `GPUHEAP_TEST_DEVICE` names.
 //! It is a separate test target, so that CI can run it for that long.
 

@@ -48,6 +48,7 @@ nn = module("torch.nn", ModuleList=ModuleList, Sequential=Sequential,
 int64, full = "torch.int64", lambda sizes, value, dtype, device: [value] * sizes[0]
 backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(benchmark=False))
 compiler = types.SimpleNamespace(is_compiling=lambda: False)
+jit = types.SimpleNamespace(is_tracing=lambda: False)
 is_grad_enabled, is_autocast_enabled, float32 = lambda: True, lambda: False, "float32"
 bfloat16 = "torch.bfloat16"
 cuda.get_device_capability = lambda: (9, 0)
@@ -652,12 +653,14 @@ class Padded: shape = (5, 9)
 pack = torch.nn.utils.rnn.pack_padded_sequence
 pack(Padded, [3, 2], True)
 pack(Padded, [0, 0], batch_first=True)
-pack(Padded, [0, 4, 0], enforce_sorted=False)
+pack(Padded, [1, 1, 1], enforce_sorted=False)
+pack(Padded, [0, 4, 0])
 print(read(4, ctypes.c_longlong, (3, 7, 5), b'_nested_tensor_from_mask', parts=6))
 print(read(4, ctypes.c_int, (8,), b'_coalesce'))
 ";
     let (ran, json) = ran(&format!("{READS}{program}"), &[]);
     let printed = "[3, 2] True True\n[9, 9] True True\n[5, 5, 5] False False\n\
+        [0, 4, 0] False True\n\
         [7, 5, 7, 5, 7, 5]\n8\n";
     assert_eq!((ran.code, ran.stdout.as_str()), (4, printed), "{}", ran.stderr);
     assert_eq!(json["unknown"]["sizes"][0]["operator"], "pack_padded_sequence", "{json}");

@@ -275,7 +275,7 @@ fn failing_call_errs_or_recovers() {
     ] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             let run = |nth| {
-                let device = emulated(44 * MIB, Schedule::Seeded(1));
+                let device = emulated(42 * MIB, Schedule::Seeded(1));
                 let emulator = device.emulator().unwrap().clone();
                 let heaps = [heap(&device, sibling), heap(&device, pool)];
                 let streams = [(); 2].map(|()| device.stream().unwrap());

@@ -6,6 +6,7 @@ A dry run reads 0 for such a length, and PyTorch refuses to pack a sequence with
 import functools
 import sys
 
+from . import rules
 from .callbacks import guarded
 from .lines import reader
 from .process import state
@@ -22,19 +23,33 @@ def fill_packed_sequences(torch):
 
     @functools.wraps(pack)
     def pack_full(input, lengths, batch_first=False, enforce_sorted=True):
-        full = guarded(full_lengths)(input, lengths, 1 if batch_first else 0)
+        full = None
+        if not getattr(getattr(torch, "compiler", None), "_is_compiling_flag", False):
+            full = guarded(full_lengths)(input, lengths, 1 if batch_first else 0)
         return pack(input, lengths if full is None else full, batch_first, enforce_sorted)
 
+    # TorchScript compiles PyTorch's function.
+    pack_full.__prepare_scriptable__ = lambda: pack
     rnn.pack_padded_sequence = pack_full
 
 
 def full_lengths(padded, lengths, dimension):
-    """Returns lengths as large as a dimension of `padded`; None if all of `lengths` are valid."""
-    count = len(lengths)
-    if not count or min(map(int, lengths)) > 0:
+    """Returns lengths as large as a dimension of `padded`; None if `lengths` may be the program's.
+
+    Lengths that a kernel computed are all 0, or 1 if the program raised them.
+    """
+    torch, most = state.torch, padded.shape[dimension]
+    if torch.jit.is_tracing() or getattr(lengths, "is_cuda", False) or not len(lengths):
         return None
-    most = padded.shape[dimension]
+    if max(map(int, lengths)) > 1 or most <= 1:
+        return None
     frame = reader(sys._getframe())
     at = None if frame is None else (frame.f_code, frame.f_lineno)
-    note_read(state.sizes, (at, "pack_padded_sequence"), Result(most, is_bound=True))
-    return state.torch.full((count,), most, dtype=state.torch.int64, device="cpu")
+    rule, is_largest = rules.rule_at(at), rules.is_largest_at(at)
+    length = most if is_largest else rules.SMALLEST
+    if rule is not None:
+        length = int(rules.value_of(rule, (len(lengths),), most))
+    length = min(max(length, 1), most)
+    is_bound = rule is None and is_largest
+    note_read(state.sizes, (at, "pack_padded_sequence"), Result(length, is_bound))
+    return torch.full((len(lengths),), length, dtype=torch.int64, device="cpu")
