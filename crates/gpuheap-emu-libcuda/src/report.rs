@@ -8,8 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError, TryLockError};
-use std::thread;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpuheap_emu::Emulator;
@@ -40,7 +39,7 @@ pub(crate) fn note_export_table() {
 /// Value of [`Emulator::peak_mark`] at the last report.
 static WRITTEN_PEAK: AtomicU64 = AtomicU64::new(0);
 /// Time of the last report. Locked while a report is written.
-static WRITTEN_AT: Mutex<Option<Instant>> = Mutex::new(None);
+static WRITTEN_AT: parking_lot::Mutex<Option<Instant>> = parking_lot::Mutex::new(None);
 /// A report is written at once if the peak has grown by more than 1/`GROWTH` since the last report.
 /// If a program takes a device's memory in small pieces, this makes 500 reports. Each takes 0.1 ms.
 const GROWTH: u64 = 64;
@@ -53,7 +52,7 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     if peak == written && !is_refused {
         return;
     }
-    let Ok(mut at) = WRITTEN_AT.try_lock() else { return };
+    let Some(mut at) = WRITTEN_AT.try_lock() else { return };
     let is_due = at.is_none_or(|at| at.elapsed() > EVERY);
     if is_refused || is_due || peak > written + written / GROWTH {
         WRITTEN_PEAK.store(peak, Ordering::Relaxed);
@@ -63,15 +62,12 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
 }
 
 /// Writes the report at the end of the process. If a driver call is writing a report, waits for up
-/// to a second. Longer only if that call's own thread ends the process, from a signal handler; then
-/// the report of that call stays.
+/// to a second. If the call writes longer, its report stays: a signal handler may have called
+/// `exit` on the call's own thread.
 pub(crate) fn write_last(folder: &Path, device: &Emulator) {
-    const PATIENCE_MS: u32 = 1000;
-    for _ in 0..PATIENCE_MS {
-        match WRITTEN_AT.try_lock() {
-            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
-            _at => return write(folder, device),
-        }
+    const PATIENCE: Duration = Duration::from_secs(1);
+    if let Some(_at) = WRITTEN_AT.try_lock_for(PATIENCE) {
+        write(folder, device);
     }
 }
 
@@ -170,7 +166,7 @@ mod tests {
     fn last_report_waits_for_others() {
         let (folder, device) = (tempfile::tempdir().unwrap(), Emulator::new(Default::default()));
         std::thread::scope(|scope| {
-            let _other = WRITTEN_AT.lock().unwrap();
+            let _other = WRITTEN_AT.lock();
             let last = scope.spawn(|| write_last(folder.path(), &device));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!last.is_finished());

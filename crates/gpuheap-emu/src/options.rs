@@ -76,7 +76,7 @@ pub enum Schedule {
     /// Work is done immediately, in the call that enqueues it.
     Immediate,
     /// Work is done later. Each driver call may do some of the ready work, selected by the seed.
-    /// The same calls with the same seed do the same work.
+    /// Runs with equal seeds and equal calls do equal work.
     Seeded(u64),
     /// Work is done only when the host waits. A query returns its answer and then does one step of
     /// the queried work, so that a loop of queries ends.

@@ -281,11 +281,10 @@ impl StoreState {
             self.stats.count_free(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
             // The handle of a transient stream may be invalid by now.
-            let stream = match lease.stream {
-                own if self.order.is_of_capture(own) => own,
-                own if self.order.is_transient(own) => self.order.detached_stream(),
-                own => own,
-            };
+            let mut stream = lease.stream;
+            if self.order.is_transient(stream) && !self.order.is_of_capture(stream) {
+                stream = self.order.detached_stream();
+            }
             if self.return_to_policy(key, lease.block_bytes, stream).is_err() {
                 self.stats.failed_frees += 1;
             }

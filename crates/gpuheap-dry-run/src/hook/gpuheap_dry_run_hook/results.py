@@ -132,11 +132,17 @@ def put_result(copy, operator, frame, line):
 
 def count(bound, operand, rule, is_largest):
     """Returns the number of elements that an operator finds."""
-    if rule is not None:
-        return Result(max(0, int(rules.value_of(rule, operand.shape(), bound))))
+    result = bounded_count(bound, operand.shape(), rule, is_largest)
     # The sum of repeats has no bound: each repeat counts as 1.
-    is_bound = is_largest and operand.operator != b"repeat_interleave"
-    return Result(bound if is_largest else min(bound, rules.SMALLEST), is_bound)
+    result.is_bound &= operand.operator != b"repeat_interleave"
+    return result
+
+
+def bounded_count(bound, shape, rule, is_largest):
+    """Returns a count of at most `bound`: by the user's rule, or the largest, or a small count."""
+    if rule is not None:
+        return Result(max(0, int(rules.value_of(rule, shape, bound))))
+    return Result(bound if is_largest else min(bound, rules.SMALLEST), is_largest)
 
 
 def put_counts(copy, value, form):

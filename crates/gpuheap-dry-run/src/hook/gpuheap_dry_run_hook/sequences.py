@@ -11,14 +11,11 @@ from .callbacks import guarded
 from .lines import reader
 from .process import state
 from .reads import note_read
-from .results import Result
+from .results import bounded_count
 
 
 def fill_packed_sequences(torch):
-    rnn = getattr(getattr(torch, "nn", None), "utils", None)
-    rnn = getattr(rnn, "rnn", None)
-    if rnn is None:
-        return
+    rnn = torch.nn.utils.rnn
     pack = rnn.pack_padded_sequence
 
     @functools.wraps(pack)
@@ -45,11 +42,8 @@ def full_lengths(padded, lengths, dimension):
         return None
     frame = reader(sys._getframe())
     at = None if frame is None else (frame.f_code, frame.f_lineno)
-    rule, is_largest = rules.rule_at(at), rules.is_largest_at(at)
-    length = most if is_largest else rules.SMALLEST
-    if rule is not None:
-        length = int(rules.value_of(rule, (len(lengths),), most))
-    length = min(max(length, 1), most)
-    is_bound = rule is None and is_largest
-    note_read(state.sizes, (at, "pack_padded_sequence"), Result(length, is_bound))
-    return torch.full((len(lengths),), length, dtype=torch.int64, device="cpu")
+    shape = (len(lengths),)
+    length = bounded_count(most, shape, rules.rule_at(at), rules.is_largest_at(at))
+    length.value = min(max(length.value, 1), most)
+    note_read(state.sizes, (at, "pack_padded_sequence"), length)
+    return torch.full(shape, length.value, dtype=torch.int64, device="cpu")
