@@ -45,7 +45,7 @@ fn few_groups(device: &Device) -> Result<(), Error> {
     let mut sums: DeviceArray<f64, _> = target.zeroed((GROUPS, COLUMNS))?;
     let mut counts: DeviceArray<u64> = target.zeroed(GROUPS)?;
 
-    // A batch of rows and keys takes a third of the limit, to leave room for the sums.
+    // A batch is 1/30 of the table, a third of the limit, to leave room for the sums.
     let rows = ROWS.div_ceil(30);
     let tables = values.axis_chunks_iter(Axis(0), rows);
     let with_keys = tables.zip(keys.axis_chunks_iter(Axis(0), rows));
@@ -100,7 +100,7 @@ fn float_keys(device: &Device) -> Result<(), Error> {
     let mut sums: Vec<f64> = Vec::new();
     let (mut first, mut batches) = (0, 0);
     while first < ROWS {
-        // A batch ends at the end of a group.
+        // Extends the batch to the end of its last row's group, so that no group is split.
         let mut end = ROWS.min(first + BATCH);
         while end < ROWS && keys[order[end]] == keys[order[end - 1]] {
             end += 1;

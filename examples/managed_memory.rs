@@ -52,7 +52,7 @@ fn main() -> Result<(), Error> {
     // The device writes the same memory.
     array.slice_mut(..LENGTH / 2)?.fill(-1.0)?;
 
-    // The borrow waits for the device's write. While the borrow lives, the memory is not freed.
+    // `as_slice` waits for the device's write. While the slice lives, the memory is not freed.
     {
         let seen = array.as_slice()?;
         println!("after the device: {:?} ... {:?}", &seen[..2], &seen[LENGTH - 2..]);
@@ -63,8 +63,8 @@ fn main() -> Result<(), Error> {
         println!("{kind} memory, live: {} bytes", heap.usage_of(kind)?.live);
     }
 
-    // With device memory and two copies, the result is the same, and the device runs at full speed.
-    // If host and device alternate often, copies are faster.
+    // Device memory and two copies give the same result, and the device runs at full speed. If host
+    // and device alternate often, copies are faster.
     let mut host: Vec<f32> = (0..LENGTH).map(|n| n as f32).collect();
     let mut own = target.array(&host)?;
     own.slice_mut(..LENGTH / 2)?.fill(-1.0)?;

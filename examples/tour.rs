@@ -67,7 +67,7 @@ fn main() -> Result<(), Error> {
 
 fn print_status(heap: &Heap) -> Result<(), Error> {
     let status = heap.memory_status()?.to_string();
-    // The first line is about all processes. With tracking on, the last lines list live arrays.
+    // The third line of the status has the figures of the heap's pool.
     println!("  {}", status.lines().nth(2).unwrap_or_default());
     Ok(())
 }

@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn StdError>> {
     read_from_another_process()
 }
 
-/// Prints how many of one child's markers another child finds.
+/// Starts a child that writes markers and releases the memory. Prints how many another child finds.
 fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     let mut writer = start("write")?;
     let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
@@ -75,7 +75,7 @@ fn read_from_another_process() -> Result<(), Box<dyn StdError>> {
     Ok(())
 }
 
-/// Returns the output of a child that counts markers.
+/// Starts a child that counts the markers in new memory. Returns the child's output.
 fn finding() -> Result<String, Box<dyn StdError>> {
     let mut reader = start("read")?;
     let mut text = String::new();
@@ -114,7 +114,7 @@ fn count_markers(heap: &Heap) -> Result<(), Box<dyn StdError>> {
     let (mut found, mut read) = (0, 0);
     while read < READ {
         let Ok(piece) = target.uninit::<u64, _>(PIECE as usize / size_of::<u64>()) else { break };
-        // SAFETY: every bit pattern is a `u64`. The values are read only to be compared.
+        // SAFETY: no work wrote the memory, but every bit pattern that a copy reads is a `u64`.
         let piece = unsafe { piece.assume_written() };
         found += piece.to_vec()?.iter().filter(|&&word| word == MARKER).count() as u64 * 8;
         read += PIECE;

@@ -1,4 +1,4 @@
-// Runs the workloads through gpuheap's C interface. The peer's name selects the pool.
+// Runs the workloads through gpuheap's C interface. The first argument is the name of the pool.
 #include "workload.hpp"
 
 #include "gpuheap.h"

@@ -19,7 +19,7 @@
 
 #include <cuda_runtime_api.h>
 
-// An allocator. A call that fails ends the program.
+// An allocator that the workloads compare with others. A call that fails ends the program.
 struct Peer {
   std::string name;
   std::function<void *(size_t bytes, cudaStream_t)> alloc;
@@ -107,7 +107,7 @@ inline void end_stream(Peer &peer, cudaStream_t stream) {
   CHECK(cudaStreamDestroy(stream));
 }
 
-// Times pairs of one size. The cache serves each pair.
+// Times pairs of an allocation and its free, of one size. The allocator's cache serves each pair.
 inline void hot(Peer &peer, size_t bytes) {
   auto run = [&](int n) {
     for (int i = 0; i < n; i++) peer.free(peer.alloc(bytes, 0), bytes, 0);
@@ -154,7 +154,7 @@ inline void random_sizes(Peer &peer) {
          median(times), peak, peer.reserved_peak());
 }
 
-// Times the two waits at a program's start. They make the allocator and serve the first request.
+// Prints the two waits at a program's start: for making the allocator, and for the first request.
 inline void first(Peer &peer) {
   auto start = Clock::now();
   void *address = peer.alloc(size_t(1) << 20, 0);

@@ -6,8 +6,8 @@ A row is a library and a size. Its columns are the nanoseconds of a pair (alloca
 the library's own allocator, the nanoseconds with the hook, the ratio, and the target. The last
 column has the nanoseconds with a hook that tracks memory by line. The heap itself is compared with
 a Python object that does nothing. A figure is the median of all rounds. In each round, each way
-runs in a process, one after the other, and measures all sizes. If a library is not installed, or
-its process fails or takes longer than --seconds, its name is printed and it is skipped.
+(own allocator, hook, hook with lines) runs in a process and measures all sizes. The last lines name
+the skipped libraries: not installed, failed, or slower than --seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import sys
 
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20}
 
-# Each process runs this code, then a library's program. Pairs run untimed first.
+# Each process runs this code, then a library's program. `measure` first runs some pairs (allocate
+# and free) without timing them.
 BEGIN = """
 import json, sys, time
 from threading import Thread
@@ -53,7 +54,7 @@ def told(pairs, calls=5_000, threads=1):
 """
 
 # Maps a library to the module that shows whether the library is installed, the ways to measure
-# besides the library's own, the targets for the first size in nanoseconds, and the program.
+# besides its own allocator, the target for a pair in nanoseconds, and the program to run.
 LIBRARIES = {
     "heap": (
         "gpuheap",
@@ -63,7 +64,7 @@ LIBRARIES = {
 if HOOK:
     heap = gpuheap.Heap(DEVICE, track=TRACK)
 else:
-    # The floor: a Python object that does nothing, made by one method and freed by another.
+    # Lower bound: a Python object that does nothing, made by one method and freed by another.
     class Nothing:
         __slots__ = ()
         def alloc(self, size): return Nothing()
@@ -111,7 +112,7 @@ if HOOK:
     gpuheap.cupy.install(gpuheap.Heap(DEVICE, track=TRACK))
 pairs = {name: lambda size=size: cupy.empty(size, "u1") for name, size in SIZES.items()}
 if WAY == "hook":
-    # The floor, part by part. CuPy makes both objects for any memory that it did not allocate.
+    # Lower bound, in parts. CuPy makes both objects for any memory that it did not allocate.
     from cupy.cuda.memory import MemoryPointer, UnownedMemory
     block = gpuheap.Heap(DEVICE).alloc(1024)
     memory = UnownedMemory(block.ptr, 1024, block, 0)
@@ -134,7 +135,7 @@ else:
     resource = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 28)
 pairs = {name: lambda size=size: resource.deallocate(resource.allocate(size), size) for name, size in SIZES.items()}
 if HOOK:
-    # The floor: RMM's way to functions of Python that do nothing, and the protocol of its streams.
+    # Lower bound: Python callbacks that do nothing, and the calls that read RMM's stream handle.
     from rmm.pylibrmm.stream import DEFAULT_STREAM
     empty = rmm.mr.CallbackMemoryResource(lambda nbytes, stream: 4096, lambda address, nbytes, stream: None)
     pairs["part: empty callbacks"] = lambda: empty.deallocate(empty.allocate(1024), 1024)
@@ -233,7 +234,7 @@ class Failed(Exception):
 def figures(
     program: str, ways: list[str], options: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Returns for each row and way the median of the figures of all rounds."""
+    """Runs a program in each way, in all rounds. Returns the medians, keyed by row and way."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(options.rounds):
         for way in ways:

@@ -94,10 +94,11 @@ def peak(hook, name):
 
 
 def smallest(hook, name, live):
-    """Returns the smallest limit divided by the live peak, in 0.5 % steps; None above 1.10."""
+    """Returns the smallest memory limit with which a program completes, divided by `live`, its peak
+    of live bytes. Searches in steps of 0.5 %. Returns None if the program needs more than 1.10."""
     fails, passes = -1, 21
     while passes - fails > 1:
-        # Most programs pass near the smallest limit.
+        # Most programs complete with little more than `live`, so try small limits first.
         middle = min((fails + passes) // 2, fails + 4)
         limit = live + live * middle // 200
         if run(hook, "gpuheap", [name], GPUHEAP_MEMORY_LIMIT=str(limit)) is None:

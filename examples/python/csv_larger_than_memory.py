@@ -6,7 +6,7 @@ small container. There, pandas fails, and the sum over batches succeeds.
     python csv_larger_than_memory.py                # a file of 256 MiB, on an emulated device
     python csv_larger_than_memory.py 1024 cuda:0    # a file of 1 GiB, on a GPU
 
-Needs pyarrow and pandas. The memory of an emulated device is in host memory, and counts there.
+Needs pyarrow and pandas. An emulated device's memory is host memory, and counts against that cap.
 """
 
 import os
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 MIB = 1 << 20
-# Allocators reserve addresses for each thread ahead of use. The cap would count these addresses.
+# Keeps allocators from reserving addresses ahead of use, because the cap counts addresses.
 PLAIN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
@@ -46,7 +46,7 @@ def mapped(name):
 
 
 def cap(path):
-    """Caps the address space at its current size plus three quarters of the file's size."""
+    """Caps the address space, so that three quarters of the file fit in memory, but not all."""
     before, most = mapped("VmSize"), path.stat().st_size * 3 // 4
     resource.setrlimit(resource.RLIMIT_AS, (before + most, before + most))
     return before

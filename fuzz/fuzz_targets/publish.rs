@@ -1,4 +1,4 @@
-//! Fuzzes the parsers of the questions that a publishing program receives, and of its answers.
+//! Fuzzes two parsers: of questions to a program that publishes its memory, and of its answers.
 
 #![no_main]
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import rows
 
-# Maximum relative errors of each figure. The first applies to most rows, and the second to rows
-# with a reason in the column `apart`. The second limit is highest for allocations, because cuDNN's
-# fastest plans need a few hundred bytes or none. timm's resnet50 made 5,369 to 5,432 allocations
-# in ten runs on the H200, and 5,047 in a dry run.
+# Maximum relative errors of each figure of a dry run, from the GPU's figure in figures.csv. The
+# first applies to most rows, and the second to rows of figures.csv with a reason in the column
+# `apart`. The second limit is highest for allocations, because cuDNN's fastest plans need a few
+# hundred bytes or none. timm's resnet50 made 5,369 to 5,432 allocations in ten runs on the H200,
+# and 5,047 in a dry run.
 MARKS = {
     "requested": (0.0, 0.03),
     "allocations": (0.0, 0.25),
@@ -30,9 +31,9 @@ MARKS = {
     "reserved": (0.005, 0.03),
     "in_use": (0.03, 0.03),
 }
-# Maximum relative errors of programs whose sizes depend on results. The first limits figures above
-# the GPU's figure. The others limit figures below the GPU's figure: requested memory may be a few
-# bytes too low, and the order of addresses may lower reserved memory.
+# Maximum relative errors of programs with sizes that depend on computed results. MOST_OF_RESULTS
+# limits figures above the GPU's figure. The other two limit figures below the GPU's figure:
+# requested memory may be a few bytes too low, and the order of addresses may lower reserved memory.
 MOST_OF_RESULTS = 0.10
 BELOW_OF_RESULTS = {"requested": 0.0001}
 BELOW = 0.015
@@ -125,7 +126,7 @@ def check_remedies(options):
 
 
 def check(row, options):
-    """Runs one program and prints its row. Returns whether every figure is within its mark."""
+    """Runs one program and prints its row. Returns whether all figures are near enough (MARKS)."""
     name = rows.name_of(row)
     lacking = lacks(row, options)
     if lacking:
@@ -165,7 +166,7 @@ def check(row, options):
 
 
 def is_within(row, key, expected, found):
-    """Returns whether the figure `key` is as near to the GPU's figure as its mark requires."""
+    """Returns whether the figure `key` of a dry run is near enough to the GPU's figure (MARKS)."""
     if row["apart"] == "results" and key != "allocations":
         below = BELOW_OF_RESULTS.get(key, BELOW)
         return expected * (1 - below) <= found <= expected * (1 + MOST_OF_RESULTS)

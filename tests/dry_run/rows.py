@@ -76,8 +76,8 @@ def environment(row, work):
 
 
 def prepare(sources, work, interpreter):
-    """Copies the files that sources.csv lists, and makes the programs' data. Returns missing
-    clones."""
+    """Copies the files that sources.csv lists from clones in `sources` to `work`, and makes the
+    programs' data. Returns the names of clones that are missing or lack the commit."""
     missing = []
     for source in read("sources.csv"):
         clone = sources / source["source"]

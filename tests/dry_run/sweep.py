@@ -4,7 +4,7 @@
 
 A process runs several models, and prints the peaks of each model. A model fails if its peaks are
 not printed. The script fails if a model fails. `--save` writes a Markdown table with a row for each
-model. A NAME chooses models by a part of their name or by their library.
+model. Each NAME selects models by a part of the model's name or by its library.
 """
 
 import argparse

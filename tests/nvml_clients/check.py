@@ -129,7 +129,7 @@ def check_pynvml():
             [(4_194_305, 5 * GIB)],
             [(4_194_306, None)],
         ], lists
-    # Call version 1, because the Python bindings call only later versions.
+    # Call version 1 by its address, because the bindings' function calls a later version.
     count, infos = ctypes.c_uint(0), (ctypes.c_uint64 * 8)()
     ask = nvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
     assert ask(device, ctypes.byref(count), None) == nvml.NVML_ERROR_INSUFFICIENT_SIZE

@@ -63,7 +63,8 @@ def main():
     print("prometheus: formats, rules, scrapes, queries, alerts and the dashboard agree")
 
 
-# A program under the drop-in. Its heap holds 500 of 512 MiB.
+# Options of the process that runs hold.py. The preloaded drop-in serves its CUDA allocations from a
+# heap, and hold.py takes 500 of the heap's 512 MiB.
 HOLD = {
     "stdin": subprocess.PIPE,
     "stdout": subprocess.PIPE,

@@ -64,7 +64,7 @@ extern "C" void used_on(void *address, void *stream) {
   throw std::runtime_error("no heap has memory that was used on another stream");
 }
 
-// Returns the peak of the live bytes on a device, as requested.
+// Returns the peak of the live bytes on a device, as PyTorch requested them, without rounding.
 extern "C" uint64_t live_peak(int device) {
   gpuheap_statistics statistics = {};
   statistics.size = sizeof statistics;

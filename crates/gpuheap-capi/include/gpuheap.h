@@ -293,35 +293,36 @@ typedef struct gpuheap_scope_report {
   size_t size;
   // Number of allocations made inside the scope.
   uint64_t allocations;
-  // Bytes allocated inside the scope, as requested.
+  // Sum of the requested sizes of the allocations made inside the scope.
   uint64_t allocated_bytes;
   // Peak of the live bytes of allocations made inside the scope.
   uint64_t peak;
   // Number of allocations that the end of the scope freed.
   uint64_t freed_at_end;
-  // Bytes that the end of the scope freed, as requested.
+  // Sum of the requested sizes of the allocations that the end of the scope freed.
   uint64_t freed_at_end_bytes;
 } gpuheap_scope_report;
 
-// A place in the program's code that allocated memory. The figures are for the place's outstanding
-// allocations, or for their growth. Before the call, set size in the first structure of the array
-// to sizeof(gpuheap_site). Each structure of the array has that size. Texts end with a null. A
-// text that is too long is cut. Later versions add fields at the end.
+// A place in the program's code that allocated memory. gpuheap_list_leaks fills the figures with
+// the place's outstanding allocations, gpuheap_list_growth with their growth. Before calling
+// either, set size in the first structure of the array to sizeof(gpuheap_site). Each structure of
+// the array has that size. Texts end with a null. A text that is too long is cut. Later versions
+// add fields at the end.
 typedef struct gpuheap_site {
   // sizeof(gpuheap_site).
   size_t size;
-  // Bytes of the outstanding allocations, as requested, or their growth.
+  // Requested bytes of the outstanding allocations, or the growth of these bytes.
   int64_t bytes;
   // Number of outstanding allocations, or the growth of that number.
   int64_t allocations;
   // Operating system's id of the thread that allocated most of these bytes. 0 if the id is
-  // unknown, and for a growth.
+  // unknown, and from gpuheap_list_growth.
   uint64_t thread_id;
   // Kind of the memory, a gpuheap_kind.
   uint32_t kind;
   // Line of the place in its source file, counted from 1. 0 if the line is unknown.
   uint32_t line;
-  // Name of the thread that thread_id identifies. Empty for a growth.
+  // Name of the thread that thread_id identifies. Empty from gpuheap_list_growth.
   char thread[64];
   // Name of the function that allocated. Empty if unknown.
   char function[128];
@@ -660,8 +661,8 @@ enum gpuheap_status gpuheap_wait_for_stream(struct gpuheap_heap *heap, void *str
 // an error made unusable, and at the end of tests. Waits for the device's work. To use the device
 // again, open a new heap.
 //
-// All memory, streams and events of the process on the device end, including those of other
-// libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
+// Ends all memory, streams and events that the process has on the device, also if another library
+// made them. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
 // No other thread may use the device during the call. From the start of the call, no earlier
 // memory or handle may be used. This includes use of pinned or unified memory by the host.
 //

@@ -183,7 +183,8 @@ inline failure no_memory(without reason, const char *call) {
   return failure(GPUHEAP_STATUS_REFUSED, std::move(text));
 }
 
-// Reads the length of a text, then the text. If the text grew meanwhile, reads both again.
+// Calls `write` for a text's length, then for the text, and for both again if the text grew
+// meanwhile.
 template <class Write>
 result<std::string> text(Write write) {
   std::string text;
@@ -199,7 +200,7 @@ result<std::string> text(Write write) {
   return text;
 }
 
-// Reads the number of places, then the places. If the number grew meanwhile, reads both again.
+// Calls `list` for the number of sites, then for the sites, and for both again if the number grew.
 template <class List>
 result<std::vector<gpuheap_site>> sites(List list) {
   std::vector<gpuheap_site> sites;

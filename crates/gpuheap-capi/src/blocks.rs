@@ -1,6 +1,6 @@
 //! Table of live allocations, keyed by address.
 //!
-//! Each address hashes to two candidate places. An allocation claims a free place with one atomic
+//! Each address hashes to two places of an array. An allocation claims a free place with one atomic
 //! exchange. A free removes the entry with another exchange. No lock is taken. Each place has
 //! separate cache lines, so threads contend only if one thread frees a block of another thread.
 //!
@@ -17,18 +17,19 @@ use rustc_hash::FxHashMap;
 
 use crate::zeroed_array::ZeroedArray;
 
-/// Number of places, a power of two. Together they take 2 MiB, enough for the live allocations of
-/// most programs. Under Miri, dropping so many places would take most of a minute in each test.
+/// Number of places for allocations in the table's array, a power of two. The array takes 2 MiB,
+/// enough for the live allocations of most programs. Under Miri, dropping so many places would take
+/// most of a minute in each test.
 const PLACES: usize = if cfg!(miri) { 1 << 6 } else { 1 << 14 };
 
 /// Number of map shards, a power of two. It exceeds the number of threads that are likely to use
 /// the maps at once.
 const SHARDS: usize = 64;
 
-/// Address of a place with no entry.
+/// Value of [`Place::address`] if the place has no entry.
 const FREE: u64 = 0;
 
-/// Address of a place that a thread is filling or emptying at this moment.
+/// Value of [`Place::address`] while a thread fills or empties the place.
 const BUSY: u64 = 1;
 
 /// Table of live allocations, keyed by address. `T` is the entry of an allocation.
@@ -37,7 +38,7 @@ pub(crate) struct Blocks<T> {
     shards: Box<[Shard<T>]>,
 }
 
-/// Place for one allocation, in separate cache lines.
+/// Place of the table's array for one allocation, in separate cache lines.
 #[repr(align(128))]
 struct Place<T> {
     /// Address of the allocation in this place, or [`FREE`] or [`BUSY`]. The thread that sets the
@@ -48,8 +49,7 @@ struct Place<T> {
     block: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: only the thread that set the place to `BUSY` uses `block`, so one thread uses it at a
-// time.
+// SAFETY: only the thread that set `address` to `BUSY` uses `block`. That is one thread at a time.
 unsafe impl<T: Send> Sync for Place<T> {}
 
 /// One shard in a separate cache line, so that two locks never share a line.
@@ -65,7 +65,8 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Ends the table without reading its places. Entries in the places are not dropped.
+    /// Frees the table's memory without reading the array, for a heap without live allocations. An
+    /// entry that is still in the array is leaked.
     pub(crate) fn discard(self) {
         self.places.discard();
     }
@@ -86,8 +87,8 @@ impl<T> Blocks<T> {
             return self.put_in_shard(address, bytes, ManuallyDrop::into_inner(block));
         };
         place.bytes.store(bytes, Ordering::Relaxed);
-        // SAFETY: this thread claimed the place when the place was free, and does not use or drop
-        // `block` afterwards.
+        // SAFETY: this thread set the free place to `BUSY`, so no other thread uses the place.
+        // `block` is not used or dropped afterwards.
         unsafe { (*place.block.get()).write(ptr::read(&*block)) };
         place.address.store(address, Ordering::Release);
     }
@@ -104,8 +105,8 @@ impl<T> Blocks<T> {
     pub(crate) fn take(&self, address: u64) -> Option<T> {
         match self.claimed(address) {
             Some(place) => {
-                // SAFETY: this thread claimed the place while the place held `address`, so the
-                // entry is initialized. It is not read again.
+                // SAFETY: `claimed` changed the place from `address` to `BUSY`, so its entry is
+                // initialized, and no other thread uses it. The entry is not read again.
                 let block = unsafe { (*place.block.get()).assume_init_read() };
                 place.address.store(FREE, Ordering::Release);
                 Some(block)
@@ -114,15 +115,15 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Removes the entry at an address as [`take`](Blocks::take) does. Passes the entry to `user`
-    /// and then drops it, without moving it: the move took 8 ns of each allocation and free (AMD
-    /// EPYC, 2026-11-28). If `user` panics, the place is not used again.
+    /// Removes the entry at an address, as [`take`](Blocks::take) does, but calls `user` with the
+    /// entry where it lies and then drops it. Moving the entry took 8 ns of each allocation and
+    /// free (AMD EPYC, 2026-11-28). If `user` panics, the entry's place stays [`BUSY`].
     #[inline]
     pub(crate) fn use_up<R>(&self, address: u64, user: impl FnOnce(&mut T) -> R) -> Option<R> {
         let Some(place) = self.claimed(address) else {
             return self.take_from_shard(address).map(|mut block| user(&mut block));
         };
-        // SAFETY: this thread claimed the place while the place held `address`, so the entry is
+        // SAFETY: `claimed` changed the place from `address` to `BUSY`, so its entry is
         // initialized, and no other thread uses it. The place is then marked as free, so the entry
         // is not used again.
         let result = unsafe {
@@ -200,8 +201,8 @@ impl<T> Place<T> {
 impl<T> Drop for Place<T> {
     fn drop(&mut self) {
         if *self.address.get_mut() > BUSY {
-            // SAFETY: the place has an address, so its entry is initialized. The table is being
-            // dropped, so no thread reads the entry again.
+            // SAFETY: `address` is neither `FREE` nor `BUSY`, so the place's entry is initialized.
+            // The table is being dropped, so no thread reads the entry again.
             unsafe { self.block.get_mut().assume_init_drop() };
         }
     }
@@ -268,8 +269,8 @@ mod tests {
         let same = (1..).map(|n| n * 512).filter(|address| hash(*address, PLACES) == at);
         let same: Vec<u64> = same.take(5).collect();
         same.iter().for_each(|address| blocks.put(*address, *address, *address));
-        // When the first block is freed, its place becomes free, while the other entries are in the
-        // maps.
+        // The first two addresses took both places of their hash, and the others are in the maps.
+        // They must be found there even after the loop has freed a place.
         for address in &same {
             assert_eq!(blocks.bytes(*address), Some(*address));
             assert_eq!(blocks.take(*address), Some(*address));

@@ -135,9 +135,10 @@ impl Drop for EndOfProcess {
 #[derive(Clone, Copy)]
 struct Data(*mut c_void);
 
-// SAFETY: the program allows calls of its functions with the value on any thread.
+// SAFETY: the pointer goes only to the program's functions, and these may be called on any thread.
 unsafe impl Send for Data {}
-// SAFETY: the value is never read here. It is passed only to the function that was set with it.
+// SAFETY: nothing here reads memory through the pointer. The heap only passes it to the function
+// that the program registered with it.
 unsafe impl Sync for Data {}
 
 impl Data {

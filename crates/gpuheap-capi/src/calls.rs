@@ -129,8 +129,8 @@ pub unsafe extern "C" fn gpuheap_allocate_batch(
                 Err(failure) => {
                     for made in (0..at).map(|made| addresses.add(made)) {
                         let address = made.replace(std::ptr::null_mut());
-                        // If this free fails, the heap counts it. The program gets the allocation's
-                        // failure.
+                        // The batch fails because of an allocation, and reports that failure. If
+                        // this free fails too, the heap counts the failed free.
                         let _ = heap.free(address);
                     }
                     return Err(failure);

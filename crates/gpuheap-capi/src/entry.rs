@@ -161,8 +161,8 @@ fn store_failure(name: &str, failed: std::thread::Result<Result<(), Failure>>) -
             Failure::new(gpuheap_status::Internal, text)
         }
     };
-    // The texts contain no null. If one did, replacing the null by a space would keep the rest of
-    // the text.
+    // `CString::new` refuses a text with a null, such as a panic may have. A space instead of the
+    // null keeps the rest of the text.
     let (status, text) = *failure.0;
     let text = CString::new(format!("{name}: {text}").replace('\0', " "));
     keep_text(text.unwrap_or_default());
@@ -216,8 +216,9 @@ pub(crate) unsafe fn write_if_wanted<T>(result: *mut T, value: T) {
     }
 }
 
-/// Reports a request's result to `gpuheap dry-run`, and returns the result. The report needs the C
-/// caller's variable for the address, so this library makes the report instead of the heap.
+/// Reports a request's result to `gpuheap dry-run`, and returns the result. `place` points to the C
+/// variable that receives the address: the report identifies the requester by it. The heap does not
+/// know the variable, so this library makes the report.
 #[inline]
 pub fn reported(
     heap: &Heap,

@@ -58,7 +58,7 @@ pub struct Open {
 #[expect(dead_code, reason = "kept, and not looked at")]
 enum LeftBehind {
     /// The whole heap, if a forked child closed it. A thread of the parent may have been changing
-    /// the heap during the fork.
+    /// the heap during the fork, so the child must not drop it.
     All(Box<Open>),
     /// The heap without its tables, if the device was reset. The heap's thread caches count blocks
     /// that are never freed.
@@ -210,8 +210,8 @@ impl Open {
     /// Makes the tables of a heap of `device`. With `unannounced`, streams may end without
     /// [`stream_ended`](Open::stream_ended).
     pub fn new(device: &Device, heap: &Heap, unannounced: bool) -> Open {
-        // The heap itself reports no requests. `entry::reported` reports them, with the caller's
-        // variable.
+        // Because of `None`, the heap itself does not report requests to `gpuheap dry-run`.
+        // `entry::reported` reports them.
         gpuheap::find_requesters_by(|| None);
         Open {
             blocks: Blocks::new(),
@@ -253,7 +253,8 @@ impl Open {
         self.allocate_otherwise(bytes, stream)
     }
 
-    /// Allocates memory if this thread has not found the stream recently, or if a scope is open.
+    /// Allocates memory if the fast path of [`allocate`](Open::allocate) cannot, as with an open
+    /// scope or for a stream that this thread has not used recently.
     #[inline(never)]
     fn allocate_otherwise(&self, bytes: u64, stream: LiveStream) -> Result<u64, Failure> {
         let found = self.stream(stream)?;
@@ -631,7 +632,8 @@ mod tests {
         let found = open.stream(stream).ok().unwrap();
         let alive = std::sync::Arc::downgrade(&open.streams.find(stream.raw()).unwrap());
         heap.retire_all().unwrap();
-        // Another thread may allocate while this thread reads the retired object.
+        // This allocation replaces the retired stream object in the table. On another thread, it
+        // may run while `found` is in use, so the replaced object must stay alive.
         assert!(open.allocate(1000, stream).is_ok());
         assert!(alive.upgrade().is_some());
         assert!(found.is_retired());

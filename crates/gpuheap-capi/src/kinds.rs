@@ -142,8 +142,8 @@ pub unsafe extern "C" fn gpuheap_wait_for_stream(
 /// an error made unusable, and at the end of tests. Waits for the device's work. To use the device
 /// again, open a new heap.
 ///
-/// All memory, streams and events of the process on the device end, including those of other
-/// libraries. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
+/// Ends all memory, streams and events that the process has on the device, also if another library
+/// made them. Other heaps of the device then return GPUHEAP_STATUS_GONE, and must still be closed.
 /// No other thread may use the device during the call. From the start of the call, no earlier
 /// memory or handle may be used. This includes use of pinned or unified memory by the host.
 ///

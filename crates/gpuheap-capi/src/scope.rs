@@ -24,13 +24,13 @@ pub struct gpuheap_scope_report {
     pub size: usize,
     /// Number of allocations made inside the scope.
     pub allocations: u64,
-    /// Bytes allocated inside the scope, as requested.
+    /// Sum of the requested sizes of the allocations made inside the scope.
     pub allocated_bytes: u64,
     /// Peak of the live bytes of allocations made inside the scope.
     pub peak: u64,
     /// Number of allocations that the end of the scope freed.
     pub freed_at_end: u64,
-    /// Bytes that the end of the scope freed, as requested.
+    /// Sum of the requested sizes of the allocations that the end of the scope freed.
     pub freed_at_end_bytes: u64,
 }
 

@@ -34,7 +34,7 @@ impl SideTable {
         self.count.fetch_add(entries.len() - before, Ordering::Relaxed);
     }
 
-    /// Returns `true` if no allocation that the calling thread may free has an entry.
+    /// Returns `true` if the table has no entry of an allocation that the calling thread may free.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // A thread that frees an allocation got the address after the allocation's entry was added,

@@ -1,5 +1,5 @@
-//! C functions that list the places that allocated, as structures. Their documentation goes into
-//! the header. Pointers follow the preconditions that `calls.rs` states.
+//! C functions that list the places of a program that allocated, as arrays of [`gpuheap_site`].
+//! Their documentation goes into the header. Pointers follow the preconditions in `calls.rs`.
 #![allow(
     clippy::missing_safety_doc,
     unsafe_op_in_unsafe_fn,
@@ -18,27 +18,28 @@ use crate::kinds::gpuheap_kind;
 use crate::sized::{size_of_result, sized, write_result};
 use crate::texts::cut;
 
-/// A place in the program's code that allocated memory. The figures are for the place's outstanding
-/// allocations, or for their growth. Before the call, set size in the first structure of the array
-/// to sizeof(gpuheap_site). Each structure of the array has that size. Texts end with a null. A
-/// text that is too long is cut. Later versions add fields at the end.
+/// A place in the program's code that allocated memory. gpuheap_list_leaks fills the figures with
+/// the place's outstanding allocations, gpuheap_list_growth with their growth. Before calling
+/// either, set size in the first structure of the array to sizeof(gpuheap_site). Each structure of
+/// the array has that size. Texts end with a null. A text that is too long is cut. Later versions
+/// add fields at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct gpuheap_site {
     /// sizeof(gpuheap_site).
     pub size: usize,
-    /// Bytes of the outstanding allocations, as requested, or their growth.
+    /// Requested bytes of the outstanding allocations, or the growth of these bytes.
     pub bytes: i64,
     /// Number of outstanding allocations, or the growth of that number.
     pub allocations: i64,
     /// Operating system's id of the thread that allocated most of these bytes. 0 if the id is
-    /// unknown, and for a growth.
+    /// unknown, and from gpuheap_list_growth.
     pub thread_id: u64,
     /// Kind of the memory, a gpuheap_kind.
     pub kind: u32,
     /// Line of the place in its source file, counted from 1. 0 if the line is unknown.
     pub line: u32,
-    /// Name of the thread that thread_id identifies. Empty for a growth.
+    /// Name of the thread that thread_id identifies. Empty from gpuheap_list_growth.
     pub thread: [c_char; 64],
     /// Name of the function that allocated. Empty if unknown.
     pub function: [c_char; 128],
@@ -114,7 +115,7 @@ impl gpuheap_site {
         }
     }
 
-    /// Makes the structure of a place, with all figures zero.
+    /// Makes a structure for a call stack's innermost function, with all figures zero.
     fn at(stack: &CallStack, kind: MemoryKind) -> gpuheap_site {
         let frame = stack.frames().first();
         gpuheap_site {

@@ -7,7 +7,8 @@ use crate::entry::Failure;
 
 /// A structure that receives results. Its first field is its size.
 pub(crate) trait SizedResult {
-    /// Size of the first version. Every program has at least the fields of that version.
+    /// Size of the structure in the first version of the header. A program passes at least this
+    /// size, whichever version it was compiled with.
     const FIRST: usize;
     /// Words by which error texts name the structure's contents.
     const CONTENTS: &'static str;

@@ -185,8 +185,8 @@ impl Streams {
         let mut known = self.lock();
         if !known.contains_key(&raw) {
             drop(known);
-            // SAFETY: a `LiveStream` satisfies the contract of `foreign_stream`, because streams of
-            // this table end announced.
+            // SAFETY: `look_up` is called only if `unannounced` is false. Then a `LiveStream`
+            // satisfies the contract of `foreign_stream`.
             let stream = unsafe { device.foreign_stream(raw) }?;
             if stream.is_of_capture() {
                 return Ok(Err(stream));
@@ -219,8 +219,8 @@ impl Streams {
                 return Ok(Given::Known(unsafe { &*stream }));
             }
         }
-        // SAFETY: a `LiveStream` satisfies the contract of `unannounced_stream`, because streams of
-        // this table may end unannounced.
+        // SAFETY: `query` is called only if `unannounced` is true. Then a `LiveStream` satisfies
+        // the contract of `unannounced_stream`.
         let fresh = unsafe { device.unannounced_stream(raw) }?;
         if fresh.is_of_capture() {
             return Ok(Given::Own(fresh));

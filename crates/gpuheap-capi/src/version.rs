@@ -26,7 +26,7 @@ pub extern "C" fn gpuheap_version() -> *const c_char {
 mod tests {
     use super::*;
 
-    /// The numbers are written out, because cbindgen reads no environment.
+    /// The constants repeat the package's version, because cbindgen cannot evaluate `env!`.
     #[test]
     fn version_numbers_equal_the_packages() {
         let numbers = [GPUHEAP_VERSION_MAJOR, GPUHEAP_VERSION_MINOR, GPUHEAP_VERSION_PATCH];

@@ -8,7 +8,7 @@ use std::ptr::with_exposed_provenance;
 /// Offsets in the interpreter's structures, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct CPython {
-    /// Offset in the thread's state of a pointer to the current frame. In CPython 3.11 and 3.12,
+    /// Offset in the thread's state of the pointer to the current frame. In CPython 3.11 and 3.12,
     /// the pointer leads to a `_PyCFrame` structure.
     current: usize,
     /// Offset of the frame's pointer in a `_PyCFrame` structure; `None` in other versions.
@@ -36,9 +36,9 @@ pub struct CPython {
 /// Position of a frame's current instruction.
 #[derive(Clone, Copy, Debug)]
 enum Instruction {
-    /// Pointer at `offset` in the frame. The instructions begin at `first` in the code object.
+    /// Pointer at `offset` in the frame. The code object's instructions begin at `first`.
     Pointer { offset: usize, first: usize },
-    /// Index at `offset` in the frame, in units of `bytes`.
+    /// Index of the instruction, at `offset` in the frame. The index counts units of `bytes` bytes.
     Number { offset: usize, bytes: i64 },
 }
 
@@ -117,7 +117,7 @@ impl CPython {
             (3, 10) => Some(PYTHON_3_10),
             (3, 11) => Some(PYTHON_3_11),
             (3, 12) => Some(PYTHON_3_12),
-            // Word indices at which the tables of threads, frames and code objects begin.
+            // Indices of the first words for threads, frames and code in the exported table.
             (3, 13) => exported([19, 28, 34]),
             (3, 14) => exported([22, 31, 39]),
             _ => None,
@@ -148,7 +148,7 @@ impl CPython {
                     with_exposed_provenance::<u8>(frame + owner).read()
                 });
                 if owner < OWNED_BY_C {
-                    // From 3.14 on, the lowest bits of the word mark the kind of reference.
+                    // From CPython 3.14 on, the code object's pointer has flags in its lowest bits.
                     let code = word(frame, self.code) & !7;
                     let at = match self.instruction {
                         Instruction::Pointer { offset, first } => {
@@ -176,8 +176,8 @@ unsafe fn word(base: usize, offset: usize) -> usize {
     unsafe { with_exposed_provenance::<usize>(base + offset).read_unaligned() }
 }
 
-/// Reads the offsets that the interpreter exports. Returns `None` for a free-threaded build,
-/// because such a build keeps thread states elsewhere.
+/// Reads the offsets in the table that the interpreter exports. Returns `None` for a free-threaded
+/// build, because such a build keeps thread states elsewhere.
 unsafe fn exported(runtime: *const u8, tables: [usize; 3]) -> Option<CPython> {
     if runtime.is_null() {
         return None;

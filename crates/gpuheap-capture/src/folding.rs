@@ -1,6 +1,6 @@
 //! Folds records of allocations. A count replaces allocations that are freed immediately.
 //!
-//! An allocation and its free are a pair. A pair is folded on two conditions:
+//! An allocation and its free are a pair. It is kept in the file, or folded on two conditions:
 //! * The thread allocated at most once between the allocation and its free.
 //! * During the pair, the live bytes never exceeded the peak of the kept records since the last
 //!   start or end of a range.
@@ -10,8 +10,9 @@
 //! too. A reader then sees that the first one was not freed immediately.
 //!
 //! Live bytes are counted from the start of the folding. The sizes of earlier blocks are not known,
-//! so the free of such a block keeps all open pairs. Within a pair, the difference between counted
-//! and true bytes is then constant. From pair to pair, this difference never decreases.
+//! so the free of such a block keeps all open pairs. Counted minus true bytes is then constant
+//! within a pair, and never decreases later. Therefore a pair that stays below an earlier peak by
+//! the count also stays below that peak in truth.
 
 use std::collections::VecDeque;
 
@@ -24,16 +25,17 @@ use crate::{Address, MemoryKind, Record, Time};
 /// Maximum number of other allocations by the thread between an allocation and its free.
 const BETWEEN: u32 = 1;
 
-/// Maximum number of bytes between the records of an allocation and its free. 512 bytes hold about
-/// 25 pairs. Each fold encodes this part of the file again. An older allocation is kept.
+/// Maximum number of bytes of the file between an allocation's record and its free, about 25 pairs.
+/// To fold a pair, the allocation's record is cut out, and all later records are encoded again. The
+/// records of an older allocation stay in the file.
 const TAIL: u64 = 512;
 
 /// Maximum number of `Folded` records that are updated in place. At this number, all counts start
 /// again in new records.
 const COUNTS: usize = 1024;
 
-/// Maximum number of folded pairs that are remembered because their frees may still fail. A thread
-/// has at most one such free.
+/// Maximum number of folded allocations that are remembered, because a free is recorded before the
+/// driver frees and may still fail. A thread has at most one such free.
 const RECENT: usize = 64;
 
 /// Fields of an allocation's record.
@@ -90,30 +92,30 @@ impl Allocation {
     }
 }
 
-/// Allocation whose pair may be folded.
+/// Allocation that is not freed yet and may still be folded with its free.
 #[derive(Debug)]
 struct Open {
     allocation: Allocation,
     /// Offset of the record in the file. `before` has the deltas before the record.
     offset: u64,
     before: Deltas,
-    /// `true` if the pair stays in the file.
+    /// `true` if the records of the allocation and its free stay in the file.
     is_kept: bool,
-    /// Number of later allocations with the same thread and level.
+    /// Number of later allocations by the same thread on the same [`Level`].
     later: u32,
-    /// Peak of the live bytes since the allocation.
+    /// Peak of the live bytes of the level since this allocation.
     most: u64,
-    /// Lower bound of the kept records' peak since the allocation. Excludes this allocation's
-    /// bytes.
+    /// Peak since this allocation that the records in the file are known to show, without this
+    /// allocation's bytes.
     shown: u64,
 }
 
 #[derive(Debug, Default)]
 struct Bytes {
     live: u64,
-    /// Live bytes of the kept allocations.
+    /// Live bytes of the allocations that stay in the file.
     kept: u64,
-    /// Peak of the kept records' live bytes since the last start or end of a range.
+    /// Peak of live bytes that the records in the file show since the last start or end of a range.
     peak: Option<u64>,
 }
 
@@ -129,15 +131,15 @@ pub(crate) enum Folding {
 /// Folds the pairs of one capture.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// `true` if the capture has blocks of pools. The driver's memory is then not folded, because
-    /// it may contain such blocks.
+    /// `true` if the capture has blocks of pools. Allocations from the driver may then contain such
+    /// blocks, so their records all stay in the file.
     has_pools: bool,
     levels: FxHashMap<Level, Bytes>,
     /// Open allocations in the order of their records.
     open: Vec<Open>,
     /// File offset of each `Folded` record's count.
     counts: FxHashMap<Key, u64>,
-    /// Number of the next allocations that will be kept, by thread and level.
+    /// Count of a thread's coming allocations on a level that must stay in the file.
     kept_next: FxHashMap<(u32, Level), u32>,
     /// Allocations that were folded last.
     recent: VecDeque<Allocation>,
@@ -233,8 +235,8 @@ impl Folder {
         let Allocation { thread, device, .. } = allocation;
         let of = allocation.level();
         if self.is_unfolded(&allocation) {
-            // A device's peak sums its pools' blocks and the driver's other memory. This allocation
-            // changes the latter, so the peaks start again.
+            // A device's peak is the sum of its pools' blocks and the driver's other memory. This
+            // allocation changes the second part, so earlier peaks bound no later pair.
             self.keep_all();
             self.levels.values_mut().for_each(|level| level.peak = None);
             self.kept_next.insert((thread, (device, true)), BETWEEN + 1);
@@ -251,12 +253,14 @@ impl Folder {
         }
     }
 
-    /// Returns `true` for memory of the driver that may contain blocks of pools.
+    /// Returns `true` if the allocation always stays in the file: memory that a pool took from the
+    /// driver may contain blocks.
     fn is_unfolded(&self, allocation: &Allocation) -> bool {
         self.has_pools && allocation.kind.counts_on_device()
     }
 
-    /// Handles the free of an open allocation. Folds the pair if the peaks stay exact.
+    /// Handles the free of an open allocation. Replaces both records by a count if the peaks that
+    /// the file shows stay exact.
     fn freed(
         &mut self,
         at: usize,
@@ -270,7 +274,8 @@ impl Folder {
         let level = self.levels.entry(allocation.level()).or_default();
         let is_folded = !is_kept
             && level.peak.is_some_and(|peak| most <= peak)
-            // Earlier open allocations of the thread have counted this allocation, so it is kept.
+            // Earlier open allocations of the thread counted this allocation in `later`, so its
+            // record must stay in the file.
             && !self.open[..at].iter().any(is_of)
             && self.remove(at, file, deltas);
         if !is_folded {
@@ -294,7 +299,7 @@ impl Folder {
         Folding::Replace(record)
     }
 
-    /// Removes the record of an open allocation from the file, and encodes the later records again.
+    /// Cuts the record of an open allocation out of the file, and encodes the later records again.
     /// Returns `false` if the record is in a part of the file that is no longer mapped.
     fn remove(&mut self, at: usize, file: &mut MappedFile, deltas: &mut Deltas) -> bool {
         let Open { offset, before, .. } = self.open[at];
@@ -329,8 +334,8 @@ impl Folder {
         true
     }
 
-    /// Adds `pairs` to the count of the allocation's key. Returns `false` if the mapped part of the
-    /// file has no such count.
+    /// Adds `pairs` to the count of the allocation's [`Key`]. Returns `false` if the mapped part of
+    /// the file has no such count.
     fn add(&mut self, allocation: &Allocation, file: &mut MappedFile, pairs: i64) -> bool {
         let place = self.counts.get(&allocation.key()).copied();
         let Some((place, tail)) = place.and_then(|place| Some((place, file.tail(place)?))) else {
@@ -351,14 +356,15 @@ impl Folder {
         true
     }
 
-    /// Keeps all open pairs, the latest first: the peak of an outer pair includes the inner pairs.
+    /// Leaves all open allocations in the file. Begins with the latest, because later allocations
+    /// raise the peaks of earlier ones.
     fn keep_all(&mut self) {
         for at in (0..self.open.len()).rev() {
             self.keep(at, false);
         }
     }
 
-    /// Leaves an open allocation in the file, unfolded. If `is_freed`, its free is recorded next.
+    /// Leaves an open allocation's record in the file. If `is_freed`, its free is recorded next.
     fn keep(&mut self, at: usize, is_freed: bool) {
         let Open { allocation, shown, later, .. } = self.open.remove(at);
         let of = allocation.level();

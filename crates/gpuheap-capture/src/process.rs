@@ -57,7 +57,7 @@ pub struct ProcessCapture {
     /// `true` once the file has a memory event.
     has_memory: bool,
     has_pools: bool,
-    /// Folds pairs; `None` until half of the file's maximum size is used.
+    /// Folds short-lived allocations into counts; `None` until the file is half full.
     folder: Option<Folder>,
 }
 
@@ -121,7 +121,7 @@ impl ProcessCapture {
         self.stopped.as_deref()
     }
 
-    /// Prepares for records of blocks of pools. Call it before the first such record.
+    /// Announces that pools' blocks will be recorded too. Call it before the first such record.
     pub fn expect_pools(&mut self) {
         self.has_pools = true;
     }

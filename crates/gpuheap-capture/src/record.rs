@@ -96,9 +96,9 @@ records! {
         /// Address at which the file's address 0 is loaded.
         base: u64,
     }
-    /// Frame of an interpreter. Its function and file are numbers of texts.
+    /// Frame of an interpreter. The fields `function` and `file` are numbers of `Text` records.
     4 Frame {
-        /// Name of the function.
+        /// Number of the function's name.
         function: u32,
         file: u32,
         line: u32,
@@ -201,8 +201,8 @@ records! {
         /// Number of ranges.
         count: u64,
     }
-    /// Count of all copies so far that have this kind and site. A later record of the same kind and
-    /// site replaces an earlier one.
+    /// Count of all copies so far of this kind from this call stack. A later record of the same
+    /// kind and stack replaces an earlier one.
     17 Copies {
         time: Time,
         direction: CopyDirection,
@@ -217,9 +217,9 @@ records! {
         bytes: u64,
         /// Time in the calls, in nanoseconds.
         call_ns: u64,
-        /// Number of uploads of data that the site had uploaded before.
+        /// Number of these copies that upload the same data again from the same stack.
         repeated: u64,
-        /// Bytes of these uploads.
+        /// Bytes of these repeated uploads.
         repeated_bytes: u64,
     }
     /// Limit of a device's memory, for the process or for all processes of the run.
@@ -231,7 +231,7 @@ records! {
     /// End of the recording.
     14 End {
         time: Time,
-        /// Reason for an early end; empty at the end of the process.
+        /// Reason why the recording ended early; empty if it ended with the process.
         reason: &'a str,
     }
     /// Mapping of physical memory to a range of addresses. Recorded only with blocks of pools.

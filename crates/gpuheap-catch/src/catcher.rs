@@ -112,7 +112,7 @@ impl Catcher {
         });
         let symbol = match of_address {
             Some(symbol) => symbol,
-            // This library has no replacement for the driver's variant.
+            // `found` is a function that the driver exports, but this library does not replace.
             None if loader::is_symbol(found) => return Ok(()),
             None => self.variant(base, version, flags),
         };
@@ -131,7 +131,8 @@ impl Catcher {
         let (twin, second) = (format!("{base}_ptsz"), format!("{base}_v2"));
         match lookup(base, version, per_thread) {
             Lookup::Found(symbol) => symbol.to_owned(),
-            // The driver crate's table lacks a few functions. Most of these have only one variant.
+            // The driver crate's table lacks a few functions. If this library replaces the
+            // per-thread variant of such a function, the driver has this variant.
             _ if per_thread && self.own_address(&twin).is_some() => twin,
             // Since CUDA 11 or earlier, functions for arrays and for handles of other processes
             // have a second variant.

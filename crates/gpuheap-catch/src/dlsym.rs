@@ -1,4 +1,5 @@
-//! Exported `dlsym` that returns this library's functions for the names in a catcher's table.
+//! Exported `dlsym` that returns a library's own functions in place of the CUDA functions it
+//! replaces.
 
 /// Exports `dlsym` for a [`Catcher`](crate::Catcher), a static of the calling crate.
 ///
@@ -17,7 +18,7 @@ macro_rules! export_dlsym {
             unsafe { $catcher.answer(handle, symbol, caller) }
         }
 
-        /// Exported `dlsym`. For names in the catcher's table, returns this library's functions.
+        /// Exported `dlsym`. Returns this library's functions for CUDA functions that it replaces.
         // SAFETY: the function has the signature and the contract of `dlsym`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]

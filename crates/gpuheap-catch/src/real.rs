@@ -66,8 +66,8 @@ impl Real {
 }
 
 /// For each row of a table, makes a function that calls the real function. A row is `library [how]
-/// symbol (arguments);`. The calling module needs a module `reals`, whose cells `real_cells!`
-/// makes.
+/// symbol (arguments);`. The calling module needs a module `reals` with the statics that
+/// `real_cells!` makes.
 #[macro_export]
 macro_rules! real_functions {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {
@@ -91,8 +91,8 @@ macro_rules! real_functions {
     };
 }
 
-/// Makes a [`Real`] cell for each row of a table. For each library, the module `libraries` has a
-/// constant with the library's file names.
+/// Makes a static [`Real`] for each row of a table, with the rows of `real_functions!`. For each
+/// library, the module `libraries` has a constant with the library's file names.
 #[macro_export]
 macro_rules! real_cells {
     ($($library:ident [$($how:tt)*] $symbol:ident ($($arg:ident: $type:ty),*);)*) => {

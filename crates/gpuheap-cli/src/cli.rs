@@ -92,11 +92,11 @@ pub(crate) enum Command {
     #[command(long_about = FREE, after_help = FREE_EXIT_CODES)]
     Free(FreeArguments),
 
-    /// Move a process's GPU memory to the host until it is resumed; with --yes
+    /// Show the memory that pausing a process frees; with --yes pause it
     #[command(long_about = PAUSE, after_help = PAUSE_EXIT_CODES)]
     Pause(PauseArguments),
 
-    /// Move a paused process's memory back to its GPUs; with --yes
+    /// Check that a paused process fits on its GPUs; with --yes resume it
     #[command(long_about = RESUME, after_help = PAUSE_EXIT_CODES)]
     Resume(PauseArguments),
 
@@ -287,7 +287,7 @@ pub(crate) struct ReplayArguments {
     #[arg(conflicts_with_all = ["find_minimum", "at", "pools", "check", "limit"])]
     pub(crate) tune: Option<String>,
 
-    /// Show the recorded memory after this event instead: who holds it, and where it lies
+    /// Show the recorded memory after this event, without a replay: who holds it, and where it lies
     #[arg(long, value_name = "EVENT", value_parser = event, conflicts_with_all = ["json", "find_minimum"])]
     pub(crate) at: Option<u64>,
 
@@ -316,7 +316,7 @@ pub(crate) struct TypedLimit {
 }
 
 impl ReplayArguments {
-    /// Treats the value of `--tune` as a trace if it is not a family: `--tune run.csv`.
+    /// Treats the value of `--tune` as a trace if it names no framework: `--tune run.csv`.
     fn sort_out_tune(&mut self) {
         if let Some(text) = &mut self.tune
             && !text.is_empty()
@@ -326,7 +326,7 @@ impl ReplayArguments {
         }
     }
 
-    /// Returns the family whose settings `--tune` searches; `None` if the trace's format decides.
+    /// Returns the framework whose settings `--tune` searches; `None`: the trace's format decides.
     pub(crate) fn family(&self) -> Option<Family> {
         let text = self.tune.as_ref()?;
         FAMILIES.into_iter().find(|family| family.name() == text)

@@ -15,8 +15,8 @@ use crate::{machine, output, values};
 /// Arguments of `gpuheap explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArguments {
-    /// A rule's id, such as P01, or a topic with the numbers of this machine: dedicated, wslconfig,
-    /// rapids; without it the text of an error is read from standard input
+    /// A rule, such as P01, or a topic: dedicated, wslconfig, rapids. A topic is explained with the
+    /// numbers of this machine. Without ID, the text of an error is read from standard input
     #[arg(value_name = "ID")]
     id: Option<String>,
 
@@ -24,8 +24,8 @@ pub(crate) struct ExplainArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Read an error as one of this kind of device, regardless of this machine and of the text:
-    /// wsl2-rtx4060 for WSL2, h200 for Linux
+    /// Treat the error as one from this kind of device, whatever this machine is and the error
+    /// says: wsl2-rtx4060 for WSL2, h200 for Linux
     #[arg(long, value_name = "NAME", value_parser = values::profile, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["id", "machine"])]
     profile: Option<Profile>,

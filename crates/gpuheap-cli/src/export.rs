@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Reads a machine with `read`, and returns it with its metrics.
+/// Reads the facts of a machine with `read`. Returns them with the metrics for Prometheus.
 fn read(
     read: impl FnOnce() -> Result<Machine, Failure>,
     top_lines: usize,

@@ -18,8 +18,8 @@ use crate::{machine, output};
 /// Arguments of `gpuheap free`.
 #[derive(Args, Debug)]
 pub(crate) struct FreeArguments {
-    /// Flush programs that allow it, then end the processes that are proven to be orphans;
-    /// everything else stays a command to type
+    /// Make programs that allow it return their cached memory, then end proven orphans; other steps
+    /// are not taken
     #[arg(long, conflicts_with = "machine")]
     yes: bool,
 

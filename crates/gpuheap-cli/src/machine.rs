@@ -19,7 +19,7 @@ pub(crate) fn read(file: Option<&PathBuf>, detail: Detail) -> Result<Machine, Fa
     Ok(machine)
 }
 
-/// Reads this machine, or the recording in `file`. Does not query programs that publish.
+/// Reads this machine, or the recording in `file`. Does not query programs for their heaps.
 pub(crate) fn read_devices(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     let Some(path) = file else { return Ok(Machine::read_devices(Here)) };
     let name = path.display();

@@ -23,9 +23,9 @@ pub(crate) fn command() -> Result<Vec<String>, Failure> {
     Ok(command_for(&program, std::env::args_os().next().as_deref()))
 }
 
-/// Returns the command with which `program` probes. `started_as` is the name with which `program`
-/// was started. A virtual environment's Python is a link, and finds its environment only if it is
-/// started by the link's name.
+/// Returns the command that starts a probe of CUDA: `program` itself, or `-m gpuheap` of a Python
+/// `program`. `started_as` is the name with which `program` was started. A virtual environment's
+/// Python is a link, and finds its environment only if it is started by the link's name.
 fn command_for(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = |part: &OsStr| part.to_string_lossy().into_owned();
@@ -166,8 +166,8 @@ fn left_by_groups() -> u64 {
             }
             _ => continue,
         };
-        // In a container, the path may exist only on the host. The search then ends at the root of
-        // the groups.
+        // In a container, the group's path may exist only on the host. Then only the last ancestor,
+        // the root of all control groups, can be read.
         for group in Path::new(path).ancestors() {
             let folder = format!("{root}{}", group.display().to_string().trim_end_matches('/'));
             let limit = number(format!("{folder}/{limit}"));

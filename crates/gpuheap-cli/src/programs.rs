@@ -36,7 +36,7 @@ pub(crate) fn print_status(pid: u32, is_json: bool) -> Result<Verdict, Failure> 
     output::print(&text).map(|()| Verdict::Fine)
 }
 
-/// Starts or ends a recording of a program, and prints the files.
+/// Starts or ends a recording of a program, and prints the paths of the recorded files.
 pub(crate) fn record(arguments: &RecordArguments) -> Result<Verdict, Failure> {
     let RecordArguments { pid, stop } = *arguments;
     let question = if stop { Question::StopRecording } else { Question::StartRecording };

@@ -22,7 +22,7 @@ pub(crate) struct StatusArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Show one program that publishes: also its open scopes, and the names that hold memory
+    /// Show one program that publishes its memory, with open scopes and the names that hold memory
     #[arg(long, value_name = "PID", conflicts_with_all = ["device", "machine"])]
     pid: Option<u32>,
 
@@ -59,8 +59,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     print(arguments, &accounts, &driver, Some(&mut machine))
 }
 
-/// Prints accounts. Under WSL2, also prints the figures of Windows. Windows takes seconds to
-/// answer, so the accounts are printed first.
+/// Prints the accounts: each device's memory by process. Under WSL2, also prints the figures of
+/// Windows. Windows takes seconds to answer, so the accounts are printed first.
 fn print(
     arguments: &StatusArguments,
     accounts: &[Account],

@@ -9,7 +9,7 @@ use crate::status::{Account, Place, Row, is_hidden};
 /// Maximum number of processes that a list names. The list ends with the number of other processes.
 const NAMED: usize = 3;
 
-/// Returns the devices that answer, each with its account.
+/// Returns each device that NVML can read, with the account of the device's memory.
 pub(crate) fn accounts(machine: &Machine) -> impl Iterator<Item = (&Gpu, Account)> {
     let devices = machine.devices().iter().filter(|gpu| gpu.failure.is_none());
     devices.map(|gpu| (gpu, Account::new(machine, gpu)))
@@ -133,16 +133,16 @@ fn was_led_by(process: &Process, pid: u32) -> bool {
 pub(crate) enum Ended {
     /// The process was in this PID namespace, and has ended.
     Proven,
-    /// The process has ended, or is outside of this container.
+    /// The process has probably ended, but may be a live process outside of this container.
     Likely,
 }
 
 /// Returns the certainty that a listed but invisible process has ended; `None` without evidence.
 ///
-/// In a container, an older driver also lists processes from outside. Processes inside may have the
-/// same pids. Then the end is likely in two cases. Either a holder belongs to the session or group
-/// that the process led. Or all unlisted holders only inherited the device, and this namespace has
-/// used the pid before.
+/// In a container, an older driver also lists processes from outside, so an invisible pid may be a
+/// live process. Its end is likely in two cases. Either an unlisted process with the device open is
+/// in the session or process group `pid`: the leader of this group ran in this namespace. Or all
+/// such processes only inherited the device, and this namespace has used the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),

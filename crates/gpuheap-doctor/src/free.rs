@@ -61,9 +61,9 @@ pub struct Plan {
     /// Holders of the card's memory under WSL2, as Windows counts them. They are Windows' own
     /// programs, and WSL2 as a whole. Empty if unknown.
     pub windows: Vec<Holder>,
-    /// Processes that may be ended.
+    /// Processes that only hold memory of ended processes, and may be ended.
     pub orphans: Vec<Orphan>,
-    /// Reason why no orphan is proven, if the proof failed.
+    /// Reason why processes cannot be proven to be orphans. Then `orphans` is empty.
     pub unproven: Option<String>,
     /// Programs that can give back cached memory on request, and continue.
     pub caches: Vec<Cache>,
@@ -136,11 +136,11 @@ fn step(machine: &Machine, finding: Finding) -> Step {
     }
 }
 
-/// Returns the proven orphans.
+/// Returns the processes that are proven to hold memory of an ended process.
 ///
 /// # Errors
 ///
-/// Returns the reason if an ended process has memory, and no holder of the memory is proven.
+/// Returns the reason if an ended process has memory, but its holders cannot be determined.
 fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
     let mut orphans: Vec<Orphan> = Vec::new();
     for gpu in machine.devices() {
@@ -200,9 +200,9 @@ fn proven_orphans(machine: &Machine) -> Result<Vec<Orphan>, String> {
 }
 
 impl Plan {
-    /// Drops the orphans that the plan `later` does not contain. The driver's list and the
-    /// processes are read one after the other. So in one plan alone, a process that has just begun
-    /// may look as if it had ended.
+    /// Keeps only the orphans that `later`, a second plan of the same machine, contains too. The
+    /// driver's list and the processes are read one after the other. So in one plan alone, a
+    /// process that has just begun may look as if it had ended.
     pub fn confirm(&mut self, later: &Plan) {
         let is_same = |one: &Orphan, other: &Orphan| {
             (one.pid, one.start_ticks, one.device, one.listed_pid)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence;
 use crate::machine::Machine;
 
-/// Time limit for the process's enqueued work. The work must end before the move.
+/// Time limit for the process's enqueued work. It must end before memory is moved to the host.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// First driver branch that can checkpoint other processes.
@@ -107,7 +107,7 @@ impl Pause {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// Renders the plan of the pause for `width` columns.
+    /// Renders for `width` columns how much memory would move, and the command that moves it.
     pub fn render(&self, machine: &Machine, width: usize) -> String {
         let pid = self.pid;
         let words = format!(

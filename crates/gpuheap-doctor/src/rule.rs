@@ -7,7 +7,7 @@ use crate::evidence;
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::Account;
 
-/// A rule's data, and the function that runs the rule.
+/// Check of a machine for one kind of problem with GPU memory.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Rule {
     /// Stable id: `P01`.
@@ -21,16 +21,16 @@ pub struct Rule {
     check: Check,
 }
 
-/// Function that runs a rule. The variants differ in the subject of one call.
+/// Function that runs a rule, once for the machine or once for each device or process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Check {
-    /// The whole machine.
+    /// Runs once for the whole machine.
     Machines(fn(&Machine) -> Vec<Finding>),
-    /// A device of NVML's list.
+    /// Runs for each device that NVML lists.
     Devices(fn(&Machine, &Gpu) -> Option<Finding>),
-    /// A device that answers, with its account.
+    /// Runs for each device that NVML can read, with the account of its memory.
     Accounts(fn(&Machine, &Gpu, &Account) -> Option<Finding>),
-    /// A process that is listed or has a device open.
+    /// Runs for each process that NVML lists, or that has a device open.
     Processes(fn(&Machine, &Process) -> Option<Finding>),
 }
 

@@ -56,7 +56,7 @@ impl Text {
         hanging(&mut self.text, "* ", "  ", words, self.width);
     }
 
-    /// Adds a line of code to copy, without breaking it.
+    /// Adds a line for the user to copy, such as a setting. Does not wrap the line at `width`.
     fn code(&mut self, line: &str) {
         self.text.push_str(format!("    {line}").trim_end());
         self.text.push('\n');

@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 /// [`EmulatedRequest`] receives reports of requests. The symbol is not part of the driver API.
 pub const EMULATED_REQUEST: &str = "gpuheap_emulated_request\0";
 
-/// Type of the function [`EMULATED_REQUEST`]. Arguments: bytes, place of the request or 0,
-/// requesting line or null, and 1 if the request was granted, else 0.
+/// Type of the function [`EMULATED_REQUEST`]. It takes the arguments of [`RequestReports::report`]
+/// in the same order. An unknown place is 0, an unknown line is null, and a granted request is 1.
 pub type EmulatedRequest = unsafe extern "C" fn(u64, u64, *const c_char, c_int);
 
 /// The function of a loaded, emulated libcuda that receives reports of requests.

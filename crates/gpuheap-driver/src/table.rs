@@ -528,7 +528,7 @@ macro_rules! rows {
 
 cuda_functions!(rows);
 
-/// Returns the row of the variant whose symbol, or whose per-thread twin's symbol, is `symbol`.
+/// Returns the row of [`FUNCTIONS`] in which `symbol` is the variant or its per-thread twin.
 pub fn function(symbol: &str) -> Option<&'static Function> {
     FUNCTIONS
         .iter()

@@ -3,7 +3,7 @@
 /// A variable, and the range of values to search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindBatch {
-    /// Name of the environment variable. `{NAME}` in arguments is replaced too.
+    /// Name of the environment variable. Its value also replaces `{NAME}` in program arguments.
     pub variable: String,
     /// Smallest value.
     pub least: u64,
@@ -13,7 +13,8 @@ pub struct FindBatch {
     pub step: u64,
 }
 
-/// Maximum number of combinations to try. The first variable is not part of a combination.
+/// Maximum number of combinations of the values of all variables except the first. For each
+/// combination, the dry run searches for the largest value of the first variable.
 const MOST_COMBINATIONS: usize = 64;
 
 impl FindBatch {
@@ -116,8 +117,9 @@ pub(crate) fn combinations(others: &[FindBatch]) -> Result<Vec<Vec<u64>>, String
     Ok(all)
 }
 
-/// Returns an upper bound for a search with the values `with`: the smallest result in `found` of a
-/// search whose values are no larger. Returns `Some(None)` if such a search found no fitting value.
+/// Returns an upper bound for a search in which the other variables have the values `with`. Uses
+/// the earlier searches in `found` in which none of these variables was larger: returns their
+/// smallest result, or `Some(None)` if one of these searches found no fitting value.
 pub(crate) fn bound(found: &[(Vec<u64>, Option<u64>)], with: &[u64]) -> Option<Option<u64>> {
     let is_below = |values: &[u64]| values.iter().zip(with).all(|(one, other)| one <= other);
     found.iter().filter(|(values, _)| is_below(values)).map(|(_, largest)| *largest).min()

@@ -1,4 +1,4 @@
-//! Runs a program on the emulated device without a verdict. Implements `gpuheap emulate`.
+//! Implements `gpuheap emulate`: runs a program on the emulated device, without judging its memory.
 
 use std::env;
 use std::ffi::OsString;

@@ -48,7 +48,8 @@ pub(crate) fn variables(
 /// Variable that makes the hook load the stand-ins of the CUDA runtime and libraries.
 pub(crate) const RUNTIME: &str = "GPUHEAP_EMULATED_RUNTIME";
 
-/// Variable that names a line of the program. Counts that this line reads are the smallest.
+/// Variable that names a line of the program. Only at this line, the Python hook makes operators
+/// such as `nonzero` find as few elements as possible.
 pub(crate) const SMALLEST_LINE: &str = "GPUHEAP_DRY_RUN_SMALLEST_LINE";
 /// Variable that names the remedies for the hook to switch on.
 const REMEDY: &str = "GPUHEAP_DRY_RUN_REMEDY";

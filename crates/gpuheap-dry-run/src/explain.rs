@@ -23,18 +23,20 @@ const CARDS: usize = 3;
 const REMEDIES: usize = 3;
 
 /// Least compute capability of a card that is suggested for its memory alone. Older cards lack
-/// flash attention and bfloat16. A GPT took 182 GiB on a T4, although its trace from an H200 fits.
+/// flash attention and bfloat16. On an emulated T4 with more memory, a GPT took 182 GiB. The trace
+/// of its run on an H200 fits a T4's 16 GiB.
 const LEAST_CAPABILITY: (u32, u32) = (8, 0);
-/// A request is absurd if it is at least this many times the peak of all other requests.
+/// A request is [`Absurd`] if it is at least this many times the peak of all other requests.
 const ABSURD: u64 = 3;
-/// Bytes below which no request is absurd: libraries take workspaces of up to 32 MiB.
+/// Least bytes of an [`Absurd`] request. Libraries take workspaces of up to 32 MiB.
 const LEAST_ABSURD: u64 = 64 << 20;
 
-/// A request that far exceeds the peak of all other requests. Its size may depend on a result.
+/// A request that far exceeds the peak of all other requests. The program may have computed its
+/// size from a value that the dry run chose in place of a kernel's result.
 pub(crate) struct Absurd {
     /// Requested bytes.
     pub(crate) bytes: u64,
-    /// Peak of the live bytes of all other requests.
+    /// Peak of the live bytes of all requests of other sizes.
     pub(crate) others: u64,
     /// File, line and function.
     pub(crate) line: String,
@@ -51,7 +53,7 @@ pub(crate) struct Recording {
     pub(crate) beside: u64,
     /// Peak of bytes that PyTorch's allocator reserved.
     reserved: u64,
-    /// Owners of memory at the peak; `None` if the hook did not find them.
+    /// Owners of memory at the peak; `None` if the Python hook did not find them.
     owners: Option<Owners>,
     /// Snapshot file that contains the trace.
     pub(crate) file: std::path::PathBuf,
@@ -88,9 +90,9 @@ pub(crate) fn read_recording(run: &Run) -> Option<Recording> {
     })
 }
 
-/// Returns the largest request of a trace if it is [`ABSURD`] times as large as the peak of all
-/// other requests, and if the requesting function reads a result. `reads` lists the lines that read
-/// results, as the hook reports them.
+/// Returns the largest request of a trace if it is at least [`ABSURD`] times the peak of all other
+/// requests, and if its function reads results. The size may then depend on a result. `reads` has
+/// the lines that copy results to the host, as the Python hook reports them.
 pub(crate) fn absurd_request(recording: &Recording, reads: &[&str]) -> Option<Absurd> {
     let trace = &recording.trace;
     let requests = trace.events().iter().filter_map(|event| match event.op {
@@ -219,9 +221,9 @@ fn code_bytes(beside: u64, run: &Run) -> u64 {
     beside.saturating_sub(run.device.context_bytes)
 }
 
-/// Finds the smallest card that has enough memory and [`LEAST_CAPABILITY`]. Leaves out cards on
-/// which the program did not fit. Returns `None` if the program ran on the card found, or if a card
-/// of `needs` is as small.
+/// Finds the smallest card that has enough memory, of any compute capability from
+/// [`LEAST_CAPABILITY`] on. Leaves out cards on which the program did not fit. Returns `None` if
+/// the program already ran on that card, or if `needs` names a card that is no larger.
 pub(crate) fn find_smaller(needs: &Needs, run: &Run, tried: &[CardResult]) -> Option<String> {
     let least = needs.least + code_bytes(needs.beside, run);
     let result = |card: &Card| tried.iter().find(|result| result.card == card.name);

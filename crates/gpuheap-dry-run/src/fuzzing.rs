@@ -1,4 +1,4 @@
-//! Judges reports without a run, for the fuzzer.
+//! Makes a verdict of report files that the fuzzer invents, without running a program.
 
 use std::path::PathBuf;
 

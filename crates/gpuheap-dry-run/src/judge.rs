@@ -32,11 +32,12 @@ pub(crate) struct Results {
     pub(crate) trials: Vec<(Planned, Run)>,
     /// Memory with cuDNN's benchmark mode; `None` if the program does not use benchmark mode.
     pub(crate) benchmark: Option<Benchmark>,
-    /// Peaks if operators find the largest and the smallest counts; `None` if not requested.
+    /// Peaks if operators such as `nonzero` find the most and the fewest elements; `None` if not
+    /// requested.
     pub(crate) range: Option<ResultRange>,
 }
 
-/// Maximum number of program lines that a report lists as reading results.
+/// Maximum number of program lines that a report lists because they copy results to the host.
 const LINES: usize = 3;
 
 /// Judges the runs, and writes the trace to the file that the options name.
@@ -84,7 +85,7 @@ pub(crate) fn judge(
     }
     let absurd = recording.as_ref().and_then(|recording| {
         let torch = run.processes.iter().filter_map(|process| process.torch.as_ref());
-        // Only a result that the dry run chose, and that decided a size, can cause such a request.
+        // A size is absurd only if it depends on a result that the dry run chose.
         let sizes = torch.flat_map(|torch| &torch.sizes).filter(|read| read.value.is_some());
         explain::absurd_request(recording, &sizes.map(|read| &*read.line).collect::<Vec<_>>())
     });
@@ -134,8 +135,8 @@ pub(crate) fn judge(
         }
         if let Some(needs) = &mut verdict.needs {
             if is_open || matches!(outcome, Outcome::NoVerdict(_)) {
-                // The program may need more memory than the trace shows, because the program failed
-                // early, or because results decide sizes and have no bound.
+                // The program may need more memory than the trace shows. It failed early, or a
+                // result decided a size, and on a GPU the result may be larger.
                 needs.cards.clear();
             } else {
                 explain::remove_failing_cards(needs, &results.cards);
@@ -167,7 +168,8 @@ pub(crate) fn judge(
     Ok(verdict)
 }
 
-/// Returns the run that got furthest: the run with room, else a run that fits, else the first run.
+/// Returns the run that got furthest: the run with more memory than any card, else a run that fits,
+/// else the first run.
 fn most_complete_run(results: &Results) -> Option<&Run> {
     let fits = |run: &&Run| {
         let result = results.cards.iter().find(|card| card.card == run.device.card.name);
@@ -176,7 +178,7 @@ fn most_complete_run(results: &Results) -> Option<&Run> {
     results.with_room.as_ref().or_else(|| results.runs.iter().find(fits)).or(results.runs.first())
 }
 
-/// Adds figures of the run `complete` to the devices of each card on which memory ran out.
+/// Adds each device's peak in the run `complete` to the results of cards on which memory ran out.
 fn judge_devices(cards: &mut [CardResult], results: &Results, complete: &Run) {
     let result = outcome::from_run(complete);
     if !result.outcome.is_fit() {

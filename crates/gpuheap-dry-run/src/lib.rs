@@ -87,12 +87,12 @@ pub struct Options {
     pub quick: bool,
     /// `true` to count a program as fitting even if its managed memory exceeds the device's memory.
     pub allow_oversubscription: bool,
-    /// Results to return at lines of the program.
+    /// Values that the user sets in place of kernels' results, each for one line of the program.
     pub results: Vec<SetResult>,
     /// Counts that the dry run chooses as results of operators such as `nonzero`.
     pub counts: Counts,
-    /// `true` to run the program again with the smallest counts if results decided sizes. One run
-    /// uses them at all lines that read results, and further runs at one line each.
+    /// `true` to run the program again if results decided sizes. Operators such as `nonzero` then
+    /// find few elements: in one run at all lines, and in further runs at one line each.
     pub read_range: bool,
     /// File to write the recorded trace to; `None` to write no trace.
     pub trace: Option<PathBuf>,
@@ -103,10 +103,10 @@ pub struct Options {
 /// Cases in which a dry run tries remedies. The program runs once more with each remedy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Remedies {
-    /// Tries remedies if the program does not fit, and a run takes at most a minute.
+    /// Tries remedies if the program does not fit and its run took at most a minute.
     #[default]
     Auto,
-    /// Tries remedies if each card has a verdict.
+    /// Tries remedies even if the program fits. Every card must have a verdict.
     Always,
     /// Tries no remedy.
     Never,

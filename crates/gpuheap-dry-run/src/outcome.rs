@@ -113,9 +113,9 @@ fn ran_out(ended: Ended, processes: &[Process]) -> bool {
 }
 
 /// Returns whether a refused request means that memory ran out. A refusal does not count if a later
-/// request made up for it. The hook reports failures of PyTorch's allocator, so a refusal of that
-/// allocator's request counts only if the hook cannot watch failures. A refusal of another
-/// allocator's request counts only if the program failed.
+/// request or step shows that the program continued. The Python hook reports failures of PyTorch's
+/// allocator, so a refusal of that allocator's request counts only if the hook cannot watch
+/// failures. A refusal of another allocator's request counts only if the program failed.
 fn is_decisive(request: &Refusal, process: &Process, ended: Ended) -> bool {
     let failed = match ended {
         Ended::Exit(code) => code != 0,
@@ -138,16 +138,18 @@ fn is_static(process: &Process) -> bool {
     !static_runtimes(process).is_empty() && torch.is_none_or(|torch| torch.devices.is_empty())
 }
 
-/// Returns the libraries whose static CUDA runtime requested the driver's tables. Empty if the
-/// program takes its memory from the driver.
+/// Returns the libraries with a statically linked CUDA runtime. That runtime fails without the
+/// driver's private tables, so the library's memory is not counted. Returns none if the
+/// program's Python takes memory only from the driver, as numba does.
 pub(crate) fn static_runtimes(process: &Process) -> &[String] {
     let uses_driver = process.python.as_ref().is_some_and(|python| python.uses_driver);
     let driver = process.driver.as_ref().filter(|_| !uses_driver);
     driver.map_or(&[], |driver| &driver.export_tables)
 }
 
-/// Returns whether PyTorch ran without the hook, so that each result that the program read was 0.
-/// The interpreter loads no hook with `-I`, `-S` and `-E`, and a C++ program has no hook.
+/// Returns whether PyTorch ran without the Python hook that chooses results. Each result that the
+/// program read was then 0. The interpreter loads no hook with `-I`, `-S` and `-E`, and a C++
+/// program has no hook.
 pub(crate) fn has_hookless_pytorch(process: &Process) -> bool {
     let is_loaded = process.driver.as_ref().is_some_and(|driver| driver.has_pytorch);
     is_loaded && process.torch.is_none() && !device_results(process).is_empty()
@@ -261,7 +263,7 @@ mod tests {
         let outcomes =
             |processes: &[Process]| [0, 1].map(|code| outcome(Ended::Exit(code), processes));
         let failed = Outcome::NoVerdict(Reason::Failed);
-        // PyTorch's allocator made the refused request. The hook watches failures, and then not.
+        // PyTorch's allocator made the refused request. At first the hook watches failures.
         assert_eq!(outcomes(&processes), [Outcome::Fits, failed]);
         processes[0].torch.as_mut().unwrap().failures_watched = false;
         assert_eq!(outcomes(&processes), [Outcome::DoesNotFit; 2]);

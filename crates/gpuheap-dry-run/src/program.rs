@@ -58,9 +58,9 @@ pub(crate) struct Run {
 pub(crate) struct Change<'c> {
     /// Names and values of environment variables. A value also replaces `{NAME}` in arguments.
     pub(crate) values: Vec<(&'c str, u64)>,
-    /// Remedies to switch on, in the form of [`environment::REMEDY`].
+    /// Names of the remedies that the hook switches on in the program, separated by commas.
     pub(crate) remedy: &'c str,
-    /// If set, only this line gets the options' counts. Other lines get the largest counts.
+    /// The only line of the program at which [`Options::counts`] applies; `None` for all lines.
     pub(crate) line: Option<&'c str>,
 }
 
@@ -204,7 +204,7 @@ impl End {
     }
 }
 
-/// Checks the hook's watchdog files once a second.
+/// Search, once a second, for a file in which the hook names a line that reads again and again.
 #[derive(Default)]
 struct Watch {
     last: Option<Instant>,

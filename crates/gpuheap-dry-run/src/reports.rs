@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pub(crate) snapshot: Option<PathBuf>,
     /// Owners of memory at the peak of each device.
     pub(crate) owners: Vec<Owners>,
-    /// Text of the hook's watchdog. It has a count of reads, and the program line that reads.
+    /// Warning of the hook: a number of reads, and the program line that reads so often.
     pub(crate) many_reads: Option<String>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Torch {
     pub(crate) rank: Option<String>,
     /// Number of completed optimiser steps.
     pub(crate) steps: u64,
-    /// Reason why the hook ended the program: `steps`, `time` or `hang`.
+    /// Reason why the Python hook ended the program: `steps`, `time` or `hang`.
     pub(crate) ended: Option<String>,
     pub(crate) devices: Vec<TorchDevice>,
     /// The first requests that failed with `torch.OutOfMemoryError`.
@@ -124,7 +124,7 @@ pub(crate) struct Torch {
     pub(crate) sizes: Vec<SizeRead>,
     /// Remedies that the hook can switch on, keyed by name. A value is a detail for the report.
     pub(crate) remedies: BTreeMap<String, String>,
-    /// Line that read for 10 s without progress; `None` if no line did.
+    /// Line that copied results to the host for 10 s without progress; `None` if no line did.
     pub(crate) hang: Option<String>,
     pub(crate) notes: Vec<String>,
 }
@@ -206,7 +206,7 @@ fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Rewrites the watchdog's text for the report: `10000 a.py:3 in wait` becomes `10,000 times at
+/// Rewrites [`Process::many_reads`] for the user: `10000 a.py:3 in wait` becomes `10,000 times at
 /// a.py:3 in wait`.
 pub(crate) fn describe_many_reads(text: &str) -> Option<String> {
     let (times, line) = text.trim().split_once(' ')?;

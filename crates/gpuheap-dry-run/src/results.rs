@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Result to return at one line of the program.
+/// Value that the user sets for one line of the program to read in place of a kernel's result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SetResult {
     /// Path of the file that contains the line, or the end of this path.

@@ -20,7 +20,8 @@ use crate::verdict::{
 };
 use crate::{Error, Options, Progress, benchmark, explain, outcome, trial};
 
-/// Maximum number of lines that get runs with the smallest counts. Each line takes 1 or 2 runs.
+/// Maximum number of lines to run with the fewest elements that operators there can find. Each line
+/// takes 1 or 2 runs.
 const LINES: usize = 8;
 /// Device memory, in bytes, that is larger than any card's. If the program fits on no card, it runs
 /// once more with this memory.
@@ -218,7 +219,7 @@ impl Runner<'_> {
             let run = self.run(device, &Change { values, ..Change::default() }, output);
             let run = run.map_err(Stop::Error)?;
             let outcome = outcome::from_run(&run).outcome;
-            // The last run that fits has the largest fitting value.
+            // Each value that fits is larger than the earlier ones, so the last such run is kept.
             let is_too_large = matches!(outcome, Outcome::DoesNotFit | Outcome::Oversubscribed);
             if kept.is_none() || !is_too_large {
                 *kept = Some(run);
@@ -231,8 +232,9 @@ impl Runner<'_> {
         })
     }
 
-    /// Finds the smallest counts with which the program completes on the first card. Tries them at
-    /// all lines, then at one line after another. Returns `None` if no result decided a size.
+    /// Measures peaks on the first card with the fewest elements that operators such as `nonzero`
+    /// can find. One run has few at all lines that choose a size by a result, and further runs at
+    /// one line each. Returns `None` if no result decided a size.
     fn run_range(
         &self,
         devices: &[Device],
@@ -270,8 +272,9 @@ impl Runner<'_> {
         Ok(Some(ResultRange { largest, smallest, lines, lines_left }))
     }
 
-    /// Runs the program for each of `lines` with counts of 0 at that line; `None` stands for all
-    /// lines. If a run fails, repeats it with counts of 1. Returns an empty list after a signal.
+    /// Runs the program for each of `lines`. Operators such as `nonzero` find 0 elements at that
+    /// line; `None` stands for all lines. If a run fails, repeats it with 1 element. Returns an
+    /// empty list after a signal.
     fn run_smallest(
         &self,
         device: &Device,
@@ -282,7 +285,7 @@ impl Runner<'_> {
         for count in [0, 1] {
             let counts = Counts::AtMost(count);
             let options = &Options { counts, ..self.options.clone() };
-            // Many programs fail with counts of 0, but not with counts of 1.
+            // Repeats failed runs: many programs fail with 0 found elements, but not with 1.
             let is_left = |end: &Option<RangeEnd>| {
                 end.as_ref().is_none_or(|end| matches!(end.outcome, Outcome::NoVerdict(_)))
             };

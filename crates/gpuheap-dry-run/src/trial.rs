@@ -1,4 +1,5 @@
-//! Chooses remedies to try, and judges the runs. The hook switches a remedy on in the program.
+//! Chooses remedies for a lack of memory, and judges the runs with them. The Python hook switches a
+//! remedy on in the program.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ const REMEDIES: [&str; 13] = [
 ];
 /// Numbers of cards in an FSDP group. If a group's run fails, the group's memory is estimated.
 const RANKS: [u64; 3] = [2, 4, 8];
-/// Name of FSDP in the hook's report, and prefix of the names of its runs.
+/// Name of the remedy FSDP in the Python hook's report. [`REMEDIES`] adds the number of cards.
 const FSDP: &str = "fsdp";
 /// Maximum number of cards that a report lists for a remedy.
 const CARDS: usize = 2;
@@ -42,7 +43,7 @@ const CARDS: usize = 2;
 pub(crate) struct Planned {
     /// Names for the hook, separated by commas.
     pub(crate) names: String,
-    /// The hook's report has a detail for each name, such as the optimiser's name.
+    /// Details that the Python hook reported, one for each name, such as the optimiser's class.
     details: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ pub struct Verdict {
     pub devices: u32,
     /// Results, one for each card in the order of the options.
     pub cards: Vec<CardResult>,
-    /// Result of the search for the largest value; `None` without a search.
+    /// Result of the search for a variable's largest value; `None` without `--find-batch`.
     pub batch: Option<Batch>,
     /// Memory at the peak; `None` if nothing was recorded.
     pub peak: Option<Peak>,
@@ -28,8 +28,8 @@ pub struct Verdict {
     /// `true` if peaks, needs and remedies are lower bounds: the trace ends when memory ran out, or
     /// kernels' results decided sizes.
     pub is_lower_bound: bool,
-    /// Peaks if operators find the largest and the smallest counts; `None` if the peaks were not
-    /// requested, or no result decided a size.
+    /// Peaks if operators such as `nonzero` find the most and the fewest elements. `None` if the
+    /// peaks were not requested, or no result decided a size.
     pub range: Option<ResultRange>,
     /// Settings of the allocator with which the program fits, or takes less memory.
     pub remedies: Vec<Remedy>,
@@ -124,8 +124,8 @@ pub enum Reason {
     Failed,
     /// The program read the same results again and again, without progress.
     Hang,
-    /// The failed request is much larger than the peak of all other requests. A result may have
-    /// decided the request's size.
+    /// A request is much larger than the peak of all other requests. A value that the dry run chose
+    /// in place of a kernel's result may have decided its size.
     AbsurdRequest,
     /// Memory ran out on another device first.
     OtherDevice,
@@ -194,7 +194,8 @@ pub struct ProcessResult {
     pub failures: Vec<Failure>,
     /// Refused requests for device memory, at most one for each place in the program.
     pub refused: Vec<Refusal>,
-    /// Number of failed requests of PyTorch, or of refused requests without PyTorch.
+    /// Number of requests that PyTorch's allocator failed to serve. If it failed none, or without
+    /// PyTorch, number of allocations that the driver refused.
     pub failed: u64,
 }
 
@@ -241,8 +242,8 @@ pub struct Failure {
     pub step: u64,
     /// Lines of the program on the stack, innermost first.
     pub lines: Vec<String>,
-    /// `true` if the request is much larger than the peak of all other requests, and the function
-    /// that made it reads results.
+    /// `true` if the request is much larger than the peak before it, and the function that made it
+    /// reads results. A value that the dry run chose may then have decided the size.
     pub is_absurd: bool,
 }
 
@@ -273,18 +274,18 @@ pub struct Refusal {
     pub is_decisive: bool,
 }
 
-/// Request or step that followed a refused request, and made up for it.
+/// Request or step that shows that the program continued after a refused request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// No later request or step made up for the refusal.
+    /// No later request or step shows that the program continued.
     #[default]
     Nothing,
-    /// A request for as many bytes followed at the same place, and was granted.
+    /// A request of the same code for at least as many bytes followed, and was granted.
     Repeated,
     /// A smaller request followed at once, and was granted.
     Less,
-    /// No request made up for the refusal, but the program completed another optimiser step.
+    /// No later request replaced the refused one, but the program completed an optimiser step.
     Step,
 }
 
@@ -299,11 +300,11 @@ pub struct Batch {
     pub most: u64,
     /// Distance between values.
     pub step: u64,
-    /// The other variables.
+    /// The variables of `--find-batch` after the first.
     pub others: Vec<Others>,
     /// Share of a card's memory that has to stay free.
     pub margin: f64,
-    /// Results, one for each card and each combination of the other variables' values.
+    /// Results, one for each card and each combination of the values of `others`.
     pub found: Vec<Found>,
     /// Number of runs.
     pub runs: u64,
@@ -325,7 +326,7 @@ pub struct Others {
 pub struct Found {
     /// Name of the card.
     pub card: String,
-    /// Values of the other variables, keyed by name.
+    /// Values of the variables in [`Batch::others`] during the search, keyed by name.
     pub with: BTreeMap<String, u64>,
     /// Bytes of the card that stay free.
     pub margin: u64,
@@ -404,7 +405,7 @@ pub struct Held {
 pub struct Needs {
     /// Least memory with which PyTorch's allocator can run the program, in bytes.
     pub least: u64,
-    /// Memory that PyTorch's allocator takes if the device has more than enough, in bytes.
+    /// Memory that PyTorch's allocator takes if the device has plenty of memory, in bytes.
     pub most: u64,
     /// Device memory outside PyTorch's allocator: context, kernels and libraries.
     pub beside: u64,
@@ -442,7 +443,8 @@ pub struct Trial {
     pub allocated: Option<u64>,
     /// Peak of reserved bytes; `None` if it is not known.
     pub reserved: Option<u64>,
-    /// Peak of memory in use on a device with more than enough; `None` if the program failed.
+    /// Peak of memory in use on a device with more memory than any card; `None` if the program
+    /// failed.
     pub in_use: Option<u64>,
     /// `true` if the program fits with the remedy on the first card that is too small without it.
     /// If no card is too small, `true` if it fits on the first card. `None` if unknown.
@@ -488,49 +490,49 @@ pub struct BenchmarkRun {
 impl Benchmark {
     /// Returns the result on the smallest card on which the program fits.
     pub fn smallest(&self) -> Option<&BenchmarkRun> {
-        // Each card that fits is smaller than the fitting cards before it.
+        // The search continues with smaller cards after a fit, so the last fit is the smallest.
         self.tried.iter().rev().find(|run| run.outcome.is_fit())
     }
 }
 
-/// Counts that operators such as `nonzero` find.
+/// Number of elements that operators such as `nonzero` find in a dry run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Counts {
-    /// As large as the tensor allows.
+    /// As many as the tensor allows.
     #[default]
     Largest,
     /// At most this number.
     AtMost(u64),
 }
 
-/// Peaks of the program with the largest and with the smallest counts.
+/// Peaks of the program if operators such as `nonzero` find the most and the fewest elements.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResultRange {
-    /// Peaks with counts as large as their tensors allow.
+    /// Peaks if the operators find as many elements as their tensors allow.
     pub largest: RangeEnd,
-    /// Peaks with the smallest counts with which the program completes.
+    /// Peaks if the operators find the fewest elements with which the program completes.
     pub smallest: RangeEnd,
-    /// Peaks with the smallest counts at only one line. The lines are in order of their first read.
+    /// Peaks if the operators find few elements at only one line, in the order of first reads.
     pub lines: Vec<LineRange>,
-    /// Number of further lines that were not run alone.
+    /// Number of further lines that chose a size by a result, but have no entry in `lines`.
     pub lines_left: u64,
 }
 
-/// Peaks of a run that uses the smallest counts at one line, and the largest at all other lines.
+/// Peaks of a run in which operators find few elements at one line, and the most at other lines.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LineRange {
     /// File, line and function.
     pub line: String,
-    /// Peaks of a run. The counts at the line are the smallest with which the program completes.
+    /// Peaks with the fewest elements at the line with which the program completes.
     #[serde(flatten)]
     pub end: RangeEnd,
 }
 
-/// Peaks of a run, in bytes. A peak is the highest of all devices.
+/// Peaks of one run of a [`ResultRange`], in bytes. A peak is the highest of all devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RangeEnd {
-    /// Counts that operators found in the run.
+    /// Number of elements that operators found in the run.
     pub counts: Counts,
     /// Outcome of the run.
     #[serde(flatten)]
@@ -548,9 +550,9 @@ pub struct RangeEnd {
 pub struct Unknown {
     /// Number of copies of results to the host.
     pub reads: u64,
-    /// Lines with the most reads; empty if the hook did not watch reads.
+    /// Lines with the most of these copies; empty if no Python hook watched them.
     pub lines: Vec<Read>,
-    /// Reads that decided a size, the most frequent first.
+    /// Copies of results that decided the size of a tensor, the most frequent first.
     pub sizes: Vec<SizeRead>,
     /// Number of kernel launches that were dropped.
     pub launches: u64,
@@ -568,7 +570,7 @@ pub struct Read {
     pub line: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose; `None` if the copy returned a value that was uploaded.
+    /// Last result that the dry run chose for the line; `None` if the line read only uploaded data.
     pub value: Option<String>,
 }
 
@@ -582,9 +584,9 @@ pub struct SizeRead {
     pub operator: String,
     /// Number of reads.
     pub times: u64,
-    /// Last result that the dry run chose; `None` if the copy returned a value that was uploaded.
+    /// Last result that the dry run chose for the line; `None` if the line read only uploaded data.
     pub value: Option<String>,
-    /// `true` if the result is a count that is as large as its bound.
+    /// `true` if each result is a count of elements, as large as its tensor allows.
     pub is_bound: bool,
 }
 

@@ -28,14 +28,14 @@ pub(crate) fn forget(block: u64, bytes: u64) {
     }
 }
 
-/// Notes a fact about a range.
+/// Records a fact about the content of a range.
 pub(crate) fn insert(address: u64, bytes: u64, content: Content) {
     if let Ok(mut contents) = CONTENTS.lock() {
         contents.insert(address, (address.saturating_add(bytes), content));
     }
 }
 
-/// Returns the fact about the range that contains `address`; `None` if no fact is known.
+/// Returns the recorded fact about the content at `address`; `None` if no fact is known.
 pub(crate) fn at(address: u64) -> Option<Content> {
     let contents = CONTENTS.lock().ok()?;
     let (_, &(end, content)) = contents.range(..=address).next_back()?;

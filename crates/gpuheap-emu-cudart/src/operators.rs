@@ -37,13 +37,13 @@ type Argument = *mut c_void;
 
 /// Defines functions that replace PyTorch's, and that call PyTorch's function through `$through`.
 /// `$tensor` is the index of the tensor argument. If the result is of a class type, `a` is its
-/// address. The arguments after `and` are on the stack.
+/// address. Arguments from the seventh on are listed after `and`.
 macro_rules! operators {
     ($($name:ident = $symbol:literal by $through:ident($tensor:literal) $(and $($more:ident: $type:ty),+)?;)*) => {$(
         #[doc = concat!("Calls PyTorch's `", stringify!($name), "`.")]
         // SAFETY: only PyTorch has a function of this name, and its libraries are loaded after this
         // one. So this function replaces PyTorch's. On x86-64, the first six arguments are in
-        // registers, and the row's arguments are on the stack.
+        // registers, and the arguments listed after `and` are on the stack.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(export_name = $symbol)]
         unsafe extern "C-unwind" fn $name(
@@ -64,7 +64,7 @@ macro_rules! operators {
                 // SAFETY: the mangled name of a C++ function includes the types of its arguments.
                 unsafe { std::mem::transmute::<Argument, Function>(found) }
             });
-            // SAFETY: PyTorch passed these arguments for a call of the same function.
+            // SAFETY: PyTorch called this replacement of `function` with these arguments.
             let call = || unsafe { function(a, b, c, d, e, f, $($($more),+)?) };
             // SAFETY: PyTorch passed a tensor that lives during the call.
             unsafe { $through(concat!(stringify!($name), "\0"), [a, b][$tensor].cast(), [a, b, c], call) }
@@ -148,7 +148,7 @@ unsafe fn fill(
     type Filled = unsafe extern "C" fn(u64, u64, u64, c_int);
     static FILLED: OnceLock<Option<Filled>> = OnceLock::new();
     let result = call();
-    // SAFETY: by the caller's contract, both live during the call.
+    // SAFETY: by the caller's contract, the tensor and the scalar live during the call.
     let (tensor, scalar) = unsafe { (&*tensor, &*number.cast::<Scalar>()) };
     // SAFETY: PyTorch created the tensor.
     let memory =
@@ -187,7 +187,7 @@ unsafe fn note_content(
         // SAFETY: PyTorch wrote the result to the first argument's address. By the caller's
         // contract, the tensor lives during the call.
         let (result, tensor) = unsafe { (&*result.cast::<Tensor>(), &*tensor) };
-        // SAFETY: PyTorch created both.
+        // SAFETY: PyTorch created `result` and `tensor`.
         let (memory, sizes, results, kind) = unsafe {
             let sizes = torch.sizes(tensor)?;
             (torch.memory(result)?, sizes, torch.sizes(result)?, torch.kind(tensor)?)
@@ -234,13 +234,14 @@ impl Scalar {
     /// `Tag::HAS_i`, for an integer.
     const INTEGER: c_int = 1;
 
-    /// Converts the number to an element of the type `element_type`, PyTorch's number. Returns the
-    /// bits; `None` if the type or the number is not handled.
+    /// Converts the number to an element of the type that PyTorch numbers `element_type`, and
+    /// returns the element's bits. `None` if the element type or the number's type is not handled.
     fn as_element(&self, element_type: c_int) -> Option<u64> {
         let number = match self.kind {
             Scalar::DOUBLE => f64::from_bits(self.bits),
             Scalar::INTEGER => self.bits as i64 as f64,
-            // A flag: its tag depends on PyTorch's version, so its value identifies it.
+            // A flag. Its tag depends on PyTorch's version, so any other tag counts as a flag's if
+            // the value is 0 or 1.
             _ if self.bits <= 1 => self.bits as f64,
             _ => return None,
         };
@@ -275,7 +276,8 @@ thread_local! {
     static RUNNING: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Guard of an operator that the thread executes. A C++ exception also drops the guard.
+/// Guard that removes the last operator from [`RUNNING`] when it is dropped, also if a C++
+/// exception leaves the operator.
 struct Entered;
 
 impl Entered {
@@ -314,9 +316,9 @@ unsafe extern "C" fn gpuheap_emulated_operands(operands: *mut Operand, most: usi
     count
 }
 
-/// Describes a tensor. A sparse tensor that is coalesced is described by one dimension: the bound
-/// of the elements that it then stores.
-/// `None` if the tensor has no device memory.
+/// Describes the tensor that an operator reads; `None` if the tensor has no device memory. The
+/// sparse tensor of `_coalesce` has one size here: the largest number of elements that it may store
+/// after elements with equal indices are merged.
 ///
 /// # Safety
 ///
@@ -332,8 +334,8 @@ unsafe fn operand(torch: &Torch, operator: &'static str, tensor: &Tensor) -> Opt
         sum: 0,
     };
     if operator == COALESCE {
-        // SAFETY: by the caller's contract, PyTorch created the tensor. `_coalesce` reads sparse
-        // tensors alone.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. `_coalesce` reads only
+        // sparse tensors.
         operand.sizes[0] = unsafe { torch.most_merged(tensor)? };
         return Some(operand);
     }

@@ -1,6 +1,6 @@
 //! Reports PyTorch's use of device memory to the emulated driver. The driver cannot see that use:
-//! PyTorch's allocator reuses blocks without driver calls, and the parameters of its compressed
-//! kernels are unknown.
+//! PyTorch's allocator reuses blocks without driver calls. PyTorch's kernels are stored compressed,
+//! so the driver cannot read which of their parameters are addresses.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -64,13 +64,15 @@ pub(crate) struct Torch {
     dimensions: Get<i64>,
     /// Writes the address of the sizes.
     sizes: Get<u64>,
-    /// Returns the number of elements that a sparse tensor stores. Old versions lack it.
+    /// Returns the number of elements that a sparse tensor stores. `None` in old versions of
+    /// PyTorch.
     stored_elements: Option<unsafe extern "C-unwind" fn(&Tensor) -> i64>,
-    /// Returns the number of dimensions that a sparse tensor has indices for. Old versions lack it.
+    /// Returns the number of dimensions that a sparse tensor has indices for. `None` in old
+    /// versions of PyTorch.
     sparse_dimensions: Option<unsafe extern "C-unwind" fn(&Tensor) -> i64>,
 }
 
-/// Function that writes a property of a tensor, and returns 0 for success.
+/// Function that writes a tensor's property to its second argument, and returns 0 for success.
 type Get<T> = unsafe extern "C-unwind" fn(&Tensor, &mut T) -> c_int;
 
 /// Reports each block to PyTorch's profiler, and blocks of device memory to the emulated driver.
@@ -105,7 +107,7 @@ unsafe extern "C-unwind" fn report(
         found.filter(|&found| found as usize != report as *const () as usize)
     });
     if let Some(report) = found {
-        // SAFETY: PyTorch passed these arguments for a call of the same function.
+        // SAFETY: PyTorch called this replacement of its function with these arguments.
         unsafe { report(block, bytes, allocated, reserved, device) };
     }
 }
@@ -125,7 +127,7 @@ unsafe extern "C-unwind" fn bump_version(tensor: &Tensor) {
         found.filter(|&found| found as usize != bump_version as *const () as usize)
     });
     if let Some(bump_version) = found {
-        // SAFETY: PyTorch passed this tensor for a call of the same function.
+        // SAFETY: PyTorch called this replacement of its function with this tensor.
         unsafe { bump_version(tensor) };
     }
     // SAFETY: PyTorch passed a tensor that lives during the call.
@@ -185,7 +187,7 @@ impl Torch {
                 && !(self.is_functional)(tensor)
                 && (self.has_storage)(tensor.0)
         };
-        // SAFETY: a plain tensor with storage has these properties.
+        // SAFETY: `get` is called only if `is_plain` is true. Such a tensor has an element type.
         unsafe {
             if !is_plain || get(self.device_type, tensor)? != c_int::from(CUDA) {
                 return None;
@@ -209,8 +211,8 @@ impl Torch {
     ///
     /// `tensor` was created by PyTorch.
     pub(crate) unsafe fn dense_memory(&self, tensor: &Tensor) -> Option<(u64, u64)> {
-        // SAFETY: by the caller's contract, PyTorch created the tensor. A tensor with memory is
-        // plain.
+        // SAFETY: by the caller's contract, PyTorch created the tensor. If `memory` returned its
+        // memory, the tensor is plain, as `get` requires.
         unsafe { self.memory(tensor).filter(|_| get(self.is_contiguous, tensor) == Some(true)) }
     }
 
@@ -220,7 +222,8 @@ impl Torch {
     ///
     /// `tensor` was created by PyTorch, and has memory.
     pub(crate) unsafe fn kind(&self, tensor: &Tensor) -> Option<(c_int, usize)> {
-        // SAFETY: each tensor with memory has an element type.
+        // SAFETY: by the caller's contract, the tensor has memory, so `get` may read its
+        // properties, and its element type is valid.
         unsafe {
             let element_type = get(self.element_type, tensor)?;
             Some((element_type, (self.element_size)(element_type)))
@@ -250,7 +253,8 @@ impl Torch {
     /// `tensor` was created by PyTorch, and is sparse.
     pub(crate) unsafe fn most_merged(&self, tensor: &Tensor) -> Option<i64> {
         let (stored, dimensions) = (self.stored_elements?, self.sparse_dimensions?);
-        // SAFETY: by the caller's contract, the tensor is sparse, so PyTorch has the numbers.
+        // SAFETY: by the caller's contract, the tensor is sparse, so PyTorch's functions can count
+        // its stored elements and its dimensions.
         let (stored, dimensions, sizes) =
             unsafe { (stored(tensor), dimensions(tensor), self.sizes(tensor)?) };
         let mut sizes = sizes.iter().take(usize::try_from(dimensions).ok()?);

@@ -9,7 +9,7 @@ use gpuheap_emu::{CopyToHost, take_copy_to_host};
 /// because they lack the results of kernels that the emulator does not run.
 type OnCopyToHost = extern "C" fn(copy: &CopyToHost);
 
-/// Program's function; `None` if none is set.
+/// Function that the program set; `None` if none is set.
 static ON_COPY_TO_HOST: Mutex<Option<OnCopyToHost>> = Mutex::new(None);
 
 /// Sets the function that is called after each driver call that copied to the host. If `callback`
@@ -22,7 +22,7 @@ extern "C" fn gpuheap_emulated_on_copy_to_host(callback: Option<OnCopyToHost>) {
     }
 }
 
-/// Calls the program's function if this thread's last driver call copied to the host.
+/// Calls the function that the program set if this thread's last driver call copied to the host.
 pub(crate) fn call_back() {
     let Some(copy) = take_copy_to_host() else { return };
     let callback = ON_COPY_TO_HOST.lock().ok().and_then(|set| *set);

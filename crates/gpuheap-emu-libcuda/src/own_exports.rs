@@ -1,5 +1,5 @@
-//! Functions exported in addition to the driver API. The program's heaps and allocators report
-//! their memory with them, and the emulated NVML finds the devices.
+//! Functions exported in addition to the driver API. Heaps and allocators of the program call them
+//! to report their memory, and the emulated NVML calls them to find the devices.
 
 use std::ffi::{c_char, c_int};
 

@@ -119,7 +119,7 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
 
 /// Passes a report to the process's driver. A report returns no result.
 pub(crate) fn report(body: impl FnOnce(&Emulator)) {
-    // Ignores the code after a panic: the panic hook has reported it.
+    // Ignores the error that a panic returns, because the panic hook has reported the panic.
     let _ = call(|device| {
         body(device);
         CUresult::SUCCESS

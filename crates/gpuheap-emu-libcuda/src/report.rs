@@ -25,7 +25,7 @@ pub(crate) fn refused(function: &'static str) {
 
 /// Libraries with a statically linked CUDA runtime. They requested the driver's private tables.
 static EXPORT_TABLES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// NVIDIA's compilers. They request the private tables, but allocate no device memory.
+/// NVIDIA's compilers. They request the driver's private tables, but allocate no device memory.
 const COMPILERS: [&str; 3] = ["libnvrtc", "libnvJitLink", "libnvptxcompiler"];
 
 /// Records the library that requested a private table of the driver.
@@ -43,7 +43,7 @@ static WRITTEN_AT: parking_lot::Mutex<Option<Instant>> = parking_lot::Mutex::new
 /// A report is written at once if the peak has grown by more than 1/`GROWTH` since the last report.
 /// If a program takes a device's memory in small pieces, this makes 500 reports. Each takes 0.1 ms.
 const GROWTH: u64 = 64;
-/// Interval after which a report is written even if the peak has grown less.
+/// Interval after which a report is written even if the peak has grown by less than 1/`GROWTH`.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Writes the report after a driver call if the peak grew enough or the call refused a request.
@@ -61,9 +61,9 @@ pub(crate) fn keep_up(folder: &Path, device: &Emulator, is_refused: bool) {
     }
 }
 
-/// Writes the report at the end of the process. If a driver call is writing a report, waits for up
-/// to a second. If the call writes longer, its report stays: a signal handler may have called
-/// `exit` on the call's own thread.
+/// Writes the report at the end of the process. If a driver call is writing a report, waits for it,
+/// but only for a second. If a signal handler called `exit` on the thread of that call, the call
+/// never completes. The earlier report then stays.
 pub(crate) fn write_last(folder: &Path, device: &Emulator) {
     const PATIENCE: Duration = Duration::from_secs(1);
     if let Some(_at) = WRITTEN_AT.try_lock_for(PATIENCE) {

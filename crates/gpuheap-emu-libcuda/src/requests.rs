@@ -41,11 +41,12 @@ const REPEATED_FAILURE: u64 = u64::MAX / 2;
 pub(crate) const HEAP_REQUEST: &str = "gpuheap's allocation";
 /// Library name to report for a heap's own requests to the driver.
 const HEAP: &str = "gpuheap";
-/// Number of a heap's innermost frames in which [`Stack::is_within`] looks for a common function.
+/// Number of frames in which [`Stack::is_within`] looks for a function that two stacks share. The
+/// frames are the innermost of the stack with which a heap reported a request.
 const FRAMES_OF_HEAP: usize = 3;
 
 static REFUSED: Mutex<VecDeque<Refused>> = Mutex::new(VecDeque::new());
-/// `true` once a request was refused. Only then are later requests compared.
+/// `true` once a request was refused. Before, a granted request needs no comparison with refusals.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -62,8 +63,8 @@ struct Refused {
     then: Then,
     /// `true` if the thread has made another request since the refusal.
     is_past: bool,
-    /// `true` if the thread has given the device other work since the refusal. The program then
-    /// continued without the memory.
+    /// `true` if the thread has given the device work since this request was refused. The program
+    /// then continued without the memory, so later requests are not compared with this one.
     is_over: bool,
     /// `true` if a heap made this request to serve a request of the program. The heap has reported
     /// the program's request separately.
@@ -173,8 +174,8 @@ pub(crate) fn note_step() {
     }
 }
 
-/// Handles the request that this thread's last driver call made, if any. Returns `true` if the
-/// request was refused.
+/// Keeps the request for device memory that this thread's last driver call made, if it was refused.
+/// Else compares it with earlier refusals. Returns `true` if the request was refused.
 pub(crate) fn take() -> bool {
     // While the process exits, the thread-local variable may be gone.
     let line = LINE.try_with(Cell::take).unwrap_or_default();
@@ -227,7 +228,7 @@ fn keep(refused: &mut VecDeque<Refused>, request: Request, stack: Stack, thread:
         return;
     }
     if refused.len() == KEPT {
-        // Drops a refusal that a later request made up for, because it is the least useful. If
+        // Drops a refusal after which the program continued, because it is the least useful. If
         // there is no such refusal, drops the oldest.
         let known = refused.iter().position(|known| known.then != Then::Nothing);
         refused.remove(known.unwrap_or(0));
@@ -349,7 +350,8 @@ fn caller(stack: &Stack, request: &Request) -> Caller {
     Caller { function: called, library, lines }
 }
 
-/// Returns `true` if a frame belongs to a stand-in or to the heap that served the request.
+/// Returns `true` if a frame belongs to a library that replaces a vendor's, or to the heap that
+/// served the request.
 fn is_ours(place: &Place, request: &Request) -> bool {
     is_stand_in(place) || (is_of_heap(request) && HEAPS.contains(&file_name(&place.file).as_str()))
 }
@@ -447,8 +449,9 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Makes requests in order and returns the `then` of each refused request. A tuple has the
-    /// bytes, the place and the stack. Its last field is `true` if the request is granted.
+    /// Makes requests in order, and returns [`Refused::then`] of each refused request. A tuple has
+    /// the bytes, the address for the result, and the return addresses on the stack. Its last field
+    /// is `true` if the request is granted.
     fn after(requests: &[(u64, u64, &[usize], bool)]) -> Vec<Then> {
         let thread = thread::current().id();
         let mut refused = VecDeque::new();
@@ -569,7 +572,7 @@ mod tests {
         let asked = |gib, is_granted| (gib * GIB, 1, &at[..], is_granted);
         let less = Then::Less(2 * GIB);
         assert!(after(&[asked(8, false), asked(4, false), asked(2, true)]) == [less, less]);
-        // Another request came in between, or the size is too small.
+        // Not replaced: another request is between the two, or the second request is too small.
         let other = (GIB, 2, &[120, 900][..], true);
         assert!(after(&[asked(8, false), other, asked(4, true)]) == [Then::Nothing]);
         assert!(after(&[asked(60, false), asked(2, true)]) == [Then::Nothing]);

@@ -251,7 +251,7 @@ export! {
         make(plan, typed(kind, &sizes.get_all(rank)?, batch), bytes)
     }
 
-    /// Sets many transforms of any numeric types. PyTorch makes its plans with this function.
+    /// Makes a plan for many transforms, of any numeric types. PyTorch makes its plans in this way.
     fn cufftXtMakePlanMany(
         plan: c_int, rank: c_int, sizes: In<c_longlong>, _input: In<c_longlong>,
         _input_stride: c_longlong, _input_distance: c_longlong, input: c_int,

@@ -139,78 +139,78 @@ fn number(kind: c_int) -> Result<Number, CusolverCode> {
 }
 
 sizes! {
-    /// Writes the size for an LU factorisation.
+    /// Writes the workspace's size for an LU factorisation.
     fn [cusolverDnSgetrf_bufferSize cusolverDnDgetrf_bufferSize cusolverDnCgetrf_bufferSize
         cusolverDnZgetrf_bufferSize](m: c_int, n: c_int, _a: Unread, _lda: c_int;)
         |number| workspace::lu(size(m.min(n))?) / number.bytes();
 
-    /// Writes the size for a Cholesky factorisation.
+    /// Writes the workspace's size for a Cholesky factorisation.
     fn [cusolverDnSpotrf_bufferSize cusolverDnDpotrf_bufferSize cusolverDnCpotrf_bufferSize
         cusolverDnZpotrf_bufferSize](half: c_int, n: c_int, _a: Unread, _lda: c_int;)
         |number| workspace::cholesky(number, size(n)?, half == UPPER) / number.bytes();
 
-    /// Writes the size for the factorisation of a symmetric indefinite matrix.
+    /// Writes the workspace's size for the factorisation of a symmetric indefinite matrix.
     fn [cusolverDnSsytrf_bufferSize cusolverDnDsytrf_bufferSize cusolverDnCsytrf_bufferSize
         cusolverDnZsytrf_bufferSize](n: c_int, _a: Unread, _lda: c_int;)
         |number| workspace::indefinite(number, size(n)?);
 
-    /// Writes the size for a QR factorisation.
+    /// Writes the workspace's size for a QR factorisation.
     fn [cusolverDnSgeqrf_bufferSize cusolverDnDgeqrf_bufferSize cusolverDnCgeqrf_bufferSize
         cusolverDnZgeqrf_bufferSize](_m: c_int, n: c_int, _a: Unread, _lda: c_int;)
         |_number| workspace::qr(size(n)?);
 
-    /// Writes the size for building a matrix from Householder reflectors.
+    /// Writes the workspace's size for building a matrix from Householder reflectors.
     fn [cusolverDnSorgqr_bufferSize cusolverDnDorgqr_bufferSize cusolverDnCungqr_bufferSize
         cusolverDnZungqr_bufferSize]
         (m: c_int, n: c_int, k: c_int, _a: Unread, _lda: c_int, _tau: Unread;)
         |_number| workspace::reflect(size(m)?, size(n)?, size(k)?);
 
-    /// Writes the size for multiplying a matrix by Householder reflectors.
+    /// Writes the workspace's size for multiplying a matrix by Householder reflectors.
     fn [cusolverDnSormqr_bufferSize cusolverDnDormqr_bufferSize cusolverDnCunmqr_bufferSize
         cusolverDnZunmqr_bufferSize]
         (side: c_int, _trans: c_int, m: c_int, n: c_int, k: c_int, _a: Unread, _lda: c_int,
          _tau: Unread, _c: Unread, _ldc: c_int;)
         |_number| workspace::multiply(side == 0, size(m)?, size(n)?, size(k)?);
 
-    /// Writes the size for computing eigenvalues by divide and conquer.
+    /// Writes the workspace's size for eigenvalues by divide and conquer.
     fn [cusolverDnSsyevd_bufferSize cusolverDnDsyevd_bufferSize cusolverDnCheevd_bufferSize
         cusolverDnZheevd_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;)
         |_number| workspace::divide(size(n)?);
 
-    /// Writes the size for computing eigenvalues by Jacobi's method.
+    /// Writes the workspace's size for eigenvalues by Jacobi's method.
     fn [cusolverDnSsyevj_bufferSize cusolverDnDsyevj_bufferSize cusolverDnCheevj_bufferSize
         cusolverDnZheevj_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;)
         |_number| workspace::rotate(size(n)?);
 
-    /// Writes the size for computing the eigenvalues of many matrices by Jacobi's method.
+    /// Writes the workspace's size for eigenvalues of many matrices by Jacobi's method.
     fn [cusolverDnSsyevjBatched_bufferSize cusolverDnDsyevjBatched_bufferSize
         cusolverDnCheevjBatched_bufferSize cusolverDnZheevjBatched_bufferSize]
         (_job: c_int, _half: c_int, n: c_int, _a: Unread, _lda: c_int, _w: Unread;
          _settings: Unread, matrices: c_int)
         |_number| workspace::rotate_many(size(n)?, size(matrices)?);
 
-    /// Writes the size for computing singular values by QR iteration.
+    /// Writes the workspace's size for singular values by QR iteration.
     fn [cusolverDnSgesvd_bufferSize cusolverDnDgesvd_bufferSize cusolverDnCgesvd_bufferSize
         cusolverDnZgesvd_bufferSize](m: c_int, n: c_int;)
         |_number| workspace::iterate(size(m)?, size(n)?);
 
-    /// Writes the size for computing singular values by Jacobi's method.
+    /// Writes the workspace's size for singular values by Jacobi's method.
     fn [cusolverDnSgesvdj_bufferSize cusolverDnDgesvdj_bufferSize cusolverDnCgesvdj_bufferSize
         cusolverDnZgesvdj_bufferSize]
         (_job: c_int, economic: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int, _s: Unread,
          _u: Unread, _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::rotate_singular(size(m)?, size(n)?, economic != 0);
 
-    /// Writes the size for computing the singular values of many small matrices by Jacobi's method.
+    /// Writes the workspace's size for singular values of many small matrices by Jacobi's method.
     fn [cusolverDnSgesvdjBatched_bufferSize cusolverDnDgesvdjBatched_bufferSize
         cusolverDnCgesvdjBatched_bufferSize cusolverDnZgesvdjBatched_bufferSize]
         (_job: c_int, _m: c_int, _n: c_int, _a: Unread, _lda: c_int, _s: Unread, _u: Unread,
          _ldu: c_int, _v: Unread, _ldv: c_int;)
         |_number| workspace::SMALL_SINGULAR;
 
-    /// Writes the size for computing singular values of many matrices from eigenvalues of `A^T A`.
+    /// Writes the workspace's size for singular values of many matrices by eigenvalues of `A^T A`.
     fn [cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnDgesvdaStridedBatched_bufferSize
         cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize]
         (_job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Unread, _lda: c_int,

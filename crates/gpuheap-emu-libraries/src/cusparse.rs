@@ -54,7 +54,7 @@ const INDEX_OF_64_BITS: c_int = 3;
 const GUESSED: &str = "the number of values of a sum or a product of sparse matrices is not known \
     in a dry run: it is the number for values at random places";
 
-/// Object to which the handles of all descriptions point. It is never read.
+/// Object that stands for all descriptors, such as `cusparseMatDescr_t`. It is never read.
 static DESCRIPTION: u64 = 0;
 
 // Some functions declare fewer arguments than callers pass. In every C ABI of Unix, the caller
@@ -157,8 +157,8 @@ export! {
         bytes.write(a.read(Operand::times_vector)? as usize)
     }
 
-    /// Writes the bytes for a product of dense matrices that is computed only at the values of a
-    /// sparse matrix. The size is 1, or 0 if there are no values.
+    /// Writes the workspace's size for a product of dense matrices that is computed only at the
+    /// values of a sparse matrix. The size is 1, or 0 if there are no values.
     fn cusparseSDDMM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, _a: Matrix,
         _b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -167,7 +167,7 @@ export! {
         bytes.write(c.read(|c| usize::from(c.values > 0))?)
     }
 
-    /// Writes the bytes for solving a triangular system whose right side is a dense matrix.
+    /// Writes the workspace's size for solving a triangular system with a dense right matrix.
     fn cusparseSpSM_bufferSize(
         _handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         _b: Matrix, c: Matrix, _computed: c_int, _algorithm: c_int, _description: Unread,
@@ -177,7 +177,7 @@ export! {
         bytes.write(a.read(|a| a.solve(columns))? as usize)
     }
 
-    /// Writes the bytes for solving a triangular system whose right side is a vector.
+    /// Writes the workspace's size for solving a triangular system with a right vector.
     fn cusparseSpSV_bufferSize(
         _handle: Handle, _operation: c_int, _alpha: Unread, a: Matrix, _x: Matrix, _y: Matrix,
         _computed: c_int, _algorithm: c_int, _description: Unread, bytes: Out<usize>,
@@ -185,8 +185,8 @@ export! {
         bytes.write(a.read(|a| a.solve(1))? as usize)
     }
 
-    /// Writes the bytes of the first area for a product of sparse matrices, unless the program
-    /// passes the area.
+    /// Writes the size of the first workspace for a product of sparse matrices, if `area` is null.
+    /// Otherwise, enqueues an empty kernel.
     fn cusparseSpGEMM_workEstimation(
         handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         b: Matrix, _beta: Unread, _c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -195,8 +195,8 @@ export! {
         multiply(handle, a, b, bytes, area, 0)
     }
 
-    /// Writes the bytes of the second area for a product of sparse matrices, unless the program
-    /// passes the area. Sets the product's number of values.
+    /// Writes the size of the second workspace for a product of sparse matrices, if `area` is null.
+    /// Sets the product's number of values.
     fn cusparseSpGEMM_compute(
         handle: Handle, _a_operation: c_int, _b_operation: c_int, _alpha: Unread, a: Matrix,
         b: Matrix, _beta: Unread, c: Matrix, _computed: c_int, _algorithm: c_int,
@@ -235,8 +235,8 @@ export! {
         bytes.write(512)
     }
 
-    /// Writes to the host an upper bound of the number of values in the sum of two sparse matrices.
-    /// A GPU counts values that share a position once.
+    /// Writes an upper bound of the number of values in the sum of two sparse matrices. A GPU
+    /// counts two values at the same position as one, but a dry run knows no positions.
     fn cusparseXcsrgeam2Nnz(
         _handle: Handle, m: c_int, n: c_int, _a: Unread, a_values: c_int, _a_row: Unread,
         _a_column: Unread, _b: Unread, b_values: c_int, _b_row: Unread, _b_column: Unread,
@@ -303,8 +303,8 @@ fn create(
     made.write(Matrix::new(Operand { layout, rows, columns, values, index, value }))
 }
 
-/// If the program passes an area for a product of sparse matrices, enqueues an empty kernel.
-/// Otherwise, writes the bytes of the area.
+/// If the program passes a workspace for a product of sparse matrices, enqueues an empty kernel.
+/// Otherwise, writes the workspace's size in bytes.
 fn multiply(
     handle: Handle,
     a: Matrix,

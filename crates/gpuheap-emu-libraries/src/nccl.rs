@@ -49,7 +49,7 @@ struct Communicator {
     ranks: c_int,
     rank: c_int,
     channels: Channels,
-    /// Buffers for data to and from neighbours. They are allocated at the first collective.
+    /// Buffers for data of neighbours in the ring of ranks. The first collective allocates them.
     buffers: Option<Memory>,
     /// Buffers for messages, keyed by peer and by a flag that is `true` for messages from the peer.
     /// They are allocated at the first message.

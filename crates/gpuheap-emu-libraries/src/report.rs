@@ -1,4 +1,4 @@
-//! When the process exits, writes a report of refused calls and of the models' limits to a folder.
+//! Writes a report when the process exits: refused calls, and notes on the stand-ins' models.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;

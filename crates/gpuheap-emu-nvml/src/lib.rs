@@ -3,8 +3,9 @@
 //! A description lists devices and processes. If it lists no devices, the library reports the
 //! devices of the emulated driver in this process. Without such a driver, environment variables
 //! select the devices. The library also lists the processes that use emulated devices. It finds
-//! them in the shared account. Without an account, it lists only this process. The README lists the
-//! environment variables and the description's fields.
+//! them in the account, a file in which emulated drivers record the memory of their processes.
+//! Without an account, the library lists only this process. The README lists the environment
+//! variables and the description's fields.
 //!
 //! The module `functions` has one table of functions for each subject. Other NVML functions are not
 //! exported. A program that looks up such a symbol concludes that the driver is older.

@@ -60,8 +60,8 @@ pub(crate) fn shut_down(symbol: &'static str) -> Outcome {
     })
 }
 
-/// Runs the body of an NVML function. Fails if the library is not initialised, or if the
-/// description makes the function fail.
+/// Runs the body of an NVML function. Fails if the library is not initialised, or if the user's
+/// description of the machine has a failure for the function.
 pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) -> Outcome {
     let machine = MACHINE.get().and_then(|machine| machine.as_ref().ok());
     let machine = machine.filter(|_| USERS.load(Ordering::Relaxed) > 0);
@@ -97,7 +97,7 @@ impl Nvml {
 }
 
 impl Target<'_> {
-    /// Returns the processes on the device, or only those on the instance if there is one.
+    /// Returns the processes on the device. For a MIG instance, returns only its processes.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = self.machine.rows(self.index);
         if let Some((at, _)) = self.instance {

@@ -57,8 +57,8 @@ impl Machine {
         &self.settings.description
     }
 
-    /// Returns the processes on a device: first the description's processes, then the processes
-    /// that use the emulated device now.
+    /// Returns the processes on a device: first the processes of the user's description, then the
+    /// processes that use the emulated device now.
     pub(crate) fn rows(&self, index: usize) -> Vec<Row> {
         let described = self.devices[index].processes.iter().map(|process| Row {
             pid: process.pid,

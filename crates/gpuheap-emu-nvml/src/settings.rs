@@ -15,8 +15,8 @@ const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
 /// Settings of the emulated NVML.
 pub(crate) struct Settings {
     pub(crate) description: Description,
-    /// Devices that the environment variable selects. They are used if neither the description nor
-    /// an emulated driver lists devices.
+    /// Devices that `GPUHEAP_EMULATED_DEVICE` selects. They are used if neither the user's
+    /// description of the machine nor an emulated driver lists devices.
     pub(crate) profiles: Vec<Profile>,
     /// CUDA version, 1000 × major + 10 × minor; `None` if it is not set.
     pub(crate) cuda: Option<i32>,

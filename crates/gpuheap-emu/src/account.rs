@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 /// First bytes of the file, which identify its format.
 const MAGIC: [u8; 16] = *b"gpuheap account1";
 
-/// Maximum number of processes that share an account.
+/// Maximum number of processes that share an account file.
 const SLOTS: u64 = 256;
 
-/// Maximum number of devices in an account. Emulated machines have eight at most in practice.
+/// Maximum number of devices in an account file. Emulated machines have eight at most in practice.
 const DEVICES: usize = 16;
 
 /// Size of a slot, in bytes. It has a pid and one byte count per device, of eight bytes each.
@@ -29,7 +29,7 @@ const SLOT_BYTES: u64 = 8 * (1 + DEVICES as u64);
 /// Start and length of the byte range whose lock serialises changes to the file.
 const ORDER: (u64, u64) = (0, 1);
 
-/// A process's slot in a shared account of device memory.
+/// A process's slot in a file that accounts for device memory.
 pub struct Account {
     file: File,
     slot: u64,
@@ -37,18 +37,18 @@ pub struct Account {
     threads: Mutex<()>,
 }
 
-/// Memory of one process in an account.
+/// Memory of one process, as its slot in an account file states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Process ID of the process that opened the account. This process may have ended if a forked
-    /// child still holds the slot.
+    /// ID of the process that took the slot. It may have ended if a forked child still holds the
+    /// slot.
     pub pid: u32,
     /// Memory in use on each device, in bytes.
     pub bytes: Vec<u64>,
 }
 
 impl Account {
-    /// Maximum number of devices in an account.
+    /// Maximum number of devices in an account file.
     pub const MOST_DEVICES: usize = DEVICES;
 
     /// Opens the account in a file and takes a slot. Creates the file if it is missing. Blocks
@@ -56,7 +56,7 @@ impl Account {
     ///
     /// # Errors
     ///
-    /// The file cannot be written, is not an account, or is in use by 256 processes.
+    /// The file cannot be written, is not an account file, or is in use by 256 processes.
     pub fn open(path: &Path) -> io::Result<Account> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -75,12 +75,12 @@ impl Account {
         Err(io::Error::other(format!("{SLOTS} processes use the account already")))
     }
 
-    /// Returns the entries of all slots that a process or its forked child holds, in no particular
-    /// order. Does not block.
+    /// Returns the entries of all slots of the account file at `path` that a process or its forked
+    /// child holds, in no particular order. Does not block.
     ///
     /// # Errors
     ///
-    /// The file is missing, cannot be read, or is not an account.
+    /// The file is missing, cannot be read, or is not an account file.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
         let file = File::open(path)?;
         check(&file)?;
@@ -109,14 +109,15 @@ impl Account {
         let _ = self.change(device, change);
     }
 
-    /// Returns the memory that all processes together use on a device; 0 if the file cannot be
-    /// read.
+    /// Returns the memory that all processes together use on a device; 0 if the account file cannot
+    /// be read.
     pub(crate) fn used(&self, device: usize) -> u64 {
         let entries = entries(&self.file, Some(self.slot)).unwrap_or_default();
         sum(&entries, device)
     }
 
-    /// Changes a device's byte count in this process's slot. Excludes other changes to the file.
+    /// Changes a device's byte count in this process's slot of the account file. Locks the file, so
+    /// that no other thread or process changes it meanwhile.
     fn change(&self, device: usize, by: impl FnOnce(&mut u64, u64) -> bool) -> io::Result<bool> {
         let _threads = self.threads.lock();
         let _order = Order::take(&self.file)?;
@@ -147,8 +148,8 @@ fn check(file: &File) -> io::Result<()> {
     is_account.then_some(()).ok_or_else(|| io::Error::other("the file is no account"))
 }
 
-/// Returns the entries of locked slots, and the entry of the slot `own`. A process cannot query its
-/// own lock.
+/// Returns the entries of locked slots, and the entry of this process's slot `own`. A process
+/// cannot query its own lock.
 fn entries(file: &File, own: Option<u64>) -> io::Result<Vec<Entry>> {
     let written = file.metadata()?.len().saturating_sub(MAGIC.len() as u64) / SLOT_BYTES;
     let mut found = Vec::new();
@@ -272,14 +273,13 @@ mod tests {
             entries.iter().map(|entry| entry.bytes[device]).collect::<Vec<_>>()
         };
         assert_eq!(read(0), [10, 90]);
-        // A duplicate of the descriptor keeps the slot, like a descriptor that a forked child
-        // inherited.
+        // A duplicate of the descriptor keeps the slot occupied, as one in a forked child does.
         let inherited = one.file.try_clone().unwrap();
         drop(one);
         assert_eq!(read(0), [10, 90]);
         drop(inherited);
         assert_eq!((read(0), two.used(0)), (vec![90], 90));
-        // The next process gets the slot, and the slot is empty.
+        // The next user of the file gets the first slot, and starts with no memory.
         let three = Account::open(&path).unwrap();
         assert_eq!((three.slot, read(0)), (0, vec![0, 90]));
         std::fs::remove_file(&path).unwrap();

@@ -259,7 +259,7 @@ pub(crate) struct Call<'e> {
     pub(crate) shared: &'e Shared,
     /// Symbol of the called function, for findings.
     pub(crate) symbol: &'static str,
-    /// This call's request for device memory, as device, bytes, and address of the result.
+    /// This call's request for device memory: device, bytes, and address of the result variable.
     request: Option<(usize, u64, u64)>,
     /// Request that exceeded a device's free memory: device, requested bytes, and the device's free
     /// bytes.
@@ -276,7 +276,8 @@ impl Drop for Call<'_> {
 }
 
 impl Call<'_> {
-    /// Records this call's request for device memory. `place` is the address of the result.
+    /// Records this call's request for device memory. `place` is the address of the result
+    /// variable.
     pub(crate) fn note_request(&mut self, device: usize, bytes: u64, place: u64) {
         self.request = Some((device, bytes, place));
     }
@@ -382,7 +383,7 @@ thread_local! {
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest copy to the host since the last [`take_copy_to_host`].
     static COPY_TO_HOST: Cell<Option<CopyToHost>> = const { Cell::new(None) };
-    /// `true` if this thread gave a device work after its latest request for device memory.
+    /// `true` if this thread enqueued work after its latest request for device memory.
     static HAS_WORKED: Cell<bool> = const { Cell::new(false) };
     /// This thread's latest request for device memory.
     static REQUEST: Cell<Option<Request>> = const { Cell::new(None) };

@@ -9,9 +9,9 @@ use crate::state::State;
 use crate::state::stream::{Op, OpRef, StreamKind, Work};
 use crate::state::user_object::{Callback, HostFunction};
 
-/// Virtual time of one piece of work, in nanoseconds, if the schedule has no lag.
+/// Virtual time of one piece of work, in nanoseconds, except under [`Schedule::Lag`].
 const WORK_TIME: u64 = 1_000;
-/// Virtual time that a query takes under a lag if the work is not ready, in nanoseconds.
+/// Virtual time that a query takes under [`Schedule::Lag`] if the work is not done, in nanoseconds.
 const QUERY_TIME: u64 = 100;
 
 impl State {
@@ -228,8 +228,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Runs the first ready work on which the last work in `wanted` depends. Does not wait for a
-        // running callback.
+        // Follows the unfinished work that `op` waits for until a piece is ready, and does that
+        // piece. Does not wait for a running callback.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {

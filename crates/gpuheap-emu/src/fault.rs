@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpuheap_driver::CUresult;
 
-/// Plan of failures. The default plan is empty.
+/// Plan of the driver calls that fail or are delayed, for tests. The default plan is empty.
 ///
 /// ```
 /// use gpuheap_driver::CUresult;
@@ -41,7 +41,7 @@ impl FaultPlan {
         self
     }
 
-    /// Returns whether the plan has no failure and no limit.
+    /// Returns `true` if the plan makes no call fail or wait, and sets no limit of memory.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty() && self.memory_limit.is_none()
     }

@@ -35,7 +35,8 @@ pub struct Options {
 
 impl Default for Options {
     /// Returns options for one `h200` with CUDA 13.0. Work is done immediately, checks are on, only
-    /// gpuheap's own kernels run, and no call fails. There is no worker and no shared account.
+    /// gpuheap's own kernels run, and no call fails. No thread makes progress between calls, and no
+    /// other process shares the device's memory.
     fn default() -> Options {
         Options {
             devices: vec![Profile::h200()],
@@ -81,8 +82,9 @@ pub enum Schedule {
     /// Work is done only when the host waits. A query returns its answer and then does one step of
     /// the queried work, so that a loop of queries ends.
     OnDemand,
-    /// Work is done this much virtual time after it was enqueued and all work that it waits for was
-    /// done. Waits and [`Emulator::advance`](crate::Emulator::advance) move the virtual clock. A
-    /// query that answers "not ready" moves the clock by 100 ns, so that a loop of queries ends.
+    /// Work is done once this much virtual time has passed since it was enqueued and since the work
+    /// that it waits for was done. Waits and [`Emulator::advance`](crate::Emulator::advance) move
+    /// the virtual clock. A query that answers "not ready" moves it by 100 ns, so that a loop of
+    /// queries ends.
     Lag(Duration),
 }

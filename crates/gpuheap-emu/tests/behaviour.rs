@@ -138,8 +138,7 @@ fn usage_names_each_owner() {
     ok!(gpu, cuMemFree_v2(block));
     ok!(gpu, cuMemRelease(handle));
     ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
-    // The default pool outlives the context. It keeps memory, because no synchronisation returned
-    // that memory to the device.
+    // The context's own memory is freed. The default pool outlives the context.
     assert_eq!(gpu.usage(0).context, 0);
 }
 
@@ -181,7 +180,8 @@ fn wsl2_profile_lacks_features() {
         CUresult::ERROR_INVALID_DEVICE
     );
     ok!(gpu, cuMemFree_v2(managed));
-    // Without concurrent access, managed memory takes device memory.
+    // Without concurrent access, managed memory takes device memory. The device gets it back only
+    // some calls after the free.
     for _ in 0..profile.late_release_calls {
         ok!(gpu, cuCtxSynchronize());
     }
@@ -207,8 +207,8 @@ fn wsl2_profile_lacks_features() {
     ok!(gpu, cuMemAllocHost_v2(&mut pinned, limit));
     ok!(gpu, cuMemFreeHost(pinned));
 
-    // The reported free memory exceeds the memory that can be allocated, and freed memory becomes
-    // available late.
+    // On WSL2, the reported free memory exceeds the memory that can be allocated, and freed memory
+    // becomes available some calls later.
     let (mut free, mut total, mut block) = (0, 0, 0);
     ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
     assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, free)), OUT_OF_MEMORY);
@@ -537,8 +537,8 @@ fn callback_wait_holds_no_lock() {
     ok!(gpu, cuStreamQuery(stream));
 }
 
-/// A planned success would leave the result unwritten, and a caller may build a slice from the
-/// result of a successful call.
+/// A fault with the code for success changes nothing. If it made the call do nothing, the caller
+/// might build a slice from a pointer that was never written.
 #[test]
 fn a_planned_success_is_no_fault() {
     let gpu = start(Options::default());

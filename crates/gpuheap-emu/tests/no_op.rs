@@ -253,8 +253,8 @@ fn cubin_of_three() -> Vec<u8> {
     file
 }
 
-/// Returns a fat binary with two entries: a PTX text with the compression flag `compressed`, and
-/// the ELF file.
+/// Returns a fat binary with two entries: a compressed PTX text, and the ELF file with the kernel
+/// `three`. `compressed` has the compression flags of the ELF file.
 fn fat_binary_of_three(compressed: u64) -> Vec<u8> {
     let mut entries = Vec::new();
     for (kind, flags, content) in
@@ -347,7 +347,7 @@ fn kernel_changes_its_block_alone() {
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, at + 516, 1);
     assert_eq!(read(&gpu, &parts), [7, 0, 0, 7]);
-    // If no block is known, the rest of the allocation counts as changed.
+    // Without a known block at the kernel's argument, the rest of the allocation counts as changed.
     upload(&gpu, &parts);
     launch_three(&gpu, function, CUstream::NULL, 1, at + 1536);
     assert_eq!(read(&gpu, &parts), [7, 7, 7, 0]);
@@ -379,7 +379,7 @@ fn reported_change_reads_zero_after_launches() {
     let gpu = no_op();
     let function = load(&gpu, CUBIN, c"any");
     let blocks = [0; 2].map(|_| allocate(&gpu, 512));
-    // A framework also reports a copy into its memory as a change.
+    // A framework also reports its own copies as changes. The copied bytes are known, so they stay.
     upload(&gpu, &blocks);
     gpu.changed(blocks[0], 4);
     assert_eq!(read(&gpu, &blocks), [7, 7]);

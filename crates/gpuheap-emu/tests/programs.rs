@@ -211,7 +211,8 @@ fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usiz
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        // A draw is rejected if other waits imply the removed wait, as they do for most waits.
+        // The second test removes a wait. It rejects a draw if other waits imply that wait, as they
+        // do for most waits.
         max_global_rejects: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -239,7 +240,8 @@ proptest! {
         prop_assume!(!waits.is_empty());
         let (later, earlier) = waits.remove(which.index(waits.len()));
         prop_assume!(!ordered(&steps, &waits, earlier, later));
-        // After a renewal, the earlier step used another allocation, so no conflict is left.
+        // If a step in between allocated a buffer anew, the two steps may use different memory, so
+        // the missing wait may leave no conflict.
         let renewed = steps[earlier + 1..later].iter().any(|step| matches!(step, Step::Renew { .. }));
         prop_assume!(!renewed);
         for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {

@@ -165,7 +165,8 @@ fn answer(stream: Arc<TcpStream>, current: &Current) {
         ready(Ok::<_, Infallible>(respond(&request, &exposition)))
     });
     let connection = http1::Builder::new()
-        // Without this option, hyper writes the response only after the client has closed its side.
+        // Otherwise hyper reads again before it writes the response, to find out whether the client
+        // closed its side. Reads block here, so the response would wait for the client.
         .half_close(true)
         .keep_alive(false)
         .header_read_timeout(None)

@@ -15,7 +15,7 @@ pub enum Error {
     Spill {
         /// Folder of the file.
         folder: PathBuf,
-        /// Size of the file in bytes when the call failed.
+        /// Bytes in the file when a write failed, or in all temporary files when a read failed.
         bytes: u64,
         /// Error of the system.
         error: io::Error,

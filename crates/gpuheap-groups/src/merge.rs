@@ -148,14 +148,14 @@ impl Merged {
 pub struct Groups {
     of: Arc<Merger>,
     files: Vec<Cursor>,
-    /// Index of the next group of the run in memory.
+    /// Index of the first group of the run in host memory that is not yet in `heads`.
     next: usize,
     /// The next key of each run, and the run's index. The run in memory has the largest index.
     /// Equal keys are merged in the order in which their batches were added.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 
-/// The next group of a run in a file.
+/// Reader of a run in a file, with the group that was read last.
 struct Cursor {
     run: RunReader,
     key: Vec<u8>,
@@ -189,7 +189,7 @@ impl Groups {
         Ok((made.keys, made.states))
     }
 
-    /// Returns the parts of the group that run `source` has at its head.
+    /// Returns the parts (partial results) of the group whose key a run has in `heads`.
     fn state(&self, source: usize) -> &[u64] {
         match (self.files.get(source), self.of.runs.first()) {
             (Some(file), _) => &file.state,
@@ -198,7 +198,7 @@ impl Groups {
         }
     }
 
-    /// Makes the next key of a run its head.
+    /// Reads the next group of a run, and adds its key to `heads`. Adds nothing at the run's end.
     fn advance(&mut self, source: usize) -> Result<(), Error> {
         let Some(file) = self.files.get_mut(source) else {
             let run = self.of.runs.first().filter(|run| self.next < run.keys.len());

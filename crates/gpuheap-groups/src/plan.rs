@@ -32,8 +32,8 @@ impl Aggregate {
     ];
 }
 
-/// An 8-byte number that each batch contributes for each of its groups. The numbers of all batches
-/// are merged.
+/// Partial result of an aggregate: an 8-byte number that each batch contributes for each of its
+/// groups. The numbers of all batches are merged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     /// Number of values, as `u64`.
@@ -59,7 +59,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 struct ColumnPlan {
     of: NumberType,
-    /// Sorted in the order of [`Part`], so that the count is the first part.
+    /// Parts that the column's aggregates need. Sorted, so that [`Part::Count`] has the index 0.
     parts: Vec<Part>,
     /// Index of this column's first part among the parts of all columns.
     first: usize,
@@ -112,12 +112,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the parts that each batch has for a column, in order.
+    /// Returns the parts that a batch contributes for a column, in the order of `Merger::add`.
     pub fn parts(&self, column: usize) -> &[Part] {
         self.columns.get(column).map_or(&[], |column| &column.parts)
     }
 
-    /// Returns the number of parts of all columns.
+    /// Returns the number of parts of all columns. A batch has this many numbers for each group.
     pub fn width(&self) -> usize {
         self.columns.last().map_or(0, |last| last.first + last.parts.len())
     }
@@ -130,8 +130,9 @@ impl Plan {
         }
     }
 
-    /// Returns an aggregate of each group. `states` has the parts of all groups, one after another.
-    /// Returns `None` if the plan does not have that aggregate.
+    /// Returns an aggregate of a column for each group. `states` has [`width`](Plan::width) numbers
+    /// for each group, as `Groups::next_chunk` returns them. Returns `None` if the plan lacks the
+    /// aggregate.
     pub fn result(
         &self,
         column: usize,
@@ -166,7 +167,7 @@ impl Plan {
 }
 
 impl ColumnPlan {
-    /// Returns the place of a part among the column's parts.
+    /// Returns the index of a part among the column's parts.
     fn place(&self, part: Part) -> Option<usize> {
         self.parts.iter().position(|known| *known == part)
     }

@@ -1,4 +1,4 @@
-//! Sorted runs of groups. A run has keys in ascending order, and the parts of each key.
+//! Sorted runs of groups. A run has keys in ascending order, and their parts (partial results).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -14,7 +14,7 @@ use crate::plan::Plan;
 #[derive(Default, Debug)]
 pub(crate) struct Run {
     pub(crate) keys: Keys,
-    /// The parts of all groups, one group after another.
+    /// The parts of the first key, then of the second key, and so on.
     pub(crate) states: Vec<u64>,
 }
 

@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// Computes a part from the values of a group, and returns the part's bytes.
+/// Computes a partial result of the values of a group, and returns its bytes.
 fn part_of(part: Part, values: &[i64]) -> [u8; 8] {
     let mean = values.iter().sum::<i64>() as f64 / values.len() as f64;
     match part {

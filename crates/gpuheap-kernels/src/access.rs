@@ -11,7 +11,7 @@ use crate::{Fold, Reduction, Type};
 pub struct Access {
     /// `true` if the launch writes the bytes; `false` if it reads them.
     pub writes: bool,
-    /// Alignment of the start of every run, in bytes.
+    /// Alignment of the address of every run in `region`, in bytes.
     pub align: u64,
     /// Location of the bytes.
     pub region: Region,
@@ -30,8 +30,8 @@ pub struct Region {
 }
 
 impl Kernel {
-    /// Returns the bytes that a launch with the arguments `words` accesses. If the launch adds to
-    /// bytes, the result lists these bytes twice: once as read, once as written.
+    /// Returns the bytes that a launch with the arguments `words` reads or writes. If the launch
+    /// updates bytes in place, the result lists them twice: once as read, once as written.
     pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         match self.0 {
@@ -162,7 +162,7 @@ impl Region {
             if length == 0 {
                 region.run = 0;
             } else if stride == 0 || length == 1 {
-                // A broadcast axis uses the same bytes repeatedly, so it adds no bytes.
+                // An axis of stride 0 (broadcast) or of length 1 adds no further bytes.
             } else if region.axes.is_empty() && stride.cast_unsigned() == region.run {
                 region.run = region.run.saturating_mul(length);
             } else {

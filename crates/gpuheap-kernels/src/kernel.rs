@@ -186,7 +186,7 @@ impl Kernel {
     }
 }
 
-/// Word that replaces the type of the values in the name of a kernel that counts keys.
+/// Word in place of the values' type, in the name of a kernel that only counts rows by key.
 const ROWS: &str = "rows";
 
 fn parse_unit(word: &str) -> Option<usize> {

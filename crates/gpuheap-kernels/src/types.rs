@@ -126,9 +126,9 @@ worded! {
         Sum = "sum",
         /// Sum of the squared distances from the group's mean, as `F64`.
         Squares = "squares",
-        /// Smallest value, in the type of the sum. NaN is left out; -0.0 is less than 0.0.
+        /// Smallest value, of [`Reduction::Sum`]'s type. NaN is left out; -0.0 is less than 0.0.
         Min = "min",
-        /// Largest value, in the type of the sum. NaN is left out; -0.0 is less than 0.0.
+        /// Largest value, of [`Reduction::Sum`]'s type. NaN is left out; -0.0 is less than 0.0.
         Max = "max",
     }
 }

@@ -41,8 +41,8 @@ pub(crate) struct Served {
     in_no_order: Open,
     /// Stream on which allocations without stream order are made.
     pub(crate) plain: Stream,
-    /// `true` if an allocation on `plain` may get memory that earlier work still uses. The heap
-    /// then makes `plain` wait for an event after that work.
+    /// `true` if an allocation on the stream `plain` may get memory that earlier work still uses.
+    /// The heap then orders the stream after that work, and the allocation waits for the stream.
     pub(crate) plain_may_wait: AtomicBool,
     pub(crate) plain_bytes: PlainBytes,
     pub(crate) marks: Marks,
@@ -194,8 +194,8 @@ fn open_heap(context: CUcontext, ordinal: CUdevice, waits: bool) -> Result<Serve
     // The default handler reports memory that is live at a thread's end. In a CUDA program, other
     // threads may free that memory.
     heap.on_thread_end(|_| {});
-    // If frees do not wait, work on the legacy default stream, or on streams that synchronise with
-    // it, may still use freed memory. On the default stream, reuse is ordered after that work.
+    // If frees do not wait, the program's work may still use freed memory. The legacy default
+    // stream runs after that work, unless the work is on a non-blocking stream.
     let plain = if waits { device.stream() } else { device.default_stream() }?;
     for warning in heap.memory_status().into_iter().flat_map(|status| status.warnings) {
         messages::write(&warning);

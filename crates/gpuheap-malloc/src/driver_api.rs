@@ -1,5 +1,5 @@
-//! Replaces the driver's functions. Calls that the runtime makes for `runtime_api` are passed on to
-//! the driver.
+//! Replaces functions of the CUDA driver. The CUDA runtime calls them too. If `runtime_api` passed
+//! the program's call on to the runtime, the runtime's calls are passed on to the driver.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -95,7 +95,7 @@ pub(crate) fn cuGetProcAddress_v2(
     code
 }
 
-/// Returns `None` if the runtime makes this call for `runtime_api`, else calls `serve`.
+/// Calls `serve`, unless the runtime makes this call for a call that `runtime_api` passed on.
 fn served(serve: impl FnOnce() -> Option<CUresult>) -> Option<CUresult> {
     if runtime_api::is_passing_on() { None } else { serve() }
 }
@@ -114,7 +114,6 @@ fn ended(stream: CUstream, destroy: fn(CUstream) -> CUresult) -> CUresult {
     if may_end { destroy(stream) } else { CUresult::SUCCESS }
 }
 
-/// Ends the use of a device's heap.
 fn reset(device: CUdevice) {
     if !runtime_api::is_passing_on() {
         devices::reset(device);

@@ -13,9 +13,9 @@ pub(crate) struct PlainBytes {
     /// High-water mark of `live` since the last trim. Freed memory up to this mark stays in the
     /// heap's cache, and does not count as memory of the pool.
     peak: AtomicU64,
-    /// `true` from a trim until the next stream-ordered allocation. A trim cannot return a granule
-    /// that contains an allocation of `cuMemAlloc`. The rest of such a granule does not count as
-    /// memory of the pool.
+    /// `true` from a trim until the next stream-ordered allocation. A trim returns all memory
+    /// except granules that contain an allocation of `cuMemAlloc`. So if no stream-ordered memory
+    /// is live, the remaining bytes do not count as memory of the pool.
     is_trimmed: AtomicBool,
 }
 
@@ -45,14 +45,14 @@ impl PlainBytes {
     }
 }
 
-/// High-water marks that the program can reset, and the soft limit that a release threshold
-/// replaces.
+/// High-water marks of the heap since the program reset them, and the heap's first soft limit. A
+/// program resets marks, and sets a release threshold, on the driver's pool that the heap replaces.
 pub(crate) struct Marks {
-    /// Soft limit with which the heap was opened.
+    /// Soft limit with which the heap was opened. A release threshold replaces this limit.
     soft_limit: Option<u64>,
-    /// Meter of used bytes, opened when the program last reset their mark; `None` before that.
+    /// Meter of used bytes since the program last reset their high-water mark; `None` before that.
     used: Mutex<Option<Meter>>,
-    /// Mark of reserved bytes since the program last reset the mark; `None` before that.
+    /// High-water mark of reserved bytes since the last reset; `None` before the first reset.
     reserved: Mutex<Option<Reserved>>,
 }
 
@@ -85,7 +85,8 @@ impl Marks {
         }
     }
 
-    /// Returns the heap's limits, with the replaced pool's release `threshold` as the soft limit.
+    /// Returns the heap's limits, with the release `threshold` of the driver's pool as the soft
+    /// limit.
     pub(crate) fn limits(&self, heap: &Heap, threshold: u64) -> Limits {
         let mut limits = heap.limits();
         limits.soft = match threshold {

@@ -48,8 +48,8 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
     counts::note_cuda();
     ASKED.store(std::process::id(), Ordering::Relaxed);
-    // If the program may still find a driver in other folders or under another name, the message is
-    // written at the exit instead.
+    // If the program may still find a driver in other folders or under another name, only
+    // `report_at_exit` writes the message on a missing driver.
     if file == DRIVER
         && found_elsewhere().is_none()
         && !search_path::brings_folders(caller)
@@ -59,7 +59,7 @@ pub(crate) fn note_load(file: &CStr, caller: *const c_void) {
     }
 }
 
-/// Writes the message at the exit of a process that tried to load a driver, if no driver is loaded.
+/// Reports at the exit of a process that it tried to load a driver and found none.
 pub(crate) fn report_at_exit() {
     if ASKED.load(Ordering::Relaxed) == std::process::id() && !loader::is_loaded(DRIVER) {
         say_absent("libcuda.so.1 was not found");

@@ -35,10 +35,10 @@ pub(crate) fn add_to_figure(
     added.err().unwrap_or(CUresult::SUCCESS)
 }
 
-/// Applies an attribute of the replaced pool to the heap. Either resets a mark, or sets the soft
-/// limit to the release threshold. If the threshold is 0 (the driver's default) or unbounded,
-/// restores the soft limit with which the heap was opened. The driver has already applied the
-/// attribute to its pool.
+/// Applies an attribute of a pool to the heap that replaces the pool. Either resets a high-water
+/// mark, or sets the soft limit to the release threshold. If the threshold is 0 (the driver's
+/// default) or unbounded, restores the soft limit with which the heap was opened. The driver has
+/// already applied the attribute to its pool.
 pub(crate) fn set_attribute(
     pool: CUmemoryPool,
     attribute: Attribute,
@@ -63,8 +63,8 @@ pub(crate) fn set_attribute(
     CUresult::SUCCESS
 }
 
-/// Returns the heap's cached memory above `keep` bytes to the driver. The driver has already
-/// trimmed the replaced pool.
+/// Returns cached memory above `keep` bytes to the driver, from the heap that replaces the pool.
+/// The driver has already trimmed the pool itself.
 pub(crate) fn trim(pool: CUmemoryPool, keep: usize) -> CUresult {
     let Some(served) = served(pool) else { return CUresult::SUCCESS };
     let trimmed = match keep as u64 {

@@ -1,4 +1,5 @@
-//! Makes the functions that call CUDA's real functions. Finds the functions that replace them.
+//! Makes a function `real::NAME` for each function of CUDA that this library calls. `CATCHER` finds
+//! this library's own function that replaces a function of CUDA.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 

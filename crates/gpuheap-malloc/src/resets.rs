@@ -1,4 +1,4 @@
-//! Keeps the accounts of heaps that ended because their device was reset.
+//! Counts resets of devices, and adds up the statistics of the heaps that these resets ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gpuheap::{Heap, Tracking};
 use gpuheap_driver::CUdevice;
 
-/// Account of one device's resets, and of the heaps that these resets ended.
+/// Counts of one device's resets, and sums over the heaps that these resets ended.
 #[derive(Clone, Default)]
 pub(crate) struct Resets {
     pub(crate) resets: u64,
@@ -32,7 +32,7 @@ pub(crate) fn count(device: CUdevice) {
     all_locked().entry(device).or_default().resets += 1;
 }
 
-/// Adds the account of a heap. Call it before a reset of the device ends the heap.
+/// Adds the statistics of a heap. Call it before the reset of the device frees the heap's memory.
 pub(crate) fn add(device: CUdevice, heap: &Heap) {
     let Ok(usage) = heap.usage() else { return };
     let live = usage.stats.live_allocations;
@@ -49,7 +49,7 @@ pub(crate) fn add(device: CUdevice, heap: &Heap) {
     past.leaks = leaks.or(past.leaks.take());
 }
 
-/// Returns the accounts of all devices that were reset.
+/// Returns the counts of all devices that were reset.
 pub(crate) fn all() -> BTreeMap<CUdevice, Resets> {
     all_locked().clone()
 }

@@ -17,13 +17,13 @@ use crate::{counts, devices, missing_driver, real};
 const NO_ALLOCATION: CUdeviceptr = 1;
 
 thread_local! {
-    /// `true` while this thread passes on a call to the runtime. The variable has no destructor, so
-    /// it is still valid while the thread ends.
+    /// `true` while this thread runs a real function of the runtime. The variable has no
+    /// destructor, so it is still valid while the thread ends.
     static PASSING_ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns `true` while this thread passes on a call to the runtime. Driver calls that the runtime
-/// makes meanwhile are passed on too.
+/// Returns `true` while this thread runs a real function of the runtime. Driver calls that the
+/// runtime makes in that function are passed on to the driver.
 pub(crate) fn is_passing_on() -> bool {
     PASSING_ON.get()
 }
@@ -35,8 +35,8 @@ fn pass_on(call: impl FnOnce() -> CUresult) -> CUresult {
     code
 }
 
-/// Passes on a call, then calls `then` if the call succeeded. If the call came from the runtime
-/// itself, does not call `then`.
+/// Runs a real function, then calls `then` if the function succeeded. If the runtime itself made
+/// this call, does not call `then`.
 pub(crate) fn pass_on_first(
     call: impl FnOnce() -> CUresult,
     then: impl FnOnce() -> CUresult,

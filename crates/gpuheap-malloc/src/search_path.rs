@@ -29,7 +29,7 @@ unsafe extern "C" fn visit(
     const NULL: usize = 0;
     const RPATH: usize = 15;
     const RUNPATH: usize = 29;
-    // SAFETY: the loader passes a description that is valid during the call, and the pointer of
+    // SAFETY: the loader passes a description that is valid during the call, and the `Object` of
     // `brings_folders`. The dynamic section is loaded, and ends with a null tag.
     unsafe {
         let (info, object) = (&*info, &mut *object.cast::<Object>());

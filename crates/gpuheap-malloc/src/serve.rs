@@ -60,7 +60,7 @@ pub(crate) fn allocate(pointer: Out<CUdeviceptr>, bytes: usize, order: Order) ->
             counts::count_refused_request(&failure);
             return Some(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        // The call is passed on. The driver returns the reason, or succeeds.
+        // For other failures, the call is passed on. The driver may serve it, or returns its error.
         Err(_) => return None,
     };
     if is_plain {
@@ -177,8 +177,8 @@ fn wait_for_device(served: &Served) -> CUresult {
             Err(error) => error.driver().map_or(CUresult::ERROR_UNKNOWN, |error| error.code()),
         };
     }
-    // A wait for the context would break a capture on another stream. `cuMemFree` waits too, but
-    // obeys the capture's mode. So this function allocates a byte and frees it.
+    // The wait of `Device::synchronize` would break a capture on another stream. A free by the
+    // driver waits too, but respects the capture's mode. So a byte is allocated and freed to wait.
     let freed = served.device.with_current(|driver| {
         let mut address = 0;
         // SAFETY: the pointer is valid for a write, and the memory is freed once.
@@ -217,8 +217,8 @@ pub(crate) fn write_memory_info(free: Out<usize>, total: Out<usize>) -> Option<C
     Some(written.err().unwrap_or(CUresult::SUCCESS))
 }
 
-/// Announces the end of a stream to the heaps. Returns `false` if a heap still needs the stream.
-/// The stream must then not be destroyed.
+/// Announces the end of a stream to the heaps. Returns `false` if a heap still needs the stream, so
+/// that the caller does not destroy the stream.
 pub(crate) fn announce_end(stream: CUstream) -> bool {
     devices::all().all(|served| {
         let announce = || {
@@ -227,8 +227,8 @@ pub(crate) fn announce_end(stream: CUstream) -> bool {
                     .into_iter()
                     .all(|is_plain| served.table(is_plain).stream_ended(raw(stream)).is_ok())
         };
-        // The announcement fails if the stream is capturing. If work on the stream failed, only the
-        // first attempt may fail.
+        // An announcement fails if the stream is capturing. If earlier work on the stream failed,
+        // it may fail once, and succeed after `retire_all`.
         announce() || (served.heap.retire_all().is_ok() && announce())
     })
 }

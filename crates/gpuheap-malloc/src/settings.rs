@@ -12,10 +12,10 @@ pub(crate) struct Settings {
     pub(crate) report: Report,
 }
 
-/// Setting that selects when the report is written at the exit.
+/// Condition under which the drop-in writes its report at the exit of the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// Writes the report if memory is live, or was live at a reset.
+    /// Writes the report if memory is live at the exit, or was live at a reset of a device.
     Leaks,
     Always,
     Off,

@@ -1,5 +1,6 @@
-//! Runs C programs under the drop-in, on the emulated device with its checks on. The programs do
-//! not call gpuheap. Needs a C compiler: `CC`, else `cc`.
+//! Runs C programs with the drop-in library `libgpuheap_malloc.so` preloaded, on the emulated
+//! device with its checks on. The programs do not call gpuheap. The drop-in writes a report to
+//! stderr at a program's exit. Needs a C compiler: `CC`, else `cc`.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use tempfile::TempDir;
 #[path = "../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 
-/// Line of the account for programs that free all memory.
+/// Line of the drop-in's report if the program freed all memory.
 const ALL_FREED: &str = "all allocations were freed";
 
 #[test]
@@ -228,8 +229,8 @@ fn missing_driver_is_reported_once() {
             let printed = String::from_utf8(output.stdout).unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(printed, "35 35, last 0\n", "{said}");
-            // If a driver exists elsewhere, the program could still load it, so the message is
-            // written at the exit. An abort skips the exit.
+            // If a driver exists elsewhere, the program could still load it. The drop-in then
+            // reports only at the exit, and an aborted program has no exit.
             let is_deferred = has_driver() && is_static && end == "aborts";
             assert_eq!(said.matches("gpuheap: ").count(), usize::from(!is_deferred), "{said}");
             if is_deferred {
@@ -245,7 +246,7 @@ fn missing_driver_is_reported_once() {
     }
 }
 
-/// The loader searches the folders of the library that calls `dlopen`.
+/// The executable names its folder for the loader to search, and that folder has a driver.
 #[test]
 fn driver_in_programs_folder_is_found() {
     let mut run = without_driver_run("no_driver_with_folder", "returns").always();
@@ -258,7 +259,7 @@ fn driver_in_programs_folder_is_found() {
 #[test]
 fn line_for_emulated_driver_runs() {
     if has_driver() {
-        // If the machine has a driver, the message names it.
+        // If the machine has a driver, the message names its file instead of the line.
         let (_, said) = without_driver_run("no_driver", "returns").get();
         assert!(said.contains("is there; for the loader to find it, type\n"), "{said}");
         return;
@@ -417,8 +418,8 @@ fn closed_runtime_stays_loaded() {
     assert_eq!(run.get().0, "before: 17\nafter: 17\n");
 }
 
-/// The program's heap takes its memory from the drop-in's heap. Program and drop-in use separate
-/// copies of the library.
+/// The program's own heap takes its memory from the drop-in's heap, through `cuMemAlloc`. Program
+/// and drop-in use separate copies of the library.
 #[test]
 fn c_interface_program_keeps_its_library() {
     let program = folder().path().join("own_heap");
@@ -458,7 +459,7 @@ fn other_memory_is_counted() {
     assert!(said.contains("run this program without libgpuheap_malloc.so"), "{said}");
 }
 
-/// Memory of threads that allocate while the process ends may be live, so the account may list it.
+/// Other threads allocate while the process ends. Their memory may be live in the report.
 #[test]
 fn process_ends_while_threads_allocate() {
     for _ in 0..20 {
@@ -505,16 +506,16 @@ fn invalid_setting_serves_nothing() {
     assert!(said.contains("GPUHEAP_LIMIT"), "{said}");
 }
 
-/// A run of a program under the drop-in.
+/// Command that runs a program with the drop-in library preloaded.
 struct Run(Command);
 
 impl Run {
-    /// Prepares to run a program from `driver.c`. The program is linked with the driver.
+    /// Prepares to run the program `name` of `driver.c`, linked with the driver.
     fn driver(name: &str) -> Run {
         Run::of(&folder().path().join("driver"), name)
     }
 
-    /// Returns a run of a program of `runtime.c`, linked with the runtime.
+    /// Prepares to run the program `name` of `runtime.c`, linked with the runtime.
     fn runtime(name: &str) -> Run {
         Run::of(&folder().path().join("runtime"), name)
     }
@@ -541,7 +542,7 @@ impl Run {
         self
     }
 
-    /// Makes the program write the account even if no memory is live.
+    /// Makes the drop-in write its report even if no memory is live.
     fn always(self) -> Run {
         self.with("GPUHEAP_MALLOC_REPORT", "always")
     }
@@ -595,8 +596,8 @@ fn folder() -> &'static TempDir {
     })
 }
 
-/// Returns a folder with the drop-in, the emulated libraries under cargo's names, and a driver that
-/// does not load.
+/// Returns a folder with the drop-in, a file `libcuda.so.1` that does not load, and the emulated
+/// libraries under the file names that cargo gives them.
 fn without_driver() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -614,7 +615,7 @@ fn without_driver() -> &'static TempDir {
     })
 }
 
-/// Returns a run of a program of `no_driver.c` that finds no driver.
+/// Prepares to run the executable `name`, compiled from `no_driver.c`, so that it finds no driver.
 fn without_driver_run(name: &str, argument: &str) -> Run {
     let here = without_driver();
     let mut run = Run::of(&folder().path().join(name), argument);

@@ -53,8 +53,8 @@ impl Moments {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
-    /// Returns the moment before which the stream's work is completed, counting only waits for the
-    /// stream itself.
+    /// Returns the moment before which the stream's work is completed, as shown by waits for this
+    /// stream. Ignores waits for the whole context.
     #[inline]
     pub fn completed_by_itself(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst)

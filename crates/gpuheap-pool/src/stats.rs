@@ -7,11 +7,11 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AllocStats {
-    /// Bytes allocated, as requested.
+    /// Live bytes, as requested: allocated and not freed.
     pub live: u64,
     /// Number of live allocations. An allocation of zero bytes counts here, but adds no bytes.
     pub live_allocations: u64,
-    /// Bytes allocated, including the rounding of each allocation.
+    /// Bytes of the live allocations' blocks: the live bytes and their rounding.
     pub live_blocks: u64,
     /// The high-water mark of [`live`](AllocStats::live). It is exact if one thread uses the heap,
     /// on any number of streams.
@@ -99,7 +99,7 @@ impl RunningStats {
         self.live_peak.max(self.known_live().saturating_add(bytes))
     }
 
-    /// Adds the counts of a thread.
+    /// Adds the counts that a thread made without the heap's lock.
     #[inline]
     pub fn add(&mut self, moved: Moved) {
         self.raise_peaks((self.live as i64).wrapping_add(moved.high as i64));
@@ -159,6 +159,6 @@ pub struct Moved {
     pub live: u64,
     /// Increase of live bytes, including the rounding of each allocation.
     pub live_blocks: u64,
-    /// Largest increase of live bytes at any time since the counts were last added.
+    /// Largest increase of live bytes at any time since the thread last added its counts.
     pub high: u64,
 }

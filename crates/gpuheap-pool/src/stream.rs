@@ -83,8 +83,8 @@ impl Ticket {
     }
 }
 
-/// Frees that no wait can complete now: unfenced frees on streams that are capturing a graph. No
-/// other stream can use the freed memory before the capture ends.
+/// Stuck frees: no wait can complete them now. An example is an unfenced free on a stream that is
+/// capturing a graph. No other stream can use the memory before the capture ends.
 #[derive(Debug, Default)]
 pub struct Stuck {
     /// Slot of each stream, with the number of the stream's last free that can be waited for.
@@ -92,17 +92,18 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    /// Adds the frees of one stream that come after free number `waitable`.
+    /// Adds the frees of one stream after free number `waitable`, the last that a wait can
+    /// complete.
     pub fn add(&mut self, slot: usize, waitable: u64) {
         self.streams.push((slot, waitable));
     }
 
-    /// Returns `true` if a wait can complete every free.
+    /// Returns `true` if no free is stuck.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// Returns `true` if no wait can complete the free of `ticket` now.
+    /// Returns `true` if the free with this ticket is stuck: no wait can complete it now.
     pub fn holds(&self, ticket: Ticket) -> bool {
         let is_after =
             |(slot, waitable): &(usize, u64)| *slot == ticket.slot() && ticket.number > *waitable;

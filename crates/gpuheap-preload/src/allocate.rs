@@ -1,4 +1,4 @@
-//! Records allocations and frees that pass a pointer.
+//! Records the driver calls that allocate and free memory.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::ffi::{c_uint, c_void};

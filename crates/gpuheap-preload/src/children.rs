@@ -9,7 +9,7 @@ use std::mem;
 
 use gpuheap_catch::loader;
 
-/// Maximum numbers of environment variables and of bytes in the list. Both are copied to the stack.
+/// Maximum numbers of environment variables and of bytes in `LD_PRELOAD`, copied to the stack.
 const VARIABLES: usize = 1024;
 const BYTES: usize = 4096;
 
@@ -30,7 +30,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// `execve`: keeps this library in the list.
+/// `execve`: keeps this library in `LD_PRELOAD`.
 // SAFETY: the function has the signature and the effect of `execve`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
@@ -43,7 +43,7 @@ unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: 
     }
 }
 
-/// `execv`: keeps this library in the list.
+/// `execv`: keeps this library in `LD_PRELOAD`.
 // SAFETY: the function has the signature and the effect of `execv`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
@@ -51,7 +51,7 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     unsafe { execve(path, arguments, environ) }
 }
 
-/// `execvp`: keeps this library in the list.
+/// `execvp`: keeps this library in `LD_PRELOAD`.
 // SAFETY: the function has the signature and the effect of `execvp`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
@@ -61,7 +61,7 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 
 macro_rules! spawns {
     ($($name:ident)*) => {$(
-        /// Starts a child that keeps this library in its list.
+        /// Starts a child, and keeps this library in the child's `LD_PRELOAD`.
         // SAFETY: the function has the signature and the effect of the function in `spawn.h`.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(

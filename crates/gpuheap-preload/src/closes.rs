@@ -7,8 +7,8 @@ use gpuheap_catch::loader;
 
 static CLOSES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns a count that grows by two with each `dlclose`. While the count is unchanged, no newly
-/// loaded file has the addresses of a closed file.
+/// Returns a count that grows at the start and at the end of each `dlclose`. While the count is
+/// unchanged, no newly loaded file has the addresses of a closed file.
 pub(crate) fn count() -> u64 {
     CLOSES.load(Ordering::Acquire)
 }
@@ -21,8 +21,8 @@ unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(found) = loader::next(c"dlclose") else { return -1 };
     // SAFETY: the loader found its `dlclose` at the address.
     let close = unsafe { std::mem::transmute::<*mut c_void, Close>(found) };
-    // Counts before the call, so that a count from before the close is outdated. Counts after the
-    // call too, because a thread may load a file at these addresses before the call ends.
+    // Counts twice. The first count outdates all earlier results of `count`. The second outdates
+    // results that another thread read before the file was unloaded.
     CLOSES.fetch_add(1, Ordering::AcqRel);
     // SAFETY: the program keeps the contract of `dlclose`.
     let code = unsafe { close(handle) };

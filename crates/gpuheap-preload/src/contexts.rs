@@ -1,4 +1,4 @@
-//! Finds the current context and its device, and records when a context ends with its memory.
+//! Finds the current context and its device. When a context ends, records its memory as freed.
 #![allow(non_snake_case, reason = "named as in C")]
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ static ENDS: AtomicU64 = AtomicU64::new(1);
 static PRIMARY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 thread_local! {
-    /// Context that this thread last used, with its device and the [`ENDS`] of that moment.
+    /// Context that this thread last used, its device, and the value of [`ENDS`] at that time.
     static LAST: Cell<(CUcontext, CUdevice, u64)> = const { Cell::new((CUcontext::NULL, 0, 0)) };
 }
 

@@ -128,7 +128,7 @@ fn memory_at(address: u64, recorded: Option<CopyMemory>) -> (CopyMemory, bool) {
     match attribute(address, IS_MANAGED) {
         Err(CUresult::ERROR_INVALID_VALUE) => (CopyMemory::Pageable, true),
         Err(_) => (CopyMemory::Pageable, false),
-        // Such memory is a variable of the program's kernels, or belongs to a pool.
+        // Unrecorded managed memory is a variable of the program's kernels, or belongs to a pool.
         Ok(managed) if managed != 0 => (CopyMemory::Managed, false),
         // The memory may be mapped only for devices.
         Ok(_) if is_on_device(address) => (CopyMemory::None, false),

@@ -19,12 +19,12 @@ const PIECES: usize = 16;
 /// hash was kept.
 const HASHES: usize = 256;
 
-/// Minimum time between two records of all sums, in nanoseconds. A killed program loses the copies
-/// after the last record. Each record of a site takes 20 to 40 bytes.
+/// Minimum interval at which the sums of all sites are recorded, in nanoseconds. If the program is
+/// killed, the recording lacks copies after that. Each record of a site takes 20 to 40 bytes.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Divisor of the recording's duration so far. The time between two records of all sums is at least
-/// the quotient. Each site then has about 500 records in a day.
+/// Divisor for the interval at which all sums are recorded: it is at least the recording's duration
+/// so far, divided by this number. Each site then has about 500 records in a day.
 const PART: u64 = 64;
 
 /// Copy that succeeded.
@@ -47,7 +47,7 @@ pub(crate) struct Copies {
     /// Pinned, registered and managed memory by address. The value has the memory's end and kind.
     host: BTreeMap<u64, (u64, MemoryKind)>,
     sums: FxHashMap<Key, Sum>,
-    /// Time when all sums were last written, in nanoseconds.
+    /// Time at which the sums of all sites were last recorded, in nanoseconds.
     written_ns: u64,
 }
 
@@ -61,7 +61,7 @@ struct Sum {
     call_ns: u64,
     repeated: u64,
     repeated_bytes: u64,
-    /// Number of copies in the last record of the sum.
+    /// Value of `count` when this sum was last recorded.
     written: u64,
     seen: FxHashSet<u64>,
 }

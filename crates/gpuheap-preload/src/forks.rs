@@ -1,4 +1,5 @@
-//! Numbers processes. A forked child gets a different number than its parent.
+//! Numbers processes, so that a forked child recognises that it is not its parent. Two children of
+//! a process may have the same number.
 
 use std::ptr;
 use std::sync::Once;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use gpuheap_driver::fork;
 
-/// Highest number of this process and its ancestors.
+/// Number of this process. Until it has one, the number of its closest ancestor that has one.
 static LAST: AtomicU32 = AtomicU32::new(FIRST);
 
 /// Number of the process that called [`watch`] first.
@@ -16,7 +17,7 @@ const FIRST: u32 = 1;
 /// miss a raw `clone`.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the process's number. The first call begins the numbering.
+/// Returns the number of this process, like [`count`]. The first call begins the numbering.
 pub(crate) fn watch() -> u32 {
     static MAPPED: Once = Once::new();
     MAPPED.call_once(|| {
@@ -28,7 +29,7 @@ pub(crate) fn watch() -> u32 {
     count()
 }
 
-/// Returns the process's number. The parent has a different number.
+/// Returns the number of this process, not its process id. The parent has a different number.
 #[inline]
 pub(crate) fn count() -> u32 {
     // SAFETY: the pointer is null or leads to a page that is never unmapped.

@@ -54,7 +54,8 @@ pub(crate) struct Unwound {
 }
 
 impl Unwound {
-    /// Begins a stack. The caller's stack pointer must not change until [`Unwound::keep`].
+    /// Creates an empty list of return addresses. The caller's stack pointer must not change until
+    /// [`Unwound::keep`].
     pub(crate) fn new(stack_pointer: usize) -> Unwound {
         Unwound { stack_pointer, slots: Vec::with_capacity(32) }
     }
@@ -62,15 +63,15 @@ impl Unwound {
     /// Adds a frame by its return address. `stack_pointer` is the stack pointer after the return.
     pub(crate) fn push(&mut self, address: u64, stack_pointer: usize) {
         let place = stack_pointer.wrapping_sub(size_of::<u64>());
-        // Leaves out frames of the unwinder, which have ended when stacks are compared. Leaves out
-        // a null address of the outermost frame, because no place holds it.
+        // Leaves out the unwinder's own frames: they have ended when stacks are compared. Leaves
+        // out the outermost frame's null address: it is not stored on the stack.
         if place >= self.stack_pointer && address != 0 {
             self.slots.push(Slot { place, address });
         }
     }
 
-    /// Keeps the stack for [`known`], if all return addresses are in their places. A signal
-    /// handler's return address is not in its place.
+    /// Keeps the stack for [`known`], if each return address is at its place in memory. An address
+    /// that a signal interrupted is not: the kernel saved it with the registers.
     pub(crate) fn keep(self) {
         let Some(end) = stack_end(self.stack_pointer) else { return };
         let is_kept = self.slots.iter().all(|slot| slot.is_current(end));
@@ -110,19 +111,20 @@ pub(crate) fn known(stack_pointer: usize, mut add: impl FnMut(u64) -> bool) -> b
     let is_same = |found: &&Known| {
         found.thread == thread && found.slots.iter().all(|slot| slot.is_current(end))
     };
-    // Tries the latest stack first, because it was added when no earlier stack matched.
+    // Tries the latest stack first. When it was added, no earlier stack matched, so earlier stacks
+    // are less likely to match now.
     let Some(found) = at_one.iter().rev().find(is_same) else { return false };
     let _ = found.slots.iter().all(|slot| add(slot.address));
     true
 }
 
 impl Slot {
-    /// Returns `true` if the place is below the end of the calling thread's stack and holds the
-    /// address.
+    /// Returns `true` if the place of the return address is below the end of the calling thread's
+    /// stack and still holds that address.
     fn is_current(&self, end: StackEnd) -> bool {
         let place = std::ptr::with_exposed_provenance::<u64>(self.place);
-        // SAFETY: `Unwound::push` adds no place below the stack pointer, and this place is below
-        // the end of the thread's stack. The stack is mapped from the pointer to the end.
+        // SAFETY: the thread's stack is mapped from the stack pointer to its end. `Unwound::push`
+        // keeps no place below the stack pointer, and this place is below the end.
         self.place <= end.0 - size_of::<u64>() && unsafe { place.read_volatile() == self.address }
     }
 }
@@ -161,7 +163,7 @@ fn stack_of_thread() -> Range<usize> {
     if code == 0 { start.addr()..start.addr().saturating_add(bytes) } else { 0..0 }
 }
 
-/// Returns the calling thread's identifier. It differs between threads with different stacks.
+/// Returns the thread's identifier. A later thread may get it too, but only with the same stack.
 fn thread() -> usize {
     // SAFETY: the call takes no arguments.
     unsafe { libc::pthread_self() as usize }

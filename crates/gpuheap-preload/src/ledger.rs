@@ -31,7 +31,7 @@ const SLEEP: Duration = Duration::from_micros(100);
 /// Time between checks that the holder of the lock still runs.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// Account of a device, or a process's share in it. The ledger's lock guards all changes.
+/// Bytes on one device, of one process or of all processes. The ledger's lock guards all changes.
 #[repr(C)]
 struct Account {
     /// Bytes of live memory and of pending requests. The driver has not answered pending requests.
@@ -49,7 +49,7 @@ pub(crate) enum Full {
     WithPending,
 }
 
-/// Share of one process.
+/// Bytes of one process on each device.
 #[repr(C)]
 struct Entry {
     /// [`identity`] of the process; 0 for a free entry.
@@ -57,16 +57,17 @@ struct Entry {
     accounts: [Account; DEVICES],
 }
 
-/// Accounts of all devices, and each process's share in them.
+/// Memory that several processes map. It has the bytes of each process, and of all processes
+/// together, on each device.
 #[repr(C)]
 pub(crate) struct Ledger {
     /// Value of [`Entry::owner`] for the process that holds the lock; 0 if the lock is free.
     holder: AtomicU64,
-    /// Identifies the device to which each account belongs; 0 for a free account.
+    /// Key of the device at each index of `totals`; 0 for a free index.
     devices: [AtomicU64; DEVICES],
-    /// Sums of the shares.
+    /// Sums of all entries, by device.
     totals: [Account; DEVICES],
-    /// Share of each process. The last share is for all processes without a separate entry.
+    /// Bytes of each process. The last entry is for all processes without a separate entry.
     entries: [Entry; PROCESSES + 1],
 }
 
@@ -82,8 +83,8 @@ impl Drop for Lock<'_> {
 /// `gpuheap run` makes a file of 512 KiB.
 const _: () = assert!(size_of::<Ledger>() <= 512 << 10);
 
-/// This process's entry. The upper half is the process's number (`forks`). The lower half is a
-/// state, or the entry's index plus `ENTRY`.
+/// Place of this process in [`Ledger::entries`]. The upper half is the process's number (`forks`).
+/// The lower half is a state, or the entry's index plus `ENTRY`.
 static OWN: AtomicU64 = AtomicU64::new(0);
 const SEARCHED: u64 = 1;
 const ENTRY: u64 = 2;
@@ -120,8 +121,8 @@ fn map(path: &Path) -> Option<&'static Ledger> {
     if file.metadata().ok()?.len() < size_of::<Ledger>() as u64 {
         return None;
     }
-    // SAFETY: the mapping is new, of an open file that is long enough. It is never unmapped. Other
-    // processes may change atomics.
+    // SAFETY: the mapping is new, of an open file that is long enough. It is never unmapped. All
+    // fields that other processes may change are atomics.
     unsafe {
         let mapped = libc::mmap(
             ptr::null_mut(),
@@ -282,8 +283,8 @@ impl Ledger {
         let identity = identity();
         let owner = |entry: &Entry| entry.owner.load(Ordering::Acquire);
         let earlier = self.entries.iter().position(|entry| owner(entry) % PROGRAM == identity);
-        // Differs from the earlier program's value: a process that saw that program end must not
-        // reap this program's share.
+        // After `exec`, `own` differs from the earlier program's value. Otherwise, a process that
+        // saw that program end could give back this program's share.
         let own = earlier.map_or(identity, |at| owner(&self.entries[at]).wrapping_add(PROGRAM));
         OWNER.store(own, Ordering::Relaxed);
         if ptr::eq(self, &ALONE) {
@@ -344,8 +345,8 @@ fn identity() -> u64 {
     (u64::from(std::process::id()) | started << PID_BITS) % PROGRAM
 }
 
-/// Programs that were last seen to map the ledger, by entry. They are remembered, because reading
-/// all mappings of a large process takes milliseconds.
+/// For each entry, the program that was last seen to map the ledger's file. Programs are kept,
+/// because reading all mappings of a large process takes milliseconds.
 static PROGRAMS: [AtomicU64; PROCESSES] = [const { AtomicU64::new(0) }; PROCESSES];
 
 /// Fields of `/proc/PID/stat`.
@@ -373,7 +374,7 @@ impl Stat {
 }
 
 /// Returns `false` if the program of a process has surely ended, or was replaced with `exec`.
-/// `seen` is the program that was last seen to map the ledger.
+/// `seen` is the program that was last seen to map the ledger's file.
 fn runs(owner: u64, seen: &AtomicU64) -> bool {
     let (pid, started) = (owner % (1 << PID_BITS), (owner % PROGRAM) >> PID_BITS);
     let exists = libc::pid_t::try_from(pid).is_ok_and(|pid| {
@@ -390,8 +391,9 @@ fn runs(owner: u64, seen: &AtomicU64) -> bool {
     if program.is_some_and(|program| seen.load(Ordering::Relaxed) == program) {
         return true;
     }
-    // A program that replaced the recorded program does not map the ledger, or has taken the entry.
-    // The mappings are empty after the end of the first thread.
+    // If `exec` replaced the program, the new program does not map the ledger's file, or has taken
+    // the entry. If the first thread has ended, no mappings are listed, so the program counts as
+    // running.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Some(name) = FILE_NAME.get().filter(|_| !maps.is_empty()) else { return true };
     let is_mapped = maps.windows(name.len().max(1)).any(|part| part == name);

@@ -1,4 +1,5 @@
-//! Refuses requests that exceed the device memory limit of a process or run, or fail on purpose.
+//! Refuses requests that exceed the device memory limit of a process or run. For tests of errors,
+//! the settings can make it refuse other requests too.
 
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -18,7 +18,7 @@ pub(crate) struct Mappings {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reference {
     pub(crate) handle: u64,
-    /// Address of the range that had the reference; `None` for the program's reference.
+    /// Address of the mapped range that used the reference; `None` for the program's reference.
     range: Option<u64>,
     /// `true` if no reference is left.
     pub(crate) is_last: bool,
@@ -35,7 +35,7 @@ impl Mappings {
         self.references.get_mut(&handle).map(|count| *count += 1).is_some()
     }
 
-    /// Assigns one of the references to `handle` to the range at `address`.
+    /// Records that the range mapped at `address` uses one of the references to `handle`.
     pub(crate) fn map(&mut self, address: u64, handle: u64) {
         self.ranges.insert(address, handle);
     }

@@ -1,17 +1,17 @@
-//! Tracks the program's open ranges. A range is recorded once a memory event occurs inside. A
-//! program may name each of its operations, and most operations have no such event.
+//! Tracks the NVTX ranges that the program has open. A range is recorded once a memory event occurs
+//! inside. A program may name each of its operations, and most of them have no memory event.
 
 use std::collections::BTreeMap;
 use std::mem;
 
 use gpuheap_capture::{OPEN_RANGES, ProcessCapture, Record, Time};
 
-/// Open ranges by number, from 1. In the capture, ranges have other numbers.
+/// Open ranges by number, from 1. The capture (the recorded file) numbers only the recorded ranges.
 #[derive(Default)]
 pub(crate) struct OpenRanges {
     open: BTreeMap<u32, OpenRange>,
     last: u32,
-    /// Value of `last` when ranges were last recorded.
+    /// Value of `last` when open ranges were last written to the capture.
     recorded: u32,
     /// Number of ranges that were not opened because too many were open. `recorded_lost` is the
     /// part that is already recorded.
@@ -25,7 +25,7 @@ struct OpenRange {
     thread: u32,
     /// Name, until the range is recorded.
     name: String,
-    /// Number in the capture; 0 until the range is recorded.
+    /// Number of the range in the capture; 0 until the range is recorded.
     number: u32,
 }
 
@@ -41,8 +41,8 @@ impl OpenRanges {
         self.last
     }
 
-    /// Records the open ranges. `thread` records a thread with a time, and returns its number in
-    /// the capture.
+    /// Writes the open ranges that the capture does not have yet. `thread` returns the capture's
+    /// number of a thread, and writes the thread first if the capture does not have it.
     pub(crate) fn write(
         &mut self,
         capture: &mut ProcessCapture,
@@ -63,7 +63,7 @@ impl OpenRanges {
         self.recorded = self.last;
     }
 
-    /// Records the number of the ranges that were not opened.
+    /// Records how many ranges were not opened, because too many were open.
     pub(crate) fn write_lost(&mut self, capture: &mut ProcessCapture) {
         let count = self.lost - self.recorded_lost;
         if count > 0 {

@@ -85,7 +85,7 @@ extern "C" fn gpuheap_run_block_freed(framework: u32, address: u64, stream: u64)
     }
 }
 
-/// Returns the kind of a framework's blocks. The hook numbers the frameworks.
+/// Returns the kind of a framework's blocks. The hooks in Python number the frameworks.
 fn kind_of(framework: u32) -> Option<MemoryKind> {
     [MemoryKind::CuPy, MemoryKind::Rmm].get(framework as usize).copied()
 }
@@ -104,7 +104,8 @@ fn allocated_block(
         let mut stack = allocate::stack();
         stack.skip_python(skipped);
         let device = u32::try_from(device).unwrap_or(0);
-        // The block has no context: a context's end frees the memory that contains the block.
+        // No context: when a context ends, only the driver memory around the block is recorded as
+        // freed.
         let (context, charge) = (CUcontext::NULL, Charge::default());
         let block = Block { kind, device, context, stream, address, bytes, charge };
         recorder.allocated(block, &stack, false);

@@ -18,7 +18,7 @@ pub(crate) struct DeviceBytes {
 /// Membership of the recorder of this process.
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 
-/// Represents the recorder in the process's socket. The function returns each device's bytes.
+/// Recorder, as the process's socket publishes it. The function returns each device's bytes.
 struct RecordedBytes<F>(F);
 
 /// Publishes the bytes of the devices that `devices` returns, if the settings enable it. A failure

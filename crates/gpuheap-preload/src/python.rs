@@ -211,9 +211,9 @@ unsafe fn text(object: usize, types: Types, layout: &CPython) -> String {
     }
 }
 
-/// Returns `true` if a string's state is compact and ASCII. Three bits give the size of a
-/// character, which is 1, 2 or 4. The next two bits mean compact and ASCII. The first of these bits
-/// is bit 2, or 8 or 16 in newer versions.
+/// Returns `true` if a string's state is compact and ASCII. Three bits of the state give the size
+/// of a character: 1, 2 or 4. They begin at bit 2, or at bit 8 or 16 in newer versions. The next
+/// two bits mean compact and ASCII.
 fn is_ascii(state: u32) -> bool {
     let facts = [2, 8, 16].map(|first| state >> first);
     let known = facts.into_iter().find(|facts| matches!(facts & 7, 1 | 2 | 4));

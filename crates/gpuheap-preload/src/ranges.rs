@@ -126,8 +126,8 @@ extern "C" fn InitializeInjectionNvtx2(
     }
     for &(module, number, function) in CALLBACKS {
         let (mut entries, mut count) = (std::ptr::null_mut(), 0);
-        // SAFETY: the places are valid until the call returns. NVTX writes an array of pointers to
-        // its functions, and its length. NVTX reads the functions after this call.
+        // SAFETY: `entries` and `count` live until the call returns. NVTX writes an array of
+        // pointers to its functions, and its length. NVTX reads the functions after this call.
         unsafe {
             if (callbacks.functions)(module, &mut entries, &mut count) == 0 || entries.is_null() {
                 continue;
@@ -154,7 +154,7 @@ impl Range {
     }
 }
 
-/// Opens a range of the process. Returns its id.
+/// Opens a range that belongs to no thread. Returns its id.
 fn start(domain: usize, name: Option<String>) -> u64 {
     open(domain, name, false).id()
 }
@@ -217,7 +217,7 @@ fn close(range: Range) {
 unsafe fn message(attributes: *const Attributes) -> Option<String> {
     // SAFETY: the caller keeps the contract.
     let attributes = unsafe { attributes.as_ref() }?;
-    // Versions 1 and 2 have the same layout.
+    // Versions 1 and 2 of the attributes have the same layout, so only the size is checked.
     if usize::from(attributes.bytes) < size_of::<Attributes>() {
         return None;
     }

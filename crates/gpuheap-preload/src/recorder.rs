@@ -28,8 +28,8 @@ use crate::stacks::CallStack;
 use crate::threads::{Guard, ThreadEnds, Threads, without_panic};
 use crate::{closes, forks, publication, real, settings};
 
-/// Growth of a device's live bytes after which the driver's figure is read again. An eighth of the
-/// live bytes is added to this growth. Reading takes 20 to 100 µs on a GPU.
+/// Growth of a device's live bytes after which the device's free memory is read again. An eighth of
+/// the live bytes is added to this growth. Reading takes 20 to 100 µs on a GPU.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
 /// Memory that the program holds.
@@ -62,7 +62,7 @@ pub(crate) struct Recorder {
     devices: AtomicU64,
     /// Devices whose free memory was read before the process allocated there, as bits.
     read_before: AtomicU64,
-    /// `true` once a copy was made after the end of the recording. Later copies take no lock.
+    /// `true` once the program copied memory after the recording. Later copies take no lock.
     without_copies: AtomicBool,
     state: Mutex<State>,
 }
@@ -74,7 +74,7 @@ struct State {
     /// `true` once the recording ended. Live memory is still counted, for the limit.
     is_ended: bool,
     live: FxHashMap<(u32, u64), Block>,
-    /// Bytes of each device. The driver's figure is read again at this number of live bytes.
+    /// Bytes of each device, and the live bytes at which the device's free memory is read again.
     devices: FxHashMap<u32, (DeviceBytes, u64)>,
     /// Key of the last stack, set by [`State::set_key`].
     key: Vec<u64>,
@@ -132,8 +132,8 @@ fn create() -> Option<&'static Recorder> {
 }
 
 impl Recorder {
-    /// Records an allocation. If the device is current and its live bytes have grown enough, reads
-    /// the driver's figure.
+    /// Records an allocation. If the device is current and its live bytes have grown enough, also
+    /// records its free memory.
     pub(crate) fn allocated(&'static self, block: Block, stack: &CallStack, is_current: bool) {
         let sample = {
             let (mut state, stack) = self.locked_with(stack);
@@ -307,7 +307,7 @@ impl Recorder {
         });
     }
 
-    /// Records a device at its first use, and the driver's figures before that use. The figures are
+    /// Records a device at its first use, and its free memory before that use. The free memory is
     /// read only for the current device: the driver has no function for other devices.
     pub(crate) fn note_device(&self, device: i32, is_current: bool) {
         let Ok(ordinal) = u32::try_from(device) else { return };
@@ -353,7 +353,7 @@ impl Recorder {
         capture.exit(time);
     }
 
-    /// Records the driver's figures of the current device.
+    /// Records the free and total memory of the current device.
     fn sample(&self, device: u32) {
         let (mut free, mut total) = (0_usize, 0_usize);
         // SAFETY: the pointers are valid until the call returns.
@@ -422,7 +422,8 @@ impl ThreadEnds for Recorder {
 }
 
 impl State {
-    /// Adds live memory. Once the recording ended, only the limit needs the live memory.
+    /// Adds live memory. After the recording, only a limit uses it, to find the sizes of freed
+    /// blocks.
     fn insert(&mut self, block: Block) {
         if !self.is_ended {
             self.copies.allocated(block.kind, block.address, block.bytes);
@@ -442,8 +443,8 @@ impl State {
         self.insert(block);
     }
 
-    /// Adds the bytes of an allocation to the device. Returns `true` if the driver's figure is to
-    /// be read.
+    /// Adds the bytes of an allocation to the device. Returns `true` if the live bytes have grown
+    /// so much that the device's free memory must be read.
     fn count(&mut self, device: u32, bytes: u64) -> bool {
         let first = (DeviceBytes::default(), SAMPLE_BYTES);
         let (device, next) = self.devices.entry(device).or_insert(first);
@@ -596,7 +597,8 @@ static AT_EXIT: extern "C" fn() = at_exit;
 extern "C" fn at_exit() {
     without_panic(|| {
         let own = existing().filter(|recorder| recorder.pid == std::process::id());
-        // A signal handler that called `exit` may have interrupted this thread within a record.
+        // If a signal handler interrupted this library and called `exit`, there is no guard: the
+        // recorder's state may be incomplete.
         let guard = Guard::enter();
         if let (Some(recorder), Some(_guard)) = (own, guard) {
             publication::end();

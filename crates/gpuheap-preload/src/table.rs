@@ -18,7 +18,7 @@ pub(crate) type Text = abi::Text<CUresult>;
 /// * `allocates KIND BYTES STREAM`: allocates such memory for use on a stream.
 /// * `frees SPACE`: frees the first argument, in this space of addresses.
 /// * `frees SPACE STREAM`: frees the first argument, in the order of a stream.
-/// * `by MODULE`: calls the module's function with the name of the symbol.
+/// * `by MODULE`: calls the module's function that has the same name as the symbol.
 /// * `ends_primary`: may end the primary context of the device.
 /// * `copies waits BYTES from END to END`: copies, and waits until the copy is done; `returns` if
 ///   it does not wait. An END is on the `Device`, at a `Host` address, or at an `Either` address.

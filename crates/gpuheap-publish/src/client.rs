@@ -27,14 +27,15 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a survey.
 const MOST_THREADS: usize = 64;
 
-/// Maximum number of heaps and lines per user in a survey. Each entry takes at most 3 KB of memory.
+/// Maximum number of entries (heaps, and lines of code with their bytes) that a survey of processes
+/// reads for each user. An entry takes at most 3 KB of memory.
 const MOST_OF_USER: usize = 10_000;
 
 /// Time after which a survey sends no more questions. The last answers arrive up to two seconds
 /// later.
 const SURVEY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Lists that a survey requests. For a list, a Python program takes the interpreter's lock.
+/// Lists that a survey requests from each process. Python programs lock the interpreter for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Heaps alone.
@@ -110,9 +111,9 @@ pub fn survey(sockets: &[Socket], detail: Detail) -> Vec<Published> {
 struct Surveyed<'a> {
     /// Answers of processes, by socket.
     found: Vec<(&'a PathBuf, Published)>,
-    /// Number of heaps and lines in `found`, by user.
+    /// Number of entries in `found`, by user: heaps, and lines of code with their bytes.
     entries: BTreeMap<u32, usize>,
-    /// Pids of the sockets that were not asked, by user.
+    /// Pids of the processes whose sockets were skipped, by user.
     skipped: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -254,7 +255,7 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
 }
 
-/// Merges the answers of each process that has several sockets.
+/// Merges the results of each process that has several sockets.
 fn merged(all: impl Iterator<Item = Published>) -> Vec<Published> {
     let mut by_pid: BTreeMap<u32, Published> = BTreeMap::new();
     let mut elsewhere = Vec::new();

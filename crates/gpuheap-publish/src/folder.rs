@@ -10,7 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of files read in a folder. A machine has at most about 1,000 GPU processes.
+/// Maximum number of sockets read in a folder. A machine has at most about 1,000 GPU processes,
+/// most of them with one socket.
 const MOST_SOCKETS: usize = 10_000;
 
 /// Maximum number of copies of the library in a process. The program, Python, the drop-in library
@@ -124,8 +125,8 @@ pub(crate) fn own_uid() -> u32 {
 /// Returns the folders that this user's processes may use, the preferred folder first.
 fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // Under `sudo -E`, root's variable names a user's folder, in which the user could replace
-    // folders.
+    // Under `sudo -E`, `XDG_RUNTIME_DIR` is the folder of the user who runs sudo. That user could
+    // replace folders in it.
     let is_own = |path: &PathBuf| {
         fs::symlink_metadata(path).is_ok_and(|found| {
             found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0

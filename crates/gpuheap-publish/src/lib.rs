@@ -40,7 +40,7 @@ pub use protocol::{
 #[cfg(target_os = "linux")]
 pub use publisher::{Membership, join};
 
-/// Membership of a heap. On this system, no value of this type exists.
+/// Handle of a heap that publishes its memory. On this system, no value of this type exists.
 #[cfg(not(target_os = "linux"))]
 pub enum Membership {}
 

@@ -1,4 +1,4 @@
-//! Defines members. Members are heaps and recorders of this process, and answer questions.
+//! Defines members: heaps and recorders of this process. They answer the questions of clients.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ pub trait Member: Send + Sync {
         Vec::new()
     }
 
-    /// Returns outstanding allocations by line; `None` if the member does not record lines.
+    /// Returns outstanding allocations by line of code; `None` if lines are not recorded.
     fn leaks(&self) -> Option<Leaks> {
         None
     }
@@ -29,8 +29,8 @@ pub trait Member: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the memory of libraries. If two members report a library's own allocator, their
-    /// figures are equal.
+    /// Returns the memory of libraries. If two heaps of a process report a library's own allocator,
+    /// their figures are equal.
     fn libraries(&self) -> Vec<LibraryMemory> {
         Vec::new()
     }
@@ -44,8 +44,8 @@ pub trait Member: Send + Sync {
         Ok(0)
     }
 
-    /// Sets the hard limit of a device's heaps. Returns the bytes given back to the driver; `None`
-    /// if the member has no heap on the device.
+    /// Sets the hard limit of this member's heaps on a device. Returns the bytes given back to the
+    /// driver; `None` if the member has no heap there.
     ///
     /// # Errors
     ///
@@ -55,8 +55,8 @@ pub trait Member: Send + Sync {
         Ok(None)
     }
 
-    /// Starts to record the member's allocations into `file`. If the file exists, chooses another
-    /// name in the same folder. Returns `None` if the member has no allocations to record.
+    /// Starts to record the allocations of this heap or recorder into `file`. If the file exists,
+    /// chooses another name in the same folder. Returns `None` if it has no allocations to record.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ pub trait Member: Send + Sync {
     }
 }
 
-/// Members of a process.
+/// The heaps and recorders of a process that publish their memory.
 #[derive(Default)]
 pub(crate) struct Members {
     list: Mutex<Vec<Entry>>,
@@ -86,21 +86,21 @@ struct Entry {
 }
 
 impl Members {
-    /// Returns the highest access that a member allows.
+    /// Returns the highest access of clients that a heap or recorder allows.
     pub(crate) fn access(&self) -> Access {
         self.lock().iter().map(|entry| entry.access).max().unwrap_or_default()
     }
 
-    /// Returns the members that allow `access`, in the order in which they joined.
+    /// Returns the heaps and recorders that allow `access`, in the order in which they joined.
     pub(crate) fn with(&self, access: Access) -> Vec<Arc<dyn Member>> {
         let allowed = |entry: &&Entry| entry.access >= access;
         self.lock().iter().filter(allowed).filter_map(|entry| entry.member.upgrade()).collect()
     }
 
-    /// Returns the heaps of all members, each with the access that its member allows.
+    /// Returns the heaps of all members, each with the access that its member allows to clients.
     pub(crate) fn heaps(&self) -> Vec<HeapStatus> {
         let entry = |entry: &Entry| Some((entry.access, entry.member.upgrade()?));
-        // The lock is released before a member is called.
+        // Releases the lock of `list` first, because `Member::heaps` may wait for the program.
         let members: Vec<_> = self.lock().iter().filter_map(entry).collect();
         let heaps = |(access, member): (Access, Arc<dyn Member>)| {
             member.heaps().into_iter().map(move |heap| HeapStatus { access, ..heap })

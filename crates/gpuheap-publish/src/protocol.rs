@@ -11,17 +11,17 @@ use crate::text::{Bounded, Texts};
 /// Version of the protocol. Each question and each answer contains it.
 const VERSION: u32 = 1;
 
-/// Maximum length of a question's line, in bytes.
+/// Maximum length, in bytes, of the line with which a client sends a question.
 pub(crate) const MOST_QUESTION: usize = 4096;
 
 /// Maximum length of an answer's line, in bytes. [`MOST_ENTRIES`] entries with texts of
 /// [`MOST_TEXT`] characters need at most half of the bytes.
 pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
-/// Maximum number of entries of a list in an answer.
+/// Maximum number of entries of a list in an answer to a client.
 pub const MOST_ENTRIES: usize = 100;
 
-/// Maximum number of characters of a text in an answer.
+/// Maximum number of characters of a text in an answer to a client.
 pub(crate) const MOST_TEXT: usize = 200;
 
 /// Maximum number of characters of a recording's path. Linux allows paths of 4,096 bytes.
@@ -62,7 +62,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// Returns `true` for a question that changes the program.
+    /// Returns `true` if answering the question changes the program, such as a flush.
     pub fn is_change(&self) -> bool {
         use Question::{Held, Leaks, Libraries, Scopes, Status};
         !matches!(self, Status | Leaks | Held | Scopes | Libraries)
@@ -103,7 +103,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Returns the answer as a line. Cuts lists and texts that are too long.
+    /// Returns the answer as a line for the client. Cuts lists and texts that are too long.
     pub(crate) fn to_line(&self) -> String {
         to_line(&self.clone().bounded())
     }
@@ -165,7 +165,8 @@ pub struct HeapStatus {
     pub soft_limit: Option<u64>,
     /// Hard limit.
     pub hard_limit: Option<u64>,
-    /// Questions that the heap's member answers. The thread that answers sets this field.
+    /// Questions that the heap allows: reading, or changes too. The answering thread sets this
+    /// field.
     #[serde(default)]
     pub access: Access,
 }
@@ -295,7 +296,7 @@ pub enum Access {
     /// Questions that change nothing.
     #[default]
     Read,
-    /// All questions, including questions that change the program.
+    /// All questions, including those that change the program, such as a flush.
     Control,
 }
 
@@ -317,7 +318,7 @@ pub enum RefusalKind {
     Busy,
     /// The program does not allow the question.
     NotAllowed,
-    /// The line is not a question of this version.
+    /// The line is not a question in this version of the protocol.
     Malformed,
     /// The program tried, and failed.
     Failed,
@@ -339,7 +340,7 @@ impl fmt::Display for Refusal {
 ///
 /// # Errors
 ///
-/// The line is not a question of this version.
+/// The line is not a question in this version of the protocol.
 pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
     parse(line).map_err(|reason| {
         let text = format!("not a question of version {VERSION}: {reason}");
@@ -355,7 +356,7 @@ pub fn parse_question(line: &[u8]) -> Result<Question, Refusal> {
 /// Returns the reason if the line is not an answer of this version.
 pub fn parse_answer(line: &[u8]) -> Result<Answer, String> {
     let answer: Answer = parse(line)?;
-    // The program that sent the answer may have ignored the bounds.
+    // Cuts long lists again, because the program that sent the answer may not have cut them.
     Ok(answer.bounded())
 }
 

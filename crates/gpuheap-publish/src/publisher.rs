@@ -70,7 +70,7 @@ impl Drop for Membership {
     }
 }
 
-/// State of a process that publishes, with its socket and its members.
+/// State of a process that publishes its memory: the socket, and the members (heaps and recorders).
 struct Publisher {
     /// Pid of the process that bound the socket. A forked child's copy has its parent's pid.
     pid: u32,

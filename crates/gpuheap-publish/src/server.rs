@@ -1,4 +1,5 @@
-//! Runs two threads. The first thread reads questions, and the second thread calls the members.
+//! Runs two threads in a program that publishes its memory. The first thread reads the questions of
+//! clients. The second thread calls the members (heaps and recorders) for the answers.
 //!
 //! A member may wait for a lock of the program. The first thread waits for the second thread only
 //! for a limited time, so that a client gets an answer even if a member hangs.
@@ -160,8 +161,8 @@ fn answer(
     worker.ask(question, listener)
 }
 
-/// The thread that calls the members. After this value is dropped, the thread ends as soon as its
-/// call returns.
+/// The thread that calls the members (heaps and recorders) for an answer. After this value is
+/// dropped, the thread ends as soon as its call returns.
 struct Worker {
     questions: Sender<Question>,
     answers: Receiver<Answer>,
@@ -281,7 +282,7 @@ impl Members {
         }
     }
 
-    /// Applies a change to the members that allow changes.
+    /// Applies a change, such as a flush, to the heaps and recorders that allow changes.
     fn change(&self, question: &Question) -> Answer {
         let members = self.with(Access::Control);
         if members.is_empty() {
@@ -342,7 +343,7 @@ fn sum(bytes: &[u64]) -> u64 {
     bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Starts to record a member's allocations, in the first usable folder.
+/// Starts to record the allocations of a heap or recorder, in the first usable folder.
 fn start_recording(member: &dyn Member) -> Result<Option<Recorded>, String> {
     let mut failure = "no folder can be used for a recording".to_owned();
     for file in folder::recordings() {

@@ -1,4 +1,4 @@
-//! Cuts the texts of an answer to a maximum length, and removes control characters.
+//! Cuts the texts of answers to clients to a maximum length, and removes control characters.
 //!
 //! A program cuts its texts, so that its answer is short. The reader cuts them again, because a
 //! program can send any text.

@@ -28,7 +28,7 @@ impl Member for Fixed {
     }
 
     fn leaks(&self) -> Option<Leaks> {
-        // Each character takes four bytes, so that the answer is larger than a socket's buffer.
+        // Each character takes four bytes, so that the reply to a client exceeds a socket's buffer.
         let text = || "𝄞".repeat(200);
         let site = || Site { line: text(), function: text(), kind: text(), ..Site::default() };
         Some(Leaks { is_tracked: true, sites: (0..200).map(|_| site()).collect(), left_out: 0 })
@@ -187,7 +187,7 @@ struct Program {
 }
 
 impl Program {
-    /// Starts the program with `command`; `None` if the program ends before it publishes.
+    /// Starts the program with `command`; `None` if the program ends before it prints its socket.
     fn spawned(mut command: Command, folder: &Path) -> Option<Program> {
         let mut child = command
             .args(["--exact", "program", "--ignored", "--nocapture"])
@@ -342,7 +342,7 @@ fn clients_during_flush_are_answered() {
     let socket = only(base.path());
     let flushed = std::thread::scope(|scope| {
         let flush = scope.spawn(|| ask(&socket, &Question::Flush).unwrap().1);
-        // The first questions may arrive before the program starts its flush.
+        // The program answers the first questions if they arrive before it begins the flush.
         let busy = (0..100).find_map(|_| match ask(&socket, &Question::Status).unwrap().1 {
             Answer::Refused(refusal) => Some(refusal),
             _ => {
@@ -520,7 +520,7 @@ fn hostile_clients_do_not_stop_answers() {
     drop(gone);
     let mut half = connect();
     half.write_all(b"{\"version\":1,").unwrap();
-    // The four clients take a second each at most.
+    // Each of the four clients above delays an answer by at most a second, so some tries may fail.
     let answer = (0..10).find_map(|_| ask(&only(base.path()), &Question::Status).ok());
     assert!(matches!(answer, Some((_, Answer::Status(_)))), "{answer:?}");
     drop((silent, deaf, half));

@@ -273,8 +273,8 @@ impl Buffer {
         let memory = self.share(py)?;
         exchange::refuse_emulated(py, &memory.owner.device)?;
         self.is_exposed.store(true, Ordering::Relaxed);
-        // The reader names no stream, so the free is ordered after the work of all blocking
-        // streams.
+        // The library that reads the memory names no stream. So the default stream counts as a user
+        // of the memory: it orders the free after the work of all blocking streams.
         memory.use_on(&memory.owner.default);
         SHOWN.note(&memory.owner, self.address, self.bytes, &memory);
         let shape = [self.bytes as usize];

@@ -51,8 +51,8 @@ pub(crate) trait Lent: Send + Sync {
     fn is_read_only(&self) -> bool;
 }
 
-/// All memory of heaps that other libraries got, keyed by address. A library may hand such memory
-/// back to gpuheap without ordering it after gpuheap's own work. [`Shown::order`] adds that order.
+/// Memory of all heaps that was handed to other libraries. A library may hand such memory back to
+/// gpuheap without ordering it after gpuheap's own work. [`Shown::order`] adds that order.
 pub(crate) static SHOWN: Shown = Shown { known: Mutex::new(BTreeMap::new()) };
 
 /// Memory that was handed to other libraries.
@@ -68,7 +68,7 @@ impl Shown {
     /// Minimum number of entries at which dead entries are dropped.
     const PRUNE: usize = 64;
 
-    /// Notes that `bytes` bytes at `address` were handed over.
+    /// Adds `bytes` bytes at `address`, because they were handed to another library.
     pub(crate) fn note<L: Lent + 'static>(
         &self,
         owner: &Owner,
@@ -84,7 +84,7 @@ impl Shown {
         known.insert((owner.place, address), (bytes, lent));
     }
 
-    /// Makes `stream` wait for the work on each entry that overlaps a range.
+    /// Makes `stream` wait for the work on all memory of the table that overlaps a range.
     pub(crate) fn order(
         &self,
         owner: &Owner,
@@ -444,7 +444,7 @@ impl<M: Managed> Foreign<M> {
                 "the capsule's address is no address of a DLPack tensor",
             ));
         }
-        // SAFETY: by the protocol, a capsule of this name contains such a tensor.
+        // SAFETY: by DLPack's protocol, a capsule of the name `M::NAME` contains an `M`.
         let managed = unsafe { &*self.0 };
         let (flags, major) = managed.version().unwrap_or((0, 1));
         if major != 1 {
@@ -492,7 +492,7 @@ impl<M: Managed> Foreign<M> {
 
     /// Returns the tensor's device as DLPack's pair of type and number.
     pub(crate) fn device(&self) -> (i32, i32) {
-        // SAFETY: by the protocol, a capsule of this name contains such a tensor.
+        // SAFETY: by DLPack's protocol, a capsule of the name `M::NAME` contains an `M`.
         let tensor = unsafe { &*self.0 }.tensor();
         (tensor.device_type, tensor.device_id)
     }

@@ -117,7 +117,7 @@ pub(crate) fn text(error: &Error) -> String {
         return in_python(evidence.text_naming(limits));
     }
     if error.is_freed() {
-        // The core's text would name a Rust line in this module.
+        // The error's own text would name a line of this extension module's Rust code.
         return FREED.to_owned();
     }
     in_python(error.to_string())
@@ -205,7 +205,7 @@ fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, 
 
 fn bug(py: Python<'_>, panic: &(dyn std::any::Any + Send)) -> PyErr {
     if panic.is::<TryReserveError>() {
-        // An emulated device keeps its memory in host memory.
+        // The memory of an emulated device is host memory, and the host has too little.
         return refused(
             py,
             "HostResources",

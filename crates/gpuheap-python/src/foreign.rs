@@ -141,7 +141,7 @@ fn request_capsule<'py>(
     let old = arguments.copy()?;
     arguments.set_item("max_version", (1, 3))?;
     match source.call_method(intern!(py, "__dlpack__"), (), Some(&arguments)) {
-        // A library that implements DLPack before version 1 has no such argument.
+        // A library that implements DLPack before version 1 does not know `max_version`.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
             source.call_method(intern!(py, "__dlpack__"), (), Some(&old))
         }
@@ -196,7 +196,8 @@ fn from_interface(
         check_strides(&shape, &strides, kind.size())?;
     }
     match interface.get_item("stream")? {
-        // Before version 3, the interface named no stream, so the stream of the work is unknown.
+        // Before its version 3, the CUDA array interface named no stream. The work on the memory
+        // may be on any stream, so wait for the whole device.
         None => call_detached(py, || owner.device.synchronize())?,
         Some(theirs) => {
             let number = if theirs.is_none() { Some(0) } else { handle_number(&theirs)? };
@@ -259,8 +260,9 @@ impl Wrapped {
             if bytes > 0 {
                 SHOWN.order(owner, address, bytes as u64, stream)?;
             }
-            // SAFETY: both protocols require that the library describes its memory correctly. The
-            // memory exists until `end` is called, and `stream` waits for the work enqueued on it.
+            // SAFETY: DLPack and the CUDA array interface require that the library describes its
+            // memory correctly, and that the memory exists until `end` is called. `stream` waits
+            // for the work enqueued on the memory.
             unsafe {
                 owner.heap.on(stream).wrap_owned::<u8, _>(address, Ix1(bytes), move |_, stream| {
                     finish(stream, end);

@@ -35,7 +35,7 @@ pub(crate) fn places() -> Option<impl Iterator<Item = (usize, i64)>> {
     }))
 }
 
-/// Makes [`places`] read frames until the interpreter exits. Does nothing if the interpreter's
+/// Turns on the function [`places`] until the interpreter exits. Does nothing if the interpreter's
 /// structures are unknown.
 pub(crate) fn read_places(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();

@@ -154,7 +154,7 @@ pub(crate) fn _factorize<'py>(
     Ok((GroupKeys { keys: dense.keys, types }, codes))
 }
 
-/// Returns the indices of the rows in the order of their keys, as bytes.
+/// Sorts rows by their keys. Returns the indices of the sorted rows, as the bytes of `uint32`.
 #[pyfunction]
 pub(crate) fn _sort_rows<'py>(
     py: Python<'py>,
@@ -164,7 +164,7 @@ pub(crate) fn _sort_rows<'py>(
     bytes(py, &run(py, || sort(&columns(&of)?, &descending))?)
 }
 
-/// Returns the index of the first row of each distinct key, as bytes.
+/// Finds the first row of each distinct key. Returns the rows' indices, as the bytes of `uint32`.
 #[pyfunction]
 pub(crate) fn _unique_rows<'py>(
     py: Python<'py>,
@@ -244,7 +244,7 @@ impl PartsMerger {
         Ok(PartsMerger { plan, state: Mutex::new(MergerState::Adding(merger, Vec::new())) })
     }
 
-    /// The names of the parts that each batch computes for a column.
+    /// Returns the names of the partial aggregates that each batch computes for a column.
     fn parts(&self, column: usize) -> Vec<&'static str> {
         let name = |part: &Part| match part {
             Part::Count => "count",
@@ -257,7 +257,7 @@ impl PartsMerger {
         self.plan.parts(column).iter().map(name).collect()
     }
 
-    /// Adds a batch's partial aggregates. Each part has one number for each key, as bytes.
+    /// Adds a batch's partial aggregates. Each of `parts` has one number for each key, as bytes.
     fn add(
         &self,
         py: Python<'_>,
@@ -276,7 +276,8 @@ impl PartsMerger {
         })
     }
 
-    /// Ends the additions. Returns the number of bytes in temporary files.
+    /// Merges the added batches into groups. No batch can be added afterwards. Returns the number
+    /// of bytes in temporary files.
     fn end(&self, py: Python<'_>) -> PyResult<u64> {
         run(py, || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -126,7 +126,8 @@ impl Lines {
         Ok(state.add(line, thread, address, bytes))
     }
 
-    /// Records an allocation of any line. Returns `None` if the thread has no Python frame.
+    /// Records an allocation of the calling line, even if the line or the thread was not seen
+    /// before. Returns `None` if the thread has no Python frame.
     fn record(
         &self,
         py: Python<'_>,

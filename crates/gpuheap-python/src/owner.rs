@@ -31,7 +31,8 @@ pub(crate) struct Owner {
     pub(crate) scopes: Arc<OpenScopes>,
     pub(crate) libraries: Arc<LibraryBytes>,
     tracks: bool,
-    /// Keeps the [`PythonPart`] in the process's socket, if the heap is published.
+    /// Makes the process's socket show the heap's [`PythonPart`] to other processes until the owner
+    /// is dropped. `None` if the heap is not published.
     _publication: Option<Membership>,
     /// Runs Python's collector when the heap is short of memory.
     _collector: Reclaimer,

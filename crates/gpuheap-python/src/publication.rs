@@ -16,7 +16,8 @@ use crate::libraries::{LibraryBytes, live_of};
 use crate::lines::Lines;
 use crate::scope::OpenScopes;
 
-/// Figures of a heap that only Python has. This module adds them to the process's socket.
+/// Sources of the figures that only the Python package has, such as the lines of allocations. Other
+/// processes read the figures of one heap through the process's socket.
 pub(crate) struct PythonPart {
     /// `None` if the heap records no lines.
     pub(crate) lines: Option<Weak<Lines>>,
@@ -33,11 +34,11 @@ impl PythonPart {
         gpuheap_publish::join(Arc::new(self), access)
     }
 
-    /// Calls `work` with the lines and the interpreter's lock. Returns `None` if the heap records
-    /// no lines, or if the heap or the interpreter has ended.
+    /// Takes the interpreter's lock and calls `work` with the heap's allocations by line. Returns
+    /// `None` if the heap records no lines, or if the heap or the interpreter has ended.
     fn with_lines<R>(&self, work: impl FnOnce(Python<'_>, &Lines) -> PyResult<R>) -> Option<R> {
         Python::try_attach(|py| {
-            // Drop `lines` with the lock held, because it may be the last reference.
+            // Drop `lines` with the lock held, because the last reference releases Python objects.
             let lines = self.lines.as_ref()?.upgrade()?;
             work(py, &lines).ok()
         })?

@@ -37,12 +37,12 @@ struct Reserving {
     is_spent: AtomicBool,
 }
 
-/// Raises `MemoryError` if the reserve was spent and the host has too little memory to renew it.
+/// Raises `MemoryError` if parts of the reserve were spent and the host has no memory for new ones.
 pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.is_spent.load(Ordering::Relaxed) { renew(py) } else { Ok(()) }
 }
 
-/// Holds back the missing parts of the reserve.
+/// Allocates the spent parts of the reserve again. Raises `MemoryError` if the host lacks memory.
 #[cold]
 pub(crate) fn renew(py: Python<'_>) -> PyResult<()> {
     if ALLOCATOR.hold_back() {
@@ -61,8 +61,8 @@ fn layout(size: usize) -> Layout {
 }
 
 impl Reserving {
-    /// Holds back the parts for which the host has memory. Returns whether they suffice for the
-    /// next growth of the largest table. A growth doubles a table's size.
+    /// Allocates the missing parts of the reserve for which the host has memory. Returns whether
+    /// the parts suffice for the next growth of the largest table. A growth doubles a table's size.
     ///
     /// Larger parts are not required, because free memory may be fragmented.
     fn hold_back(&self) -> bool {
@@ -73,7 +73,7 @@ impl Reserving {
         held == SIZES.len() || held > 1 && SIZES[held - 1] >= next_growth
     }
 
-    /// Holds back one part, if it is missing. Returns `false` if the host has no memory for it.
+    /// Allocates part `at` unless the reserve has it. Returns `false` if the host has no memory.
     fn hold(&self, at: usize) -> bool {
         if self.parts[at].load(Ordering::Relaxed).is_null() {
             // SAFETY: every size in `SIZES` is greater than zero.
@@ -94,8 +94,8 @@ impl Reserving {
         if memory.is_null() {
             memory = self.retry(size, request);
         }
-        // A request larger than every part is for data. Such a request fails without ending the
-        // process.
+        // A request larger than every part of the reserve is for data, not for a table. Code that
+        // requests memory for data returns an error on failure, so it needs no reserve.
         let is_table = size > SMALL && size <= SIZES[SIZES.len() - 1];
         if is_table && !memory.is_null() && size > self.largest.load(Ordering::Relaxed) {
             self.largest.fetch_max(size, Ordering::Relaxed);
@@ -103,8 +103,8 @@ impl Reserving {
         memory
     }
 
-    /// Releases the smallest held part that is large enough for a request, and calls `request`
-    /// again.
+    /// Frees the smallest part of the reserve that is large enough for a request. Then calls
+    /// `request` again, so that the request gets the freed memory.
     #[cold]
     fn retry(&self, size: usize, request: impl FnOnce() -> *mut u8) -> *mut u8 {
         let parts = if size <= SMALL { 0..1 } else { 1..SIZES.len() };

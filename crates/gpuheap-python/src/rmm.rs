@@ -2,7 +2,7 @@
 //!
 //! `gpuheap.rmm.build` compiles the resource against the installed RMM. RMM calls the functions on
 //! any thread, with or without the interpreter's lock. The functions take the lock only if the heap
-//! records lines.
+//! records the Python line of each allocation.
 
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -36,7 +36,8 @@ pub(crate) fn _scope_keep(
             scopes = inside;
         }
     }
-    // If the object was allocated before the scope opened, none of these scopes owns it.
+    // Removes the object from the scope that would free it. If the object was allocated before
+    // `account` was opened, no scope in `scopes` owns it.
     let number = make_holder(object)?.number;
     let mut was_owned = false;
     for scope in &scopes {
@@ -75,8 +76,8 @@ pub(crate) fn _scope_stayed(
     Ok(account.live().saturating_sub(kept).saturating_sub(account.counts.live_inside()))
 }
 
-/// Returns records of the memory that outlives a scope of a heap, as dictionaries. Leaves out kept
-/// memory.
+/// Returns records of the memory that outlives a scope of a heap, as dictionaries. Leaves out
+/// memory that the program kept with `Scope.keep`.
 #[pyfunction]
 pub(crate) fn _scope_leaked<'py>(
     py: Python<'py>,
@@ -120,14 +121,15 @@ fn charged_to(object: &Bound<'_, PyAny>) -> Charged {
     scope.map_or(Charged::Nothing, Charged::To)
 }
 
-/// Returns whether one of the sorted `places` begins inside an allocation.
+/// Returns whether an allocation contains kept memory. `places` has the addresses and sizes of all
+/// kept memory, sorted by address.
 fn has_kept(places: &[(u64, u64)], address: u64, bytes: u64) -> bool {
     let next = places.partition_point(|(start, _)| *start < address);
     places.get(next).is_some_and(|(start, _)| *start < address + bytes.max(1))
 }
 
 /// Returns the total bytes of the kept memory at `places`. Counts overlapping bytes once. If the
-/// heaps record lines, counts whole allocations.
+/// heaps record lines, they know all allocations, so counts whole allocations with kept memory.
 fn kept_bytes(
     py: Python<'_>,
     heaps: &[PyRef<'_, Heap>],

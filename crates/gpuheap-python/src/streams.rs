@@ -86,7 +86,7 @@ struct Entry {
     stream: gpuheap::Stream,
     /// Users, keyed by the object's address. The key is 0 if the handle was passed as a number.
     users: FxHashMap<usize, User>,
-    /// Number of users at which unneeded users are dropped.
+    /// Number of users at which [`prune`](Entry::prune) next drops users that no memory needs.
     prune_at: usize,
 }
 
@@ -137,8 +137,8 @@ impl Streams {
         match self.find(handle, object) {
             Some(Found::Object(stream)) => return Ok(stream),
             Some(Found::Stream { stream, has_objects }) => {
-                // The id of a stream that is capturing a graph cannot be read, so trust the
-                // objects.
+                // While a stream captures a graph, its id cannot be read. If the table holds an
+                // object of the stream, assume that the object has kept the stream alive.
                 if call(py, || still_means(&stream))?.unwrap_or(has_objects)
                     && let Some(known) = self.join(handle, &stream, object)
                 {
@@ -163,7 +163,8 @@ impl Streams {
             if let Some(same) = known.by_handle.get_mut(&handle)
                 && same.stream.id() == stream.id()
             {
-                // Memory of the same stream still needs the earlier objects.
+                // The table has the same stream already. Its memory still needs the earlier users,
+                // because one of their objects may keep the stream alive.
                 let before = std::mem::take(&mut same.users);
                 entry.users.extend(before.into_iter().filter(|(of, _)| *of != address(object)));
             }
@@ -180,8 +181,8 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Adds a stream that was named during a graph capture. Returns the stream on which memory is
-    /// allocated through `object`.
+    /// Adds a stream that was first seen in a graph capture, and `object`, by which the program
+    /// named it. Returns the clone of the stream for memory that is allocated through `object`.
     fn join_in_capture(
         &self,
         made: gpuheap::Stream,
@@ -221,8 +222,8 @@ impl Streams {
     }
 
     /// Notes that `object` was passed for a stream in the table, because the object may keep the
-    /// stream alive. Returns the stream on which memory is allocated through `object`. Returns
-    /// `None` if the table has another stream for the handle now.
+    /// stream alive. Returns the clone of the stream for memory that is allocated through `object`.
+    /// Returns `None` if the table has another stream for the handle now.
     fn join(
         &self,
         handle: usize,
@@ -238,7 +239,7 @@ impl Streams {
             let unneeded = entry.prune();
             (entry.join(object), unneeded)
         };
-        // Drops the users after the lock is released, because dropping one may run Python code.
+        // The lock is released first, because the end of a user's object may run Python code.
         drop(unneeded);
         Some(joined)
     }
@@ -306,11 +307,12 @@ impl Streams {
 }
 
 impl Entry {
-    /// Minimum number of users at which unneeded users are dropped.
+    /// Minimum number of users of a stream at which unneeded users are dropped: objects that the
+    /// program no longer holds and whose memory was freed.
     const PRUNE: usize = 8;
 
-    /// Makes the entry of a stream. Returns the entry, and the stream on which its first user's
-    /// memory is allocated.
+    /// Makes the entry of a stream, with `object` as its first user. Returns the entry, and the
+    /// clone of the stream for the user's memory.
     fn new(stream: gpuheap::Stream, object: Option<&Bound<'_, PyAny>>) -> (Entry, gpuheap::Stream) {
         let mut entry = Entry::without_users(stream);
         let joined = entry.join(object);
@@ -322,7 +324,7 @@ impl Entry {
         Entry { stream, users: FxHashMap::default(), prune_at: Entry::PRUNE }
     }
 
-    /// Adds a user if the entry does not have it. Returns the stream for the user's memory.
+    /// Adds the user `object` if the entry lacks it. Returns the stream's clone for its memory.
     fn join(&mut self, object: Option<&Bound<'_, PyAny>>) -> gpuheap::Stream {
         let user = self.users.entry(address(object)).or_insert_with(|| User {
             stream: self.stream.counted_apart(),
@@ -350,8 +352,8 @@ impl Entry {
 }
 
 impl User {
-    /// Returns whether all memory allocated through the user was freed, and only the table holds
-    /// the user's object.
+    /// Returns whether the table may drop the user: all memory that was allocated through the user
+    /// was freed, and the program no longer holds the user's object.
     fn is_unneeded(&self) -> bool {
         let is_held = match &self.object {
             // SAFETY: the object is alive, and the interpreter's lock is held.

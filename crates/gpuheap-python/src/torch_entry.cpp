@@ -124,7 +124,8 @@ std::vector<Begun> &begun = *new std::vector<Begun>;
 // Size of `begun`. An allocation outside of captures reads it without the lock.
 std::atomic<std::size_t> begun_count(0);
 
-// Finds the pool for an allocation. Passes on the exceptions of the filters.
+// Finds the memory pool of the capture in progress whose filter accepts the stream. Returns false
+// if there is no such capture. An exception of a filter goes to the caller.
 bool find_pool(int device, void *stream, std::uint64_t (&pool)[2]) {
   if (begun_count.load(std::memory_order_acquire) == 0) {
     return false;

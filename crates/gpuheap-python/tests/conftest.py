@@ -10,7 +10,7 @@ from support import needs_driver
 
 @pytest.fixture
 def heap():
-    """A heap that records lines. Its memory is freed at the test's end."""
+    """A heap that records the Python line of each allocation. The test has to free all memory."""
     heap = gpuheap.Heap("emulated:1GiB", limit="512MiB", track="lines")
     yield heap
     assert not heap.leaks(), heap.leaks()
@@ -18,8 +18,8 @@ def heap():
 
 @pytest.fixture
 def driver_heap():
-    """A heap on the machine's driver, which is the emulated driver or a GPU's driver. Its memory is
-    freed at the test's end."""
+    """A heap on the machine's driver: the emulated driver, or a GPU's driver. The test has to free
+    all memory."""
     needs_driver()
     heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
     yield heap

@@ -65,8 +65,8 @@ def test_request_below_foreign_allocator_collects_nothing(heap):
 def test_foreign_lock_and_interpreter_never_deadlock(
     heap,
 ):
-    """While one thread holds a foreign lock and requests memory, other threads wait for that
-    lock."""
+    """While one thread holds the lock of another allocator (a foreign lock) and requests memory,
+    other threads wait for that lock."""
     lock, done = threading.Lock(), []
 
     def below():

@@ -26,7 +26,7 @@ from gpuheap._dask_data import Sent  # noqa: E402
 MIB = 1 << 20
 LIMIT = 8 * MIB
 ROWS = 100_000
-#: Number of parts. Their total size is ten times the limit of a worker.
+#: Number of parts of the table. Their total size is ten times the limit of a worker.
 PARTS = 10 * LIMIT // (2 * 8 * ROWS) + 1
 KEYS = 7
 #: Seconds until a wait fails. On a busy machine a worker needs half a minute to start.
@@ -34,7 +34,7 @@ LONGEST = 120
 
 
 def columns(number):
-    """Keys and values of a part, on the host."""
+    """Returns the keys and values of one part of the table, on the host."""
     random = np.random.default_rng(number)
     return random.integers(0, KEYS, ROWS), random.integers(0, 1000, ROWS)
 

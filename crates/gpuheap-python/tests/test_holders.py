@@ -101,7 +101,7 @@ def ran(self, *arguments):
     raise Ran
 
 class Loud(type):
-    # A metaclass whose classes run code for each question that is asked of them.
+    # A metaclass. Nearly every use of one of its classes, such as hashing it, runs code.
     __hash__ = __eq__ = __getattribute__ = __instancecheck__ = __subclasscheck__ = ran
     __mro__ = __module__ = __dict__ = property(ran)
 

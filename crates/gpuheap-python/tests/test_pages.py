@@ -42,7 +42,7 @@ PAGES = [
 
 pytestmark = pytest.mark.skipif(not PAGES[0].is_file(), reason="the pages are not beside the tests")
 
-# Runs blocks one after the other, as one file. A line with \1 ends each block's output.
+# Runs a page's code blocks one after the other, as one file. Prints the line \1 after each block.
 RUNNER = """
 import sys
 for code in sys.argv[1:]:
@@ -138,7 +138,7 @@ def test_blocks_run(name, tmp_path):
         options = [*plugin(), "-p", "no:cacheprovider", "--gpuheap", "test_step.py"]
         compare(block, run("-m", "pytest", *options, folder=tmp_path).stdout)
         return
-    # Blocks write files, and read the repository's examples.
+    # Code blocks write files to this folder, and read the repository's examples from it.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     parts, lines = [], 0
     for block in blocks:

@@ -32,7 +32,7 @@ def limit():
 
 
 def test_share_becomes_limit(cluster):
-    # Of a small share, half is reserved for CUDA.
+    # Both shares of the 64 MiB are smaller than 1 GiB, so half of each is left to CUDA.
     quarter, half = (ray.remote(num_gpus=share)(limit) for share in (0.25, 0.5))
     assert ray.get([quarter.remote(), half.remote()]) == [
         (8 << 20, 64 << 20),

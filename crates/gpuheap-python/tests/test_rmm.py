@@ -159,7 +159,7 @@ def test_native_resources_are_replaced(built):
     rmm.mr.set_per_device_resource(0, rmm.mr.CudaMemoryResource())
     del resource, heap
     gc.collect()
-    # The last resource kept the heap and its cached memory.
+    # The last resource kept the heap alive. Its end returned the heap's cached memory.
     assert other.status().to_dict()["device_used"] < used
 
 

@@ -30,7 +30,8 @@ def leaks_are_errors():
 
 
 def library(name="gpuheap.cupy"):
-    """A module that requests memory as a hook does. Scopes do not free that memory."""
+    """Returns a module with the name of a hook. Scopes do not free memory that a hook requests,
+    because it belongs to the hook's library."""
     module = types.ModuleType(name)
     exec("def empty(heap, nbytes): return heap.alloc(nbytes)", module.__dict__)
     return module

@@ -99,7 +99,8 @@ assert heap.stats()["live"] == 0 and heap.stats()["allocations"] == 4 * 499
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="3.14: objects of frames need the lock")
 def test_known_line_takes_no_lock(tmp_path):
-    # The main thread keeps the interpreter's lock from `go` on, while the other thread allocates.
+    # The second thread allocates in C++ once `go` is set. The main thread sets `go`, and keeps the
+    # interpreter's lock during that allocation.
     if not shutil.which("g++"):
         pytest.skip("no g++")
     source = tmp_path / "late.cpp"
@@ -380,7 +381,7 @@ assert live() == before
 release(7)
 release(7)
 assert before - live() == 2 * MIB + MIB // 2
-# Live memory returns to the heap at its own free.
+# `kept` is live, so the pool's release did not return it to the heap. Its free does.
 allocator.free(kept)
 assert before - live() == 3 * MIB + MIB // 2
 for other in others:

@@ -47,7 +47,7 @@ pub enum Gap {
 }
 
 impl Gap {
-    /// Returns the word that names the gap in the JSON report.
+    /// Returns the word that names the missing fact in the JSON report.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Beginning { .. } => "beginning",
@@ -67,7 +67,8 @@ impl Program {
     /// `memory_fraction` is the fraction that the program set. `device_memory` is the memory of the
     /// device that the program ran on, in bytes. Recordings contain neither.
     ///
-    /// Runs the program once if the recording has segments.
+    /// If the recording has segments, runs the program once through the model of PyTorch's
+    /// allocator, to compare the segments.
     pub fn gaps(&self, memory_fraction: Option<f64>, device_memory: u64) -> Vec<Gap> {
         let mut gaps = Vec::new();
         let (blocks, bytes) = self.live_before();

@@ -29,7 +29,7 @@ macro_rules! object {
 /// its schema.
 ///
 /// # Errors
-/// No report causes an error.
+/// Returns the error of the JSON serializer. No report is known to cause such an error.
 pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
     array(reports.iter().map(trace))
 }
@@ -38,7 +38,7 @@ pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
 /// `docs/replay.schema.json` is its schema.
 ///
 /// # Errors
-/// No search causes an error.
+/// Returns the error of the JSON serializer. No search is known to cause such an error.
 pub fn render_searches(searches: &[TraceSearch]) -> Result<String, serde_json::Error> {
     array(searches.iter().map(search))
 }

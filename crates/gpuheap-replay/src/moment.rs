@@ -29,9 +29,9 @@ pub struct Moment {
     pub time_ns: u64,
     /// Number of live blocks.
     pub live_blocks: u64,
-    /// Live bytes, as requested.
+    /// Live bytes, without rounding.
     pub live: u64,
-    /// Freed bytes that other streams still use, as requested.
+    /// Freed bytes that other streams still use, without rounding.
     pub pending: u64,
     /// Lines of the program that hold the most memory, or sizes of blocks if the recording has no
     /// stacks. Most bytes first.
@@ -52,9 +52,9 @@ pub struct Moment {
 pub struct OnStream {
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// Live bytes, as requested.
+    /// Live bytes, without rounding.
     pub live: u64,
-    /// Freed bytes that other streams still use, as requested.
+    /// Freed bytes that other streams still use, without rounding.
     pub pending: u64,
     /// Bytes taken from the driver; 0 if the recording has no segments.
     pub reserved: u64,

@@ -65,9 +65,9 @@ pub struct FailedRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedLimit {
-    /// Largest amount that the allocator certainly could take.
+    /// Bytes that the allocator could take at least.
     pub least: u64,
-    /// Smallest amount that the allocator certainly could not take.
+    /// Bytes that the allocator could not take. The limit is below this figure.
     pub below: u64,
     /// `true` if the device had room, so that a limit of the allocator caused the failure.
     pub is_own_limit: bool,
@@ -154,8 +154,8 @@ impl Recorded {
 }
 
 /// Returns the allocator that served most bytes of a trace. Prefers frameworks' pools to the
-/// driver. `None` if the trace does not show the allocator. RMM has several resources. A heap of
-/// gpuheap may have any pool, and its trace lacks the driver's figures.
+/// driver. `None` if the trace does not show the allocator. RMM's traces do not name the resource.
+/// Traces of gpuheap's heaps, recognised by a missing `used_before`, do not name the pool.
 fn allocator(trace: &Trace, is_rmm: bool) -> Option<&'static str> {
     match trace.format() {
         Format::PytorchSnapshot => return Some("torch"),

@@ -33,7 +33,7 @@ pub struct TraceReport {
     pub recorded: Recorded,
     /// `true` if the file is cut off. Then the figures are lower bounds.
     pub is_cut_off: bool,
-    /// Gaps of the recording.
+    /// Facts that the recording lacks, with their effect on the figures.
     pub gaps: Vec<Gap>,
     /// Results, one for each pool.
     pub pools: Vec<PoolReport>,
@@ -136,8 +136,8 @@ fn with_remedies(
     Ok(results)
 }
 
-/// Returns the gaps of the recording. The memory fraction is known only if the user gave it in the
-/// settings of a pool.
+/// Returns the facts that the recording lacks. PyTorch's memory fraction is one of them, unless the
+/// user gave it in the settings of a pool.
 fn gaps(
     bench: &Bench<'_>,
     recorded: &Recorded,
@@ -150,8 +150,8 @@ fn gaps(
             fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
         }
     }
-    // If the user's fraction differs from the program's fraction, the model must differ too. Such a
-    // difference is no gap of the recording.
+    // If the user's memory fraction differs from the fraction of the recorded run, the model takes
+    // other segments. The recording is not the cause, so the run without a fraction is compared.
     let is_exact = |gaps: &Vec<Gap>| !gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_)));
     let with = fraction.map(|_| bench.program.gaps(fraction, bench.device.total));
     let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);
@@ -165,7 +165,7 @@ fn gaps(
 
 /// Returns the pools to replay, each once, in the order of the options.
 fn pools(recorded: &Recorded, options: &Options) -> Vec<Pool> {
-    // Heaps refuse a limit below the least memory that they take from the driver.
+    // Leaves out heaps that cannot be built with the limit of the recorded run.
     let of_run = options.limit.is_none().then(|| options.limit_for(recorded)).flatten();
     let least = |kind| if kind == PoolKind::Driver { 32 << 20 } else { 2 << 20 };
     let is_possible = |kind: &PoolKind| match of_run {

@@ -15,8 +15,8 @@ pub fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
     gpuheap_text::hanging(text, first, indent, words, WIDTH);
 }
 
-/// Adds code to type after `first`. A long line is broken after a blank or an opening bracket,
-/// where Python continues in the next line.
+/// Adds `first`, and then code for the user to type. A long line is broken after a blank or an
+/// opening bracket, where Python continues in the next line.
 pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
     wrap(text, first, indent, code.split_inclusive([' ', '(']), WIDTH);
 }

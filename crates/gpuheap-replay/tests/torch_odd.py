@@ -109,7 +109,7 @@ def late(made):
 
 
 def collected(made):
-    """Turns garbage collection on. The snapshot lacks the memory fraction."""
+    """Turns garbage collection on. No snapshot has the fraction that the threshold refers to."""
     made["allocator_settings"]["garbage_collection_threshold"] = 0.6
 
 
@@ -137,7 +137,7 @@ def emptied(made):
 
 
 def ended_pool(made):
-    """Adds a private pool that ended. Each entry names its pool."""
+    """Adds events of a private pool that ended. Here every event names its pool, in `pool_id`."""
     events = made["device_traces"][0]
     pool, common = 2 << 40, 3 << 40
     of_pool = [

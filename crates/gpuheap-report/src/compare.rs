@@ -47,7 +47,8 @@ pub struct Comparison {
     pub before_peak_bytes: u64,
     /// Peak of live bytes in the second recording.
     pub after_peak_bytes: u64,
-    /// Sites whose memory at the reports' moments differs, largest difference first.
+    /// Sites with different memory at the reports' moments ([`Report::at`]), largest difference
+    /// first.
     pub at_moment: Vec<Change>,
     /// Sites whose memory at the end differs, largest difference first.
     pub at_end: Vec<Change>,

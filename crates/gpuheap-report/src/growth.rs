@@ -11,9 +11,10 @@ use crate::ledger::{Block, Ledger};
 /// a training run of five epochs still rises in most parts. With more parts, a part of a short
 /// recording could be shorter than a step, and memory that each step frees would count as growth.
 pub const PARTS: usize = 8;
-/// Number of ignored parts at the start. Programs load their model in these parts.
+/// Number of the recording's parts ignored at its start. Programs load their model in them.
 pub const WARM_UP: usize = 2;
-/// Minimum number of parts, out of `PARTS - WARM_UP`, in which a steadily growing site rises.
+/// Minimum number of parts after the warm-up, out of `PARTS - WARM_UP`, in which the least memory
+/// of a steadily growing site rises.
 const STEADY: usize = 4;
 
 /// A site whose memory grew. The floor of a part is the least memory that the site held during the
@@ -23,26 +24,26 @@ const STEADY: usize = 4;
 pub struct Growth {
     /// Name of the site.
     pub site: String,
-    /// Thread whose blocks and events determine the floors; `None` if all threads do.
+    /// Thread whose blocks and events determine [`floors`](Self::floors); `None` if all threads do.
     pub thread: Option<String>,
     /// Frames of the stack that gained the most bytes at this site, innermost first. Leaves out
     /// frames of libraries. Empty if the recording has no stacks.
     pub frames: Vec<String>,
-    /// Floor of the site in each part of the recording, in bytes.
+    /// Least memory that the site held in each part of the recording, in bytes.
     pub floors: [u64; PARTS],
-    /// `true` if the site grew in most parts after the warm-up and shrank at most in the last part.
-    /// Never `true` if the recording has segments of a pool in place of its blocks.
+    /// `true` if the site grew in most parts of the recording after the warm-up, and shrank at most
+    /// in the last. Never `true` if the recording has segments of a pool in place of its blocks.
     pub is_steady: bool,
 }
 
 impl Growth {
-    /// Returns the floor at the end of the warm-up, in bytes.
+    /// Returns the least memory of the site in the last part of the warm-up, in bytes.
     pub fn first(&self) -> u64 {
         self.floors[WARM_UP - 1]
     }
 
-    /// Returns the floor at the end, in bytes. Uses the larger floor of the last two parts, because
-    /// a program may free everything at its end.
+    /// Returns the site's least memory at the end, in bytes. Uses the larger value of the
+    /// recording's last two parts, because a program may free everything at its end.
     pub fn last(&self) -> u64 {
         last(&self.floors)
     }
@@ -52,14 +53,14 @@ impl Growth {
         gained(&self.floors)
     }
 
-    /// Returns the number of parts after the warm-up whose floor is higher than the previous
-    /// part's.
+    /// Returns the number of the recording's parts after the warm-up in which the site's least
+    /// memory exceeds its least memory in the previous part.
     pub fn rises(&self) -> usize {
         rises(&self.floors)
     }
 }
 
-/// Floor in each part, in bytes.
+/// Least memory in each part of the recording, in bytes.
 type Floors = [u64; PARTS];
 
 fn last(floors: &Floors) -> u64 {
@@ -81,8 +82,8 @@ fn is_steady(floors: &Floors) -> bool {
 /// Returns the sites that grew after the warm-up: steady sites, then other sites, sorted by gained
 /// bytes. If threads run one after another, a site of one thread grows in only a few parts of the
 /// recording. So if one thread gained at least half of a site's bytes, steadily over its own
-/// events, the floors describe that thread. If `has_blocks` is `false`, the recording has segments
-/// of a pool in place of its blocks, and no site is steady.
+/// events, the site's floors are of that thread. If `has_blocks` is `false`, the recording has
+/// segments of a pool in place of its blocks, and no site is steady.
 pub(crate) fn growing(
     trace: &Trace,
     ledger: &Ledger,
@@ -90,7 +91,7 @@ pub(crate) fn growing(
     has_blocks: bool,
 ) -> Vec<Growth> {
     let of_site = |block: &Block| Some(block.site);
-    // Floors of each site, and the thread that they describe (`None` for all threads).
+    // Least memory of each site in each part, and the thread of its blocks (`None`: all threads).
     let mut found: FxHashMap<u32, (Option<u32>, Floors)> = series(trace, ledger, false, of_site)
         .into_iter()
         .map(|series| (series.key, (None, series.floors)))
@@ -151,7 +152,7 @@ pub(crate) fn growing(
     found
 }
 
-/// Floors of all blocks that have one key. The blocks are from one thread or from all threads.
+/// Least memory in each part, of all blocks of one key, from one thread or from all threads.
 struct Series {
     key: u32,
     /// Index of the thread; 0 for all threads.
@@ -171,7 +172,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Counts an event. If the event begins a part, sets the part's floors to the live bytes.
+    /// Counts an event. If the event begins a part, sets the part's least memory to the live bytes.
     fn advance(&mut self, live: &[u64], found: &mut [Series]) {
         while self.part < PARTS
             && self.events >= PARTS
@@ -186,8 +187,8 @@ impl Clock {
     }
 }
 
-/// Returns the floors for each key, or for each key and thread if `by_thread` is set. The floors
-/// are zero if there are fewer events than parts.
+/// Returns the least memory in each part, for each key, or for each key and thread if `by_thread`
+/// is set. All floors are zero if there are fewer events than parts.
 fn series(
     trace: &Trace,
     ledger: &Ledger,

@@ -89,7 +89,7 @@ pub(crate) fn thread_name(trace: &Trace, thread: u32, time_ns: u64) -> String {
 pub(crate) fn of_ended_threads(trace: &Trace, ledger: &Ledger, events: u32) -> Option<Vec<Holder>> {
     trace.recording()?;
     let mut has_pool = FxHashMap::default();
-    // A pool's memory is not left by a thread, because the pool hands it out again.
+    // Memory of a pool does not count as left by a thread: the pool hands it out again.
     let mut is_left = |block: &Block| {
         let stack = trace.events()[block.from as usize].stack;
         !kind(trace, block).is_pooled()

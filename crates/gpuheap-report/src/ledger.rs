@@ -36,7 +36,8 @@ pub(crate) struct Block {
     pub(crate) until: u32,
 }
 
-/// Sites are lines if more than `1 / LEAST_STACKS` of the allocated bytes have stacks.
+/// Sites are lines of the program if more than `1 / LEAST_STACKS` of the allocated bytes have
+/// stacks. Otherwise, sites are sizes of blocks.
 const LEAST_STACKS: u128 = 10;
 
 /// [`Block::until`] of a block that is never freed.

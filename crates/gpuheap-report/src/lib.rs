@@ -1,6 +1,6 @@
-//! Reports of recorded GPU allocations: the holders of memory at a moment, lines that grow, blocks
-//! that are left, and blocks that are allocated and freed at once. This crate has no CUDA code and
-//! needs no GPU.
+//! Reports of recorded GPU allocations. They show holders of memory at a moment, source lines with
+//! growing memory, blocks that are never freed, and blocks that are freed at once. This crate has
+//! no CUDA code and needs no GPU.
 //!
 //! ```
 //! use gpuheap_report::{At, Report, text};

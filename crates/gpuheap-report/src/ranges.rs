@@ -68,7 +68,8 @@ pub(crate) fn by_range(trace: &Trace, ledger: &Ledger) -> Vec<RangeMemory> {
                 row.left_bytes = row.left_bytes.saturating_add(bytes);
             }
         }
-        // A folded pair counts if at least one event of the range precedes it.
+        // A folded pair is an allocation and a free that were only counted. The pair is in the
+        // range if an event of the range precedes it.
         let until_event = |event: usize| trace.folded().partition_point(|one| one.before <= event);
         for folded in &trace.folded()[until_event(first)..until_event(end).max(until_event(first))]
         {
@@ -122,7 +123,7 @@ impl Maxima {
         Self { nodes, half }
     }
 
-    /// Returns the maximum of the live bytes after `start` to `end` events.
+    /// Returns the maximum of the live bytes from event `start` to event `end`, counted from 1.
     fn largest(&self, start: usize, end: usize) -> u64 {
         let last = self.half - 1;
         let (mut left, mut right) = (start.min(last) + self.half, end.min(last) + self.half + 1);

@@ -65,7 +65,7 @@ pub struct Report {
     pub recording: Option<Recording>,
     /// Memory of the ranges that the program named, highest peak first.
     pub ranges: Vec<RangeMemory>,
-    /// Copies of the process, most bytes first. Empty if copies were not recorded.
+    /// Memory copies of the process, by site, most bytes first. Empty if they were not recorded.
     pub copies: Vec<CopySite>,
     /// Sites that grew, steady sites first.
     pub growing: Vec<Growth>,

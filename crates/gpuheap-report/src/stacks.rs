@@ -112,7 +112,7 @@ struct Profile {
     weights: Vec<u64>,
 }
 
-/// Renders speedscope's JSON, with three profiles for each trace: bytes live at the moment, bytes
+/// Renders speedscope's JSON. Each trace has three profiles: bytes live at the moment `at`, bytes
 /// live at the end, and all bytes that were allocated.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ const BETWEEN: u64 = 1;
 pub struct Temporary {
     /// Name of the site.
     pub site: String,
-    /// Caller of the site; `None` if the site has only one caller, or no stack.
+    /// Caller of the site, if it has several callers; `None` for one caller, or without a stack.
     pub caller: Option<String>,
     /// Number of temporary allocations.
     pub allocations: u64,

@@ -10,16 +10,17 @@ use crate::ledger::{Block, Ledger};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Maximum number of moments, in addition to the peak and the failed requests.
+    /// Maximum number of moments in a chart, in addition to the peak and the failed requests.
     pub(crate) moments: usize,
-    /// Maximum number of blocks. If a view has more blocks, it gets fewer moments.
+    /// Maximum number of blocks in a chart. If more blocks are live at the chart's moments, the
+    /// chart gets fewer moments.
     pub(crate) blocks: usize,
 }
 
 /// Maximum number of failed requests in a view. Programs that retry in a loop have many failures.
 const FAILURES: usize = 100;
-/// Minimum number of moments. If a view with this number still has too many blocks, its smallest
-/// blocks are left out.
+/// Minimum number of moments in a chart. If too many blocks are live even at these moments, the
+/// smallest blocks are left out.
 const FEWEST: usize = 64;
 
 /// State of a trace after a number of events. A view consists of such moments.
@@ -27,7 +28,7 @@ const FEWEST: usize = 64;
 pub(crate) struct Moment {
     /// Number of applied events.
     pub(crate) events: u32,
-    /// Number in the file of the last applied event.
+    /// Number of the last applied event, as counted in the file.
     pub(crate) number: u32,
     pub(crate) time_ns: u64,
     /// Live bytes at the moment.
@@ -40,9 +41,9 @@ pub(crate) struct Moment {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) moments: Vec<Moment>,
-    /// Allocations that are live at least at one moment.
+    /// Allocations that are live at one or more of `moments`.
     pub(crate) blocks: Vec<u32>,
-    /// Number and bytes of blocks that were left out, although they are live at a moment.
+    /// Number and bytes of blocks that are live at a moment, but exceed [`Bounds::blocks`].
     pub(crate) left_out: (u64, u64),
 }
 
@@ -92,7 +93,7 @@ impl View {
     pub(crate) fn span(&self, block: &Block) -> (u32, u32) {
         let from = self.moments.partition_point(|moment| moment.events <= block.from);
         let until = self.moments.partition_point(|moment| moment.events <= block.until);
-        // The number of moments fits in 32 bits.
+        // A view has fewer than 2^32 moments.
         (from as u32, until as u32)
     }
 
@@ -237,7 +238,8 @@ mod tests {
     use gpuheap_trace::{At, Format, TraceBuilder};
     use proptest::prelude::*;
 
-    /// Returns a trace in which step 0 frees the oldest live block, and other steps allocate.
+    /// Returns a trace. A step of 0 frees the oldest live block, and other steps allocate their
+    /// bytes.
     fn trace(steps: &[u64]) -> Trace {
         let mut builder = TraceBuilder::new("made up", Format::RmmCsv);
         let mut live = std::collections::VecDeque::new();

@@ -1,4 +1,5 @@
-//! Tests that folding pairs in captures near their maximum size does not change reports.
+//! Tests that folding does not change reports. Near a capture's maximum size, the recorder folds
+//! pairs: it only counts an allocation and its immediate free.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -35,7 +36,7 @@ struct Program {
 }
 
 impl Program {
-    /// Begins a capture with a name so long that half of [`SMALL`] is used, so that folding starts.
+    /// Begins a capture. A function's name fills half of [`SMALL`], so that folding starts.
     fn new(path: &Path, most: u64, has_pools: bool) -> Self {
         let mut capture = ProcessCapture::create(path, most, |_| {}).unwrap();
         if has_pools {
@@ -108,7 +109,8 @@ impl Program {
     }
 }
 
-/// Returns the traces of the same steps, without and with folding.
+/// Returns the traces of the same steps from two captures: one without a maximum size, and one of
+/// [`SMALL`] bytes with folded pairs.
 fn traces(steps: &[Step], has_pools: bool) -> [Vec<Trace>; 2] {
     let folder = tempfile::tempdir().unwrap();
     [u64::MAX, SMALL].map(|most| {
@@ -120,7 +122,7 @@ fn traces(steps: &[Step], has_pools: bool) -> [Vec<Trace>; 2] {
     })
 }
 
-/// Returns those figures of a report that folding does not change.
+/// Returns the figures of a report that folding does not change.
 fn figures(trace: &Trace) -> String {
     let report = Report::new(trace, At::Peak).unwrap();
     let mut summary = report.summary.clone();

@@ -1,4 +1,4 @@
-//! Tests the text's answers about programs for which the right answer is known.
+//! Tests the answers in the text of reports on programs for which the right answer is known.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -12,7 +12,7 @@ use crate::snapshot::{Examination, Snapshot};
 /// Length in seconds of the history that the curves of devices and heaps show.
 const KEPT: u64 = 300;
 
-/// Everything that frames show.
+/// Everything that the screen shows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
     pub(crate) snapshot: Snapshot,
@@ -43,11 +43,11 @@ pub(crate) struct Curves {
 #[derive(Debug, Clone, Default)]
 struct Lines {
     series: BTreeMap<LineKey, Series>,
-    /// Time of the last answer, in seconds. `None` if that answer left out lines.
+    /// Second at which the program last sent its lines; `None` if it then left out some lines.
     complete: Option<u64>,
 }
 
-/// Figures that a frame shows for a process, summed over its devices.
+/// Figures that the screen shows for a process, summed over its devices.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessFigures {
     pub(crate) pid: Option<u32>,
@@ -98,7 +98,7 @@ impl Figures {
         self.snapshot = snapshot;
     }
 
-    /// Stores the answers of the programs that publish, and adds them to the curves.
+    /// Stores the figures that programs publish, and adds them to the curves of their bytes.
     pub(crate) fn take_programs(&mut self, second: u64, programs: Vec<Published>) {
         self.second = self.second.max(second);
         let keys: BTreeSet<ProgramKey> = programs.iter().map(key).collect();
@@ -210,7 +210,7 @@ impl Lines {
         }
         let is_complete = program.leaks.left_out == 0;
         if is_complete {
-            // The answer has all lines, so a line that is not in it holds no memory.
+            // The program sent all its lines, so a line that is missing now holds no memory.
             for line in self.series.keys() {
                 sums.entry(line.clone()).or_insert(0);
             }

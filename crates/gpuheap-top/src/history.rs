@@ -28,9 +28,10 @@ struct Point {
 /// Growth of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Growth {
-    /// Bytes by which the floor rose; negative if it fell.
+    /// Bytes by which the figure's lowest value rose from the window's first third to its last
+    /// third; negative if it fell.
     pub(crate) bytes: i64,
-    /// Seconds between the first and the last third of the window.
+    /// Seconds from the middle of the first third to the middle of the last third.
     pub(crate) seconds: u64,
 }
 

@@ -21,7 +21,7 @@ use crate::view::{Action, View};
 pub enum End {
     /// A key ended the screen.
     Key,
-    /// A signal of this number ended the screen.
+    /// The process received this signal, so the screen ended.
     Signal(u8),
 }
 

@@ -1,4 +1,4 @@
-//! Reads from a machine the data that one frame shows.
+//! Reads the devices and processes of a machine that the screen shows at one time.
 
 use std::collections::BTreeMap;
 

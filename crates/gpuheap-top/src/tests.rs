@@ -234,7 +234,8 @@ fn order_changes_with_key() {
         press(&mut view, "s");
         firsts.push(first(&view));
     }
-    // The list is sorted by memory, growth, cached bytes, age, pid, and then by memory again.
+    // With each press of `s`, the order is: memory, growth, cached bytes, age, pid, and memory
+    // again.
     assert_eq!(firsts, [4000, 4000, 4000, 4005, 4000, 4000]);
 }
 
@@ -300,7 +301,7 @@ fn libraries_are_named() {
     assert!(text.contains("pid 4000  python3 train.py  PyTorch"), "{text}");
 }
 
-/// Presses `f`. Passes the requested examination to the view.
+/// Presses `f` to free memory. The view requests the doctor's examination, and gets a stored one.
 fn free(view: &mut View) {
     assert_eq!(press(view, "f"), Some(Action::Examine));
     let found = view.figures.examination.clone().unwrap();

@@ -79,7 +79,7 @@ pub(crate) struct View {
     pub(crate) dialog: Dialog,
     /// `true` while the doctor examines the machine, or while memory is freed.
     pub(crate) is_busy: bool,
-    /// `true` if the machine is a recording. Its processes are neither flushed nor ended.
+    /// `true` if the machine is a recording. The keys then neither flush caches nor end processes.
     pub(crate) is_recording: bool,
     selected: Option<Identity>,
 }
@@ -324,8 +324,8 @@ impl View {
         self.examine()
     }
 
-    /// Stores the doctor's facts. If the user requested to free a process's memory, asks for
-    /// confirmation.
+    /// Takes the result of the doctor, the part that examines the machine. If the user requested to
+    /// free a process's memory, asks for confirmation.
     pub(crate) fn take_examination(&mut self, found: crate::snapshot::Examination) {
         self.is_busy = false;
         if let Dialog::Looking { pid } = self.dialog {

@@ -101,7 +101,7 @@ fn ranges_beyond_bound_are_left_out() {
     assert_eq!((lengths.len(), lengths[0], lengths[4096]), (4097, 0, 1));
     let [warning] = trace.warnings() else { panic!("{:?}", trace.warnings()) };
     assert_eq!((&warning.kind, warning.count), (&WarningKind::LostRange, 1));
-    // The thread of the ranges has no event.
+    // The trace has the ranges' thread, although the thread has no memory event.
     let thread = trace.ranges()[0].thread.unwrap();
     assert_eq!(trace.threads().unwrap()[thread as usize], 7);
 }
@@ -250,7 +250,7 @@ fn usual_event_is_small() {
     assert!(average <= 40, "{average} bytes an event");
 }
 
-/// Blocks of pools replace the memory that contains them. A block inside a block is left out.
+/// Driver memory with blocks of a pool becomes a segment. A block inside a block is left out.
 #[test]
 fn blocks_of_pools_lie_in_segments() {
     const PLAIN: u64 = 0x7000_0000;

@@ -293,7 +293,7 @@ def write(out, size, bare=False):
 
 
 def check():
-    """Compares the opcodes except FRAME with the opcodes that CPython writes for the same data."""
+    """Compares the pickle's opcodes, except FRAME, with CPython's opcodes for the same data."""
 
     def opcodes(data):
         found = [(op.name, arg) for op, arg, _ in pickletools.genops(data)]

@@ -47,7 +47,7 @@ fn naive_peak(ops: &[Op], from: usize) -> u64 {
     (from..=ops.len()).map(live_after).max().unwrap_or(0)
 }
 
-/// Row of a log with few pointers, so that all oddities occur.
+/// Row of a log with few pointers, so that double allocations and unknown frees occur.
 #[derive(Debug, Clone)]
 struct Row {
     action: &'static str,
@@ -170,7 +170,7 @@ enum Held {
 
 const ADDRESSES: usize = 6;
 
-/// Changes the state of an address to the next state. Returns the entry that records the change.
+/// Moves an address to its next state: live, pending, then free. Returns the entry for the change.
 fn next_step(held: &mut Held, address: usize, size: i64) -> Data {
     let (action, size, after) = match *held {
         Held::Nothing => ("alloc", size, Held::Live(size)),
@@ -274,7 +274,7 @@ proptest! {
         let summary = trace.summary();
         prop_assert_eq!(summary.events, rows.len() as u64);
         for (event, row) in trace.events().iter().rev().zip(rows.iter().rev()).take(1) {
-            // No inferred event follows the last row. Unknown frees are not events.
+            // The last event is of the last row, unless that row is an unknown free.
             if NaiveLog::of(&rows).unknown_frees == 0 {
                 prop_assert_eq!(trace.threads().unwrap()[event.thread as usize], row.thread);
             }
@@ -290,13 +290,13 @@ proptest! {
         match read_bytes("cut", &text.as_bytes()[..at], &ReadOptions::default()) {
             Ok(traces) => {
                 assert_keeps_its_word(&traces[0]);
-                // The row after the complete rows may be complete except for its newline.
+                // If the cut removed only a row's newline, the reader may use that row too.
                 let used = traces[0].summary().events as usize;
                 prop_assert!(used == whole || used == whole + 1);
                 let at_newline = text[..at].ends_with('\n');
                 let mut rows = rows[..used].to_vec();
                 if let (Some(last), false) = (rows.last_mut(), at_newline || used == whole) {
-                    // The cut may have shortened the last field, the stream.
+                    // The cut may be within the row's last field, the stream.
                     let stream = text[..at].rsplit(',').next().unwrap();
                     last.stream = Box::leak(stream.to_owned().into_boxed_str());
                 }
@@ -414,7 +414,7 @@ proptest! {
             .iter()
             .zip(1..)
             .map(|(&event, number)| {
-                // Inferred frees are written as rows. Unknown frees are not written.
+                // The log has a row for each event, also for inferred frees.
                 gpuheap_trace::Event { time_ns: event.time_ns - first_ns, number, ..event }
             })
             .collect();

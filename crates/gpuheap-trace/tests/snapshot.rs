@@ -218,7 +218,7 @@ fn allocations_have_pools_of_their_entries() {
 
 #[test]
 fn shared_entry_counts_twice() {
-    // The entry is stored as number 200, and used again as the second item of the list.
+    // `q\xc8` stores the entry as number 200 of the memo. `h\xc8` appends it to the list again.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let bytes = raw(&[
         b"}(\x8c\x08segments]\x8c\x0ddevice_traces]](",
@@ -243,7 +243,7 @@ fn entry_as_segment_has_no_keys() {
 
 #[test]
 fn appended_frame_leaves_equal_lists_alone() {
-    // Two entries have equal lists of one frame. Afterwards, the first list gets another frame.
+    // The first entry's list of frames grows. The second entry's list is as the first was before.
     let frame = |line: u8| {
         [&b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01p\x8c\x04lineK"[..], &[line], b"u"]
             .concat()
@@ -292,7 +292,7 @@ fn device_with_events_is_a_trace() {
 
 #[test]
 fn skipped_entries_are_inferred() {
-    // `skip_actions` can leave out frees of either kind.
+    // PyTorch's `skip_actions` can leave out `free_requested` or `free_completed`.
     let trace = of_trace(vec![
         entry("alloc", 0x1000, 8, 0),
         entry("free_completed", 0x1000, 8, 0),
@@ -426,7 +426,7 @@ fn length_beyond_end_takes_no_memory() {
         );
     }
     assert!(refused(&raw(&[b"\x8b\xff\xff\xff\x7f"])).what().contains("LONG4"));
-    // A memo index of four billion is valid.
+    // A memo index of four billion is valid, so the refusal is only because the value is no dict.
     assert!(refused(&raw(&[b"Nr\xff\xff\xff\xff"])).what().contains("None instead of a dict"));
 }
 

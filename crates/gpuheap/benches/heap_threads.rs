@@ -36,7 +36,8 @@ fn threads(criterion: &mut Criterion) {
     }
 }
 
-/// Returns how long the slowest thread takes for its pairs. Timing starts once all threads run.
+/// Returns how long the slowest thread takes to free and allocate `pairs` blocks. Timing starts
+/// once all threads run.
 fn in_rings(heap: &Heap, streams: &[Stream], pairs: u64) -> Duration {
     let begin = Barrier::new(streams.len());
     thread::scope(|scope| {

@@ -1,6 +1,7 @@
-//! Measures an allocation and its free, with and without questions from a process on another core.
-//! Turns of 0.1 s with one question alternate with turns without a question. The threads that
-//! answer share the core of the allocating thread, so the clock counts their time too.
+//! Measures an allocation and its free, with and without a process on another core that requests
+//! the heap's status or leaks by [`ask`]. Turns of 0.1 s with one such question alternate with
+//! turns without a question. The threads that answer share the core of the allocating thread, so
+//! the clock counts their time too.
 //!
 //! ```text
 //! cargo bench -p gpuheap --bench questions -- 0 1      # cores of this and the asking process
@@ -23,10 +24,10 @@ use gpuheap_publish::{Question, ask, sockets};
 /// Environment variable that passes the pid of the publishing process to the process that asks.
 const ASKED: &str = "GPUHEAP_BENCH_ASKED";
 
-/// Number of turns with a question. There are as many turns without a question.
+/// Number of periods of [`TURN`] with one question. As many periods have none.
 const TURNS: usize = 300;
 const TURN: Duration = Duration::from_millis(100);
-/// Number of pairs between two looks at the clock.
+/// Number of allocations and frees between two readings of the clock.
 const PAIRS: u32 = 500;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -63,7 +64,8 @@ fn compare(tracking: Tracking, core: &str) -> Result<(), Box<dyn Error>> {
     let mut turns: Vec<[[f64; 2]; 2]> = Vec::new();
     for number in 0..TURNS {
         let mut pair = [[0.0; 2]; 2];
-        // The order changes, so that a drift of the machine favours neither kind of turn.
+        // The order alternates, so that a drift of the machine favours neither the turns with a
+        // question nor the turns without.
         for is_asked in [number % 2 == 0, number % 2 != 0] {
             to_client.write_all(if is_asked { b"1" } else { b"0" })?;
             pair[usize::from(is_asked)] = turn(&heap, &stream)?;
@@ -86,8 +88,8 @@ fn compare(tracking: Tracking, core: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Allocates and frees for a turn. Returns the nanoseconds of a pair by the thread's processor time
-/// and by the clock.
+/// Allocates and frees for a period of [`TURN`]. Returns the nanoseconds of an allocation with its
+/// free, by the thread's processor time and by the clock.
 fn turn(heap: &Heap, stream: &Stream) -> Result<[f64; 2], Box<dyn Error>> {
     let (began, processor, mut pairs) = (Instant::now(), processor_time(), 0);
     while began.elapsed() < TURN {
@@ -116,8 +118,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Reads stdin, and asks a question for each `1` and none for a `0`. Then prints the number of
-/// answers.
+/// Sends a question to process `pid` for each `1` on stdin. Then prints the number of answers.
 fn ask_on_request(pid: u32) -> Result<(), Box<dyn Error>> {
     let socket = sockets().into_iter().find(|socket| socket.pid == pid).ok_or("no socket")?;
     let mut questions = [Question::Status, Question::Leaks].iter().cycle();

@@ -42,8 +42,8 @@ pub(crate) struct Settings {
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
-    /// Fraction of the peak that may be reserved beyond the peak. Above it, free pieces are mapped
-    /// together.
+    /// Memory that a `stitched` pool may take from the driver beyond the peak of live memory, as a
+    /// fraction of that peak. After that, the pool maps free pieces to adjacent addresses.
     pub(crate) slack: Option<f64>,
     /// Number of free blocks examined to find one that a stream may use without waiting.
     pub(crate) search_depth: Option<usize>,

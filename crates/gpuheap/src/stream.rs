@@ -47,8 +47,8 @@ use crate::thread_stream::{self, OwnerThread, ThreadStream};
 /// stream while it captures.
 #[derive(Clone)]
 pub struct Stream {
-    /// The program's clones hold this, but heaps do not, so that a heap notices the drop of the
-    /// last clone.
+    /// Clones of the stream share this. Heaps have only weak references, so that they notice when
+    /// the program has dropped the last clone.
     inner: Arc<InUse>,
 }
 
@@ -359,8 +359,8 @@ impl Stream {
         self.handle().capture.is_some()
     }
 
-    /// Returns the stream with its current id: the number in its capture, or the driver's id if the
-    /// capture has ended.
+    /// Returns the stream with its current id. During the graph capture in which it was first seen,
+    /// the id is a number of that capture. After the capture, it is the driver's id.
     #[cold]
     pub(crate) fn renamed(&self) -> Result<Stream, Error> {
         let _alive = self.accept_work()?;
@@ -513,8 +513,8 @@ impl Stream {
         self.handle().is_retired()
     }
 
-    /// Returns `true` if the program, or an array that was last used on the stream, has a clone of
-    /// this object.
+    /// Returns `true` if this object has other clones. The program may have clones, and so may
+    /// arrays that were last used on the stream.
     pub fn has_clones(&self) -> bool {
         Arc::strong_count(&self.inner) > 1
     }
@@ -655,7 +655,7 @@ impl Stream {
     }
 
     /// Makes a foreign stream refuse all further work. Records an event after the stream's earlier
-    /// work. The handle of an unannounced stream is not used, because the stream may have ended.
+    /// work, unless the stream may end without announcement: its handle may be invalid by now.
     pub(crate) fn retire(&self) -> Result<(), Error> {
         let handle = &self.inner.handle;
         handle.context.check_alive()?;

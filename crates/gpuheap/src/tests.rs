@@ -11,8 +11,8 @@ use crate::emu::{Options, Profile, Schedule};
 use crate::source::PlainSource;
 use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
 
-/// The emulator reports memory that another stream reuses too early. It reports nothing for
-/// `split`, and reports a copy of `split` that ignores streams.
+/// The emulator reports memory that another stream reuses too early. It reports nothing for the
+/// policy `split`, and reports a variant of `split` that ignores streams.
 #[test]
 fn emulator_reports_policy_that_ignores_streams() {
     for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {
@@ -89,7 +89,7 @@ fn zeroing_refuses_stream_retired_after_grant() {
             let lease = store.allocate(5000, &stream, None).unwrap();
             store.retire(&stream).unwrap();
             if has_successor {
-                // The successor gets the slot of the ended stream.
+                // After the reclaim, the heap gives the ended stream's slot to the stream `next`.
                 heap.reclaim_all().unwrap();
                 drop(heap.allocate(5000, &next).unwrap());
             }

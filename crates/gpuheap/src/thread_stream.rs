@@ -1,10 +1,10 @@
 //! Threads' own default streams (`CU_STREAM_PER_THREAD`).
 //!
-//! The driver has one handle for all these streams: it means the calling thread's stream. On
-//! another thread, the legacy default stream replaces a thread's stream. Work on the legacy default
-//! stream waits for all earlier work of the thread's stream, and all later work of the thread's
-//! stream waits for that work. Events count as such work. The rule also holds for the remaining
-//! work of a thread that has ended (H200, driver 580).
+//! The driver has one handle for all these streams. It means the calling thread's stream, so this
+//! library uses the legacy default stream on other threads. Work on the legacy default stream
+//! begins after all earlier work of the thread's stream. Later work of the thread's stream begins
+//! after the work on the legacy default stream. Recording an event counts as work. These rules also
+//! hold for the rest of the work of an ended thread (H200, driver 580).
 //!
 //! A thread's stream may wait for work on the legacy default stream. A query of the thread's
 //! stream, or a wait of the host for it, does not cover that work. An event recorded on the
@@ -49,16 +49,17 @@ struct Here {
 }
 
 thread_local! {
-    /// The driver's own state of the thread is created earlier, so it is destroyed later.
+    /// State of this thread. The driver's state is created earlier, so it is destroyed later.
     static HERE: Here = Here {
         owner: Arc::new(OwnerThread { thread: this_thread() }),
         streams: RefCell::default(),
     };
 }
 
-/// Returns the handle by which the calling thread uses the own default stream of `thread`. On
-/// `thread` itself, this is the stream's handle. All other threads use the legacy default stream.
-/// While `thread` ends, it uses that stream too: the driver may have destroyed its own stream.
+/// Returns the handle by which the calling thread enqueues work for the default stream of a thread.
+/// For its own stream, the handle is `PER_THREAD`, and for another thread's stream it is the legacy
+/// default stream. An ending thread gets the legacy default stream, because its own may be
+/// destroyed.
 pub(crate) fn handle(thread: u64) -> CUstream {
     if thread == this_thread() && HERE.try_with(|_| ()).is_ok() {
         CUstream::PER_THREAD
@@ -70,7 +71,8 @@ pub(crate) fn handle(thread: u64) -> CUstream {
 /// Returns the calling thread's own default stream.
 pub(crate) fn current(context: &Arc<Context>) -> Result<ThreadStream, Error> {
     let _current = context.enter_aside()?;
-    // The driver makes the thread's state in this call, and `HERE` has to be made after it.
+    // The driver makes its state of the thread in this call. `HERE` is made after it, so that the
+    // destructor of `HERE` runs before the driver's.
     let is_capturing = context.is_capturing_inside(CUstream::PER_THREAD)?;
     if !is_capturing {
         context.captures.note_outside(StreamHandle::from_thread(this_thread()));

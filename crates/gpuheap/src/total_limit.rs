@@ -74,7 +74,7 @@ impl TotalLimit {
         self.0.reserved.load(Ordering::Relaxed)
     }
 
-    /// Returns the share of a new source of `context`. The source has reserved nothing.
+    /// Returns a [`Share`] of 0 bytes for a new source of memory on `context`, under this limit.
     pub(crate) fn share(&self, context: &Arc<Context>) -> Share {
         let mut devices = self.0.devices.lock().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|part| part.context.strong_count() > 0);
@@ -118,7 +118,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Returns the share of a new source of the same device. The source has reserved nothing.
+    /// Returns a [`Share`] of 0 bytes for a new source on the same device, under the same limit.
     pub(crate) fn sibling(&self) -> Share {
         Share { of: self.of.clone(), reserved: 0 }
     }

@@ -112,7 +112,7 @@ fn forked_child_errs_parent_works() {
         drop((live, event, stream, heap, device));
         let calls = emulator.map_or(0, |emulator| emulator.calls());
         let code = if calls == 0 { code } else { 8 };
-        // Another thread of the parent may have held a lock of the logger.
+        // A logger's lock may have been held at the fork, so the child must log nothing.
         let own = Device::open("emulated").and_then(|own| Heap::new(&own));
         let is_silent = own.is_ok() && SAID.load(Ordering::Relaxed) == said;
         let code = if is_silent { code } else { 9 };
@@ -258,7 +258,7 @@ fn child_has_separate_thread_caches() {
             });
             seen.at(Location::caller());
             if device.is_emulated() {
-                // `exit` also closes the caches that the thread has from the parent.
+                // `exit` also closes the thread caches that the child inherited from its parent.
                 std::process::exit(0)
             }
             end_child(0)
@@ -341,7 +341,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
         if child == 0 {
             seen.expect_return(|| format!("{scope:?} {:?}", scope.heap()));
             seen.expect_refused(|| scope.target().and_then(|target| target.uninit::<u8, _>(1)));
-            // The scope ends after this closure, in the child too.
+            // The scope ends next, in the child too. If that hangs, this line is reported.
             seen.at(Location::caller());
         }
         child
@@ -450,7 +450,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     end_child(0)
 }
 
-/// The child's current line, in memory that it shares with its parent.
+/// Source line that a child reached last, in memory that parent and child share.
 struct Shared(*mut AtomicU32);
 
 impl Shared {

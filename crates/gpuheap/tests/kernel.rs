@@ -73,7 +73,7 @@ fn kernel_uses_every_kind_in_place() {
         let mut expected: Vec<u32> = host.iter().map(|value| value + 1).collect();
         expected[7] = 1_000_001;
         assert!(to.to_vec().unwrap() == expected, "{kind} was read as something else");
-        // In the opposite direction, the host reads the kernel's results in place.
+        // The kernel also writes to the host's memory, and the host reads the results in place.
         add_one.launch(&to, &mut array, &stream);
         expected.iter_mut().for_each(|value| *value += 1);
         assert!(array.as_slice().unwrap()[..] == expected, "{kind} was not written in place");

@@ -154,8 +154,9 @@ fn thread_leftovers_name_the_thread() {
 /// If the program has no handler, the end of a thread is reported on stderr. The end of the main
 /// thread is not reported, because it is the end of the program.
 ///
-/// One child of this program shows the report of a thread. Another child forks, because the test
-/// harness owns the main thread of a program. The fork shows that a main thread has no report.
+/// One child of this program shows the report of a thread. The other child runs its test on a
+/// thread of the harness, and forks there. That thread is the main thread of the forked process, so
+/// its end has no report.
 #[test]
 #[cfg(unix)]
 fn thread_end_prints_program_end_not() {

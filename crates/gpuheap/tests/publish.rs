@@ -210,7 +210,7 @@ fn recording_is_controlled_from_outside() {
 fn resources(pid: u32) -> (u64, usize) {
     let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     let pages: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
-    // The program closes the socket of the last client after the client has its answer.
+    // The publishing process closes a client's socket some time after the client has its answer.
     let descriptors = (0..50).map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
@@ -218,7 +218,8 @@ fn resources(pid: u32) -> (u64, usize) {
     (4096 * pages, descriptors.min().unwrap())
 }
 
-/// Asks all questions once for each minute of a day, and compares the resources of both processes.
+/// Sends every question once for each minute of a day. Neither this process nor the publishing
+/// process may use more memory or descriptors after that.
 #[test]
 #[ignore = "another test starts it"]
 fn questioner() {

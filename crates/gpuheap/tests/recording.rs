@@ -235,7 +235,8 @@ fn threads_of_ended_heap_have_ends() {
     assert!(trace.thread_info(thread).unwrap().ended_ns.is_some());
 }
 
-/// The recorder opens the file again each time that it extends the file, so it notices the removal.
+/// The recorder opens its file again each time that it extends the file, so it notices that the
+/// test removed the file.
 #[test]
 fn stopped_section_has_reason() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,8 +19,8 @@ use support::{assert_all_returned, device};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
-/// Size in bytes of the larger requests. It is larger than the segments that small and large
-/// requests share, so the heap has to give back such segments to serve a larger request.
+/// Bytes by which some requests are larger than the others. They exceed the segments that small and
+/// large requests share, so the heap has to give back such segments to serve these requests.
 const LARGER: u64 = 20 << 20;
 /// Minimum number of steps of each thread, however long they take. With this number, some requests
 /// fail even on a loaded machine.
@@ -43,7 +43,7 @@ fn threads_at_limit_fail_for_live() {
             short: AtomicU64::new(0),
             tried_again: AtomicU64::new(0),
             everybody: RwLock::new(()),
-            // `binned` would take 32 MiB for a larger request.
+            // `binned` would round these 20 MiB up to 32 MiB, half of the limit.
             larger: if pool == PoolKind::Binned { 0 } else { LARGER },
             handed_over: Mutex::new(Vec::new()),
         };
@@ -60,8 +60,8 @@ fn threads_at_limit_fail_for_live() {
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
         assert!(usage.stats.allocations > 1000, "{pool}: {usage:?}");
-        // `binned` rounds up to powers of two, and `split` keeps segments by class, so the level
-        // does not fully fit.
+        // `binned` rounds up to powers of two, and `split` keeps segments by class of size. So
+        // requests fail although the live bytes stay below 95 % of the limit.
         let (short, again) = (short.into_inner(), tried_again.into_inner());
         assert!(short > again && again > 0, "{pool}: {short} times short, {again} tried again");
         assert_all_returned(&device, &heap, pool.name());
@@ -80,7 +80,7 @@ struct Soak<'a> {
     tried_again: AtomicU64,
     /// A thread locks this for reading while it acts, and for writing to stop all other threads.
     everybody: RwLock<()>,
-    /// Size of the larger requests in bytes; 0 for no larger requests.
+    /// Bytes that are added to one request in 16; 0 for no larger requests.
     larger: u64,
     /// Arrays that one thread made and another reads and frees, each with its number.
     handed_over: Mutex<Vec<(DeviceArray<u64>, u64)>>,
@@ -132,7 +132,8 @@ impl Soak<'_> {
             }
         }
         for held in held {
-            // Another thread may have stopped all other threads, so this thread takes the lock too.
+            // Waits while a thread has stopped all others: that thread relies on no memory being
+            // freed.
             let _others = self.everybody.read().unwrap();
             self.check(held);
         }

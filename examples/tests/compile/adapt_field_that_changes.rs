@@ -1,4 +1,4 @@
-//! A field whose type changes when it is adapted has to be a type parameter.
+//! An upload changes `Vec<f32>` to a device array, so the field's type has to be a parameter.
 
 #[derive(gpuheap::Adapt)]
 struct Sensor {

@@ -1,4 +1,4 @@
-//! A vector of values without a rule is refused, and so is a vector of pairs of numbers.
+//! A vector of structs that do not derive `Adapt` is refused, and so is a vector of pairs.
 
 struct Sensor(f32);
 

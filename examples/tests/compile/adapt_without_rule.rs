@@ -1,4 +1,4 @@
-//! A type without a rule is refused, not silently left on the host.
+//! A struct that does not derive `Adapt` is refused, not silently left on the host.
 
 struct Sensor {
     samples: Vec<f32>,

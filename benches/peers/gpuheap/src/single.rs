@@ -61,7 +61,7 @@ pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     peer.result("random", &figures)
 }
 
-/// Times the two waits at a program's start. They make the allocator and serve the first request.
+/// Prints the two waits at a program's start: for making the heap, and for the first request.
 pub(crate) fn first(peer: &mut Peer) -> Done {
     let stream = peer.device.default_stream()?;
     // The first `cuMemAlloc` of a context takes milliseconds, whichever allocator calls it. A

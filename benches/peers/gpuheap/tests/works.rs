@@ -13,7 +13,7 @@ fn peer(arguments: &[&str]) -> (i32, String, String) {
     (ran.status.code().unwrap(), text(ran.stdout), text(ran.stderr))
 }
 
-/// Returns the figures of each line that a pool prints for a workload.
+/// Runs a workload on a pool. Returns the figures of each line that the program prints.
 fn results(pool: &str, work: &str) -> Vec<Figures> {
     let arguments = ["--device", "emulated:16GiB", "--scale", "100", pool, work];
     let (code, stdout, stderr) = peer(&arguments);

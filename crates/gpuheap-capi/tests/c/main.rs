@@ -96,7 +96,7 @@ fn attack_from_c_gets_status_text() {
     each_prints("attack.c", &["-std=c99", "-pthread"], "attacked: 0 wrong\n");
 }
 
-/// The test needs debug information in the program, because the places contain lines.
+/// The program prints the lines that allocated, so it is compiled with debug information (`-g`).
 #[test]
 fn allocating_places_fill_structures() {
     let expected = "none: 0\nplaces: 3\n\
@@ -235,7 +235,8 @@ fn owners_free_their_memory() {
     }
 }
 
-/// Calls each method of each ended owner, and compares the whole text of its error.
+/// Calls each method of owners that were freed, moved from or closed, and compares the whole text
+/// of each error.
 #[test]
 fn ended_owners_refuse_every_call() {
     let expected = include_str!("ended.txt");
@@ -263,7 +264,7 @@ fn callback_exceptions_end_the_process() {
     }
 }
 
-/// Runs owners.cpp, with its moves, under the address and leak sanitizers.
+/// Runs owners.cpp, a program that also moves its owners, under the address and leak sanitizers.
 #[test]
 fn owners_pass_sanitizers() {
     sanitized_prints("owners.cpp", OWNERS);
@@ -402,7 +403,7 @@ fn each_prints(source: &str, flags: &[&str], expected: &str) {
 }
 
 /// Runs a C++ program of this folder under the sanitizers for addresses, leaks and undefined
-/// behaviour. Asserts its output, and that the sanitizers find nothing.
+/// behaviour. Asserts the program's output, and that the sanitizers find nothing.
 fn sanitized_prints(source: &str, expected: &str) {
     let folder = tempfile::tempdir().unwrap();
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
@@ -412,7 +413,8 @@ fn sanitized_prints(source: &str, expected: &str) {
     assert_eq!(printed, expected, "{source}");
 }
 
-/// Compiles a program of this folder with the shared library and the first compiler.
+/// Compiles a program of this folder as [`compile_test`] does, with the compiler that the
+/// environment names, or else `cc` or `c++`.
 fn compile_chosen(folder: &TempDir, source: &str, flags: &[&str]) -> PathBuf {
     compile_test(folder, Language::of(source).compilers().swap_remove(0), source, flags)
 }

@@ -1,4 +1,4 @@
-// Lists places that allocated, as structures. The test compares the printed lines.
+// Lists the places in this program that allocated memory. A test compares the printed lines.
 #include <gpuheap.hpp>
 
 #include <cstdio>
@@ -45,7 +45,8 @@ int main() {
   show(growth.front());
   show(growth.back());
 
-  // Passes room for fewer places than exist, and structures of a later version.
+  // Passes an array of two structures for three places. The structures have one more field, as in a
+  // later version of the header.
   struct {
     gpuheap_site known;
     unsigned long long later;

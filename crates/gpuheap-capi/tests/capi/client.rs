@@ -13,7 +13,7 @@ use crate::support;
 
 pub(crate) use gpuheap_capi::gpuheap_status as Status;
 
-/// A heap handle as a C program uses it. The test makes the device.
+/// A heap handle as a C program uses it. The heap's device is a Rust [`Device`] of the test.
 #[derive(Clone, Copy)]
 pub(crate) struct Client(pub(crate) *mut gpuheap_heap);
 

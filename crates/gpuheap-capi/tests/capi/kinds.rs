@@ -211,7 +211,7 @@ fn run(nth: u64, code: CUresult) -> (bool, bool) {
     assert_eq!(client.stream_ended(stream), Status::Ok, "{}", last_error());
     destroy_stream(&device, stream);
     if is_stuck {
-        // The status means that the device may still use this memory, so it is never freed.
+        // After a failed `gpuheap_unregister`, the device may use `own`, so `own` is never freed.
         std::mem::forget(own);
         assert_eq!(call!(gpuheap_close(client.0)), Status::Ok);
     } else {

@@ -117,8 +117,8 @@ fn memory_crosses_streams_in_order() {
     }
 }
 
-/// After the announcement, the heap does not use the stream. On the emulator, a call with a stale
-/// handle fails and is a finding.
+/// Once the program has announced the end of a stream, the heap does not use the stream. On the
+/// emulator, a call with a stale handle fails and is a finding.
 #[test]
 fn heap_works_after_streams_ended() {
     for pool in PoolKind::ALL {
@@ -230,7 +230,7 @@ fn unannounced_streams_may_end() {
                 }
                 _ => {
                     assert_eq!(client.free(memory), Status::Ok);
-                    // An announcement is still allowed, even after the end of the stream.
+                    // A stream's end may also be announced after the stream was destroyed.
                     destroy_stream(&device, other);
                     assert_eq!(client.stream_ended(other), Status::Ok);
                     continue;

@@ -76,7 +76,7 @@ fn cards(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// Adds a row for each device of a card.
+/// Adds a row for each emulated device of a run on `card`: with `--devices`, there are several.
 fn devices(text: &mut String, card: &CardResult) {
     for device in &card.devices {
         let processes = card.processes.iter().flat_map(|process| &process.devices);

@@ -19,7 +19,7 @@ use crate::values::{TypedSize, bytes, refuse_option, time};
 
 /// Default of `--card`. It is the largest card that was measured.
 const CARD: &str = "H200 141GB";
-/// Maximum of `--devices`: an account file has room for 16 emulated devices.
+/// Maximum of `--devices`. The file in which emulated devices count their memory has room for 16.
 const MOST_DEVICES: u32 = 16;
 
 /// Version of the fields of the JSON.
@@ -73,11 +73,13 @@ pub(crate) struct DryRunArguments {
     #[arg(long)]
     allow_oversubscription: bool,
 
-    /// Let this line of the program read VALUE as its result; VALUE may use shape and bound
+    /// Set the result that a line of the program reads. VALUE is an expression of Python; in it,
+    /// shape is the tensor's shape, and bound is the largest count
     #[arg(long, value_name = "FILE:LINE=VALUE", value_parser = SetResult::parse)]
     read: Vec<SetResult>,
 
-    /// If results decide sizes, also run with the smallest counts: at all lines, and at each alone
+    /// If a count that is read, as by nonzero, decides a size, also run with the smallest counts
+    /// instead of the largest: at all lines, then at each line alone
     #[arg(long)]
     read_range: bool,
 
@@ -107,14 +109,14 @@ pub(crate) struct DryRunArguments {
 enum When {
     /// Run the remedies if the program does not fit and one run takes at most a minute.
     Auto,
-    /// Run the remedies if the program has a verdict.
+    /// Run the remedies even if the program fits or a run takes long. Each card needs a verdict.
     Always,
     /// Do not run the remedies.
     Never,
 }
 
-/// Share of a card's memory that a search leaves free by default. On an H200, the requested bytes
-/// of a dry run differed from the real bytes by at most this share (docs/dry-run.md).
+/// Share of a card's memory that `--find-batch` leaves free by default. On an H200, the requested
+/// bytes of a dry run differed from the real bytes by at most this share (docs/dry-run.md).
 const MARGIN: f64 = 0.03;
 
 /// A card, with a note if several cards match the given name.

@@ -21,7 +21,7 @@ const REFUSALS: usize = 3;
 /// Maximum number of lines shown about libraries.
 const LIBRARIES: usize = 4;
 
-/// Maximum number of reads shown, if they decide sizes.
+/// Maximum number of lines shown that read a result and choose a size by it.
 const SIZES: usize = 6;
 
 /// Renders a verdict: the outcome, then the figures, the remedies and the unknown figures.
@@ -193,7 +193,8 @@ fn read_at(reads: &[Read]) -> String {
     reads.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Compares the peak if results are the smallest counts with the peak if they are the largest.
+/// Compares the peak if operators such as `nonzero` find the smallest counts with the peak if they
+/// find the largest counts.
 fn range(range: &ResultRange) -> String {
     let ResultRange { largest, smallest, lines, lines_left } = range;
     let peaks = |end: &RangeEnd| {
@@ -218,7 +219,8 @@ fn range(range: &ResultRange) -> String {
     words
 }
 
-/// Describes how the peak changes if only this line reads the smallest counts.
+/// Describes how the peak changes if operators such as `nonzero` return the smallest counts at
+/// `line`, and the largest counts elsewhere.
 fn line_range(LineRange { line, end }: &LineRange, largest: &RangeEnd) -> String {
     let most = match end.counts {
         Counts::Largest => "the largest".to_owned(),
@@ -264,7 +266,7 @@ fn batch_sentence(batch: &Batch) -> String {
     sentences.join(" ")
 }
 
-/// Returns a sentence about the memory that the found values leave free; `None` if it is 0.
+/// Returns a sentence about the memory that the largest batch sizes leave free; `None` if it is 0.
 fn margin(batch: &Batch) -> Option<String> {
     let free = batch.found.iter().filter(|found| found.largest.is_some() && found.margin > 0);
     let mut free: Vec<String> =
@@ -769,7 +771,8 @@ fn unknown(text: &mut String, unknown: &Unknown) {
         true => String::new(),
         false => format!(", most at {}", read_at(&unknown.lines)),
     };
-    // Without reads and launches, nothing is unknown, or the program wrote no report.
+    // Leaves out both phrases if the program read no results and launched no kernels. Both counts
+    // are also 0 if the program wrote no report.
     if unknown.reads + unknown.launches > 0 {
         parts.push(format!(
             "results, which are chosen: the program read {}{lines}",
@@ -795,7 +798,7 @@ fn unknown(text: &mut String, unknown: &Unknown) {
     }
 }
 
-/// Returns a line of the program without the folder of its file.
+/// Returns a location, such as `train.py:41 in step`, without the folder of its file.
 pub(super) fn short(line: &str) -> &str {
     let file = line.split(':').next().unwrap_or_default();
     &line[file.rfind('/').map_or(0, |at| at + 1)..]

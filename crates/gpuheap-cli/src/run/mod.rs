@@ -40,7 +40,7 @@ const ENDING: &str = ".gph";
 /// Arguments of `gpuheap run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// Path of the captures; the process id is added before its ending [default: PROGRAM.gph]
+    /// Path of the captures; run.gph becomes run.PID.gph [default: PROGRAM.gph]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -120,7 +120,8 @@ enum OnExit {
     Json,
 }
 
-/// Runs the program. The command ends with the program's exit code, unless a gate fails.
+/// Runs the program. The command ends with the program's exit code, unless the program exceeded
+/// `--max-peak` or `--max-leak`.
 pub(crate) fn run(arguments: &RunArguments) -> Result<Verdict, Failure> {
     if env::var_os(RECORD).is_some_and(|value| !value.is_empty()) {
         return Err(Failure::wrong_use(format!(
@@ -246,7 +247,7 @@ fn variables(
     all.into_iter().chain(nvtx).chain(given).collect()
 }
 
-/// Prints the gates that failed. Returns `true` if no gate failed.
+/// Prints the gates (`--max-peak`, `--max-leak`) that failed. Returns `true` if no gate failed.
 fn check_gates(arguments: &RunArguments, summaries: &[Summary]) -> bool {
     let mut failed = Vec::new();
     let is_gated = arguments.max_peak.is_some() || arguments.max_leak.is_some();

@@ -33,7 +33,7 @@ pub(super) struct Summary {
     pools: BTreeSet<&'static str>,
 }
 
-/// Options that were not given and that the text may recommend.
+/// Options that the summary may recommend, because the user did not give them.
 #[derive(Clone, Copy)]
 pub(super) struct Hints {
     pub(super) emulate: bool,
@@ -59,8 +59,8 @@ struct DeviceSummary {
     left: Vec<Holder>,
     /// Sites at the peak, largest first.
     sites: Vec<Holder>,
-    /// Bytes by which the driver's figure grew since before the first allocation, and the recorded
-    /// bytes when the driver's figure was read.
+    /// The driver's figure and the recorded bytes at one time. The driver's figure is the growth,
+    /// in bytes, of the device's memory in use since before the first allocation.
     driver: Option<(u64, u64)>,
 }
 
@@ -96,8 +96,8 @@ impl Summary {
         self.devices.iter().map(|device| device.live).sum()
     }
 
-    /// Returns an error line if the capture is incomplete, so that the gates cannot be checked;
-    /// `None` if the capture is complete.
+    /// Returns an error line if the capture is incomplete, because `--max-peak` and `--max-leak`
+    /// then cannot be checked to the end; `None` if the capture is complete.
     pub(super) fn incomplete(&self) -> Option<String> {
         let end = self.process.as_ref().map(|process| &process.end);
         let reason = match (&self.problem, end) {
@@ -108,7 +108,7 @@ impl Summary {
         Some(format!("{}: the gates were not checked to the end: {reason}", self.shown()))
     }
 
-    /// Returns the line for a gate that failed.
+    /// Returns the error line for a process that exceeded `--max-peak` or `--max-leak`.
     pub(super) fn gate(&self, option: &str, figure: &str, bytes: u64, most: u64) -> String {
         format!(
             "{option}: {figure} is {} ({bytes} bytes), more than {} ({most} bytes); see gpuheap report {}",

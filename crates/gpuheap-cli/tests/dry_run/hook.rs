@@ -537,7 +537,8 @@ print(torch.hook.state.remedies.found)
     assert_eq!(json["trials"], json!([]));
 }
 
-/// Function that reads results of tensors. The program that calls it chooses their types and sizes.
+/// Python function `read` that copies a tensor's element to the host, as PyTorch does for
+/// `.item()`. The caller passes the type and the sizes of the tensor.
 const READS: &str = r#"
 import ctypes
 from gpuheap_dry_run_hook import hang, reads
@@ -687,14 +688,15 @@ assert found > 0
 torch.peak[0] = 1 + 10 * found + second(0, ctypes.c_int, (5,), b'nonzero')
 torch.step()
 ";
-    // Defines the function twice, so that two lines read results.
+    // Defines `read` twice, so that `first` and `second` read results at different lines.
     let twice = format!("{READS}first = read\n{READS}second = read\n{program}");
     let (ran, json) = ran(&twice, &["--read-range"]);
     let range = &json["range"];
     let figures = |end: &Value| (end["counts"]["at_most"].clone(), end["allocated"].clone());
     assert_eq!(range["largest"]["allocated"], 126, "{}", ran.stderr);
     assert_eq!(figures(&range["smallest"]), (json!(1), json!(12)), "{}", ran.stderr);
-    // The program fails if the first line reads 0, but not if the second line reads 0.
+    // At the line of `first`, a count of 0 makes the program fail. At the line of `second`, it does
+    // not.
     let lines: Vec<_> = range["lines"].as_array().unwrap().iter().map(figures).collect();
     assert_eq!(lines, [(json!(1), json!(16)), (json!(0), json!(121))], "{range}");
     assert!(ran.stderr.contains("less allocated; 0 at"), "{}", ran.stderr);
@@ -734,7 +736,8 @@ reads.state.sizes[((code, {line}), 'nonzero')] = read
     let text =
         "192 MiB was requested at pick.py:7 in pick, and all other blocks together take 64 MiB";
     assert!(notes.contains(text), "{notes}");
-    // A request has a verdict if it is small, or below three times the sum of all other blocks.
+    // The program has a verdict if its largest request is below 64 MiB, or below three times the
+    // sum of all other blocks.
     for sizes in ["1 << 25, 1 << 25, 5 << 25", "1 << 20, 1 << 20, 6 << 20"] {
         let (reason, _, ran) = of(sizes, 3);
         assert_eq!((ran.code, &reason), (4, &Value::Null), "{}", ran.stderr);

@@ -45,8 +45,8 @@ impl Bench {
         Bench { libraries: library::folder(&all), files: tempfile::tempdir().unwrap() }
     }
 
-    /// Returns a `gpuheap dry-run` command that runs in the folder of files, without the emulator's
-    /// variables.
+    /// Returns a `gpuheap dry-run` command that runs in the test's folder `files`, without
+    /// variables of gpuheap, Python and the dynamic loader.
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
         for (name, _) in std::env::vars_os() {

@@ -47,7 +47,7 @@ static void halve() {
   }
 }
 
-// The second array gets no memory. The third array has the size of the second.
+// The second array does not fit while the first is live. The third array has the same size.
 static void three_arrays() {
   void *first, *second, *third;
   cudaMalloc(&first, 16 * GIB);
@@ -56,7 +56,7 @@ static void three_arrays() {
   cudaMalloc(&third, 16 * GIB);
 }
 
-// Halves the size each time. The first sizes get no memory.
+// Halves the size each time. The first sizes do not fit on the card.
 static void sweep() {
   for (std::size_t bytes = 64 * GIB; bytes >= GIB; bytes /= 2) {
     void *workspace = nullptr;
@@ -66,7 +66,7 @@ static void sweep() {
   }
 }
 
-// In the second turn, the workspace gets no memory. In the third turn, it gets memory.
+// In the second turn, the workspace does not fit, because the model is live. In the third, it fits.
 static void take_turns() {
   void *model, *workspace;
   cudaMalloc(&model, 16 * GIB);

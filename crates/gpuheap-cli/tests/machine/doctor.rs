@@ -3,7 +3,7 @@
 use crate::schema::{differences, schema_of};
 use crate::{gpuheap, recorded};
 
-/// Runs a command on the recorded machine `name`.
+/// Runs a command that reads the recording of the machine `name` instead of this machine.
 pub(crate) fn on(name: &str, arguments: &[&str]) -> crate::Ran {
     let folder = tempfile::tempdir().unwrap();
     let file = recorded::write(name, folder.path());

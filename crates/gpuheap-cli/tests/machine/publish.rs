@@ -23,7 +23,7 @@ fn program() {
     let heap = heap.publish(Access::Control).build().unwrap();
     let stream = device.stream().unwrap();
     let live = heap.allocate(4 * MIB, &stream).unwrap();
-    // The scope has no arrays, and does not end.
+    // The scope stays open until stdin ends, so that the tests can list it. It has no arrays.
     let ((), _) = heap.scope(|_| {
         heap.allocate(8 * MIB, &stream).unwrap().free().unwrap();
         println!("ready");

@@ -44,7 +44,7 @@ fn recorded_and_replayed_outcomes_are_labelled() {
         assert_eq!(shown.matches("As replayed: ").count(), 1, "{shown}");
         assert_eq!(shown.matches("As recorded: ").count(), 1, "{shown}");
     }
-    // The outcome of a successful run has no label.
+    // If the recorded run was successful, the report has no labels `As recorded` and `As replayed`.
     let shown = replay(&["two_streams.snapshot.pickle.gz"]).stdout;
     assert!(!shown.contains("As re"), "{shown}");
 }

@@ -114,7 +114,7 @@ fn longer_delay_reserves_more() {
         let json = replay(&[arguments, &own].concat()).json();
         json[0]["results"][0]["peak_reserved_bytes"].as_u64().unwrap()
     };
-    // The trace is 4 s long. Virtual time must follow the trace, or else delays make no difference.
+    // The trace is 4 s long. If virtual time did not follow its times, all delays would act alike.
     let delays = [&[][..], &["--delay", "100us"], &["--delay", "5ms"], &["--delay", "1.5s"]];
     let peaks = delays.map(reserved);
     assert!(peaks.is_sorted_by(|shorter, longer| shorter < longer), "{peaks:?}");

@@ -81,8 +81,9 @@ fn gaps_of_recording_are_named() {
     insta::assert_snapshot!(told);
 }
 
-/// The program's CUDA graphs ended before the snapshot, so the model differs from the recording. No
-/// freed block waits for its stream, so waiting is not the reason.
+/// A figure that is a range states its reason. In the first program, CUDA graphs ended before the
+/// snapshot, so the modelled pool differs from the recorded one. No freed block of that program
+/// waits for another stream, so the speed of streams is not a reason.
 #[test]
 fn range_names_its_reason() {
     let folder = recordings().join("torch-programs");
@@ -106,7 +107,8 @@ fn snapshot_is_checked_with_recorded_pool() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // A failing pool decides the exit code only if it is the program's own or is named.
+    // Only the pool of `--check` decides the exit code; by default each `--pool`, or else the
+    // program's own pool. Other pools may run out of memory.
     let memory = ["--device-memory", "1.81GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),

@@ -45,7 +45,7 @@ fn perfetto_tracks_reach_peak() {
     let trace = "varied_oom.snapshot.pickle.gz";
     let file: Value = serde_json::from_str(&form(trace, "perfetto")).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
-    // These are the rules of Chrome's Trace Event Format.
+    // Checks each event by the rules of Chrome's Trace Event Format.
     for event in events {
         let is_valid = match event["ph"].as_str().unwrap() {
             "M" => event["args"]["name"].is_string(),

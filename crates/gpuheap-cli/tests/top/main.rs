@@ -1,5 +1,5 @@
-//! Runs `gpuheap top` on recorded machines and in a real terminal. The program that publishes is
-//! the test `program` of this file.
+//! Runs `gpuheap top` on recordings of machines and in a real terminal. The test `program` of this
+//! file is started as a program that publishes its memory.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -239,7 +239,7 @@ fn suspended_screen_comes_back() {
     tmux.run("fg");
     tmux.wait_for("MEMORY▼");
     tmux.press("q");
-    // The screen reads what is typed until it has ended.
+    // Until the screen has ended, it reads all keys. So the test waits for the shell's prompt.
     tmux.wait("a prompt", |text| text.trim_end().ends_with('$'));
     tmux.run("echo code=$?");
     tmux.wait_for("code=0");

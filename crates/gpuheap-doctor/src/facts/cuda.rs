@@ -15,7 +15,7 @@ pub const PROBES: [&str; 4] = ["context", "virtual memory", "pool", "managed mem
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaProbe {
     /// NVML's index of the device with this UUID; `None` if NVML lists no such device. The probing
-    /// process does not write the index: it is set when the line is read.
+    /// process does not write the index: the doctor adds it when it reads the probe's line.
     #[serde(default)]
     pub gpu: Option<u32>,
     /// The device's UUID, as NVML writes it; `None` for a probe of the driver or of the host.

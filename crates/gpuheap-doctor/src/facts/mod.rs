@@ -1,4 +1,5 @@
-//! Kinds of facts, and the trait that reads them. A source reads facts, and a machine keeps them.
+//! Facts about a machine, and [`Source`], the trait that reads them. A source is the machine
+//! itself, or a recording of a machine.
 
 mod cuda;
 mod nvml;
@@ -104,7 +105,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if the descriptors cannot be compared.
     fn is_same_file(&self, one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped>;
 
-    /// Waits before the next sample. A recording returns immediately.
+    /// Waits `time` before a state is sampled again. A recording does not wait: no state changes.
     fn pause(&self, time: Duration);
 }
 

@@ -103,8 +103,8 @@ pub(super) fn windows_holders(machine: &Machine) -> Vec<Holder> {
 /// Number of Windows programs that are shown.
 const MOST_SHOWN: usize = 5;
 
-/// Returns a step for each holder whose pid is not in `named`. The holders in `named` already have
-/// a step.
+/// Returns a step that would free memory, for each process that holds memory and is not in `named`.
+/// The processes in `named` already have a step.
 pub(super) fn steps(machine: &Machine, named: &[u32]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut seen = named.to_vec();

@@ -1,10 +1,10 @@
-//! Requests that make servers give memory back and keep running.
+//! Requests that make inference servers, such as Ollama, give memory back and keep running.
 
 use super::holders::Step;
 use crate::evidence;
 use crate::machine::{Machine, Process};
 
-/// Returns the requests to this user's servers, each with the pid of its server.
+/// Returns, for each server of this user, its pid and a step that requests its memory back.
 pub(super) fn requests(machine: &Machine) -> Vec<(u32, Step)> {
     let is_own = |process: &&Process| process.uid.is_some() && process.uid == machine.host.uid;
     evidence::with_memory(machine)
@@ -18,7 +18,7 @@ pub(super) fn requests(machine: &Machine) -> Vec<(u32, Step)> {
         .collect()
 }
 
-/// Returns the reason and the command of a request; `None` if the program accepts no such request.
+/// Returns why a server can give memory back, and the command for it; `None` for other programs.
 fn request(process: &Process) -> Option<(&'static str, &'static str)> {
     if process.runs("ollama") {
         let command = "ollama ps | awk 'NR>1{print $1}' | xargs -rn1 ollama stop";

@@ -38,7 +38,7 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Parses lines of the form `start-end permissions offset device inode path`.
+    /// Parses `/proc/PID/maps`: lines of the form `start-end permissions offset device inode path`.
     pub(super) fn parse(text: &str) -> Maps {
         let mut maps = Maps::default();
         for line in text.lines() {
@@ -67,7 +67,7 @@ fn mapping(line: &str) -> Option<(u64, &str, &str)> {
     Some((number(end)?.checked_sub(number(start)?)?, fields.next()?, path))
 }
 
-/// Returns the name of the mapped file in a line; `None` if no rule looks for the file.
+/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if no rule looks for it.
 fn known_file(line: &str) -> Option<String> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;

@@ -100,21 +100,21 @@ impl Host {
 }
 
 impl Machine {
-    /// Reads devices, processes, and the heaps of the programs that publish. Blocks for 25 seconds
-    /// at most, and usually for some 50 ms.
+    /// Reads devices, processes, and the heaps that programs publish on sockets. Blocks for 25
+    /// seconds at most, and usually for some 50 ms.
     pub fn read(source: impl Source) -> Machine {
         let mut machine = Machine::read_devices(source);
         machine.read_programs(Detail::Heaps);
         machine
     }
 
-    /// Reads devices and processes, without the programs that publish. Blocks for 15 seconds at
-    /// most.
+    /// Reads devices and processes, without the programs that publish their heaps. Blocks for 15
+    /// seconds at most.
     pub fn read_devices(source: impl Source) -> Machine {
         Machine::from_source(Arc::new(source), Probes::default())
     }
 
-    /// Reads the machine again from its source, with the programs that publish.
+    /// Reads the machine again from its source, and also the heaps that programs publish.
     pub fn reread(&self, detail: Detail) -> Machine {
         let mut machine = Machine::from_source(self.source.clone(), self.probes.clone());
         machine.read_programs(detail);
@@ -159,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// Reads the programs that publish. Blocks for 10 seconds at most.
+    /// Reads the heaps that programs publish on sockets. Blocks for 10 seconds at most.
     pub fn read_programs(&mut self, detail: Detail) {
         self.skipped.retain(|(probe, _)| *probe != "programs");
         let limit = Duration::from_secs(10);
@@ -228,7 +228,7 @@ impl Machine {
         self.checkpointed =
             self.value_or_skip("cuda-checkpoint", checkpointed.and_then(|found| found));
         self.read_windows();
-        // A recording may contain results of a probe.
+        // An empty command runs no probe, but a recording returns the results that it contains.
         if let Ok(text) = self.source.cuda(&[]) {
             self.cuda = facts::parse_probes(&text, self.devices());
         }

@@ -30,8 +30,9 @@ pub(super) fn limited<T: Send + 'static>(
     })
 }
 
-/// A probe that is called again and again. While a late call runs, further calls fail immediately,
-/// because each call would block another thread. Copies share the late call.
+/// A probe that is called again and again. If a call exceeds its time limit, its thread may stay
+/// blocked. Until that call returns, further calls fail immediately, because each call would block
+/// another thread. This also holds for calls of clones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Repeated(Arc<Mutex<Weak<()>>>);
 
@@ -83,7 +84,7 @@ mod tests {
         let again = || probe.clone().limited(&source, Duration::from_secs(60), |_| 7);
         assert_eq!(again().unwrap_err().why, Why::TimedOut);
         open.send(()).unwrap();
-        // The late call returns some time after the message.
+        // The message unblocks the first call. Its thread needs some time to end.
         while again().is_err() {}
         assert_eq!(again(), Ok(7));
     }

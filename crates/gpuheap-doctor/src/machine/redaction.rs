@@ -38,7 +38,7 @@ impl Machine {
             process.user.clone_from(number);
             process.hides_arguments = true;
         }
-        // Lines, scopes, arguments and reasons of a program are private.
+        // A program's lines of code, scopes, arguments and error texts may contain private names.
         for program in &mut machine.programs {
             program.leaks.sites.clear();
             (program.scopes, program.libraries) = (Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ impl Machine {
 }
 
 impl Redaction {
-    /// Replaces whole words in the text, and replaces all users' home folders with `~`.
+    /// Replaces private names that are whole words in the text, and all users' home folders.
     pub(crate) fn apply(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (word, replacement) in &self.words {

@@ -106,8 +106,8 @@ impl Explanation {
     }
 }
 
-/// Returns an explanation without figures. The form of the explained text is known from
-/// documentation only.
+/// Returns an explanation of an error of `program`, without figures. Assumes that the error's text
+/// is known from documentation only.
 pub(super) fn explanation(
     program: &'static str,
     cause: impl Into<String>,

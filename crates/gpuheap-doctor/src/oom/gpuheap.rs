@@ -91,8 +91,8 @@ const NAMES: [(&str, &str); 11] = [
     ("foreign", "held by others"),
 ];
 
-/// Returns the object with the figures. Converts Python's `'`, `None`, `True` and tuples to JSON
-/// first.
+/// Returns the JSON object in a text that has the figures of a failed request. If Python printed
+/// the object, converts Python's `'`, `None`, `True` and tuples to JSON first.
 fn object(text: &str) -> Option<serde_json::Map<String, Value>> {
     let at = text.find("\"requested\"").or_else(|| text.find("'requested'"))?;
     let start = text[..at].rfind('{')?;
@@ -132,7 +132,7 @@ pub(super) fn error(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let remedy = remedy(tail);
     let limit = after(tail, " reserved of a limit of ");
     let total = after(tail, "; total limit of ");
-    // The remedy's amount is rounded up, so the sum is enough.
+    // The error rounds up the amount that a limit lacks. So the limit plus this amount is enough.
     let raised = |name: &str, limit: Option<u64>| {
         let short = after(remedy, &format!("raise the {name} by "))
             .or_else(|| after(remedy, &format!("raise the {name} by at least ")));

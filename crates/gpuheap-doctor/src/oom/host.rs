@@ -1,4 +1,4 @@
-//! Explains errors about host memory that NumPy, C++ and the kernel report.
+//! Explains errors about host memory that NumPy, C++ and the Linux kernel report.
 
 use super::explanation::{Explanation, explanation};
 use super::rapids::add_wsl2_host;
@@ -46,7 +46,7 @@ fn shape_bytes(text: &str) -> Option<u64> {
         .try_fold(bytes, |product: u64, length| product.checked_mul(length?))
 }
 
-/// Explains the kernel's own message: `Out of memory: Killed process 4242 (python) total-vm:…kB,
+/// Explains the Linux kernel's message `Out of memory: Killed process 4242 (python) total-vm:…kB,
 /// anon-rss:…kB`. The kernel's `kB` are 1024 bytes.
 pub(super) fn kernel(text: &str, on_wsl2: bool) -> Option<Explanation> {
     let text = text.find("Killed process ").map(|at| &text[at..])?;

@@ -60,7 +60,7 @@ pub fn explain_error(text: &str, on_wsl2: Option<bool>) -> Option<Explanation> {
 
 /// Returns the words that show that a text was written under WSL2.
 fn wsl2_sign(text: &str) -> Option<&str> {
-    // The last sign is a size that PyTorch prints for memory that Windows does not report.
+    // Under WSL2, PyTorch prints the last text for a size that Windows does not report.
     const SIGNS: [&str; 7] = [
         "microsoft-standard",
         "/usr/lib/wsl/",

@@ -37,11 +37,11 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         .filter_map(|(at, _)| after(&text[at..], " has "))
         .fold(0, u64::saturating_add);
     let others = match own.zip(total).zip(free) {
-        // Memory that is neither free nor the process's own belongs to other processes, even if the
-        // text does not name them.
+        // Memory that is neither free nor the process's own belongs to other processes, even if
+        // PyTorch's message does not name them.
         Some(((own, total), free)) if is_new => {
             let rest = total.saturating_sub(free).saturating_sub(own);
-            // Sizes are rounded, and the driver keeps some memory for itself.
+            // Ignores 1 %: the message rounds sizes, and the driver keeps some memory.
             if rest > total / 100 { others.max(rest) } else { others }
         }
         _ => others,
@@ -80,7 +80,7 @@ pub(super) fn torch(text: &str, on_wsl2: bool) -> Option<Explanation> {
         let missing = Amount(short.saturating_sub(unallocated_bytes));
         (format!("the program needs {missing} more than the device has"), LARGER)
     };
-    // The texts for CUDA are known from the runs in tests/machine/texts.
+    // Only PyTorch's messages for CUDA were recorded in real runs (tests/machine/texts).
     let found = explanation("PyTorch", cause, fix).rounded(true).confirmed(!is_hip);
     let mut found = found.with_figures(&[
         ("requested", Some(requested)),

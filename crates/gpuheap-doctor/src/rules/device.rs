@@ -17,7 +17,7 @@ pub(super) const G04: Rule = Rule::new(
     Devices(error_correction),
 );
 
-/// Returns a finding for each device whose error correction takes some of its memory.
+/// Returns a finding if error correction takes some of the device's memory.
 fn error_correction(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     const GDDR: [&str; 8] = ["T4", "L4", "A10", "A40", "A16", "A2", "RTX", "Quadro"];
     let mut words = gpu.name.split([' ', '-']);
@@ -35,7 +35,7 @@ fn error_correction(_: &Machine, gpu: &Gpu) -> Option<Finding> {
 pub(super) const G05: Rule =
     Rule::new("G05", Severity::Warning, "exhausted BAR1 window", Devices(full_windows));
 
-/// Returns a finding for each device whose BAR1 window is nearly full.
+/// Returns a finding if the device's BAR1 window is nearly full.
 fn full_windows(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     let (used, total) = (gpu.bar1_used?, gpu.bar1_total.filter(|&total| total > 0)?);
     (used > total / 10 * 9).then(|| {
@@ -92,7 +92,7 @@ pub(super) const G08: Rule = Rule::new(
     Devices(refused_resets),
 );
 
-/// Returns a finding for each device that needs a reset but is held by processes.
+/// Returns a finding if the device needs a reset, but processes have a device open.
 fn refused_resets(machine: &Machine, gpu: &Gpu) -> Option<Finding> {
     let mut logged = machine.log.iter().filter_map(|message| xid(&message.text));
     let is_due = gpu.pages_pending == Some(true)
@@ -121,7 +121,7 @@ pub(super) const G09: Rule = Rule::new(
     Devices(pending_pages),
 );
 
-/// Returns a finding for each device with pages to be retired.
+/// Returns a finding if pages of the device's memory are to be retired.
 fn pending_pages(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     let retired = gpu.retired_pages.unwrap_or(0);
     (gpu.pages_pending == Some(true)).then(|| {
@@ -136,7 +136,7 @@ fn pending_pages(_: &Machine, gpu: &Gpu) -> Option<Finding> {
 pub(super) const G12: Rule =
     Rule::new("G12", Severity::Info, "device divided into instances", Devices(instances));
 
-/// Returns a finding for each device that is divided into instances.
+/// Returns a finding if the device is divided into instances.
 fn instances(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     (gpu.mig == Some(true)).then(|| {
         G12.finding(
@@ -149,7 +149,7 @@ fn instances(_: &Machine, gpu: &Gpu) -> Option<Finding> {
 
 pub(super) const G13: Rule = Rule::new("G13", Severity::Info, "virtual GPU", Devices(virtual_gpus));
 
-/// Returns a finding for each device that is shared with virtual machines.
+/// Returns a finding if virtual machines share the device.
 fn virtual_gpus(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     gpu.virtualization.as_deref()?.to_lowercase().contains("vgpu").then(|| {
         G13.finding(
@@ -163,7 +163,7 @@ fn virtual_gpus(_: &Machine, gpu: &Gpu) -> Option<Finding> {
 pub(super) const G14: Rule =
     Rule::new("G14", Severity::Warning, "confidential computing", Accounts(confidential_devices));
 
-/// Returns a finding for each device in confidential mode whose memory does not add up.
+/// Returns a finding if the device is in confidential mode and its memory does not add up.
 fn confidential_devices(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
     (gpu.confidential == Some(true) && account.unaccounted_bytes > 512 << 20).then(|| {
         let bytes = mib(account.unaccounted_bytes as u64);

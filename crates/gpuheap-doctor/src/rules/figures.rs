@@ -16,8 +16,7 @@ pub(super) const G01: Rule = Rule::new(
     Accounts(unaccounted_memory),
 );
 
-/// Returns a finding for each device whose memory in use is much more than the memory of its
-/// processes.
+/// Returns a finding if the device's memory in use is much more than the memory of its processes.
 fn unaccounted_memory(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
     if evidence::cannot_list(machine)
         || gpu.mig == Some(true)
@@ -59,7 +58,7 @@ pub(super) const G02: Rule = Rule::new(
     Accounts(memory_of_idle_devices),
 );
 
-/// Returns a finding for each idle device with a little memory in use.
+/// Returns a finding if the device is idle, but has a little memory in use.
 fn memory_of_idle_devices(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
     let little = 1..=evidence::unaccounted_limit(account);
     (account.processes.is_empty() && little.contains(&account.unaccounted_bytes)).then(|| {
@@ -78,7 +77,7 @@ pub(super) const G03: Rule = Rule::new(
     Devices(reserved_memory),
 );
 
-/// Returns a finding for each device with memory that the driver reserves.
+/// Returns a finding if the driver reserves memory of the device.
 fn reserved_memory(_: &Machine, gpu: &Gpu) -> Option<Finding> {
     let bytes = gpu.reserved.filter(|&bytes| bytes > 0)?;
     Some(G03.finding(
@@ -91,7 +90,7 @@ fn reserved_memory(_: &Machine, gpu: &Gpu) -> Option<Finding> {
 pub(super) const G11: Rule =
     Rule::new("G11", Severity::Warning, "page cache in a device's memory", Devices(page_cache));
 
-/// Returns a finding for each device whose memory is a NUMA node that holds cached files.
+/// Returns a finding if the device's memory is a NUMA node that holds cached files.
 fn page_cache(machine: &Machine, gpu: &Gpu) -> Option<Finding> {
     let node = gpu.numa_node?;
     let bytes = *machine.device_nodes.get(&node).filter(|bytes| **bytes > 256 << 20)?;
@@ -104,10 +103,11 @@ fn page_cache(machine: &Machine, gpu: &Gpu) -> Option<Finding> {
 pub(super) const P08: Rule =
     Rule::new("P08", Severity::Info, "memory that PyTorch may keep", Processes(pytorch_caches));
 
-/// Returns a finding for each process that uses PyTorch and holds much memory.
+/// Returns a finding if the process uses PyTorch and holds much memory.
 fn pytorch_caches(machine: &Machine, process: &Process) -> Option<Finding> {
     let has_pytorch = process.has_loaded("libtorch_cuda") || process.has_loaded("libc10_cuda");
-    // Rule P25 reports a published heap's exact cache. A recorder does not know the cache's size.
+    // If the program publishes its heaps, rule P25 reports their exact cache instead. A recorder
+    // publishes counts only, and does not know the size of PyTorch's cache.
     let is_heap = |heap: &HeapStatus| heap.pool != RECORDED;
     let published = evidence::heaps(machine, process.pid);
     if !has_pytorch || published.is_some_and(|status| status.heaps.iter().any(is_heap)) {
@@ -127,7 +127,7 @@ pub(super) const P25: Rule =
 /// Smallest cache that is reported, in bytes. A heap keeps some memory for its next requests.
 const NOTED_CACHE: u64 = 512 << 20;
 
-/// Returns a finding for each program that publishes and whose heaps keep much freed memory.
+/// Returns a finding for each program that publishes heaps, if they keep much freed memory.
 fn kept_caches(machine: &Machine) -> Vec<Finding> {
     let findings = machine.programs.iter().filter_map(|program| {
         let (pid, status) = (program.pid?, program.status.as_ref()?);
@@ -224,7 +224,7 @@ fn small_processes(machine: &Machine) -> Vec<Finding> {
 
 pub(super) const P13: Rule = Rule::new("P13", Severity::Info, "display", Accounts(displays));
 
-/// Returns a finding for each device that a display uses.
+/// Returns a finding if a display uses the device.
 fn displays(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
     let (rows, sum) = selected(account, |row| row.kind == Kind::Graphics)?;
     let number = count(rows.len() as u64, "process");
@@ -238,8 +238,8 @@ fn displays(_: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
 pub(super) const P14: Rule =
     Rule::new("P14", Severity::Warning, "memory of other users", Accounts(other_users));
 
-/// Returns a finding for each device on which other users have memory. The finding is a warning if
-/// these users have more than half of the device.
+/// Returns a finding if other users have memory on the device. The finding is a warning if these
+/// users have more than half of the device.
 fn other_users(machine: &Machine, gpu: &Gpu, account: &Account) -> Option<Finding> {
     let is_others = |row: &Row| row.place == Place::OtherUser && row.kind != Kind::Graphics;
     let (rows, sum) = selected(account, is_others).filter(|_| machine.host.uid != Some(0))?;

@@ -111,7 +111,7 @@ fn workers_without_program(machine: &Machine) -> Vec<Finding> {
 pub(super) const P03: Rule =
     Rule::new("P03", Severity::Fail, "process that cannot be ended", Processes(stuck_processes));
 
-/// Returns a finding for each process that sleeps uninterruptibly.
+/// Returns a finding if the process sleeps uninterruptibly.
 fn stuck_processes(_: &Machine, process: &Process) -> Option<Finding> {
     let place = process.waits_in.as_deref().unwrap_or("the kernel");
     process.is_stuck.then(|| {
@@ -131,7 +131,7 @@ pub(super) const P04: Rule = Rule::new(
     Processes(zombies_with_threads),
 );
 
-/// Returns a finding for each process whose main thread has ended and whose other threads live.
+/// Returns a finding if the process's main thread has ended and other threads of it live.
 fn zombies_with_threads(_: &Machine, process: &Process) -> Option<Finding> {
     (process.state == 'Z' && process.threads > 1).then(|| {
         P04.finding(
@@ -180,7 +180,7 @@ fn stopped_processes(machine: &Machine, process: &Process) -> Option<Finding> {
 pub(super) const P07: Rule =
     Rule::new("P07", Severity::Info, "idle notebook", Processes(idle_notebooks));
 
-/// Returns a finding for each kernel of a notebook that holds memory and does nothing.
+/// Returns a finding if the process is a notebook's kernel that holds memory and does nothing.
 fn idle_notebooks(machine: &Machine, process: &Process) -> Option<Finding> {
     if !process.runs("ipykernel") || process.busy_lately != Some(0) {
         return None;
@@ -195,7 +195,7 @@ fn idle_notebooks(machine: &Machine, process: &Process) -> Option<Finding> {
 pub(super) const P19: Rule =
     Rule::new("P19", Severity::Info, "attached profiler", Processes(profilers));
 
-/// Returns a finding for each process to which a profiler or debugger is attached.
+/// Returns a finding if a profiler or debugger is attached to the process.
 fn profilers(_: &Machine, process: &Process) -> Option<Finding> {
     const TOOLS: [&str; 3] = ["libcupti", "libsanitizer-collection", "libcudadebugger"];
     // These frameworks load libcupti for their own profiler, even if the profiler is not used.
@@ -244,10 +244,10 @@ pub(super) const P22: Rule = Rule::new(
     Processes(memory_of_ended_senders),
 );
 
-/// Difference above which memory of a device counts as listed twice, in bytes.
+/// Bytes by which listed memory may exceed the memory in use, before it counts as listed twice.
 const NOISE: i64 = 64 << 20;
 
-/// Returns a finding for each process that shares memory with an ended process.
+/// Returns a finding if the process shares memory with an ended process.
 fn memory_of_ended_senders(machine: &Machine, process: &Process) -> Option<Finding> {
     if is_hidden(machine) || !process.has_loaded("libtorch_cuda") {
         return None;

@@ -43,13 +43,13 @@ pub(super) const W03: Rule =
     Rule::new("W03", Severity::Warning, "memory that Windows holds", Machines(memory_of_windows));
 
 /// Returns the limit above which the memory of Windows programs is reported: 1.5 GiB, or 10 % of
-/// the card. The desktop alone reached 1.8 GB.
+/// the card if that is more. On some cards, the desktop alone reached 1.8 GB.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
 
 /// Returns a finding if Windows programs hold much memory, or if the card is in use, but not by a
-/// process of this distribution.
+/// process of this WSL2 distribution.
 fn memory_of_windows(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_wsl {
         return Vec::new();
@@ -100,7 +100,7 @@ pub(super) const W04: Rule = Rule::new(
     Machines(spilled_memory),
 );
 
-/// Normal amount of shared memory, in bytes. The driver uses it for queues and staging.
+/// Normal "Shared GPU memory", in bytes: host memory that the driver uses for queues and staging.
 const NORMAL_SHARED: u64 = 256 << 20;
 
 /// Returns a finding if the card is full, and WSL2 uses memory of the host instead.
@@ -126,10 +126,11 @@ fn spilled_memory(machine: &Machine) -> Vec<Finding> {
 pub(super) const W05: Rule =
     Rule::new("W05", Severity::Warning, "little left to pin", Machines(pinned_memory));
 
-/// Amount of pinned memory, in bytes, at which calls began to fail in Docker on WSL2.
+/// Bytes of pinned memory at which Docker on WSL2 began to refuse more. W05 begins to report here.
 const NOTED: u64 = 512 << 20;
 
-/// Amount of pinned memory, in bytes, at which calls began to fail on a host with 62 GiB.
+/// Bytes of pinned memory at which a host with 62 GiB began to refuse more. W05 begins to warn
+/// here.
 const WARNED: u64 = 768 << 20;
 
 /// Returns a finding if pinned memory is close to the amounts at which calls failed.
@@ -278,7 +279,7 @@ fn processes_without_figure(machine: &Machine, gpu: &Gpu, account: &Account) -> 
 pub(super) const W13: Rule =
     Rule::new("W13", Severity::Info, "large address ranges under WSL2", Processes(large_ranges));
 
-/// Returns a finding for each process under WSL2 that reserves large address ranges.
+/// Returns a finding if the process runs under WSL2 and reserves large address ranges.
 fn large_ranges(machine: &Machine, process: &Process) -> Option<Finding> {
     let (user, remedy) = range_setting(process).filter(|_| machine.host.is_wsl)?;
     let fact = format!("{process} reserves large address ranges");
@@ -323,7 +324,7 @@ fn harmless_messages(machine: &Machine) -> Vec<Finding> {
 pub(super) const W15: Rule =
     Rule::new("W15", Severity::Info, "data read from a Windows drive", Processes(windows_drives));
 
-/// Returns a finding for each process that uses a GPU and has files of a Windows drive open.
+/// Returns a finding if the process uses a GPU and has files of a Windows drive open.
 fn windows_drives(machine: &Machine, process: &Process) -> Option<Finding> {
     let drive = process.drives.first().filter(|_| machine.host.is_wsl)?;
     let fact = format!("{process} reads files of {drive}");

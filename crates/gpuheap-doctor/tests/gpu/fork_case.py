@@ -2,7 +2,7 @@
 
 Run as root with the command's path: python3 fork_case.py target/release/gpuheap
 Prints the evidence that rule P01 reads, then the output of status, doctor and free. Fails unless
-the memory becomes free. Records the machine in fork_case.machine in the current folder.
+`free --yes` frees the memory. Records the machine in fork_case.machine in the current folder.
 """
 
 import ctypes
@@ -75,7 +75,7 @@ def show(name, path):
 
 
 def evidence(parent, child):
-    """Prints the facts that the rule reads: of the machine, the ended parent and the child."""
+    """Prints the facts that rule P01 reads: of the machine, the ended parent and the child."""
     print(f"parent {parent} has ended, child {child} sleeps; this is {os.getpid()}")
     print(
         "namespace:",

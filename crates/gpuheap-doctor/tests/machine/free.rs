@@ -57,8 +57,8 @@ fn idle_device_has_no_step() {
     assert!(text.ends_with("no process holds memory: nothing to give back\n"), "{text}");
 }
 
-/// Returns a GPU on which two live programs of this user together hold 3.8 GiB. No rule covers
-/// these programs.
+/// Returns a GPU on which two live programs of this user together hold 3.8 GiB. No rule of the
+/// doctor has a finding about them.
 fn two_programs() -> Recording {
     let process = |pid: u32, program: &str| {
         format!(
@@ -122,7 +122,8 @@ fn unknown_share_of_windows_is_stated() {
     assert!(text.contains("Windows gave no figures"), "{text}");
 }
 
-/// Returns the fork case as a container shows it, under a driver of this version.
+/// Returns the recording `fork`, as if it was made in a container under a driver of this version.
+/// In `fork`, a child holds the memory of its ended parent.
 fn in_a_container(driver: &str) -> Recording {
     let nvml = named("fork").text("nvml").unwrap().replace("580.95.05", driver);
     let container = "== /proc/self/ns/pid -> pid:[4026533333]\n== /.dockerenv\n";
@@ -146,7 +147,7 @@ fn likely_orphan_in_container_survives() {
     }
 }
 
-/// The pid may belong to a live process outside of the container.
+/// Under an older driver, the listed pid 4120 may be a live process outside of the container.
 #[test]
 fn process_group_under_older_driver_survives() {
     let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
@@ -155,8 +156,8 @@ fn process_group_under_older_driver_survives() {
     assert!(plan.steps.iter().any(|step| step.reason.contains("may have ended")), "{plan:?}");
 }
 
-/// Returns the case `fork` with one more process: 4300, a training that NVML lists. It has device
-/// `minor` open. The child, 4188, gets the parent `parent` and the process group `group`.
+/// Returns the recording `fork` with a live process, 4300, that NVML lists and that has device
+/// `minor` open. The orphan, 4188, gets the parent `parent` and the process group `group`.
 fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
     let stat = |pid, parent, group| {
         format!("{pid} (python3) S {parent} {group} 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n")
@@ -236,12 +237,12 @@ fn published_cache_is_flushed_on_request() {
     let own = plan(mine("fires.machine"));
     assert_eq!((own.caches[0].pid, own.caches[0].bytes), (4000, 12 << 30));
     insta::assert_snapshot!(own.render(80));
-    // The program does not allow a flush, so the plan has a command instead.
+    // This program allows no flush, so the plan has a step for the user and no cache to flush.
     let read = plan(mine("fires_info.machine"));
     assert!(read.caches.is_empty());
     let step = read.steps.iter().find(|step| step.reason.starts_with("P25")).unwrap();
     assert_eq!(step.bytes, 2 << 30);
-    // A heap that does not allow a flush is not counted.
+    // The cache of a program does not count a second heap that does not allow a flush.
     let programs = mine("fires.machine").text("programs").unwrap().to_owned();
     let (heap, rest) = programs.split_once("\"heaps\": [").unwrap().1.split_once('}').unwrap();
     let closed = heap.replace("control", "read");

@@ -58,8 +58,8 @@ fn rmm_error_under_wsl2_names_windows() {
     let linux = explain_error(&error_text("rmm_cuda_wsl2"), Some(false)).unwrap();
     assert!(!linux.render(200).contains("Windows"), "{linux:#?}");
     assert_eq!(linux.guide, None);
-    // Remedies in order, cheapest first: a look, then freeing, then spilling, then slower memory,
-    // then a larger card.
+    // The remedies are in order of cost: show the memory, free it, spill, use slower memory, and
+    // use a larger card.
     let order = ["gpuheap status", "gc.collect", "CUDF_SPILL", "managed_memory", "--find-minimum"];
     let all: Vec<&String> = [&linux.fix].into_iter().chain(&linux.alternatives).collect();
     assert_eq!(all.len(), order.len());

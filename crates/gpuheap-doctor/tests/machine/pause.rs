@@ -108,7 +108,8 @@ fn failed_pause_leaves_process_running() {
         assert!(error.contains(text), "{fails}: {error}");
         assert_eq!(*driver.state.borrow(), state, "{fails}");
     }
-    // A failed unlock leaves the process locked. Its resume needs no restore.
+    // If the unlock after a failed checkpoint fails too, the process stays locked, with its memory
+    // on the device. So a resume only unlocks it.
     let driver = Fake::new(CUprocessState::LOCKED, "");
     assert_eq!(pause.resume(&machine, &driver), Ok(()));
     assert_eq!(*driver.calls.borrow(), ["unlock"]);

@@ -1,4 +1,4 @@
-//! Tests explanations with the numbers of a machine.
+//! Tests the topics of `gpuheap explain`: texts that contain a machine's sizes of memory.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,8 @@ fn suggested_pool_fits_free_memory() {
 fn wsl2_is_detected_without_any_fact() {
     let machine = Machine::read(named("wsl2"));
     assert!(machine.host.wsl_facts.len() >= 4, "{:?}", machine.host.wsl_facts);
-    // A custom kernel lacks the device, but has the driver and the variables.
+    // A kernel that the user built lacks `/dev/dxg` and WSL2's name. The driver in /usr/lib/wsl and
+    // WSL2's environment variables still show WSL2.
     let custom = named("wsl2")
         .with("/proc/sys/kernel/osrelease", "6.6.87-mine\n")
         .without("/dev/dxg", gpuheap_doctor::Why::Missing);
@@ -103,7 +104,7 @@ fn wsl2_share_is_the_same_everywhere() {
     let files = pages().into_iter().map(|page| std::fs::read_to_string(page).unwrap());
     let texts: Vec<String> = topics.into_iter().chain(rules).chain(files).collect();
     let found: Vec<u64> = texts.iter().flat_map(|text| shares(text)).collect();
-    // The share is in a topic, in rule W06, in the header, and in four pages.
+    // A topic, rule W06, the C header and four pages give the usable share of memory.
     assert!(found.len() >= 6, "{found:?}");
     assert!(found.iter().all(|percent| *percent == USABLE_PERCENT), "{found:?}");
     let all = texts.join(" ");

@@ -1,10 +1,10 @@
-//! Reads the recorded machines in the folder `tests/machines` of the doctor.
+//! Reads recorded machines, fixtures of tests, from `tests/machines` of gpuheap-doctor.
 
 #![allow(dead_code, reason = "each suite uses its own part")]
 
 use std::path::{Path, PathBuf};
 
-/// Returns the folder of recorded machines. Fixtures are based on these machines.
+/// Returns the folder of recorded machines.
 pub(crate) fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines")
 }
@@ -15,8 +15,8 @@ pub(crate) fn text(path: &Path) -> String {
     match own.lines().find_map(|line| line.strip_prefix("# base: ")) {
         None => own,
         Some(base) => {
-            // A remark of the second recording would become part of the last section of the first
-            // recording.
+            // Skips the lines before the first section. They are remarks, and would become part of
+            // the last section of the base.
             let from = own.find("== ").unwrap_or(own.len());
             text_of(base.trim()) + &own[from..]
         }

@@ -130,7 +130,7 @@ def record_rmm(rmm):
         for name, value in list(vars(module).items()):
             if callable(value) and value in replacements:
                 setattr(module, name, replacements[value])
-    # Device 0 has a resource from the start. Other devices are recorded after the program sets one.
+    # When RMM is imported, device 0 has a memory resource. The setters record other devices later.
     record(0)
 
 

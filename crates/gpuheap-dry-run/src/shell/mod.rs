@@ -51,8 +51,8 @@ fn version(soname: &'static str) -> &'static str {
     }
 }
 
-/// Returns the bytes of the shell for the library `soname`. `stand_in` exports that library's
-/// functions.
+/// Returns the bytes of a shell: a shared object without code that has the name `soname` of a
+/// vendor's library. `stand_in` exports the library's functions.
 pub(crate) fn build(soname: &'static str, stand_in: &Path) -> Vec<u8> {
     elf::bytes(soname, version(soname), &stand_in.to_string_lossy())
 }

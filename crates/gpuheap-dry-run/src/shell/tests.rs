@@ -1,4 +1,4 @@
-//! Tests that load shells with the machine's loader.
+//! Tests that load shells, the shared objects without code, with the machine's loader.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -73,7 +73,7 @@ fn shell_keeps_the_vendors_library_out() {
     fs::remove_file(folder.join(soname)).unwrap();
     assert_eq!(preloaded(&program, &[own.clone(), shell]).status.code(), Some(2));
     assert_eq!(preloaded(&program, std::slice::from_ref(&own)).status.code(), Some(127));
-    // A shell with another name or another version does not replace the vendor's library.
+    // A shell for another library or symbol version does not replace the vendor's library.
     for (name, version) in [("libvendor.so.8", "VENDOR_7"), (soname, soname)] {
         let other = folder.join("other");
         fs::write(&other, bytes(name, version, own.to_str().unwrap())).unwrap();

@@ -1,5 +1,5 @@
-//! Functions that write all properties of a device to one structure. The structure is laid out as
-//! in CUDA 12 or 13.
+//! Functions that write all properties of a device to one structure, `cudaDeviceProp`. The
+//! structure is laid out as in CUDA 12 or 13.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,7 +7,7 @@ use gpuheap_driver::{CUdevice_attribute, CUresult, CUuuid};
 
 use crate::error::{Out, Outcome, call};
 
-/// Sizes of the structure in CUDA 12 and CUDA 13, in bytes.
+/// Sizes of `cudaDeviceProp` in CUDA 12 and CUDA 13, in bytes.
 pub(crate) const BYTES_IN_12: usize = 1032;
 pub(crate) const BYTES_IN_13: usize = 1008;
 
@@ -17,7 +17,7 @@ const NAME: usize = 256;
 const UUID: usize = 16;
 const LUID: usize = 12;
 
-/// A field of the structure, after the name, the UUID and the LUID.
+/// A field of `cudaDeviceProp`, after the name, the UUID and the LUID.
 #[derive(Clone, Copy)]
 enum Field {
     /// Memory of the device.

@@ -129,7 +129,7 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the function types match `cuda.h`. The function must accept null.
+    // SAFETY: the function types match `cuda.h`. The functions must accept null pointers.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();

@@ -156,7 +156,8 @@ fn takes_48_mib_twice() {
     println!("the second is refused");
 }
 
-/// A heap reports its blocks through an export outside the driver API.
+/// As a heap does, `leaves_its_block` reports blocks to the emulated driver. The checks find uses
+/// outside of the blocks.
 #[test]
 fn block_misuse_is_reported_with_checks() {
     let folder = library::folder(&[&library::LIBCUDA]);

@@ -143,7 +143,7 @@ impl Convolution {
         ]
     }
 
-    /// Returns the size of the result, in bytes. Counts 4 bytes per number, as in partial results.
+    /// Returns the bytes of the result in 4-byte numbers, as cuDNN stores partial sums.
     pub(crate) fn result(&self) -> u64 {
         let result = match self.pass {
             Pass::Forward => self.y.elements(),

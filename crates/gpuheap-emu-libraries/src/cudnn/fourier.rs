@@ -15,10 +15,10 @@ fn spectrum(edge: u64) -> u64 {
     product(&[edge, edge / 2 + 1, 8])
 }
 
-/// Maximum number of groups that are transformed at once.
+/// Maximum number of a convolution's groups for which Fourier transforms exist at the same time.
 const GROUPS: u64 = 8;
 
-/// Returns the workspace, in bytes.
+/// Returns the workspace for a convolution by Fourier transforms, in bytes.
 pub(super) fn workspace(it: &Convolution) -> u64 {
     let stride = it.window.stride.iter().copied().max().unwrap_or(1).max(1);
     if it.pass == Pass::Input && stride > 1 {

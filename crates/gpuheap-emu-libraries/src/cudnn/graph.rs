@@ -302,7 +302,7 @@ impl Descriptor {
 
     /// Returns the convolution that this operation computes; `None` for other operations.
     fn convolution(&self) -> Option<Convolution> {
-        // Attribute of the window. The attributes of the filter, the input and the output follow.
+        // The pass, and the attribute for the window. The next three are filter, input and output.
         let (pass, first) = match self.kind {
             kind::CONVOLUTION => (Pass::Forward, 702),
             kind::CONVOLUTION_FINDS_X => (Pass::Input, 708),

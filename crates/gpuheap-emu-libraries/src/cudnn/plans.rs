@@ -32,7 +32,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: bool,
 }
 
-/// Measured workspaces, in bytes. If a workspace is `None`, its rule applies.
+/// Measured workspaces of a convolution's plans, in bytes. If a workspace is `None`, `rules.txt`
+/// has a rule for it.
 struct Measured {
     first: Option<u64>,
     /// Workspace of the greediest plan without Fourier transforms.
@@ -82,8 +83,8 @@ enum Partial {
     },
 }
 
-/// Trees, keyed by title. A title names the workspace, the bytes of an element, the layout and the
-/// pass.
+/// Decision trees of `rules.txt`, keyed by title. A title has the plan (`first`, `rest` for the
+/// greediest, `win` for the fastest), the bytes of an element, the layout and the pass.
 type Trees = HashMap<&'static str, Vec<Line>>;
 
 impl Convolution {
@@ -93,7 +94,8 @@ impl Convolution {
         let sought = |what| self.by_rule(what);
         let mut first = sought("first").unwrap_or(0);
         let mut greediest = sought("rest").unwrap_or(first);
-        // If the fastest plan exceeds the greediest plan, the first plan replaces it.
+        // No plan has a larger workspace than the greediest. If the fastest plan's rule gives a
+        // larger one, the workspace of the first plan is used for it.
         let mut fastest = sought("win").filter(|win| *win <= greediest).unwrap_or(first);
         let mut has_fourier = self.has_fourier();
         if let Some(measured) = measured().get(&self.fingerprint()) {
@@ -224,7 +226,7 @@ fn add_subtree(lines: &mut dyn Iterator<Item = &'static str>, tree: &mut Vec<Lin
         ["=", copies, ref partial @ ..] => {
             let (copies, groups) = copies.split_once('/').unwrap_or((copies, ""));
             let letters = copies.trim_end_matches(|it: char| it.is_ascii_digit());
-            // The text `0` means that no tensor is copied.
+            // In the formula `0`, no tensor is copied, and the digit is not a number of channels.
             let channels = copies[letters.len()..].parse().ok().filter(|_| !letters.is_empty());
             let groups = groups.parse().unwrap_or(u64::MAX);
             let partial = Partial::read(partial);
@@ -284,7 +286,7 @@ mod tests {
         Convolution::new(pass, tensors, Window { stride, padding, dilation })
     }
 
-    /// The rules were not fitted to these convolutions, and the table does not contain them.
+    /// Convolutions to which `rules.txt` was not fitted, and that `measured.txt` does not contain.
     #[test]
     fn rules_are_near_h200() {
         let measured = [
@@ -328,7 +330,7 @@ mod tests {
         let measured = &measured()[&it.fingerprint()];
         assert_eq!(Some(it.plans()[0].workspace), measured.first);
         assert!(measured.greediest >= measured.first);
-        // A layer of ResNet-50 in benchmark mode. Its first plan is not known.
+        // A layer of ResNet-50 in benchmark mode. `measured.txt` does not have its first plan.
         let it = convolution(Pass::Forward, 2, false, [64, 64, 72, 256, 1, 1, 0, 1, 1]);
         let plans = it.plans();
         assert_eq!([plans[1].workspace, plans[2].workspace], [272, 212_336_896]);

@@ -17,8 +17,8 @@ const BIDIRECTIONAL: c_int = 1;
 const STANDARD: c_int = 0;
 /// Layout in which sequences have no padding.
 const PACKED: c_int = 1;
-/// Types for which persistent algorithms have larger workspaces than `STANDARD`: 4-byte numbers and
-/// half precision. For `bfloat16`, the workspaces are equal.
+/// Values of `cudnnDataType_t` (float and half) for which persistent algorithms need larger
+/// workspaces than `STANDARD`. For `bfloat16`, the workspaces are equal.
 const PERSISTENT_TYPES: [c_int; 2] = [0, 2];
 /// Constant part of each layer's workspace, in bytes. The rest follows from the layer's sizes.
 const LAYER: u128 = 8 << 20;
@@ -26,7 +26,7 @@ const LAYER: u128 = 8 << 20;
 /// larger network fits a device.
 const LARGEST: u64 = 1 << 20;
 const MOST_LAYERS: u64 = 1 << 10;
-/// Maximum number of steps whose gates the forward pass computes at once.
+/// Maximum number of time steps for which the forward pass computes the cells' gates at once.
 const STEPS_AT_ONCE: u128 = 256;
 
 /// Shape of a recurrent network.
@@ -60,7 +60,7 @@ struct Sequences {
 struct Cell {
     forward: u128,
     backward: u128,
-    /// Number of states, each of which is copied if the sequences are padded.
+    /// Number of a cell's state vectors (2 in an LSTM) that are copied if the sequences are padded.
     copies: u128,
     persistent_forward: u128,
     persistent_backward: u128,
@@ -183,7 +183,7 @@ fn clamped(bytes: u128) -> u64 {
 }
 
 /// Sizes of a network and its sequences, as `u128`, so that products do not overflow. The functions
-/// return sizes in elements. They do not count matrices.
+/// return parts of the workspace, in elements, without the weight matrices.
 struct Sizes {
     cell: Cell,
     gates: u128,
@@ -244,7 +244,7 @@ impl Sizes {
             + states * self.batch * self.directions
     }
 
-    /// Returns the size of the outputs before a projection.
+    /// Returns the size of the hidden states before a projection to outputs; 0 without projection.
     fn projected(&self) -> u128 {
         if self.is_projected { self.positions * self.hidden * self.directions } else { 0 }
     }
@@ -495,8 +495,8 @@ mod tests {
         )
     }
 
-    /// Sizes measured on an H200 with cuDNN 9.19: the weights, the workspaces for inference and
-    /// training, and the reserved memory.
+    /// Compares sizes with an H200's (cuDNN 9.19): weights, workspaces for inference and training,
+    /// and the memory kept between passes.
     #[test]
     fn spaces_match_h200() {
         let measured = [

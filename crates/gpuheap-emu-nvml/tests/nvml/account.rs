@@ -1,5 +1,5 @@
-//! Tests with processes that share an account. A process stays listed until the process and its
-//! forked children have ended.
+//! Tests with processes that share an account, the file in which emulated drivers record memory. A
+//! process stays listed until the process and its forked children have ended.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -84,8 +84,8 @@ fn takes_and_forks() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0_u8;
-        // SAFETY: the byte is valid for a write. After the child closes its stdout, the test
-        // reaches the end of the output. The child then waits until the test closes the pipe.
+        // SAFETY: `byte` is valid for the write by `read`. The child closes its stdout, so that the
+        // test reaches the end of the output. It then waits until the test closes its stdin.
         unsafe {
             libc::close(1);
             libc::read(0, (&raw mut byte).cast(), 1);
@@ -123,7 +123,7 @@ fn is_diagnosed() {
     assert_eq!(found.bytes, 1 << 30);
 }
 
-/// Source that reads the account file in place of GPU 1's device file.
+/// Source in which the account, a file that emulated drivers share, appears as `/dev/nvidia1`.
 struct AccountAsDevice(String);
 
 impl Source for AccountAsDevice {

@@ -1,4 +1,4 @@
-//! Tests of descriptions, and of the figures that clients read from them.
+//! Tests of JSON descriptions of machines, and of the figures that NVML's clients read from them.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{

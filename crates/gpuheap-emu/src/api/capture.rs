@@ -304,7 +304,8 @@ impl Call<'_> {
         }
     }
 
-    /// Resets a high-water mark. The mark is always 0, and 0 is the only valid value.
+    /// Resets a high-water mark to 0, the only valid value. The mark is always 0, because
+    /// allocations in a graph are not modelled.
     pub(crate) fn cuDeviceSetGraphMemAttribute(
         &mut self,
         (device, attribute, value): args::cuDeviceSetGraphMemAttribute,

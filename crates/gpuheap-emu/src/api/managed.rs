@@ -106,7 +106,7 @@ impl Call<'_> {
                 code => code,
             })?;
             fail_if(first >= count, INVALID_VALUE)?;
-            // A batch keeps the id of a host location as the caller gave it (measured).
+            // For the host, a batch records the id that the caller gave (measured), not -1.
             let id = locations.at(group).get()?.id;
             groups.push((first, CUmemLocation { id, ..place }));
         }
@@ -162,8 +162,8 @@ impl Call<'_> {
         (pointer, bytes, advice, device): args::cuMemAdvise,
     ) -> Outcome {
         self.current()?;
-        // `cuMemAdvise_v2` returns `INVALID_VALUE` for a wrong device instead. Both codes were
-        // measured.
+        // A wrong device fails with `INVALID_DEVICE` here, and with `INVALID_VALUE` in
+        // `cuMemAdvise_v2` (both measured).
         if advice::WITH_LOCATION.contains(&advice) && device != CU_DEVICE_CPU {
             self.device(device)?;
         }
@@ -294,7 +294,7 @@ impl Call<'_> {
     /// host, or a device with concurrent managed access. `here` is the device of the call.
     fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUmemLocation> {
         type L = CUmemLocationType;
-        // Without concurrent access, memory cannot be moved at all, not even to the host.
+        // If the call's device lacks concurrent access, memory cannot be moved to the host either.
         let device = if location.kind == L::DEVICE { location.id } else { here as CUdevice };
         fail_if(
             !self.device(device)?.profile.concurrent_managed_access,

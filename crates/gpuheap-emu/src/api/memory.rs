@@ -89,7 +89,7 @@ impl Call<'_> {
             return Ok(());
         }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        // The range of another device's plain memory is found with peer access alone (measured).
+        // Another device's memory is found only with access to it, but a mapping always (measured).
         let is_mapping = self.state.vmm.find(pointer).is_some();
         fail_if(!is_mapping && !self.reaches(current, pointer), CUresult::ERROR_NOT_FOUND)?;
         base.write_if_wanted(start)?;
@@ -170,7 +170,7 @@ impl Call<'_> {
     /// Returns the bytes of an allocation that count as managed memory.
     fn managed_bytes(&self, kind: Kind) -> u64 {
         match kind {
-            // Managed memory on the device counts as memory in use instead.
+            // Memory that was charged to the device counts as its memory in use, not here.
             Kind::Managed { mapped, charged: 0 } => mapped as u64,
             Kind::Pool { pool, mapped, .. } if self.is_pool_managed(pool) => mapped as u64,
             _ => 0,
@@ -315,7 +315,8 @@ impl Call<'_> {
             .state
             .space
             .iter()
-            // If a free is queued on a stream of another context, that free releases the memory.
+            // Skips memory with a queued free, perhaps on a stream of another context: it will be
+            // freed.
             .filter(|(_, found)| found.context == context && found.freed.is_none())
             .map(|(address, found)| (address, matches!(found.kind, Kind::Pool { .. })))
             .collect();
@@ -329,8 +330,8 @@ impl Call<'_> {
                 self.free_now(address);
             }
         }
-        // Removes the context of remaining pool memory, even if a free is queued: a new context may
-        // get the same index.
+        // Removes the context from the records of remaining pool memory, even if a free is queued:
+        // a new context may get the same index.
         for found in self.state.space.iter_mut() {
             if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
                 found.context = NO_CONTEXT;

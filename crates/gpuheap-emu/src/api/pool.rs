@@ -46,8 +46,8 @@ impl Call<'_> {
             Some((Kind::Pool { pool, place, taken, .. }, bytes, None)) => {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, AccessKind::Free);
-                // The record must be complete before the work is queued. If the work runs
-                // immediately, another thread may take the lock.
+                // The records must be complete before the free is queued. `enqueue` may run
+                // callbacks, and meanwhile another thread may take the emulator's lock.
                 let op = OpRef { stream, id: self.state.next_op };
                 let done = self.can_run_now();
                 if let Some(found) = self.state.space.get_mut(pointer) {
@@ -329,7 +329,8 @@ impl Call<'_> {
             if !within || of_device && !self.charge(device, Owner::Pool, more) {
                 continue;
             }
-            // If the charge made this pool return chunks, the allocation needs another place.
+            // To make room, `charge` may have returned idle chunks of this pool. Then `growth` may
+            // find another place, and the charge is undone.
             let found = self.state.pools.get_mut(pool)?;
             if found.arena.growth(bytes, stream, unit) == (place, more) {
                 found.arena.grow(place, more, bytes);

@@ -1,5 +1,5 @@
-//! Determines the memory of a pool, the default and the current pool of each location, and the
-//! access to a pool.
+//! Finds the memory for a new pool. Manages the default and the current pool of each location, and
+//! the access of devices to a pool.
 
 use super::prelude::*;
 use crate::state::pool::{Pool, PoolMemory, PoolsAt};
@@ -56,7 +56,7 @@ impl Call<'_> {
             // The emulated host has one node.
             L::HOST_NUMA if location.id != 0 => return Err(INVALID_VALUE),
             L::INVALID if !managed => return Err(INVALID_VALUE),
-            // The id of these locations has no meaning.
+            // For all other locations, the caller's id has no meaning.
             _ => at.id = 0,
         }
         self.host_pools(managed)?;

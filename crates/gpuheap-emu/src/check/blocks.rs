@@ -14,8 +14,8 @@ use crate::state::context::this_thread;
 
 /// Way in which a use of memory violates the rules of blocks.
 enum Misuse {
-    /// A use that extends past the usable bytes of its block, or starts in the block's rounding
-    /// after them.
+    /// A use that extends past the bytes that the program requested, or starts after them, in the
+    /// bytes that the heap's rounding added.
     OutOfBounds(Arc<Block>),
     /// A use that starts in a freed block.
     AfterFree(Arc<Block>),
@@ -33,7 +33,8 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // Allows a heap's library to copy all parts of a block to the host in one copy.
+            // The use is of exactly the whole block before it was divided. A heap's library copies
+            // all parts to the host in one copy.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))
@@ -106,7 +107,7 @@ impl Call<'_> {
     /// Reports memory that is handed out while earlier work may still use it.
     fn find_unordered_reuse(&mut self, note: &BlockNote, stream: Option<u32>) {
         let Some(stream) = stream else { return };
-        // The heap enqueues nothing here, so the stream's clock stays the same.
+        // Reads the clock that new work would have. The stream's own clock stays the same.
         let Some(clock) = self.clock_of_new_work(stream) else { return };
         let ranges = self.physical_ranges(note.address, note.room);
         let calls = self.state.calls.total;
@@ -124,7 +125,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the stream of a note, if the stream is alive.
+    /// Returns the stream that a heap's report of a block names, if the stream is alive.
     fn stream_of_block(&self, note: &BlockNote) -> Option<u32> {
         let stream = note.stream;
         let is_null = stream.is_null();

@@ -14,8 +14,8 @@ use crate::state::access::AccessKind;
 const MOST_RUNS: u64 = 1 << 16;
 
 impl Call<'_> {
-    /// Records the uses of a launch. If the kernel faults, returns the fault's code, and the
-    /// context is lost.
+    /// Checks and records the memory that a kernel uses, with `words` as its parameter. If the
+    /// kernel faults, returns the fault's code, and the context is lost.
     pub(crate) fn note_kernel(&mut self, stream: u32, kernel: Kernel, words: &[u64]) -> Outcome {
         let mut accesses = Vec::new();
         for access in kernel.accesses(words) {

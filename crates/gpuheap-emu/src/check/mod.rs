@@ -69,8 +69,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the clock of an event that is recorded on a stream. An event waits for the legacy
-    /// default stream, like new work. A wait for the event's stream does not wait for the event
+    /// Returns the clock of an event that is recorded on a stream. Like new work, the event is
+    /// ordered after the legacy default stream. But a wait for the stream may end before the event
     /// (measured on an H200, driver 580). So the stream's own clock is not changed.
     pub(crate) fn clock_of_event(&mut self, stream: u32) -> Option<Box<Clock>> {
         self.begin_wait(stream);
@@ -129,7 +129,7 @@ impl Call<'_> {
         }
     }
 
-    /// Orders the host after the work before a callback. `clock` is the clock of that work.
+    /// Orders the host after the work that `clock` covers, because a callback ran after that work.
     pub(crate) fn order_host_after(&mut self, clock: Option<&Clock>) {
         if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
             checker.host.join(clock);
@@ -318,8 +318,8 @@ impl Call<'_> {
         runs
     }
 
-    /// Returns the physical ranges of an address range that a call may use. Each has an offset in
-    /// the address range, a physical address and a length.
+    /// Returns the physical memory at a range of addresses. Each item has an offset in the range, a
+    /// physical address and a length.
     fn physical_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
         let reserved =
             self.state.space.find(address).is_some_and(|(_, f)| f.kind == Kind::Reserved);

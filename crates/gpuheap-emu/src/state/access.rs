@@ -1,4 +1,4 @@
-//! Uses of memory: an access to a range, and the sides of a copy.
+//! Uses of memory: an access to a range, and the source or the target of a copy.
 
 /// Way in which work uses a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum Is {
     Device,
     /// A host address, according to the caller or to a lookup.
     Host,
-    /// An address of either kind. A lookup determines the kind.
+    /// A device or a host address. A lookup determines which.
     Any,
 }
 

@@ -12,10 +12,10 @@ pub(crate) const CHUNK: u64 = 32 << 20;
 /// Sizes in a pool are rounded up to a multiple of this number, in bytes. Measured on an H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
-/// Places in a growing range of chunks. A free extent records the queued free that must be done
-/// before another stream may take the extent. Neighbouring free extents of one stream are joined,
-/// across chunks too. A chunk that is wholly free can be returned to the device, which leaves a
-/// hole.
+/// Address ranges ("places") of a pool's allocations, in a growing range of chunks. A free extent
+/// may wait for a queued free: until the free is done, no other stream may take the extent.
+/// Neighbouring free extents of one stream are joined, across chunks too. A chunk that is wholly
+/// free can be returned to the device. That leaves a hole.
 #[derive(Default)]
 pub(crate) struct Arena {
     extents: BTreeMap<u64, Extent>,
@@ -51,7 +51,7 @@ impl Arena {
         self.backed
     }
 
-    /// Takes a place that an earlier free on this stream left.
+    /// Takes `bytes` of free memory that an earlier free on this stream left. Returns the address.
     pub(crate) fn take_own(&mut self, bytes: u64, stream: u32) -> Option<u64> {
         if self.pending.is_empty() {
             return None;
@@ -59,12 +59,13 @@ impl Arena {
         self.take_best(bytes, stream + 1)
     }
 
-    /// Takes a place whose free is done.
+    /// Takes `bytes` of free memory that waits for no queued free. Returns the address.
     pub(crate) fn take_idle(&mut self, bytes: u64) -> Option<u64> {
         self.take_best(bytes, IDLE)
     }
 
-    /// Takes a place that another stream freed, if `may` accepts this free. Also returns the free.
+    /// Takes `bytes` of free memory that waits for another stream's free, if `may` accepts this
+    /// free. Returns the address and the free.
     pub(crate) fn take_foreign(
         &mut self,
         bytes: u64,
@@ -106,8 +107,8 @@ impl Arena {
         (start, (start + bytes).saturating_sub(self.end).next_multiple_of(unit))
     }
 
-    /// Takes the place that [`growth`](Arena::growth) found, after the device provided `more`
-    /// bytes.
+    /// Takes `bytes` at the address `place` that [`growth`](Arena::growth) returned, once the
+    /// device has provided `more` bytes.
     pub(crate) fn grow(&mut self, place: u64, more: u64, bytes: u64) {
         self.backed += more;
         let from = match self.holes.remove(&place) {
@@ -131,8 +132,8 @@ impl Arena {
         self.cut_within(base, place, bytes);
     }
 
-    /// Frees a place. Other streams may take the place once `freed` is done. If `freed` is `None`,
-    /// they may take it immediately.
+    /// Frees the bytes of an allocation at `place`. Other streams may take them once `freed` is
+    /// done. If `freed` is `None`, they may take them immediately.
     pub(crate) fn give(&mut self, place: u64, bytes: u64, freed: Option<OpRef>) {
         self.insert(place, Extent { bytes, freed });
     }

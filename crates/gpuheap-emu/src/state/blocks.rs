@@ -32,11 +32,11 @@ struct Range {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
-    /// Size that the program may use, in bytes.
+    /// Bytes of the block that the program may use.
     pub(crate) bytes: u64,
-    /// Size after the heap's rounding, in bytes.
+    /// Bytes of the block with the heap's rounding.
     pub(crate) room: u64,
-    /// Lane of the stream on which the block was allocated; `None` if the stream was not alive.
+    /// Number of the allocation's stream in clocks; `None` if the stream had ended.
     pub(crate) lane: Option<Lane>,
     /// Address and bytes of the whole block, if this is a part.
     pub(crate) whole: Option<(u64, u64)>,

@@ -22,8 +22,9 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
     SYMBOLS.iter().position(|known| *known == symbol)
 }
 
-/// `true` for each function that gives a device work, indexed like [`SYMBOLS`]. Copies to the host
-/// do not count, because a program may make them between a refused request and the next try.
+/// `true` for each function that enqueues work, indexed like [`SYMBOLS`]. After such work, a
+/// request is no repetition of a refused request. A program may copy to the host before it repeats
+/// a request, so such copies do not count.
 pub(crate) static GIVES_WORK: LazyLock<Vec<bool>> = LazyLock::new(|| {
     const BEGINNINGS: [&str; 4] = ["cuLaunch", "cuGraphLaunch", "cuMemset", "cuMemcpyHtoD"];
     let gives_work = |symbol: &&str| BEGINNINGS.iter().any(|start| symbol.starts_with(start));

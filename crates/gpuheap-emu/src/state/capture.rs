@@ -39,9 +39,9 @@ pub(crate) struct Capture {
 
 pub(crate) struct Member {
     pub(crate) stream: u32,
-    /// Number of pieces of work that the stream recorded.
+    /// Number of pieces of work that the stream recorded in the capture.
     pub(crate) work: u64,
-    /// Number of pieces of recorded work that another member waits for.
+    /// Number of these pieces for which another stream of the capture waits.
     pub(crate) joined: u64,
 }
 
@@ -165,8 +165,8 @@ pub(crate) struct Event {
 /// Last record of an event.
 pub(crate) struct Record {
     pub(crate) op: OpRef,
-    /// Time at which the stream passed the record, virtual nanoseconds.
+    /// Virtual time at which the stream passed the record, in nanoseconds.
     pub(crate) time: Option<u64>,
-    /// Clock of all that happened before the record, for the checks.
+    /// Clock of everything that happened before the event was recorded; `None` without checks.
     pub(crate) clock: Option<Box<Clock>>,
 }

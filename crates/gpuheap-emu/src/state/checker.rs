@@ -18,12 +18,12 @@ const QUARANTINED: usize = 1 << 16;
 pub(crate) struct Checker {
     /// Clock of everything that happened before the host's next step.
     pub(crate) host: Clock,
-    /// Lane of each stream, and clock of everything that happened before the stream's next work.
-    /// The key is the stream's index.
+    /// Lane of each stream (its number in clocks), and the clock of everything that happened before
+    /// its next work. The key is the stream's index.
     pub(crate) streams: FxHashMap<u32, (Lane, Clock)>,
     /// Clocks of the work of destroyed streams, keyed by context.
     pub(crate) gone: FxHashMap<u32, Clock>,
-    /// Name of each lane, as findings print it.
+    /// Name of the host or the stream with each lane, as findings print it.
     pub(crate) names: Vec<String>,
     pub(crate) ranges: Ranges,
     pub(crate) blocks: Blocks,

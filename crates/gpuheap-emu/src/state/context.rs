@@ -44,7 +44,8 @@ struct Stack {
     /// Reference to the thread's `ALIVE`, valid until the destructors of the thread's variables
     /// run.
     thread: Weak<()>,
-    /// True if the thread was ending during the last search. It may have made calls since then.
+    /// True if the last search for ended threads found this thread ending. The thread may have made
+    /// calls since then.
     was_ending: bool,
 }
 
@@ -73,8 +74,8 @@ impl Stacks {
         self.of.get(&this_thread()).and_then(|stack| stack.contexts.last().copied()).unwrap_or(0)
     }
 
-    /// Drops the stacks of ended threads. An ending thread keeps its stack until the second search,
-    /// because destructors that have not run yet may need the stack's current context.
+    /// Drops the stacks of ended threads. If a thread is found ending, its stack stays until the
+    /// next call: destructors that have not run yet may need the stack's current context.
     fn tidy(&mut self) {
         if self.of.len() < self.tidy_at.max(TIDY_AT) {
             return;

@@ -58,7 +58,8 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Uploads, and blocks of the program's own allocator. Recorded only if kernels are not run.
+    /// Ranges that a launch may have changed: uploads, and blocks of the program's own allocator.
+    /// Recorded only if kernels are not run.
     pub(crate) changes: Changes,
     /// Host memory that is pinned or managed, in bytes.
     pub(crate) pinned_bytes: u64,
@@ -147,8 +148,8 @@ impl State {
         }
     }
 
-    /// Returns the limit that the plan of failures sets for each device's memory, in bytes;
-    /// `u64::MAX` if there is no limit.
+    /// Returns the limit that a [`FaultPlan`](crate::FaultPlan) sets for each device's memory, in
+    /// bytes; `u64::MAX` if there is no limit.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.options.faults.memory_limit().unwrap_or(u64::MAX)
     }

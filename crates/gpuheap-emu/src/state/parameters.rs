@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::state::host;
 use crate::{In, Outcome};
 
-/// Sizes of parameters in order, bytes, keyed by kernel name.
+/// Sizes of each kernel's parameters in order, in bytes, keyed by kernel name.
 pub(crate) type Parameters = FxHashMap<String, Arc<[u32]>>;
 
 /// First four bytes of a fat binary, and of the structure through which compiled programs refer to
@@ -31,7 +31,8 @@ const MOST_ELF: u64 = 1 << 30;
 const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const COMPRESSED: u64 = 0x2000 | 0x8000;
-/// Format of an attribute with a size, and identifier of the attribute that describes a parameter.
+/// Numbers in a section `.nv.info.NAME`: the format of attributes that state their size, and the
+/// attribute that describes a parameter of a kernel.
 const SIZED: u8 = 4;
 const PARAMETER: u8 = 0x17;
 

@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// Size of the tested memory, in bytes. Runs of whole pages fit between partial pages.
+    /// Size of the tested memory, in bytes: room for whole pages between two partial pages.
     const BYTES: u64 = 5 * PAGE;
 
     #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ struct Span {
     /// True if the bytes were written.
     defined: bool,
     write: Option<Use>,
-    /// Reads since the last write, one for each lane.
+    /// The last read of each lane (the host or a stream) since the last write.
     reads: Vec<Use>,
 }
 
@@ -24,7 +24,7 @@ struct Span {
 pub(crate) struct Use {
     pub(crate) epoch: Epoch,
     pub(crate) call: &'static str,
-    /// Two unordered accesses.
+    /// Address and bytes of the heap's block at the access, if one is known.
     pub(crate) block: Option<(u64, u64)>,
 }
 

@@ -30,7 +30,7 @@ impl Slots {
         self.insert_free(granule, GRANULE);
     }
 
-    /// Takes a place of at most one granule and returns its address. Returns `None` if the
+    /// Takes `bytes`, at most one granule, and returns their address. Returns `None` if the
     /// allocation [needs one more granule](Slots::needs_granule).
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let &(size, place) = self.free_by_size.range((bytes, 0)..).next()?;
@@ -42,8 +42,8 @@ impl Slots {
         Some(place)
     }
 
-    /// Frees a place. If its granule is then empty, removes the granule and returns the granule's
-    /// address.
+    /// Frees the `bytes` of an allocation at `place`. If the granule around them is then empty,
+    /// removes the granule and returns its address.
     pub(crate) fn give(&mut self, place: u64, bytes: u64) -> Option<u64> {
         let granule = place / GRANULE;
         let (first, end) = (granule * GRANULE, (granule + 1) * GRANULE);

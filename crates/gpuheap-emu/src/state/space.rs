@@ -168,7 +168,8 @@ impl Space {
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
         if (self.cursor..self.limit).contains(&base) {
-            // The caller chose this address without calling `find_gap`.
+            // The caller chose `base` in the free range that `find_gap` fills. `find_gap` leaves
+            // that range.
             self.limit = self.cursor;
         }
         self.allocations.insert(base, allocation);

@@ -20,7 +20,7 @@ pub(crate) struct Stream {
     pub(crate) running: bool,
     /// True once the stream's handle was destroyed. The stream is removed when its work is done.
     pub(crate) destroyed: bool,
-    /// Time at which the stream's last work is done, virtual nanoseconds.
+    /// Virtual time at which the stream's last work is done, in nanoseconds.
     pub(crate) last_done_at: u64,
     /// Last work of every stream that this stream has waited for through events. Pools use this
     /// work to place allocations.
@@ -47,7 +47,7 @@ pub(crate) struct OpRef {
 
 pub(crate) struct Op {
     pub(crate) id: u64,
-    /// Time at which the work is done under a lag, virtual nanoseconds.
+    /// Virtual time at which the work is done under `Schedule::Lag`, in nanoseconds.
     pub(crate) done_at: u64,
     /// Work of other streams that must be done before this work. All of it was queued earlier.
     pub(crate) after: Vec<OpRef>,
@@ -69,7 +69,8 @@ pub(crate) enum Work {
     Callback(Callback),
     /// Makes the freed pool memory at this address available to all streams.
     FreePool(u64),
-    /// Drops a graph launch's references to user objects. Contains the clock of the launch.
+    /// Ends a graph launch: drops its references to user objects. Has the clock of the launch,
+    /// after which the objects' destructors are ordered.
     Release(Vec<Arc<Kept>>, Option<Box<Clock>>),
 }
 

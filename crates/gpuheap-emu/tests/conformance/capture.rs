@@ -350,7 +350,7 @@ fn unknown_graph_flags_are_refused() {
         for (flags, expected) in [
             (1, CUresult::SUCCESS),
             (8, CUresult::SUCCESS),
-            // An upload needs a stream, but this function takes no stream.
+            // Flag 2 requests an upload, but this function has no argument for the upload's stream.
             (2, CUresult::ERROR_INVALID_VALUE),
             (16, CUresult::ERROR_INVALID_VALUE),
         ] {

@@ -100,8 +100,8 @@ fn host_pool_memory_is_shared() {
             let target = data.as_mut_ptr().expose_provenance() as u64;
             ok!(gpu, cuMemcpy(target, pointer, 1000));
             assert_eq!(data, [9; 1000]);
-            // Functions that state which side is device memory refuse a host pool's memory on that
-            // side.
+            // `cuMemcpyDtoH`, `HtoD` and `DtoD` state which side is device memory. On that side,
+            // they accept memory of a host pool only if it is managed.
             let code = if managed { CUresult::SUCCESS } else { INVALID };
             let on_host = std::ptr::with_exposed_provenance_mut::<c_void>(pointer as usize);
             let device = gpu.allocate(1000);

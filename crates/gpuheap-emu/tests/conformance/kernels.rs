@@ -137,8 +137,8 @@ fn c_text(text: String) -> CString {
     CString::new(text).unwrap()
 }
 
-/// Content of the start of the arena. It is uploaded to the device, and the Rust kernels change a
-/// copy.
+/// Content for the start of the bench's device memory. The content is uploaded, and the Rust
+/// versions of the kernels change a copy of it.
 #[derive(Clone)]
 struct Image {
     base: u64,
@@ -705,7 +705,7 @@ fn fold_groups(
         let values: Vec<u8> = match of {
             Type::F32 => floats(|number| (number as f32).to_le_bytes().to_vec()),
             Type::F64 => floats(|number| number.to_le_bytes().to_vec()),
-            // The squares of larger numbers are not exact.
+            // Small integers: sums of the squares of arbitrary integers are not exact.
             of if fold == Fold::Squares && of.size() > 1 => {
                 floats(|number| (number.abs() as u64).to_le_bytes().to_vec())
                     .chunks_exact(8)

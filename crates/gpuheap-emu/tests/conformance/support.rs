@@ -67,7 +67,7 @@ pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
 
 /// Runs a test on two devices of one driver. If the environment enables real devices, these are the
 /// first two GPUs. Otherwise, they are emulated. The first device is current. The emulator's checks
-/// are off, because the tests use memory without access.
+/// are off, because the tests use memory that a device may not access.
 pub(crate) fn on_two_devices(test: impl Fn(&Gpu<'_>, &Gpu<'_>)) {
     let both = |driver: &dyn Driver, name: &str| {
         with_context(driver, name.to_owned(), 1, |far| {

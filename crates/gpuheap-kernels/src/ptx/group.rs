@@ -184,14 +184,14 @@ fn fold_into(w: &mut Writer, fold: Fold, of: Type, (space, place): (&str, Reg), 
     emit!(w, "@{negative} red.{space}.{opposite}.u64 [{place}], {bits};");
 }
 
-/// Aggregates that one block keeps in shared memory, in several copies. Each copy has one aggregate
-/// for each element of the result.
+/// Aggregates that one block keeps in shared memory: several copies of the whole result, so that
+/// fewer threads add to the same address.
 struct OwnTotals {
-    /// Address of the first aggregate of the first copy.
+    /// Address of the first copy of the result.
     first: Reg,
-    /// Address of the first aggregate of the copy that this thread adds to.
+    /// Address of the copy of the result to which this thread adds.
     of_thread: Reg,
-    /// Number of aggregates of one copy.
+    /// Number of aggregates in a copy of the result.
     count: Reg,
     copies: Reg,
 }
@@ -205,7 +205,7 @@ impl OwnTotals {
         emit!(w, "mul.lo.u64 {slots}, {groups}, {inner};");
         emit!(w, "cvt.u32.u64 {count}, {slots};");
         emit!(w, "mov.u32 {first}, sums;");
-        // The number of copies is a power of two.
+        // The launch passes the number of copies, a power of two, minus one: `last` is also a mask.
         emit!(w, "add.u32 {copies}, {last}, 1;");
         emit!(w, "and.b32 {copy}, {thread}, {last};");
         emit!(w, "mul.lo.u32 {copy}, {copy}, {count};");

@@ -1,5 +1,5 @@
-//! Writes reductions. The operations run in the same order as in the Rust version, whatever the
-//! addresses are.
+//! Writes the PTX of reductions. The operations run in the same order as in the Rust code of
+//! `run/reduce.rs`, whatever the addresses are.
 
 use crate::ptx::value::{
     cast, class, combine, identity, load, load_if, load_vector, store, store_if,
@@ -140,7 +140,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     emit!(w, "add.u32 {at}, {at}, {step};");
     emit!(w, "bra {one};");
 
-    // Handles the end of the piece, or all of a piece that cannot be loaded in vectors.
+    // Loads single elements if no whole vector is left, or if the piece is not aligned.
     w.place(singly);
     emit!(w, "setp.ge.u32 {done}, {at}, {length};");
     emit!(w, "@{done} bra {end};");

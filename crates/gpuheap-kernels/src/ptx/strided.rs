@@ -119,7 +119,7 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
     w.module(kernel, MAXWELL, None)
 }
 
-/// Returns the registers that hold a unit of a copy, and the type with which it is loaded.
+/// Returns the PTX type with which a kernel loads `unit` bytes at once, and registers for them.
 pub(super) fn registers(w: &mut Writer, unit: usize) -> (&'static str, Vec<Reg>) {
     let (class, shape, count) = match unit {
         1 => (Class::Bits32, "u8", 1),

@@ -55,7 +55,7 @@ pub(super) fn elementwise(
     memory: &mut AnyMemory<'_>,
 ) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
-    // `result` is the index of the word with the result's address. The operands' words follow it.
+    // `result` is the index in `words` of the result's address. The operands follow it.
     let (result, axes) = match path {
         Path::Flat => {
             (1, vec![Axis { length: word(words, 0) as usize, strides: [size as i64; 2] }])

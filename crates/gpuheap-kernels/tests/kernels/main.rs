@@ -1,4 +1,4 @@
-//! Runs the kernels' plans and Rust code on plain memory, and compares the results with naive Rust.
+//! Plans launches, runs their Rust code on host memory, and compares the results with naive loops.
 //! On a GPU, the conformance suite of `gpuheap-emu` checks that the PTX gives equal results.
 #![allow(clippy::unwrap_used)]
 

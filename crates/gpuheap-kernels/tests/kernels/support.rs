@@ -1,4 +1,4 @@
-//! Provides plain memory for the tests, and the elements in it.
+//! Provides bytes that stand for GPU memory, and the types of elements that tests store in them.
 
 use gpuheap_kernels::{Launch, Memory, Operand};
 
@@ -95,7 +95,7 @@ macro_rules! native {
     )*};
 }
 
-/// Implements `Native` for types. For floats, the first edge is a NaN.
+/// Implements `Native` for number types. `bits` needs a NaN as the first edge of a float type.
 macro_rules! natives {
     (integers $($i:ident $I:ident),*; floats $($f:ident $F:ident),*) => {
         $(native! { $i $I [$i::MAX, $i::MIN, 0, 1, 2, 3, 7, 100, $i::MAX - 1, $i::MIN + 1, $i::MAX / 2, 0_i8.wrapping_sub(1) as $i]; })*

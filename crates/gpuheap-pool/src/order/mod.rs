@@ -104,7 +104,7 @@ mod tests {
             (ticket, clock)
         };
         (0..100).for_each(|_| drop(free(&mut model, None)));
-        // The query fails in the first of these frees, the recording fails in the second.
+        // The query of a fence fails in the first free, the record of a fence in the second.
         let late = [free(&mut model, Some(1)), free(&mut model, Some(2))];
         let last = free(&mut model, None);
         for (ticket, clock) in late.iter().chain([&last]) {

@@ -85,9 +85,9 @@ pub struct Order {
 /// If at least this many streams are active, a new stream triggers a poll for ended streams.
 const MANY_ACTIVE: usize = 32;
 
-/// Maximum number of moments kept for one stream. If there are more, frees of the oldest moment
-/// count as frees of the next moment. A stream reaches the maximum only if the program waits often
-/// without calling the heap between the waits.
+/// Maximum number of [moments](Moments) in which a stream's frees are noted. If there are more,
+/// frees of the oldest moment count as frees of the next moment. A stream reaches the maximum only
+/// if the program waits often without calling the heap between the waits.
 const MOST_MOMENTS: usize = 8;
 
 #[derive(Default)]
@@ -112,11 +112,11 @@ pub(super) struct Slot {
     /// Fences not known to be reached, oldest first. Each has the number of the last free that the
     /// fence covers.
     pub(super) fences: VecDeque<(u64, Fence)>,
-    /// Moments of frees not known to be completed, oldest first. Each has the number of the last
-    /// free in that moment.
+    /// [Moments](Moments) in which frees were made that may be incomplete, oldest first. Each has
+    /// the number of the last free in that moment.
     pub(super) moments: VecDeque<(u64, u64)>,
-    /// Numbers of frees, keyed by the slot of another stream. This stream already waits for that
-    /// stream's frees up to the number.
+    /// Number of the last free on each other stream that this stream already waits for, keyed by
+    /// the other stream's slot.
     pub(super) after: FxHashMap<u32, u64>,
 }
 
@@ -129,7 +129,7 @@ impl Slot {
         self.freed
     }
 
-    /// Notes that the last free was made in the current moment.
+    /// Notes that the last free was made in the current [moment](Moments::now).
     #[inline]
     pub(super) fn note_moment(&mut self, moments: Option<&Arc<Moments>>) {
         let Some(moments) = moments else { return };
@@ -222,8 +222,8 @@ impl Order {
         // Programs that make new streams also end streams, so ended streams are retired here.
         self.retire_abandoned(source);
         if self.active.len() >= MANY_ACTIVE.max(2 * self.left) {
-            // This poll only frees slots. If the poll fails, the next poll is made when more
-            // streams are active.
+            // This poll only frees the slots of ended streams, so a failure is ignored. The next
+            // poll follows when twice as many streams are active.
             let _ = self.poll(source);
             self.left = self.active.len();
         }
@@ -311,7 +311,7 @@ impl Order {
     }
 
     /// Retires the stream with the driver's `id` before the program ends it: fences all its work
-    /// and drops the guard. If fencing fails, nothing changes.
+    /// and drops the guard that keeps the stream alive. If fencing fails, nothing changes.
     pub fn retire(&mut self, id: u64, source: &mut dyn MemorySource) -> SourceResult {
         match self.slots.get(&id) {
             Some(&slot) => self.retire_slot(slot as usize, source),
@@ -355,8 +355,9 @@ impl Order {
             self.streams[slot].note_progress(moments, source);
         }
         if !self.streams[slot].transient {
-            // The end counts as one more free. Frees of blocks that are live now get higher
-            // numbers.
+            // The stream's end is numbered and fenced like a free. Blocks that are live now are
+            // freed later, with this number or a higher one. A wait for such a free then covers the
+            // stream's last work.
             self.streams[slot].freed += 1;
             self.record(slot, source)?;
         }
@@ -389,8 +390,9 @@ impl Order {
         self.streams.len()
     }
 
-    /// Returns `true` if the stream ended unannounced. No fence covers its last work, so frees of
-    /// its blocks do not count as frees of a newer stream in its slot.
+    /// Returns `true` if the stream ended unannounced. No fence covers its last work, not even a
+    /// fence of a newer stream in its slot. Frees of its blocks are therefore counted on a
+    /// [separate stream](Order::detached_stream).
     #[inline]
     pub(super) fn is_detached(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];

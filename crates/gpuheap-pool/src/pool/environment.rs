@@ -15,7 +15,7 @@ pub enum Shortage {
     Limit(u64),
     /// The device does not have this many bytes.
     Device(u64),
-    /// The driver refused this many bytes. The caller takes memory without the policy.
+    /// The driver refused this many bytes that the heap takes directly, not through its pool.
     OutsidePool(u64),
     /// The driver failed in another way.
     Failed(SourceError),
@@ -118,8 +118,8 @@ impl Environment<'_> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Drops a recorded refusal if a later grant disproves it. After such a grant, the driver
-    /// reported no more free bytes than after the refusal.
+    /// Drops a recorded refusal if this grant disproves it: the driver has taken memory from the
+    /// device, and reports no more free bytes than `refused_margin`.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver serves some requests without memory from the device.

@@ -1,4 +1,5 @@
-//! A free list of whole segments is the cache of `simple`, and each bin of `binned`.
+//! A list of free segments that are never split. The policy `simple` caches memory in one list. The
+//! policy `binned` has a list for each size class.
 
 use super::{Cached, Environment, Shortage};
 use crate::order::{Candidates, Order};

@@ -117,18 +117,18 @@ impl PoolKind {
     }
 }
 
-/// Rules that decide which blocks of a policy each thread caches.
+/// Rules that decide which freed blocks of a pool each thread keeps in its thread cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheRules {
     /// Rounding of sizes.
     pub rounding: Rounding,
-    /// Largest size, in bytes, of small blocks. A thread caches a few blocks of each small size, up
-    /// to 128 MiB (`thread_cache::LARGEST` of gpuheap).
+    /// Largest size, in bytes, of small blocks. A thread caches a few blocks of each small size,
+    /// but none above 128 MiB (`thread_cache::LARGEST` of gpuheap).
     pub small: u64,
     /// Value that replaces `small`, in bytes, if several threads use the pool and would wait for
-    /// each other.
+    /// its lock.
     pub small_shared: u64,
-    /// `true` if a thread also caches the last larger block that it freed.
+    /// `true` if a thread also caches the last block above `small` that it freed.
     pub large: bool,
 }
 
@@ -175,8 +175,8 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// Returns the block size for a request of `bytes`. `bytes` is not zero, and threads cache
-    /// blocks of that size.
+    /// Returns the block size for a request of `bytes`. Only for requests that a thread cache may
+    /// serve, not for zero bytes.
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {

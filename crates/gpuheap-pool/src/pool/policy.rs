@@ -79,11 +79,11 @@ impl Cached {
 /// Memory that live blocks hold: the pieces (segments or chunks) with at least one live block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Bytes of these pieces. None of them can be given back.
+    /// Bytes of the pieces with a live block. No such piece can be given back.
     pub bytes: u64,
-    /// Free bytes of these pieces, including pending bytes.
+    /// Free bytes of the pieces with a live block, including pending bytes.
     pub free: u64,
-    /// Number of these pieces.
+    /// Number of pieces with a live block.
     pub pieces: u64,
 }
 
@@ -110,11 +110,11 @@ pub struct Outlook<'a> {
     pub stats: &'a RunningStats,
     /// Memory that the heap could still reserve.
     pub headroom: Headroom,
-    /// Frees that no wait can complete.
+    /// Stuck frees: no wait can complete them now.
     pub stuck: &'a Stuck,
 }
 
-/// Forecast that a policy makes for one request, as if all frees so far were completed.
+/// Forecast of a policy for one request, as if all frees except stuck frees were completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
     /// Amounts that the policy would try to take from the driver with the present cache, in this
@@ -142,14 +142,14 @@ pub struct Forecast {
 /// One amount of memory that a policy would try to take from the driver for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// Bytes; zero if a cached block holds the request.
+    /// Bytes to take; zero if a cached block holds the request.
     pub bytes: u64,
-    /// Least bytes that the policy gives back before the taking.
+    /// Least bytes that the policy gives back to the driver before it takes `bytes`.
     pub after: u64,
 }
 
 impl Taking {
-    /// Creates a taking of `bytes` before which nothing is given back.
+    /// Returns a `Taking` of `bytes`, with nothing given back first.
     pub fn new(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
@@ -193,7 +193,7 @@ pub trait Policy: Send {
     /// in use. Returns the bytes given back.
     fn release_at(&mut self, address: u64, env: &mut Environment<'_>) -> SourceResult<u64>;
 
-    /// Forecasts a request of `bytes`, not zero, as if no work were in flight.
+    /// Forecasts a request of `bytes`, not zero, as if all frees except stuck frees were completed.
     fn forecast(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast;
 
     /// Returns the memory that is not in use. [`Cached::on_other_streams`] is counted for `stream`.

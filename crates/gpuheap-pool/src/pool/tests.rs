@@ -18,8 +18,8 @@ use crate::testing::{
 
 const STREAMS: usize = 4;
 
-/// Upper bound of the random sizes, in bytes. The model visits each page of it, so Miri needs a
-/// smaller size.
+/// Upper bound of the random sizes, in bytes. The driver's model visits each page of a block, so
+/// Miri needs a smaller bound.
 const LARGE: u64 = if cfg!(miri) { 8 << 20 } else { 200 << 20 };
 /// A size in bytes for which `binned` has no bin.
 const BEYOND_BINS: u64 = if cfg!(miri) { LARGE } else { (128 << 20) + 1 };
@@ -150,7 +150,7 @@ impl World {
         // A program must order the freeing stream after the stream that used the block.
         let user = live.user;
         let capturing = |slot| self.model.capturing == Some(slot);
-        // The number of a stream is its slot.
+        // Streams are numbered by slot. A capturing stream cannot be ordered with another stream.
         let stream = if capturing(user) || capturing(stream) { user } else { stream };
         let stream = self.streams[stream];
         if user != stream.slot() {
@@ -224,7 +224,7 @@ impl World {
                         None => policy.release(bytes, env),
                     });
                 }
-                // The last stream is transient, so it does not capture.
+                // The last stream is transient. A heap never queries it, so it does not capture.
                 Action::Capture { stream } if stream == STREAMS - 1 => {}
                 Action::Capture { stream } => {
                     let ended = self.model.capturing.is_some();
@@ -241,14 +241,15 @@ impl World {
         (0..STREAMS).for_each(|slot| self.model.complete(slot));
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         // A fence of a transient stream may have failed. The free then stays pending until that
-        // stream's next free or a wait for the whole device. `complete_all` stands for that wait.
+        // stream's next free or a wait for the whole device. The next two lines are such a wait.
         self.model.all_known();
         self.order.complete_all(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         if self.limits.soft.is_some() {
             let released = self.act(|policy, env| policy.release_freed(u64::MAX, env));
             released.map_err(|error| format!("{error:?}"))?;
-            // A failed growth leaves memory that no program freed, so that memory has no note.
+            // A failed request may leave cached memory that the program never had and never freed.
+            // `release_freed` does not find such memory.
             let grew = |action: &Action| !matches!(action, Action::Fail { .. });
             if self.stats.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
                 return Err(format!("{} bytes were freed and not noted", self.stats.taken));

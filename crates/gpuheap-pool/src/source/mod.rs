@@ -48,7 +48,7 @@ pub enum SourceError {
     Driver(DriverFailure),
 }
 
-/// A driver call that failed with an error that no policy handles.
+/// A driver call that failed with an error that has no other variant in [`SourceError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverFailure {
     /// Symbol name of the driver function.

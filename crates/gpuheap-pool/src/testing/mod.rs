@@ -96,8 +96,8 @@ pub enum Action {
     },
 }
 
-/// Returns random programs of at most `length` actions. Of the allocations and frees, `frees` in
-/// ten are frees. The sizes of blocks are drawn from `sizes`.
+/// Returns random programs of at most `length` actions. For each `frees` frees, there are about
+/// `10 - frees` allocations. The sizes of blocks are drawn from `sizes`.
 pub fn programs(
     sizes: impl Strategy<Value = u64>,
     streams: usize,
@@ -120,7 +120,7 @@ pub fn programs(
     prop::collection::vec(action, 1..length)
 }
 
-/// Guard of a stream that ends unannounced, so that each of its frees is fenced at once.
+/// Guard for a stream that ends unannounced. Each free on that stream is fenced at once.
 #[derive(Default)]
 pub struct Unannounced(Arc<Moments>);
 
@@ -195,7 +195,7 @@ macro_rules! pass_on_other_calls {
     };
 }
 
-/// Test policy that ignores stream order. It uses `split` with one stream for all calls.
+/// Test policy that ignores stream order: it passes one stream for all calls to `split`.
 pub struct IgnoresStreams(Stitched);
 
 impl Default for IgnoresStreams {

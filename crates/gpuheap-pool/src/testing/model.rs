@@ -138,7 +138,7 @@ impl Model {
         self.maps.len()
     }
 
-    /// Returns the number of fences that were not forgotten.
+    /// Returns the number of fences that were recorded and not [forgotten](MemorySource::forget).
     pub fn fences(&self) -> usize {
         self.fences.len()
     }

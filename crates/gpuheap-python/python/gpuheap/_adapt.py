@@ -182,7 +182,7 @@ class Walk:
         return made
 
     def path(self) -> str:
-        """Returns the path of the current part in the structure."""
+        """Returns the path from the adapted object to the current part, such as `['a'][0]`."""
         steps = [*(one.step for one in self.open), self.step]
         named = [step for step in steps if step is not None]
         if len(named) > MOST_STEPS:

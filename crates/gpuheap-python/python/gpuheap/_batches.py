@@ -121,7 +121,7 @@ class Batches(Iterator[Any]):
 
     def _without_rows(self) -> Any:
         """Returns an empty table with the source's columns, for a source that yielded no batch.
-        Returns `None` if the source yielded no empty part."""
+        Makes the table from an empty part of the source; `None` if the source yielded no part."""
         empty = getattr(self._source, "empty", None)
         if empty is None:
             return None

@@ -90,8 +90,8 @@ def _clear_frames(error: BaseException) -> None:
 
 
 class Packed:
-    """Serialized value in host memory. A worker with `Data` uploads the value at its first use.
-    Other processes receive the value itself."""
+    """Serialized value in host memory. A worker that keeps its results in a `Data` receives it
+    packed, and uploads the value at its first use. Other processes unpack it on receipt."""
 
     def __init__(self, header: dict[str, Any], frames: list[Any]) -> None:
         self.header, self.frames = header, frames
@@ -110,7 +110,7 @@ class Packed:
 
 
 class Sent(Packed):
-    """A packed value for a client. The client receives the value itself."""
+    """A packed value for a client. It is unpacked on receipt, even in a process with workers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpacked, super().__reduce__()[1]
@@ -135,7 +135,7 @@ class Unsendable:
         raise self.error
 
 
-#: Function that reads a key's value while a worker sends it; `None` at other times.
+#: While a worker sends results: function that returns a result by its key. Otherwise `None`.
 sent_value: ContextVar[Callable[[Any], Any] | None] = ContextVar("sent_value", default=None)
 
 #: Results of this process's workers.
@@ -259,7 +259,7 @@ class Data(MutableMapping[Any, Any]):
         if heap is None:
             return
         most = _gpuheap._size(self._device_limit, heap.limits[0] or heap.device.total_memory)
-        # Bounds the spare memory, so that a single large request does not move all results.
+        # Bounds the spare memory, so that one large request does not move all results to the host.
         spare = min(self._spare, most // 2)
         excess = heap.stats()["live"] + nbytes + spare - most
         if excess > 0:

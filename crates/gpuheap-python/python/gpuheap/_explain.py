@@ -32,7 +32,7 @@ class Explanation:
         #: `True` if the form of the error is known only from documentation and reports.
         self.from_documentation: bool
         self.program, self.cause, figures, self.fix, self.from_documentation, self._text = explained
-        #: Figures that support the cause, in bytes, keyed by name.
+        #: Figures of the error from which the cause follows, in bytes, keyed by name.
         self.evidence: dict[str, int] = dict(figures)
 
     def __str__(self) -> str:

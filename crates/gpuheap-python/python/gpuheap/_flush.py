@@ -83,8 +83,8 @@ def _forget_traceback(shell: Any) -> None:
 
 def _forget_outputs(shell: Any) -> None:
     shell.displayhook.flush()
-    # IPython's `flush` removes these names from the user's namespace, but not from the hidden
-    # names.
+    # IPython's `flush` clears these names in the user's namespace. `user_ns_hidden` still refers to
+    # the outputs and would keep their memory live, so clear the names there too.
     shell.user_ns_hidden.update(
         (name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden
     )

@@ -30,7 +30,8 @@ _FEW = 16
 _CHUNK = 200
 
 # Only one search runs at a time. Otherwise, a search would report another search as a holder. A
-# thread waits at most this many seconds, because the running search may hang in the program's code.
+# thread waits at most `_MOST_SECONDS` for `_turn`, because the running search may hang in the
+# program's code.
 _turn = threading.RLock()
 _MOST_SECONDS = 30
 
@@ -357,7 +358,7 @@ class _Search:
         return Holder(kind, f"{module}.{key}{below}")
 
     def _path(self, way: tuple[int, ...]) -> str:
-        """Returns the steps of a path as Python code."""
+        """Returns the path from the first object of `way` to the last as Python code: `.a[0]`."""
         text = ""
         for index in range(len(way) - 1):
             outer, node, child = (
@@ -403,8 +404,8 @@ class _Search:
         return []
 
     def _cycle(self, target: int) -> list[int]:
-        """Returns a reference cycle above an object, as `id`s. Returns an empty list if there is no
-        cycle."""
+        """Returns a reference cycle that keeps an object alive, as `id`s. Returns an empty list if
+        no cycle does."""
         # Uses a loop, because a nested recursive function would refer to itself, and keep this
         # object alive until the collector runs.
         way, left = [target], [iter(self.above.get(target, ()))]
@@ -477,7 +478,7 @@ def _referrers(level: list[Any], numbers: set[int], ours: set[int]) -> list[Any]
     """Returns the objects that refer to an object of `level`. Adds to `ours` the `id`s of the
     containers that this function makes."""
     if len(level) <= _FEW:
-        # From Python 3.13 on, the tuple of the call's arguments is a referrer too.
+        # From Python 3.13 on, the tuple of the call's arguments is a referrer too. Skip the tuple.
         arguments = tuple(level)
         ours.add(id(arguments))
         return gc.get_referrers(*arguments)

@@ -206,9 +206,9 @@ def _made(
     real = [device.ordinal for device in opened if not device.emulated]
     if len(set(real)) < len(real):
         raise BadInput(f"devices= names a device twice: {', '.join(names)}")
-    # Libraries copy between devices with any allocator, so each device gets access to the other
-    # devices' memory. If two devices have no access, only plain memory can be copied, as the pool
-    # `split` allocates it.
+    # Libraries copy between devices whatever allocator the memory has, so each device gets access
+    # to the other devices' memory. Between devices without such access, the driver copies only
+    # memory that `cuMemAlloc` allocated. The pool `split` has such memory.
     pairs = [(one, other) for one in opened for other in opened if other is not one]
     reached = [one._can_reach(other) for one, other in pairs]
     if not all(reached) and not os.environ.get("GPUHEAP_POOL"):

@@ -64,7 +64,7 @@ class Meter:
         heaps = _heap.known_heaps() if self._is_default else measured
         new = [heap for heap in heaps if heap not in measured]
         for heap in new:
-            # This heap became known only after the meter was made.
+            # The meter did not know this heap when it began, so all of the heap's memory counts.
             stats = heap.stats()
             add(heap.device.name, stats["live_peak"], stats["live"])
         for device, cuda in self._torch_devices():
@@ -148,6 +148,6 @@ def torch_devices() -> list[tuple[int, Any]]:
         for device in devices:
             cuda.memory_allocated(device)
     except RuntimeError:
-        # PyTorch with a pluggable allocator has no such statistics.
+        # If a pluggable allocator serves PyTorch, such as a heap, `memory_allocated` fails.
         return []
     return [(device, cuda) for device in devices]

@@ -22,7 +22,7 @@ def memory_of(holder: Any) -> tuple[int, int] | None:
     except KeyboardInterrupt:
         raise
     except BaseException:
-        # Some objects have no address, such as a tensor that needs gradients.
+        # Some objects have no single address and raise an error, such as a sparse tensor.
         return None
 
 

@@ -40,7 +40,7 @@ class Recording:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of all files. Each heap has a file."""
+        """Paths of the recording's files. The allocations of each heap are in a separate file."""
         return list(dict.fromkeys(os.fspath(part.path) for part in self._parts))
 
     def stop(self) -> None:

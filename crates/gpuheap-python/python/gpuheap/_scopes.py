@@ -183,7 +183,7 @@ class Scope:
         return buffer
 
     def _keep_inside(self, result: Any) -> Any:
-        """Keeps all memory in the result of a decorated function."""
+        """Keeps all memory in a decorated function's result live after the end of the scope."""
         account = self._opened()
         if account.live or account.owned:
             from gpuheap._returned import memory_in

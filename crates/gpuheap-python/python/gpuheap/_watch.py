@@ -91,7 +91,7 @@ class Watch:
             try:
                 rows += read()
             except Exception as error:
-                # For example, the device is lost. The program continues.
+                # The chart shows the error, such as a lost device, and the program continues.
                 failures[library] = f"the figures of {library} cannot be read: {error}"
         self._failure = ", ".join(failures.values())
         self._history.add(self.seconds, rows, tuple(failures))
@@ -135,7 +135,7 @@ class Watch:
         return "".join(parts)
 
     def _curve(self, top: int, row: Row, points: list[tuple[float, int, int]]) -> str:
-        """Draws the curves of a library. Cached memory is stacked on live memory."""
+        """Draws one library's memory over time. Cached memory is stacked on live memory."""
         most = max(live + cached for _, live, cached in points)
         left, right, base = 8, WIDTH - 8, top + 22 + CURVE
         end = max(self._history.last, 1e-9)
@@ -273,8 +273,9 @@ def _cupy() -> list[Row]:
         except Exception as error:
             rows.set_exception(error)
 
-    # The pool reports the thread's current device. Switching back to the earlier device would open
-    # a context there, so a short-lived thread reads the pool.
+    # The pool reports the thread's current device, so `_pools` makes each device current. Making
+    # this thread's earlier device current again would open a context there. A short-lived thread
+    # reads the pool, because it need not switch back.
     threading.Thread(target=read).start()
     return [row for row in rows.result() if row.live + row.cached]
 

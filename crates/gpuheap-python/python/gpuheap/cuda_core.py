@@ -12,7 +12,7 @@
 cuda-core 1.0 or newer.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `cuda.core` with this module.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

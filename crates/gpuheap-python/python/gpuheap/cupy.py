@@ -8,7 +8,7 @@ If memory runs out, an allocation raises an error that is both CuPy's `OutOfMemo
 gpuheap's `OutOfMemory`.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `cupy` with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The plugin makes the heap, and installs it in the worker's libraries. `Data` mov
 host before memory runs out. Arrays of gpuheap can be results and arguments of tasks.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `dask` with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def _packing(data: Data, get_data: Callable[..., Any]) -> Callable[..., Any]:
 
         send: Callable[[Any], Any] = packed
         if comm.peer_address.startswith("inproc://"):
-            # Dask serializes no values within a process, so read them before `get_data`.
+            # Within a process, Dask passes values on without serializing them, so an `Unsendable`
+            # would raise no error. Read the values here, before `get_data` begins the transfer.
             workers = [worker for worker in list(_served) if isinstance(worker.data, Data)]
             is_packed = any(worker.address == who for worker in workers)
             read = partial(data.packed, form=Packed) if is_packed else data.__getitem__

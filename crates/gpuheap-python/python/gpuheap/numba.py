@@ -15,7 +15,7 @@ own streams are ordered with that stream; order other streams yourself. Memory t
 drops is freed at once, without waiting for Numba's next cleanup.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `numba` with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

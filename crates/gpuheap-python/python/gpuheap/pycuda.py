@@ -13,7 +13,7 @@ context, and its memory is not valid in another context. `allocator()` then rais
 names `pycuda.autoprimaryctx`.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `pycuda` with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Ray assigns GPUs, and enforces no limit of memory. Arrays of gpuheap can be argu
 and `ray.put` stores them: their elements go through Ray's shared memory on the host.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `ray` with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def install(libraries: str | Iterable[str] = "auto", **settings: Any) -> _instal
     CuPy, PyTorch or RAPIDS.
 
     With `num_gpus=0.25`, the share is a quarter of the device's memory. The limit is the share
-    minus 0.5 GiB, which CUDA itself takes in the process. Of a share below 1 GiB, only half is
-    deducted. `settings` are passed to `gpuheap.Heap`.
+    minus 0.5 GiB, because CUDA itself takes that much in the process. If the share is below 1 GiB,
+    the limit is half of the share. `settings` are passed to `gpuheap.Heap`.
 
     If an earlier task or `setup` made a heap in the process, only its limit changes. Raises
     `BadInput` if the other settings differ from the settings of that heap.

@@ -20,7 +20,7 @@ memory.", which Accelerate and Lightning recognise. `gpuheap.explain` can read t
 PyTorch before 2.7 have an older C++ interface, and raise a `RuntimeError` with the same text.
 """
 
-# Type checkers confuse the library with this module of the same name.
+# Type checkers confuse the library `torch` with this module of the same name.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def install(
     device. Without `heap`, makes a heap of cuda:0 with `limit`. Returns the first heap. Call this
     before PyTorch's first allocation. The call cannot be undone.
 
-    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. Only the
-    heaps' devices are served.
+    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heaps. PyTorch
+    can allocate only on the heaps' devices.
     """
     import torch
 

@@ -121,7 +121,8 @@ impl Array {
             return kind::item(py, kind, bytes);
         };
         if first == 0 {
-            // Skips the product of the other lengths, because it may overflow.
+            // An axis of length 0 makes an empty list. The product of the other lengths, computed
+            // below, may overflow here.
             return PyList::empty(py).into_py_any(py);
         }
         let row = length(inner) * kind.size();

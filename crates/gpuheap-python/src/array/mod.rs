@@ -773,8 +773,8 @@ impl Array {
         exchange::refuse_emulated(py, &self.held.owner.device)?;
         let window = self.window(py)?;
         call(py, || self.held.expose())?;
-        // The reader names no stream, so the free is ordered after the work of all blocking
-        // streams.
+        // The library that reads the memory names no stream. So the default stream counts as a user
+        // of the memory: it orders the free after the work of all blocking streams.
         self.held.use_on(&self.held.owner.default);
         let (address, typestr) = (self.ptr(py)?, window.kind.typestr());
         let (shape, stream) = (&window.shape, &window.stream());
@@ -833,8 +833,8 @@ impl Array {
         let stream = self.window(py)?.stream();
         self.held.owner.work(py, || stream.synchronize())?;
         call(py, || self.held.show())?;
-        // The reader names no stream, so the free is ordered after the work of all blocking
-        // streams.
+        // The library that reads the memory names no stream. So the default stream counts as a user
+        // of the memory: it orders the free after the work of all blocking streams.
         self.held.use_on(&self.held.owner.default);
         Ok((self.ptr(py)?, Arc::new(export)))
     }

@@ -1,4 +1,5 @@
-//! Operations of the core on windows. The element type is chosen at run time.
+//! Runs operations of the crate gpuheap on windows, the parts of memory that arrays show. The
+//! element type is chosen at run time.
 //!
 //! Each function is compiled once for each element type that it accepts. [`cast`] and the
 //! operations by key are compiled once for each pair of types.
@@ -80,7 +81,8 @@ impl Comparison {
         }
     }
 
-    /// Reduces a comparison of integers or masks with a whole number.
+    /// Reduces the comparison of integer or mask elements with the whole number `int`. If `int` is
+    /// outside of the type's range, the result is the same for all elements.
     fn with_whole(self, kind: Kind, int: i128) -> Compared {
         let bits = 8 * kind.size() as u32;
         let (low, high) = match kind.class() {
@@ -95,8 +97,8 @@ impl Comparison {
         }
     }
 
-    /// Reduces a comparison of floats with a number. A finite number beyond the type's finite range
-    /// is treated as a value between the type's largest element and infinity.
+    /// Reduces the comparison of float elements with `number`. A finite number beyond the type's
+    /// finite range is treated as a value between the type's largest element and infinity.
     fn with_float(self, kind: Kind, number: Number) -> Compared {
         let value = match number {
             Number::Bool(is) => f64::from(u8::from(is)),

@@ -76,9 +76,9 @@ impl Array {
         let py = other.py();
         let window = self.window(py)?;
         let Some(side) = self.side(other, window.kind)? else {
-            // Without this error, Python and NumPy would report that they cannot concatenate. If
-            // `self` is on the right, `other` may be another library's device array whose class has
-            // the operator.
+            // After `NotImplemented`, Python tries the operator of `other`. If `other` is a list,
+            // Python would report that it cannot concatenate lists, so return an error with the
+            // remedy. If `self` is on the right, Python has tried the operator of `other` already.
             return match is_on_host(other) || (is_right && has_elements(other)?) {
                 true => Err(no_side(other)),
                 false => Ok(py.NotImplemented()),

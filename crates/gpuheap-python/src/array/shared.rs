@@ -49,8 +49,8 @@ impl SharedMemory {
         self.held.upgrade().is_none_or(|held| held.is_freed())
     }
 
-    /// `True` if another library's array may refer to the memory, through one of its gpuheap
-    /// arrays.
+    /// `True` if a gpuheap array of this memory was passed to another library. An array of that
+    /// library may then refer to the memory.
     #[getter]
     fn _exposed(&self) -> bool {
         self.held.upgrade().is_some_and(|held| held.is_exposed())

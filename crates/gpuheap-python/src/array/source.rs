@@ -121,7 +121,7 @@ fn narrowed(py: Python<'_>, wide: &[u8]) -> PyResult<Vec<u8>> {
 struct NestedNumbers {
     numbers: Vec<Number>,
     shape: Vec<usize>,
-    /// Nesting depth of the numbers; `None` before the first number.
+    /// Depth of the innermost lists, the lists of numbers; `None` before the first number.
     depth: Option<usize>,
 }
 
@@ -166,8 +166,8 @@ impl NestedNumbers {
         Ok(())
     }
 
-    /// Returns the type that can represent all numbers: `bool`, `int64`, `uint64` or `float64`, by
-    /// NumPy's rules.
+    /// Returns the element type for the numbers of the lists: `bool`, `int64`, `uint64` or
+    /// `float64`, by NumPy's rules.
     fn kind(&self) -> Kind {
         let is = |which: fn(&Number) -> bool| self.numbers.iter().any(which);
         if self.numbers.is_empty() || is(|number| matches!(number, Number::Float(_))) {

@@ -162,8 +162,8 @@ impl ExportedColumn<'_> {
             .child_data(children);
         match place {
             Place::Host => builder.build().map_err(failed),
-            // SAFETY: nothing here reads the buffers; validation would read device memory. A reader
-            // of device memory trusts this column like any other array.
+            // SAFETY: no code on the host reads these buffers of device memory. That includes
+            // validation. A reader on the device trusts the column, like any exported array.
             Place::Device(_) => Ok(unsafe { builder.build_unchecked() }),
         }
     }

@@ -44,8 +44,8 @@ pub(crate) fn charge(
     Ok((Some(charge), Some(account)))
 }
 
-/// Makes a scope free the memory of a new object when the scope ends. Does nothing if a hook
-/// requested the memory for its library.
+/// Adds a new object to a scope. The end of the scope frees the object's memory. Does nothing if a
+/// hook, such as `gpuheap.cupy`, requested the memory for another library.
 pub(crate) fn adopt(
     py: Python<'_>,
     scope: Option<Py<Account>>,

@@ -14,8 +14,8 @@ thread_local! {
     static SERIAL: u64 = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
 }
 
-/// The code that a scope governs. This is the code of one thread, while the generator or coroutine
-/// that opened the scope runs. When the generator ends, its caller inherits the scope.
+/// The code that a scope governs. It is all code that runs on one thread while the generator or
+/// coroutine that opened the scope runs. When the generator ends, its caller inherits the scope.
 pub(super) struct Extent {
     /// Serial of the thread.
     thread: u64,
@@ -36,7 +36,7 @@ impl Extent {
         Extent { thread: thread_serial(), resumable }
     }
 
-    /// Returns whether the calling code is inside the extent.
+    /// Returns whether the scope governs the calling code.
     pub(super) fn is_running(&self, py: Python<'_>) -> PyResult<bool> {
         if self.thread != thread_serial() {
             return Ok(false);
@@ -47,9 +47,9 @@ impl Extent {
         })
     }
 
-    /// Returns whether the extent `other`, which began earlier, may be inside this extent. Returns
-    /// `true` if the generator of `other` was not on the stack when this extent began. Both extents
-    /// are running.
+    /// Returns whether the scope of `other`, opened earlier, may be the inner of two scopes that
+    /// govern the caller. Returns `true` if the generator of `other` was not on the stack when this
+    /// scope was opened: the generator was then resumed later, inside this scope.
     pub(super) fn may_hold(&self, py: Python<'_>, other: &Extent) -> PyResult<bool> {
         let Some((opener, _)) = other.opener(py)? else { return Ok(false) };
         for known in &self.resumable {

@@ -31,8 +31,8 @@ pub(crate) use owned::Holder;
 pub(crate) struct Account {
     pub(crate) counts: Arc<Counts>,
     extent: Extent,
-    /// `true` if the context had a resting scope when this scope was opened. The resting scope may
-    /// resume inside this scope.
+    /// `true` if the context had a resting scope when this scope was opened: the scope of a
+    /// suspended generator or coroutine. Its generator may be resumed inside this scope.
     has_resting: bool,
     /// The context's latest scope before this scope.
     before: Mutex<Option<Py<Account>>>,
@@ -58,7 +58,7 @@ impl Account {
                 has_resting = true;
                 break;
             }
-            // Skips the scopes before `this` if none of them was resting when `this` was opened.
+            // Stops if no scope before `this` was resting (suspended) when `this` was opened.
             next = if this.has_resting { this.before(py) } else { None };
         }
         let counts = Counts::open(heap, name, limit, around);
@@ -120,7 +120,7 @@ impl Account {
         self.counts.is_closed()
     }
 
-    /// Number of buffers that the scope would free now. Some of them may already be freed.
+    /// Number of buffers that the scope frees at its end. The program may have freed some already.
     #[getter]
     fn owned(&self) -> usize {
         lock(&self.counts.owned).len()
@@ -168,8 +168,8 @@ pub(crate) fn innermost(
         if !is_wanted || this.closed() || !this.extent.is_running(py)? {
             continue;
         }
-        // If a generator was resumed inside a later scope, the generator's scope is inside the
-        // later scope.
+        // A scope that was opened later is usually the inner scope. But if the generator of `this`
+        // was resumed inside the later scope, `this` is the inner scope.
         let is_inner = match &found {
             None => true,
             Some(later) => later.get().extent.may_hold(py, &this.extent)?,
@@ -191,7 +191,7 @@ pub(crate) fn _innermost_scope(py: Python<'_>) -> PyResult<Option<Py<Account>>> 
     innermost(py, None)
 }
 
-/// Returns the latest scope of the calling context. The scope may be resting or closed.
+/// Returns the calling context's latest scope. The scope may be closed or resting (suspended).
 fn latest(py: Python<'_>) -> PyResult<Option<Py<Account>>> {
     static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let current = CURRENT.get_or_try_init(py, || {

@@ -33,7 +33,8 @@ impl Holder {
         Ok(Holder { object, number, is_freed })
     }
 
-    /// Makes a holder with a strong reference. The object itself must keep no memory alive.
+    /// Makes a holder with a strong reference to an object that refers to memory only weakly. With
+    /// another object, the holder would keep the memory alive.
     pub(crate) fn strong(
         object: Py<PyAny>,
         number: usize,
@@ -55,7 +56,7 @@ impl Holder {
 /// Live objects whose memory a scope frees at its end.
 #[derive(Default)]
 pub(crate) struct Owned {
-    /// Holders, keyed by number. Each has a sequence number that orders the objects by age.
+    /// Holders of the objects, keyed by number. A later holder has a larger sequence number.
     holders: FxHashMap<usize, (u64, Holder)>,
     added: u64,
     /// Number of holders at which ended objects are dropped.

@@ -67,8 +67,9 @@ impl Served {
         Ok(Some(stream))
     }
 
-    /// Allocates. If `finds_line` is set, records the Python line, and refuses a stream that is
-    /// capturing.
+    /// Allocates `bytes` on the stream `raw`. `finds_line` is set for a tensor's memory: the line
+    /// is recorded, and a stream that is capturing is refused, because the heap cannot keep memory
+    /// for a graph. It is not set for a segment of a `MemPool`, because PyTorch keeps that memory.
     fn allocate(&self, bytes: u64, raw: *mut c_void, finds_line: bool) -> Result<u64, String> {
         let stream = self.stream(raw).map_err(|error| text(&error))?;
         if finds_line && let Some(stream) = &stream {

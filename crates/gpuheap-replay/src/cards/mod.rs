@@ -157,12 +157,12 @@ impl UnknownCard {
         Self { given: quoted(given), is_ambiguous, candidates }
     }
 
-    /// Returns `true` if several devices fit.
+    /// Returns `true` if several devices match the text.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
-    /// Returns the names of the devices that fit. If no device fits, returns the nearest names.
+    /// Returns the names of the devices that match the text, or else the nearest names.
     pub fn candidates(&self) -> &[&'static str] {
         &self.candidates
     }

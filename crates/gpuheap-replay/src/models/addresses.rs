@@ -23,7 +23,7 @@ pub(crate) struct Addresses {
     lowest: u64,
     next_growing: u64,
     /// Recorded addresses from the driver, each with its size in bytes, in order. Cleared at the
-    /// first request of another size.
+    /// first request that has another size than the next entry.
     recorded: VecDeque<(u64, u64)>,
 }
 
@@ -43,7 +43,8 @@ impl Addresses {
     /// the sizes match.
     pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.recorded = recorded.into_iter().collect();
-        // After a request of another size, addresses are invented below all recorded addresses.
+        // Once a request differs from the recording, addresses are invented below all recorded
+        // ones.
         if let Some(lowest) = self.recorded.iter().map(|&(address, _)| address).min() {
             self.lowest = self.lowest.min(lowest / WINDOW * WINDOW);
         }

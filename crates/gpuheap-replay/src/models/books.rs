@@ -1,8 +1,8 @@
-//! Keeps the books of a model. They count bytes taken from the driver, and bytes handed out.
+//! Counts the bytes that the model of an allocator takes from the driver and hands out.
 
 use super::{DriverEvent, Figures, Refusal, Request};
 
-/// Figures and driver calls of a model, whose device has a capacity. Sizes are bytes.
+/// Byte counts and driver calls of the model of an allocator. Sizes are bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
     pub(super) figures: Figures,
@@ -15,7 +15,7 @@ pub struct Books {
 const LARGEST_DEVICE: u64 = 1 << 52;
 
 impl Books {
-    /// Returns empty books. The model may reserve `allowed` bytes of the device, at most 4 PiB.
+    /// Returns counts of zero. The model may reserve `allowed` bytes of the device, at most 4 PiB.
     pub fn new(allowed: u64) -> Self {
         Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
     }

@@ -110,7 +110,7 @@ pub struct Async {
 
 impl Async {
     /// Makes the pool of a device that has `device_memory` bytes for this program. `name` is the
-    /// model's name.
+    /// text that selects this pool, `cuda:async` or `rmm:async`.
     pub fn new(device_memory: u64, name: &'static str) -> Self {
         Self { name, books: Books::new(device_memory), ..Self::default() }
     }

@@ -16,7 +16,7 @@ pub struct Cupy {
     books: Books,
     limit: Option<u64>,
     live: Live<LiveSpan>,
-    /// Free pieces of each stream. The start of each `cudaMalloc` is a head.
+    /// Free pieces of each stream. Pieces of different `cudaMalloc` allocations never merge.
     arenas: ByStream,
     /// Bytes of each `cudaMalloc`, keyed by place.
     taken: rustc_hash::FxHashMap<u64, u64>,
@@ -60,8 +60,8 @@ impl Cupy {
             }
         }
         self.taken.insert(place, bytes);
-        // Two `cudaMalloc`s may have adjacent places. The start of each is a head, so their pieces
-        // never merge.
+        // Two `cudaMalloc` allocations may have adjacent addresses. `is_head` marks the start of
+        // each, so that their pieces never merge.
         self.end = self.end.saturating_add(bytes);
         Some(Span { place, bytes, is_head: true })
     }

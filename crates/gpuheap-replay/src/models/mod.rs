@@ -52,7 +52,7 @@ pub trait Model {
         true
     }
 
-    /// Returns the books of the model.
+    /// Returns the counts and the driver calls that the model keeps.
     fn books(&self) -> &Books;
 
     /// Ends the pending state of a freed block, because all streams have completed their work on
@@ -94,7 +94,7 @@ impl Ticket {
     pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
 }
 
-/// Figures of a model. They count bytes that it holds, and its calls.
+/// Counts of an allocator's model: bytes that the model holds, and calls that it makes and serves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {

@@ -6,7 +6,7 @@
 
 use gpuheap_trace::{Op, Trace};
 
-/// Segments that were given back in a row.
+/// Segments that PyTorch gave back to the driver one after the other, with no event between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cleared {
     /// Index of the event that gave back the last segment.
@@ -14,12 +14,12 @@ pub(super) struct Cleared {
     /// Bytes that the next event took, or failed to take. It is 0 if the next event is of another
     /// kind, because then the program called `empty_cache`.
     pub(super) then_taken: u64,
-    /// `true` if the program certainly called `empty_cache`. Either nothing was taken right after,
-    /// or PyTorch had no reason to give segments back, because it held more at another time.
+    /// `true` if the program certainly called `empty_cache`. Either PyTorch took no memory right
+    /// after, or it held as much at another time and so had no need to give segments back.
     pub(super) is_certain: bool,
 }
 
-/// Finds segments that were given back in a row, in order.
+/// Finds segments that were given back one after the other, in the order of the events.
 pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
     let events = trace.events();
     let (mut held, mut peak) = (held_before, held_before);

@@ -28,7 +28,7 @@ pub struct Program {
     /// Recorded address of each allocation.
     addresses: Vec<u64>,
     recorded: Vec<DriverEvent>,
-    /// Segments held before the recording began; empty if any segment grows in place.
+    /// Segments held before the recording began; empty if a segment grows in place.
     segments_before: Vec<Segment>,
     /// Bytes held before the recording began.
     reserved_before: u64,
@@ -92,9 +92,10 @@ pub enum Completion {
     Recorded,
     /// The time of the free.
     AtOnce,
-    /// The recorded time of the completion that came this many completions later, or earlier if the
-    /// number is negative. A block is never completed before its free. A positive number stands for
-    /// a device that lags the host by more than in the recording.
+    /// A shift of the recorded times. With 1, each free completes when the next free completed in
+    /// the recording. With -1, it completes when the previous one did, but never before the free
+    /// itself. A positive number stands for a device that lags the host by more than in the
+    /// recording.
     Shifted(i32),
 }
 
@@ -310,7 +311,7 @@ impl Program {
         }
     }
 
-    /// Returns the steps with each completion moved by `by` completions.
+    /// Returns the steps in which each free completes when the free `by` completions later did.
     fn shifted(&self, by: i32) -> Vec<Step> {
         // `completed`: blocks in the order of their recorded completion. `waiting`: freed blocks
         // that never completed, in the order of their free.
@@ -341,8 +342,7 @@ impl Program {
         for (rank, allocation) in (0_i64..).zip(blocks) {
             let moved = rank + i64::from(by);
             let freed = freed_at[allocation as usize];
-            // If the shift moves a block before the first recorded completion, the block is
-            // completed at its free.
+            // If no completion was recorded that early, the block is completed at its free.
             let at = match usize::try_from(moved) {
                 Ok(moved) => completed.get(moved).map(|&(index, _)| index),
                 Err(_) => Some(freed),
@@ -523,7 +523,7 @@ fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
 }
 
 /// Returns the segments that were held before the recording and are still held at its end. Empty if
-/// a segment grows in place.
+/// a segment grows in place, because the model cannot begin with such segments.
 fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =
         at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();

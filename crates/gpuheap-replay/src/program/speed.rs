@@ -4,11 +4,12 @@ use super::{Action, Completion, PeakRange, Program, Step};
 use crate::Reproduction;
 use crate::models::torch::{Settings, Torch};
 
-/// Shifts that are tried. Each completion of a free is moved by this many completions. Negative
-/// shifts move it to an earlier time.
+/// Shifts of completions that are tried, because the program's speed under other settings is
+/// unknown. With -2, each free completes as early as the free two completions before it.
 const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
-/// Lower and upper end of the range of peaks, relative to the median over the shifts.
+/// Lower end of the range of peaks, relative to the median peak over the shifts.
 const LOW: f64 = 0.968;
+/// Upper end of the range of peaks, relative to the median peak over the shifts.
 const HIGH: f64 = 1.062;
 
 impl Program {
@@ -16,16 +17,16 @@ impl Program {
     ///
     /// The result is exact if no block waited for other streams, or if `settings` are the recorded
     /// settings. Otherwise the speed of host and device decides which blocks are no longer pending,
-    /// and the result is a range. The middle is the median of runs with completions moved by -5 to
-    /// +1. The width is the difference between two recordings of one program, measured with twenty
-    /// pairs under five settings on an H200 (2026-11-22).
+    /// and the result is a range. Its middle is the median of runs in which frees complete up to 5
+    /// completions earlier, or 1 later. The width is the difference between two recordings of one
+    /// program, measured with twenty pairs under five settings on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
     /// If the model under the recorded settings takes other segments than PyTorch took
     /// ([`reproduction`](Self::reproduction)), the error of the model's peak widens the range. If a
-    /// request failed or memory was collected, the program's limit is unknown, and the error does
-    /// not count. Under the recorded settings without a memory fraction, an inexact result is
+    /// request failed, or garbage collection is on, the program's limit is unknown, and the error
+    /// does not count. Under the recorded settings without a memory fraction, an inexact result is
     /// replaced by the recorded peak, if the device has that much memory.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
@@ -62,14 +63,14 @@ impl Program {
         }
     }
 
-    /// Returns `true` if the program gets through on `capacity` of a device's `total` bytes at any
-    /// speed of host and device. The caller has run the program at the recorded speed.
+    /// Returns `true` if the program fits in `capacity` of a device's `total` bytes at any speed of
+    /// host and device. The caller has run the program at the recorded speed.
     ///
     /// One of two conditions is enough. The upper end of [`torch_peak`](Self::torch_peak) on an
-    /// unlimited device is within the capacity. Or the program gets through with each shift of the
-    /// completions, on memory divided by the ratio of that upper end to the median.
+    /// unlimited device is within the capacity. Or the program fits with each shift of completions,
+    /// in memory that is smaller by the ratio of that upper end to the median peak.
     ///
-    /// Always `true` for the recorded settings: the recording has their completions.
+    /// Always `true` for the recorded settings, because their completions are recorded.
     pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {
         let inexact = self.inexact(settings, total);
         if self.is_recorded(settings) || !self.waits() && inexact.is_none() {
@@ -109,8 +110,8 @@ impl Program {
     /// Returns the comparison with the recorded segments if the model is not exact.
     fn inexact(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let reproduction = self.reproduction_under(settings, device_memory);
-        // If a request failed or memory was collected, the limit is unknown. Then a difference does
-        // not show an error of the model.
+        // If a request failed, or garbage collection is on, PyTorch had a limit that the recording
+        // does not show. Then the model may take other segments without being wrong.
         let collects = self.recorded_settings().as_ref().is_some_and(Settings::collects_garbage);
         let is_unlimited = !collects && !self.steps.iter().any(Step::fails);
         reproduction.filter(|found| is_unlimited && !found.is_exact())

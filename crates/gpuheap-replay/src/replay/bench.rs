@@ -54,8 +54,8 @@ impl<'t> Bench<'t> {
         Memory { total, usable, limit: self.limit.map(|limit| limit.to_bytes(total)) }
     }
 
-    /// Returns the bounds of a search for settings on the device. The bounds are small enough for a
-    /// search in every verdict.
+    /// Returns the bounds of a search for settings on the device. Each verdict makes such searches
+    /// for its remedies, so the bounds are small.
     pub(crate) fn budget(&self) -> Budget {
         /// Largest number of steps of the search. Such a search takes one or two seconds on two
         /// cores (2026).
@@ -106,7 +106,7 @@ impl Memory {
         Self { total: bytes, usable: bytes, limit: None }
     }
 
-    /// Returns the text for a program that does not get through.
+    /// Returns the text that says why a program ran out of this memory.
     pub(super) fn shortage(self) -> String {
         match self.limit {
             Some(limit) => format!("the limit of {} is too low", Amount(limit)),

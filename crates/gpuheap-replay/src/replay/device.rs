@@ -12,8 +12,8 @@ use crate::recorded::Recorded;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// A device with the memory of the recorded run, or an H200 if that memory is not known. A
-    /// limit in the options replaces memory that was derived from a failure.
+    /// The device of the recorded run, or an H200 if its memory is not known. If a request failed
+    /// in the recording, the memory is derived from the failure, unless the options have a limit.
     #[default]
     Default,
     /// A profile of the emulator. The usable memory is the profile's memory less its CUDA context.
@@ -53,7 +53,7 @@ pub struct DeviceUsed {
     pub is_estimated: bool,
     /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// `true` if the memory is the limit derived from a recorded failure.
+    /// `true` if `total` and `usable` were derived from a request that failed in the recording.
     pub is_recorded: bool,
     /// `true` if the recording names the device and its memory.
     pub is_of_run: bool,

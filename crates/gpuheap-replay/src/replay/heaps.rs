@@ -88,8 +88,8 @@ struct HeapReplay<'b> {
     blocks: Vec<Option<Block>>,
     heap: Heap,
     streams: Vec<Stream>,
-    /// Emulator whose clock follows the trace, and the due time of each step in nanoseconds from
-    /// the start of a pass; `None` if streams do not lag.
+    /// Emulated device, with the recorded time of each step in nanoseconds. The device's clock is
+    /// set to that time before the step. `None` if streams complete work at once.
     clock: Option<(Arc<Emulator>, Vec<u64>)>,
     pass_start_ns: u64,
 }

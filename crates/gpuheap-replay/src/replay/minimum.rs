@@ -1,4 +1,4 @@
-//! Finds the smallest device on which a pool gets through a trace.
+//! Finds the smallest device on which a replay through a pool does not run out of memory.
 
 use super::Progress;
 use crate::text::Amount;
@@ -12,14 +12,14 @@ pub(crate) const LARGEST: u64 = 16 << 40;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minimum {
-    /// The pool got through on a device of this many bytes, but not on a device with 2 MiB less.
+    /// The replay succeeded on a device of this many bytes, and ran out of memory with 2 MiB less.
     Bytes(u64),
-    /// No device is large enough. The text is the reason.
+    /// The replay runs out of memory on every device. The text is the reason.
     Never(String),
 }
 
 impl Minimum {
-    /// Returns the bytes, if any device is large enough.
+    /// Returns the memory of the smallest device; `None` if no device is large enough.
     pub fn bytes(&self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(*bytes),
@@ -31,8 +31,8 @@ impl Minimum {
 /// Finds the smallest device by bisection between a size that is too small and a size that is
 /// enough. Both final sizes were replayed.
 ///
-/// A pool may get through on some smaller device and fail on a larger one. Then the outcome changes
-/// at several sizes, and the result is one of these sizes.
+/// A replay may succeed on some device and run out of memory on a larger one. Then the outcome
+/// changes at several sizes, and the result is one of these sizes.
 ///
 /// `attempt` replays on a device of the given bytes. It returns the peak of reserved bytes, or why
 /// memory ran out. Sizes are multiples of `step`. `known_peak` is the peak of a replay on a device
@@ -50,7 +50,7 @@ pub(crate) fn find<E>(
         result
     };
     progress.expect(2);
-    // A pool that got through on a large device should also get through on a device as large as its
+    // A pool that is enough on a large device should also be enough on a device as large as its
     // peak. That size is still replayed, because free memory may affect the pool's decisions.
     let peak_reserved = match known_peak {
         Some(peak) => peak,

@@ -57,8 +57,8 @@ pub(crate) fn attempt(
     }
 }
 
-/// Returns the peak that PyTorch's allocator reserves. `None` if the program may fail at some speed
-/// of host and device.
+/// Returns the peak that PyTorch's allocator reserves. `None` if memory may run out: the speed of
+/// host and device decides when freed blocks can be used again.
 pub(crate) fn attempt_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> Option<u64> {
     run_torch(bench, settings, memory).peak_if_sure(bench, memory)
 }
@@ -71,8 +71,8 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Returns the peak of reserved bytes. `None` if the program may fail at some speed of host and
-    /// device.
+    /// Returns the peak of reserved bytes. `None` if memory ran out, or may run out at another
+    /// speed of host and device.
     fn peak_if_sure(&self, bench: &Bench<'_>, memory: Memory) -> Option<u64> {
         let is_sure = |settings: &Settings| {
             bench.program.is_sure_to_fit(settings, memory.total, memory.capacity())
@@ -105,7 +105,7 @@ pub(crate) fn run_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) 
     Ran { outcome, settings: Some(settings.clone()) }
 }
 
-/// Returns the settings of PyTorch's allocator; `None` if `text` names another model.
+/// Returns PyTorch's settings in `text`; `None` if `text` names the model of another allocator.
 pub(crate) fn torch_settings(
     bench: &Bench<'_>,
     text: &str,

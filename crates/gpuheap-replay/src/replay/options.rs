@@ -12,8 +12,8 @@ use crate::recorded::Recorded;
 pub struct Options {
     /// Pools to replay through. If empty, the replay uses pools that suit the trace's format.
     pub pools: Vec<Pool>,
-    /// The pool that decides whether the trace gets through. If `None`, the pools that were named
-    /// decide, or else the allocator that recorded the trace.
+    /// The pool whose replay decides whether the program fits. If `None`, the replays through
+    /// `pools` decide. If that list is empty too, the allocator that recorded the trace decides.
     pub check: Option<Pool>,
     /// The device.
     pub device: DeviceChoice,
@@ -25,7 +25,7 @@ pub struct Options {
     pub release_threshold: Option<Size>,
     /// Time by which streams of an emulated device lag the host.
     pub delay: Option<Duration>,
-    /// `true` to search for the smallest device on which each pool gets through.
+    /// `true` to search, for each pool, the smallest device on which memory does not run out.
     pub find_minimum: bool,
 }
 

@@ -11,7 +11,8 @@ use crate::PeakRange;
 pub struct PoolReport {
     /// The pool, as the user named it.
     pub pool: Pool,
-    /// Settings that a plain `torch` stands for, in the form of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Settings that were used for the pool `torch` without settings: the recorded ones, or else
+    /// PyTorch's defaults. In the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: Option<String>,
     /// The kind of gpuheap's heap, if the device does not support the kind that the user named.
     pub actual: Option<PoolKind>,
@@ -24,16 +25,16 @@ pub struct PoolReport {
     pub peak_reserved: PeakRange,
     /// Number of driver calls.
     pub driver_calls: u64,
-    /// Host time of an event in the first pass, in nanoseconds; `None` for models.
+    /// Host time of an event in the first pass, in nanoseconds; `None` for models of allocators.
     pub cold_ns: Option<f64>,
     /// Median host time of an event in later passes, in nanoseconds; `None` for models.
     pub warm_ns: Option<f64>,
     /// Request at which memory ran out.
     pub stop: Option<Stop>,
-    /// `true` if the program may run out of memory although the replay got through. The program's
-    /// speed decides which blocks of other streams are free.
+    /// `true` if the program may run out of memory although the replay did not. The program's speed
+    /// decides which blocks of other streams are free.
     pub may_fail: bool,
-    /// Smallest device on which the pool gets through, if the options request that search.
+    /// Smallest device on which memory does not run out, if the options request a search for it.
     pub minimum: Option<Minimum>,
 }
 
@@ -56,7 +57,7 @@ impl PoolReport {
         }
     }
 
-    /// Returns `true` if the program gets through at any speed.
+    /// Returns `true` if memory does not run out with this pool, at any speed of the program.
     pub fn gets_through(&self) -> bool {
         self.stop.is_none() && !self.may_fail
     }

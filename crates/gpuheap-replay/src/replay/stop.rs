@@ -15,9 +15,9 @@ pub struct Stop {
     pub requested: u64,
     /// Memory taken from the driver.
     pub reserved: u64,
-    /// Memory in blocks of the program, as requested.
+    /// Requested bytes of the program's live blocks.
     pub live: u64,
-    /// Memory in blocks of the program beyond the requested bytes.
+    /// Bytes that rounding added to the program's live blocks.
     pub rounding: u64,
     /// Free memory that the pool keeps, including pending blocks.
     pub cached: u64,
@@ -47,7 +47,7 @@ pub enum Cause {
     Limit,
     /// Live bytes and the request exceed the device.
     DeviceFull,
-    /// The bytes that the pool adds to requests do not fit.
+    /// Live bytes and the request fit, but not with the bytes that the pool adds by rounding.
     Rounding,
     /// Enough bytes are free, but each free piece is too small.
     #[default]

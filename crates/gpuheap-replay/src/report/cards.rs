@@ -61,7 +61,8 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, is_all: 
         parts.extend(fitting().filter(is_conditional).map(of_fit));
         parts.extend(fitting().filter(|fit| !is_conditional(fit)).map(of_fit));
     } else {
-        // If some card fits without a setting, one card that needs a setting is enough.
+        // Of the cards outside of data centres, two are shown. If one of them fits without another
+        // pool, at most one card is shown that needs another pool.
         let owned = || fitting().filter(|fit| !in_centre(fit));
         let plain = owned().filter(|fit| !is_conditional(fit));
         let conditional = owned().filter(is_conditional);

@@ -28,7 +28,7 @@ pub fn render_moment(trace: &Trace, event: u64) -> Result<String, String> {
             grouped(event)
         ));
     }
-    // For a failed request, this is the memory that the request found.
+    // A failed request changes no memory, so the moment after it is the moment that it found.
     let end = events.partition_point(|other| u64::from(other.number) <= event);
     let moment = Moment::after(trace, &Program::from_trace(trace), end);
     let mut text = String::new();
@@ -127,10 +127,10 @@ fn add_map(text: &mut String, moment: &Moment) {
     }
 }
 
-/// Returns the characters of adjacent pieces.
+/// Returns the characters of the map for adjacent pieces, one for `unit` bytes.
 fn strip<'a>(pieces: impl Iterator<Item = &'a Piece>, unit: u64) -> Vec<char> {
     let mut cells = Vec::new();
-    // Live, pending and free bytes of the current character.
+    // Live, pending and free bytes that the current character of the map stands for.
     let mut cell = [0_u64; 3];
     let close = |cell: &mut [u64; 3], cells: &mut Vec<char>| {
         let [live, pending, free] = *cell;

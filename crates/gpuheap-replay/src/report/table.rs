@@ -106,7 +106,7 @@ fn closed_driver(report: &TraceReport) -> String {
     }
 }
 
-/// Returns the note on peaks that are ranges, with the reason.
+/// Returns the note that says why the peak of some pools is a range, from a lower to an upper end.
 fn why_range(report: &TraceReport) -> String {
     let error = report.gaps.iter().find_map(|gap| match gap {
         Gap::Inexact(found) => Some(100.0 * found.error()),

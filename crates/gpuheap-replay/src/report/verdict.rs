@@ -50,11 +50,11 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
 /// Outcomes that a verdict reports. They are from the recorded run, from its replay, or from both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcomes {
-    /// The replay alone. It stands for the recorded run too, if both had the same outcome.
+    /// The replay alone. The recorded run is not mentioned if it had the same outcome.
     One,
-    /// A recorded failure, then a replay on a device that differs from the run's device.
+    /// First the recorded failure, then the replay. The recording does not name its device.
     BothFirstRecorded,
-    /// A replay on a device or with a pool that the user chose, then a recorded failure.
+    /// First the replay, because the user chose its device or pool, then the recorded failure.
     BothFirstReplayed,
 }
 
@@ -130,7 +130,8 @@ fn sentence(report: &TraceReport) -> String {
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             advice_text(advice),
-            // If the user named pools, the RMM resource of the recorded run does not matter.
+            // There are no cards if the user named pools that succeed. Then the recorded run's RMM
+            // resource does not matter.
             match verdict.fits.is_empty() || !report.recorded.is_rmm {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
@@ -140,7 +141,7 @@ fn sentence(report: &TraceReport) -> String {
     }
 }
 
-/// Adds the outcome that neither the first sentence nor the account of the failure reports.
+/// If a verdict has two outcomes, adds the second one, unless the text on the failure has it.
 fn add_other_outcome(text: &mut String, report: &TraceReport) {
     let verdict = &report.verdict;
     let is_reported = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
@@ -164,7 +165,7 @@ fn add_other_outcome(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// Returns the sentence for pools that get through only at some speeds of the program.
+/// Returns the sentence for pools that may run out of memory, depending on the program's speed.
 fn may_fail(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let is_meant = |pool: &&PoolReport| pool.may_fail && verdict.checked.contains(&pool.pool);
@@ -182,8 +183,8 @@ fn may_fail(report: &TraceReport) -> String {
     )
 }
 
-/// Returns words for the advised pool. If that pool needs a setting, the words refer to the first
-/// line of the list of remedies.
+/// Returns the text "with POOL" for the advised pool. If that pool needs a setting, the text refers
+/// to the first line of the list of remedies instead.
 fn advice_text(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),
@@ -191,8 +192,8 @@ fn advice_text(advice: &Advice) -> String {
     }
 }
 
-/// Returns the text for the least memory that the deciding pool needs, and the memory that the pool
-/// takes from a larger device. `here` is the memory that the pool took in the replay.
+/// Returns the text on the least memory that the judged pool needs, and on the memory that it takes
+/// from a larger device. `here` is the memory that the pool took in the replay.
 fn needs(report: &TraceReport, here: u64) -> String {
     let verdict = &report.verdict;
     let lower = if verdict.is_lower_bound { " (figures are lower bounds)" } else { "" };
@@ -204,7 +205,7 @@ fn needs(report: &TraceReport, here: u64) -> String {
         );
     };
     let (least, most) = (Amount(needs.least), Amount(needs.most));
-    // If the program's speed decides, less memory may be enough.
+    // If the program's speed affects the peak, a smaller device may be enough.
     let (least, subject) = match needs.is_exact {
         true => (format!("it needs at least {least:#} of usable memory"), ""),
         false => (format!("{least:#} of usable memory is enough"), "it "),
@@ -277,7 +278,7 @@ fn add_failure(text: &mut String, report: &TraceReport, failure: &MemoryAtFailur
         (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
     hanging(text, title, "  ", &format!("{what}{unknown}"));
-    // If the program gets through, leaves the screen to remedies that take less memory.
+    // A replay that succeeds leaves the screen's lines to remedies that take less memory.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
     }
@@ -328,7 +329,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();
     let device = match failure.device_free {
-        // The first sentence already contains the free bytes.
+        // The report's first sentence already says that CUDA had this much free memory.
         Some(_) if recorded && own_limit && !report.verdict.gets_through => String::new(),
         Some(free) if recorded && own_limit => {
             format!(" CUDA had {} free: a memory fraction was set.", Amount(free))
@@ -499,7 +500,7 @@ fn add_gaps(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// Adds one line on further output of the command.
+/// Adds one line that names the options for more output, `-v` and `--at`.
 fn add_options(text: &mut String, report: &TraceReport, hidden: &[&Remedy]) {
     let mut parts = Vec::new();
     let own = hidden.iter().filter(|remedy| remedy.is_own_heap).count();

@@ -35,8 +35,9 @@ pub struct TraceSearch {
 }
 
 impl TraceSearch {
-    /// Searches the settings of a framework's allocator for a trace. By default, the program's
-    /// allocator decides the family. Blocks for 20 seconds at most, plus the time of one run.
+    /// Searches the settings of a framework's allocator for a trace. If `family` is `None`, uses
+    /// the framework of the recorded program. Blocks for 20 seconds at most, plus the time of one
+    /// run.
     pub fn run(
         trace: &Trace,
         family: Option<Family>,
@@ -77,8 +78,8 @@ impl TraceSearch {
         }
     }
 
-    /// Returns `true` if the device is known, and the program gets through under one of the
-    /// settings.
+    /// Returns `true` if the device is known, and the program does not run out of memory under one
+    /// of the settings.
     pub fn gets_through(&self) -> bool {
         !self.lacks_device && self.candidates.iter().any(|candidate| !candidate.fails)
     }

@@ -3,17 +3,17 @@
 use crate::cards::{self, Card};
 use crate::replay::{Bench, Memory, ReplayError, attempt, attempt_torch, torch_settings};
 
-/// Card, and the way in which the program gets through on it.
+/// Card, and the change that the program needs so that it does not run out of memory on it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Fit {
     /// The card.
     pub card: &'static Card,
-    /// First way in which the program gets through, if any.
+    /// First change that is enough; `None` if no tried change is.
     pub way: Option<Way>,
 }
 
-/// Way to run the program.
+/// Change that a program needs on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Way {
@@ -29,8 +29,8 @@ const WAYS: usize = 3;
 /// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
 /// that the program could use by a setting, cheapest first.
 ///
-/// Bisects the sizes. A pool that gets through on one card is assumed to get through on all larger
-/// cards.
+/// Bisects the sizes. If a pool does not run out of memory on one card, it is assumed to be enough
+/// on all larger cards.
 pub(super) fn find(
     bench: &Bench<'_>,
     main: Option<&str>,
@@ -53,7 +53,7 @@ pub(super) fn find(
     Ok(cards::all().iter().map(|card| Fit { card, way: way_on(card) }).collect())
 }
 
-/// Returns the usable memory of the smallest card on which the pool gets through.
+/// Returns the usable memory of the smallest card that is enough for the program with the pool.
 fn smallest(bench: &Bench<'_>, pool: &str) -> Result<Option<u64>, ReplayError> {
     let mut sizes: Vec<(u64, u64)> =
         cards::all().iter().map(|card| (card.usable_bytes, card.total_bytes)).collect();

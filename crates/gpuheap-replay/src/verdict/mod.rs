@@ -21,30 +21,28 @@ use crate::replay::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// `true` if the trace got through with all pools that were checked, at any speed of the
-    /// program.
+    /// `true` if the replays through all checked pools did not run out of memory, and could not at
+    /// another speed of the program.
     pub gets_through: bool,
-    /// `true` if the trace got through, but may fail at another speed of the program.
+    /// `true` if the replays did not run out of memory, but could at another speed of the program.
     pub may_fail: bool,
-    /// Pools that decide.
+    /// Pools on which `gets_through` and `may_fail` depend.
     pub checked: Vec<Pool>,
     /// `true` if all figures are lower bounds. Requests failed in the recording, and the program's
     /// use of that memory is not known.
     pub is_lower_bound: bool,
     /// Memory at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// Remedies with which the program gets through, or takes less memory: settings of the
-    /// framework, other pools, a higher limit, and last gpuheap's own heap.
+    /// Remedies, so that the program does not run out of memory or takes less: settings, other
+    /// pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
-    /// Advised pool, as `--pool` takes it. If the trace's allocator is known, this is the pool that
-    /// needs the fewest settings.
+    /// Advised pool: the pool of the first remedy that has one, or else the best replayed pool.
     pub recommended: Option<Advice>,
-    /// Least usable memory with which the deciding pool runs the trace, and the memory that the
-    /// pool takes from a large device. `None` if the verdict depends on several pools, or if no
+    /// Memory that the checked pool needs and takes. `None` if several pools were checked, or if no
     /// device is large enough.
     pub needs: Option<Needs>,
-    /// All known cards, each with the way in which the program gets through on it. Empty if the
-    /// program's allocator is not known and the pools that the user named get through.
+    /// All known cards, each with the change that the program needs on it. Empty if the program's
+    /// allocator is not known and the pools that the user named do not run out of memory.
     pub fits: Vec<Fit>,
 }
 
@@ -60,15 +58,16 @@ pub struct Advice {
     pub enough: u64,
 }
 
-/// Usable memory that a pool needs, and memory that the pool takes, in bytes.
+/// Memory for the program's run through one pool, in bytes. A pool needs less on a small device
+/// than it takes on a large one, because it gives back cached memory before a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
-    /// Memory of the smallest device.
+    /// Usable memory of the smallest device on which the program does not run out of memory.
     pub least: u64,
-    /// Memory that the pool takes from a device that is large enough.
+    /// Peak of the memory that the pool takes from a device that never runs out.
     pub most: u64,
-    /// `false` if the speed of the program decides, so that fewer bytes may be enough.
+    /// `false` if the peak depends on the program's speed. Less than `least` may then be enough.
     pub is_exact: bool,
 }
 
@@ -111,9 +110,9 @@ pub struct MemoryAtFailure {
     pub requested: u64,
     /// Memory taken from the driver; `None` if it is not known.
     pub reserved: Option<u64>,
-    /// Memory in use, as requested.
+    /// Requested bytes of live blocks.
     pub live: u64,
-    /// Memory in use beyond the requested bytes.
+    /// Bytes that rounding added to live blocks; `None` if the recording does not show them.
     pub rounding: Option<u64>,
     /// Free memory that the request's stream may use.
     pub free: Option<u64>,
@@ -127,7 +126,7 @@ pub struct MemoryAtFailure {
     pub other_streams: Option<u64>,
     /// Free bytes of the device, as the driver reports them.
     pub device_free: Option<u64>,
-    /// Main reason; `None` if the recording does not show it.
+    /// Main reason why the request failed; `None` if the recording does not show it.
     pub cause: Option<Cause>,
     /// Largest holders of memory, most bytes first.
     pub holders: Vec<Holder>,
@@ -145,7 +144,7 @@ impl Verdict {
         let checked = checked_pools(recorded, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
         // If the user chose no device and no pool, the verdict is on the recorded run. If the run's
-        // memory is not known, a pool that gets through on the default device proves nothing about
+        // memory is not known, a replay that succeeds on the default device proves nothing about
         // the run.
         let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
@@ -158,17 +157,18 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // RMM's logs do not name their resource, so only RMM's resources are possible.
+        // A log of RMM does not name the resource that the program used. Of the possible resources,
+        // those without an initial size count here.
         let is_open = recorded.is_rmm && options.pools.is_empty() && options.check.is_none();
         let is_meant = |result: &&PoolReport| {
             !is_open || matches!(result.pool.base(), "cuda" | "rmm:async" | "rmm:binning")
         };
         let stopped = of_checked().filter(is_meant);
         let stopped = stopped.filter_map(|result| Some((result, result.stop.as_ref()?)));
-        // If several pools failed, the pool that failed last shows most of the program.
+        // If several pools failed, the replay that failed last covers most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
-            // If the user chose other memory, remedies are for the failure in the replay.
+            // If the user chose a device or a limit, remedies are for the replay's failure.
             (Some(first), Some((result, stop)))
                 if is_given || stop.event < first.event && stop.pass == 1 =>
             {
@@ -221,8 +221,8 @@ impl Verdict {
     }
 }
 
-/// Returns the pools that decide: the pool to check, or else the named pools, or else the allocator
-/// that recorded the trace, or else all pools.
+/// Returns the pools on which the verdict depends: the pool to check, or else the named pools. If
+/// the user gave neither, returns the allocator that recorded the trace, or else all pools.
 fn checked_pools(recorded: &Recorded, results: &[PoolReport], options: &Options) -> Vec<Pool> {
     match (&options.check, &options.pools[..], recorded.allocator) {
         (Some(pool), ..) => vec![pool.clone()],
@@ -296,8 +296,8 @@ impl MemoryAtFailure {
     }
 
     fn from_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
-        // The second pass also holds memory that the first pass left cached. Both passes have the
-        // same live blocks before the event.
+        // A replay repeats the program in a second pass. Both passes have the same live blocks
+        // before the event at which memory ran out.
         let events = bench.trace.events();
         let at = events.partition_point(|event| u64::from(event.number) < stop.event);
         let moment = Moment::after(bench.trace, &bench.program, at);

@@ -64,7 +64,7 @@ pub(super) fn find(
             remedies.extend(own_heap(bench, recorded, results, before, gets_through));
         }
     }
-    // gpuheap's own heap is last, because no setting turns it on.
+    // gpuheap's own heap is last, because the program has to call it or preload a library.
     remedies.sort_by_key(|remedy| (remedy.is_own_heap, remedy.kind));
     let pools = pools.unwrap_or_else(|| {
         let settings = remedies.iter().filter(|remedy| !remedy.is_own_heap);
@@ -73,9 +73,9 @@ pub(super) fn find(
     Ok(Found { remedies, pools })
 }
 
-/// Returns the pool that gets through with the least memory. Of all pools within 5 % of that
-/// memory, returns the pool with the fewest driver calls. Pools that call the driver for each
-/// block, and models of a closed driver, come last.
+/// Returns the pool that takes the least memory without running out of it. Of pools within 5 % of
+/// that memory, returns the pool with the fewest driver calls. Pools that call the driver for each
+/// block, and models of NVIDIA's closed-source driver, come last.
 pub(super) fn best_pool<'r>(
     bench: &Bench<'_>,
     results: &'r [PoolReport],
@@ -86,8 +86,8 @@ pub(super) fn best_pool<'r>(
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
     let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // A pool that falls back to another kind is left out, because the other kind is advised by its
-    // own name.
+    // If the device does not support a pool, its replay used another kind. That kind has a result
+    // under its own name, so this one is left out.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;
     let group = || passed().filter(|result| rank(result) == first);
@@ -181,7 +181,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         self.before_peak()?.checked_sub(reserved)
     }
 
-    /// Returns the Pareto-optimal settings with which the program gets through.
+    /// Returns Pareto-optimal settings with which the program does not run out of memory.
     fn settings(&self, recorded: &Recorded, gets_through: bool) -> Vec<Remedy> {
         let before = self.before_peak().or(self.unbounded_peak()).unwrap_or(u64::MAX);
         let mut budget = self.bench.budget();
@@ -216,8 +216,8 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         found.into_iter().filter(helps).filter_map(remedy).take(SHOWN).collect()
     }
 
-    /// Returns PyTorch's setting for the driver's own pool as a remedy, if the program gets through
-    /// with that pool.
+    /// Returns PyTorch's setting for the driver's own pool as a remedy, if the program does not run
+    /// out of memory with that pool.
     fn asynchronous(&self) -> Result<Option<Remedy>, ReplayError> {
         let ran = attempt(self.bench, "rmm:async", self.bench.memory())?;
         let line = "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync";
@@ -242,7 +242,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         }
         let first = recorded.failed.first().and_then(|request| request.device_free);
         match recorded.limit.zip(first) {
-            // The program could have used the bytes that it held, and the free bytes of the device.
+            // With a larger fraction, the run could have taken the free bytes of the device too.
             Some((limit, free)) if limit.is_own_limit || has_fraction => {
                 Limiting::FractionOfRun(limit.least.saturating_add(free))
             }
@@ -250,7 +250,7 @@ impl<'b, 't> TorchRemedies<'b, 't> {
         }
     }
 
-    /// Returns the least memory with which the program gets through under its present settings.
+    /// Returns more memory as a remedy: the least memory that is enough under the present settings.
     fn limit(&self, recorded: &Recorded) -> Result<Option<Remedy>, ReplayError> {
         let settings = self.settings.without_limit();
         let attempt = |bytes| {

@@ -8,20 +8,20 @@ use crate::PeakRange;
 pub struct Remedy {
     /// Kind of remedy.
     pub kind: RemedyKind,
-    /// The pool, as `--pool` takes it; `None` for a limit.
+    /// The pool, as `--pool` takes it; `None` if the remedy is a higher limit or more memory.
     pub pool: Option<String>,
     /// The line to type.
     pub line: String,
-    /// Line of Python that is needed as well.
+    /// Line of Python that the program needs in addition to `line`.
     pub python: Option<String>,
     /// Peak of bytes taken from the driver with the remedy; `None` if it does not change.
     pub reserved: Option<PeakRange>,
-    /// Bytes by which `reserved` is below the peak under the checked settings. `None` if the
-    /// program does not get through under the checked settings.
+    /// Bytes by which `reserved` is below the peak without the remedy. `None` if the program runs
+    /// out of memory without the remedy.
     pub saves: Option<u64>,
     /// Number of driver calls with the remedy.
     pub driver_calls: Option<u64>,
-    /// Number of driver calls under the checked settings on the device.
+    /// Number of driver calls without the remedy, if it is known.
     pub driver_calls_before: Option<u64>,
     /// `true` if the pool is one of gpuheap's own pools.
     pub is_own_heap: bool,
@@ -51,7 +51,7 @@ impl Remedy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum RemedyKind {
-    /// A setting of the framework that the program used.
+    /// A setting of the recorded program's framework, such as PyTorch.
     Setting,
     /// Another pool.
     Policy,

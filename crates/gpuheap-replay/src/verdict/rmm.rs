@@ -6,19 +6,19 @@ use crate::replay::minimum::LARGEST;
 use crate::replay::{Bench, Pool};
 use crate::tune::{Candidate, Family, search};
 
-/// Resource with which the program gets through on some device.
+/// Memory resource of RMM with which the program does not run out of memory on some device.
 pub(super) struct Resource {
     pub(super) candidate: Candidate,
-    /// `true` if the program gets through on the device of the replay.
+    /// `true` if the program does not run out of memory on the device of the replay.
     passes: bool,
 }
 
-/// Returns the resources with which the program gets through on the device. Resources that rarely
-/// call the driver come first, then RMM's default and others that call the driver often. Each group
-/// is ordered by memory, least first.
+/// Returns the resources with which the program does not run out of memory on the device. Resources
+/// that rarely call the driver come first, then RMM's default and others that call the driver
+/// often. Each group is ordered by memory, least first.
 ///
-/// If the program gets through with no resource, returns the resources with which it gets through
-/// on a device of any size, least memory first.
+/// If the program runs out of memory with each resource, returns the resources that are enough on a
+/// device of any size, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {
@@ -36,8 +36,8 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     Vec::new()
 }
 
-/// Returns the first resource, and the first other resource that calls the driver often. If no
-/// other resource calls the driver often, returns the first two resources.
+/// Returns at most two resources of RMM as remedies: the first, and one that calls the driver
+/// often. If no other resource calls the driver often, returns the first two.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     let others = || resources.iter().skip(1);
     let second = others().find(|resource| resource.calls_often()).or(others().next());

@@ -81,7 +81,7 @@ fn read(name: &str) -> Vec<Recording> {
 }
 
 impl Recording {
-    /// Runs the program through a model, and calls `check` with each row and the model's figures.
+    /// Runs the operations through a model. Calls `check` with each row and the model's figures.
     fn run<M: Model + ?Sized>(
         &self,
         model: &mut M,
@@ -90,7 +90,7 @@ impl Recording {
     ) -> Result<(), String> {
         let mut live: HashMap<u64, Ticket> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
-            // Handles 0 to 2 stand for default streams, so the program's streams begin at 16.
+            // Streams are numbered from 0, but CUDA's handles 0 to 2 stand for default streams.
             let stream = row.stream + 16;
             let mut is_met = true;
             match row.op {
@@ -207,7 +207,7 @@ impl Model for Counted {
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 
-/// Runs all recorded programs of a file. Returns the differences.
+/// Runs all recorded programs of a file. Returns where a model differs, except for `TIES`.
 fn differences(name: &str) -> Vec<String> {
     let compare = |recording: &Recording| match name {
         "binning" => {
@@ -259,7 +259,8 @@ fn random_programs_match_resources() {
 /// The driver's source is closed, so its models are approximate.
 #[test]
 fn driver_models_are_within_their_error() {
-    // On an H200, `rmm:async` had an error of 5.4 % with one stream and 10.2 % with two streams.
+    // Largest differences between a model's and the device's figure, as a part of the peak. On an
+    // H200, `rmm:async` differed by 5.4 % with one stream and 10.2 % with two streams.
     const MOST: [(&str, f64); 2] = [("cuda", 0.02), ("async", 0.103)];
     for (name, most) in MOST {
         for recording in read(name) {

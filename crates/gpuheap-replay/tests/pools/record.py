@@ -116,7 +116,8 @@ class Rmm:
                 self.resource = rmm.mr.BinningMemoryResource(
                     self.counted, settings["min_size_exponent"], settings["max_size_exponent"]
                 )
-        # The pool searches more than two streams in the order of their events' addresses.
+        # These resources keep free blocks for each stream. So the program also frees blocks on
+        # another stream than they were allocated on.
         self.frees_elsewhere = kind in ("pool", "arena")
         self.settles = kind == "async"
 
@@ -306,7 +307,7 @@ def main():
             print(f"{name}: left out, {module} is not installed", flush=True)
             continue
         left = deadline - time.monotonic()
-        # 3 s of each share are left for the import of the module.
+        # The child process needs 3 s of its share of the time to import the library.
         share = max(2, left / (len(names) - index) - 3)
         command = [
             sys.executable,

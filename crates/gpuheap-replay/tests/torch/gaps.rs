@@ -111,7 +111,8 @@ fn emptied_cache_empties_the_model() {
     let found = program.reproduction(None, H200).unwrap();
     assert!(found.is_exact(), "{found:?}");
     assert_eq!((found.recorded, found.recorded_peak), (6, 80 << 20));
-    // Other settings have the same peak, 30 + 50 MiB, without the 40 MiB of the emptied cache.
+    // Other settings empty the cache at the same steps. The peak is 30 + 50 MiB, without the 40 MiB
+    // that were given back.
     let peak = program.torch_peak(&"max_split_size_mb:512".parse().unwrap(), H200);
     assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
 }
@@ -134,7 +135,8 @@ fn ended_pools_report_the_error() {
         assert_eq!(gaps, [Gap::Inexact(found)], "{name}");
         let percent = format!("({:+.1} %)", 100.0 * found.error());
         assert!(gaps[0].to_string().contains(&percent), "{name}: {}", gaps[0]);
-        // Under other settings, the figure is a range as wide as the error.
+        // Under other settings, the peak is a range. It is as wide as the model's error under the
+        // recorded settings.
         let other = program.torch_peak(&"max_split_size_mb:64".parse().unwrap(), H200);
         let width = (other.high - other.low) as f64 / other.high as f64;
         assert!(width >= found.error().abs() * 0.9, "{name}: {other:?}, {found:?}");

@@ -117,8 +117,8 @@ fn whole_fraction_limits_before_2_13() {
         }
         model.driver_events().iter().filter(|event| !event.is_taken).map(|event| event.bytes).sum()
     };
-    // Up to 2.12, memory is collected above half of the device. Later releases give all cached
-    // memory back when the device is full.
+    // Up to PyTorch 2.12, segments are collected when more than half of the device is reserved.
+    // Later releases give all cached memory back when the device is full.
     let found = ["2.6", "2.11", "2.12", "2.13", "2.15"].map(given_back);
     assert_eq!(found.map(|bytes: u64| bytes >> 20), [20, 20, 20, 60, 60]);
 }
@@ -137,7 +137,6 @@ fn other_setting_has_its_recorded_peak() {
         let program = program(&format!("varied_{from}"));
         for (to, text) in SETTINGS {
             let outcome = program.run(&mut Torch::new(text.parse().unwrap(), H200));
-            // The issue allows an error of 2 %.
             assert_eq!(
                 outcome.figures.peak_reserved,
                 peak_of(&format!("varied_{to}")),
@@ -163,8 +162,9 @@ fn smallest_fraction_lies_between_recorded_ones() {
     }
 }
 
-/// If blocks wait for a side stream, the program's speed decides which frees are completed. The
-/// range contains PyTorch's figure, and under the recorded settings the figure is exact.
+/// If blocks wait for a side stream, the program's speed decides which frees are completed. So
+/// `torch_peak` returns a range that contains the peak of PyTorch. Under the recorded settings, it
+/// returns the recorded peak.
 #[test]
 fn range_holds_the_recorded_peak() {
     for (from, _) in SETTINGS {

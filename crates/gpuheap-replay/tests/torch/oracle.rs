@@ -105,7 +105,7 @@ impl Recording {
         recording
     }
 
-    /// Runs the program through the model. Returns the first difference.
+    /// Runs the operations through the model. Returns the first difference from PyTorch's figures.
     fn compare(&self) -> Result<(), String> {
         let mut model = Torch::new(self.settings.clone(), self.device_memory);
         model.follow_addresses(self.segments.iter().copied());

@@ -20,8 +20,8 @@ pub(crate) fn recorded() -> Vec<(String, String, u64)> {
     text.lines().map(row).collect()
 }
 
-/// Programs whose graphs or pools ended before the snapshot. Their segments are gone, and no other
-/// entry names the pool of a request.
+/// Programs whose graphs or `MemPool`s ended before the snapshot. Only segments name their pool,
+/// and the segments of ended pools are missing. So the pools of some requests are unknown.
 pub(crate) const POOLS_UNKNOWN: [&str; 2] = ["graphs_ended", "mempool_ended"];
 
 #[test]

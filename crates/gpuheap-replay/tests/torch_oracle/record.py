@@ -244,7 +244,8 @@ def play(name, settings, limit_mib, uses, pools, ops, seconds, seed, out):
             index = rng.choice((0, 0, 1, 2))
             pool = rng.choice((0, 1, 2)) if mem_pools else 0
             if mem_pools:
-                # A pool's memory serves the allocations of one stream, as in PyTorch.
+                # Each pool caches memory for each stream, so large blocks would soon fill the
+                # device.
                 wanted_size = min(wanted_size, 64 * MIB)
             next_number += 1
             ok, address = True, 0

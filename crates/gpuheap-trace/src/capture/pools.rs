@@ -17,7 +17,7 @@ pub(super) enum Part {
     Nested,
 }
 
-/// Returns the role of each event, or an empty list if no event belongs to a pool.
+/// Returns a [`Part`] for each event, or an empty list if no event belongs to a pool.
 pub(super) fn split(events: &[Timed]) -> Vec<Part> {
     let is_pooled =
         |event: &Timed| matches!(event.action, Action::Allocate { kind, .. } if kind.is_pooled());

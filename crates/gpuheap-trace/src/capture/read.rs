@@ -41,8 +41,8 @@ const ARGUMENTS: usize = 1000;
 
 /// Maximum number of frames in all stacks of a small capture, inlined functions included.
 const FRAMES: usize = 1 << 20;
-/// Number of further frames that each byte of a capture allows. A call of a stack takes three bytes
-/// or more, and seldom has more than ten inlined functions.
+/// Number of frames that each byte of a capture allows in addition to [`FRAMES`]. A call takes
+/// three bytes or more, so it allows 12 frames. It seldom has more than ten inlined functions.
 const FRAMES_PER_BYTE: usize = 4;
 
 /// Minimum number of bytes that are read from the file at a time.
@@ -602,8 +602,8 @@ fn numbered(items: &[u32], number: u32, zeroth: u32) -> Option<u32> {
 /// Trace of one device, while it is built.
 struct Device {
     builder: TraceBuilder,
-    /// Index of each event in the file, and the index of the first event that it has in the trace.
-    /// Empty if the file has no ranges.
+    /// For each event of the device: its index in the file, and the index of the first trace event
+    /// made from it. Empty if the file has no ranges.
     starts: Vec<(usize, usize)>,
     unknown_frees: Odd,
     lost_frees: Odd,
@@ -628,7 +628,8 @@ impl Device {
         }
     }
 
-    /// Returns the index that the first event at or after the file's `event` has in the trace.
+    /// Returns the index in the trace of the first event that was made from the file's `event` or a
+    /// later one.
     fn first_from(&self, event: usize) -> usize {
         let at = self.starts.partition_point(|(index, _)| *index < event);
         self.starts.get(at).map_or(self.builder.event_count(), |(_, first)| *first)
@@ -688,6 +689,6 @@ impl Device {
 /// Returns the address that a block has in the trace. The highest four bits hold the address space,
 /// so that no handle equals a pointer. CUDA pointers do not use these bits.
 fn key(space: u32, address: u64) -> u64 {
-    // A pool's block lies at a driver pointer, so its space counts as 0.
+    // Spaces above 3 are of blocks in pools. These blocks have driver pointers, like space 0.
     address ^ u64::from(if space > 3 { 0 } else { space }) << 60
 }

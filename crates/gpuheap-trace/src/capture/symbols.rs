@@ -15,9 +15,9 @@ use crate::model::{StackInterner, is_runtime, next_number};
 /// Maximum number of distinct calls in a small capture. The stacks of a program's allocations have
 /// some thousand distinct calls.
 const CALLS: usize = 1 << 16;
-/// Number of bytes of a capture that allow one more call. A recorder writes three bytes or more for
-/// a new call, but most bytes are events. A call takes 300 bytes of memory: without this bound, a
-/// hostile file of 4 MB took 1.24 GB.
+/// Number of bytes of a capture that allow one more distinct call than [`CALLS`]. A recorder writes
+/// three bytes or more for a new call, but most bytes are events. A call takes 300 bytes of memory:
+/// without this bound, a hostile file of 4 MB took 1.24 GB.
 const BYTES_PER_CALL: usize = 16;
 
 /// File number of calls outside of all loaded files.
@@ -83,7 +83,7 @@ pub(super) struct Symbols {
     is_on: bool,
     files: Vec<CodeFile>,
     file_numbers: FxHashMap<(Box<str>, Box<str>), u32>,
-    /// Modules that are loaded at the current place, keyed by first address. They do not overlap.
+    /// Modules loaded at the reader's place in the capture, by first address. They do not overlap.
     loaded: BTreeMap<u64, Module>,
     calls: Vec<Call>,
     call_numbers: FxHashMap<Call, u32>,
@@ -103,7 +103,7 @@ impl Symbols {
         }
     }
 
-    /// Bounds the calls in proportion to the bytes read so far.
+    /// Bounds the number of distinct calls, in proportion to the bytes of the capture read so far.
     pub(super) fn allow(&mut self, bytes: usize) {
         self.most_calls = CALLS + bytes / BYTES_PER_CALL;
     }
@@ -220,7 +220,7 @@ fn look_up(
     found: &mut Vec<u32>,
 ) -> Result<(), Error> {
     let symbol = loader.find_symbol(address).unwrap_or_default();
-    // If the debug information is damaged, only the symbol is used.
+    // If the debug information is damaged, the frame has only the symbol, without a line.
     if runtime.is_none()
         && let Ok(mut inlined) = loader.find_frames(address)
     {

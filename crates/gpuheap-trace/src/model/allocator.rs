@@ -41,10 +41,9 @@ pub struct Segment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotKeys {
-    /// Keys of PyTorch 2.11 that the snapshot lacks, because an older PyTorch or another program
-    /// wrote it.
+    /// Keys of PyTorch 2.11 that the snapshot lacks. An older PyTorch or another program wrote it.
     pub missing: Vec<String>,
-    /// Keys of the snapshot that PyTorch 2.11 does not write, because a newer PyTorch wrote it.
+    /// Keys of the snapshot that PyTorch 2.11 does not write. A newer PyTorch wrote the snapshot.
     pub unknown: Vec<String>,
 }
 

@@ -154,7 +154,7 @@ impl TraceBuilder {
     /// free, and the method returns `false`.
     ///
     /// # Errors
-    /// Returns an error if events, allocations, streams or threads exceed 32 bits.
+    /// Returns an error if the number of events, allocations, streams or threads exceeds 32 bits.
     pub fn allocate(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
         self.count_event()?;
         let allocation = next_number(self.trace.addresses.len())?;
@@ -186,7 +186,7 @@ impl TraceBuilder {
     /// live.
     ///
     /// # Errors
-    /// Returns an error if events, streams or threads exceed 32 bits.
+    /// Returns an error if the number of events, streams or threads exceeds 32 bits.
     pub fn free(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
         self.count_event()?;
         let found = if bytes == 0 {
@@ -212,7 +212,7 @@ impl TraceBuilder {
     /// first. Returns `false` if no live or pending block has this address.
     ///
     /// # Errors
-    /// Returns an error if streams or threads exceed 32 bits.
+    /// Returns an error if the number of streams or threads exceeds 32 bits.
     pub fn free_completed(&mut self, at: At, address: u64) -> Result<bool, Error> {
         let pending = match self.pending.remove(&address) {
             Some(pending) => pending,
@@ -233,7 +233,7 @@ impl TraceBuilder {
     /// request on the stream is for as many bytes and succeeds.
     ///
     /// # Errors
-    /// Returns an error if events, streams or threads exceed 32 bits.
+    /// Returns an error if the number of events, streams or threads exceeds 32 bits.
     pub fn fail(&mut self, at: At, bytes: u64) -> Result<(), Error> {
         self.count_event()?;
         let stream = self.streams.number(at.stream)?;
@@ -264,7 +264,7 @@ impl TraceBuilder {
     /// Adds memory that the recorded allocator took from the driver.
     ///
     /// # Errors
-    /// Returns an error if streams or threads exceed 32 bits.
+    /// Returns an error if the number of streams or threads exceeds 32 bits.
     pub fn segment_taken(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
         let stream = self.streams.number(at.stream)?;
         self.push(at, stream, Op::SegmentTaken { address, bytes })
@@ -273,7 +273,7 @@ impl TraceBuilder {
     /// Adds memory that the recorded allocator gave back to the driver.
     ///
     /// # Errors
-    /// Returns an error if streams or threads exceed 32 bits.
+    /// Returns an error if the number of streams or threads exceeds 32 bits.
     pub fn segment_given_back(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
         let stream = self.streams.number(at.stream)?;
         self.push(at, stream, Op::SegmentGivenBack { address, bytes })

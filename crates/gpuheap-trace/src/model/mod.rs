@@ -1,4 +1,4 @@
-//! Defines the model of all formats. It is a list of events with dense allocation numbers.
+//! Defines the model of a recording in any format: a list of events with dense allocation numbers.
 
 mod allocator;
 mod builder;

@@ -61,7 +61,7 @@ pub(crate) struct StackInterner {
 }
 
 impl StackInterner {
-    /// Removes the control characters from a text, and returns its number.
+    /// Stores a text without its control characters, and returns the number of the stored text.
     pub(crate) fn text(&mut self, text: &str) -> Result<u32, Error> {
         let end = if text.len() > LONGEST { text.char_indices().nth(LONGEST) } else { None };
         let text = printable(end.map_or(text, |(end, _)| &text[..end]));

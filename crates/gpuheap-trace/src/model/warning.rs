@@ -29,7 +29,7 @@ pub enum WarningKind {
     /// The last line has no newline and is incomplete. The reader left it out.
     LastLineCut,
     /// The last line has no newline, but may be complete, so the reader used it. If the file broke
-    /// off, the stream's handle may be cut.
+    /// off, the line's last field, the stream's handle, may be cut.
     LastLineUnterminated,
     /// Frees of pointers that were never allocated, or are already freed
     /// ([`Trace::unknown_frees`]).
@@ -46,7 +46,8 @@ pub enum WarningKind {
     /// Ranges of the program were left out, because too many were open together, or because the
     /// file has too many in total. Reports still have all memory events.
     LostRange,
-    /// The recorder only counted some allocations that were freed immediately ([`Trace::folded`]).
+    /// Some allocations that were freed immediately have no events. The recorder only counted them
+    /// ([`Trace::folded`]).
     ///
     /// [`Trace::folded`]: crate::Trace::folded
     Folded,

@@ -185,7 +185,7 @@ impl Log {
     }
 
     /// Returns `true` if a last row without a newline is incomplete: the data broke off, the row
-    /// does not parse, or its stream is new. A handle that was cut parses as a new stream.
+    /// does not parse, or its stream is new. A cut stream handle looks like a new stream.
     fn is_cut(&self, row: &Result<Row, Error>, source: &Source<'_>) -> bool {
         match row {
             _ if source.damage().is_some() => true,

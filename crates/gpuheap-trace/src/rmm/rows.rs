@@ -105,7 +105,8 @@ fn row_error(error: csv::Error) -> Error {
     }
 }
 
-/// Source that limits the bytes of a row and remembers the last byte.
+/// Source of a log. It limits the bytes of a row to [`ROW_LIMIT`], and keeps the last byte, because
+/// [`Rows`] checks if that is a newline.
 struct Metered<'a> {
     source: Source<'a>,
     row_left: u64,

@@ -9,7 +9,7 @@ use crate::{Error, Op, Trace};
 /// The format has no dates, no pending state and no segments. Times are whole microseconds since
 /// midnight, and days without events are lost. A block's free is its [`Op::Free`]; completions and
 /// segments are left out. Blocks that were live before the recording are written as allocations at
-/// the log's start. For a format without threads, the thread is 0.
+/// the log's start. If the trace has no threads, the thread is 0.
 ///
 /// # Errors
 /// Returns an error if the writer fails.

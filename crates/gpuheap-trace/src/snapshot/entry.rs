@@ -10,7 +10,7 @@ use super::value::Value;
 use crate::Error;
 use crate::model::next_number;
 
-/// Entry of `device_traces[i]`. Files contain millions of entries.
+/// Entry of `device_traces[i]`: one event of a device. Files contain millions of entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     /// Address. For a failed request, the free bytes of the device.
@@ -18,12 +18,12 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
     pub(super) stream: u64,
     pub(super) time_us: u64,
-    /// Number of the list of frames, or [`NO_FRAMES`](Self::NO_FRAMES).
+    /// Index of the list of frames in the [`Heap`], or [`NO_FRAMES`](Self::NO_FRAMES).
     pub(super) frames: u32,
     /// Number of the private pool, for [`Entries::pool`].
     pub(super) pool: u16,
     pub(super) action: Action,
-    /// Number of the list of keys, for [`Heap::entry_keys`].
+    /// Index of the list of this entry's keys, for [`Heap::entry_keys`].
     pub(super) shape: u8,
 }
 

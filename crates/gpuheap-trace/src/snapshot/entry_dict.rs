@@ -1,4 +1,5 @@
-//! Reads entries that stayed dicts, because their keys came one by one or are unusual.
+//! Reads entries (events of a device) that the pickle's reader kept as dicts, not as [`Entry`].
+//! Their keys came one by one, or are unusual.
 
 use super::entry::{Action, Entries, Entry, known_action};
 use super::plain::{Field, Path, Plain};
@@ -6,7 +7,7 @@ use super::shapes::{ACTION, ADDR, DEVICE_FREE, FRAMES, KEYS, SIZE, STREAM, TIME}
 use super::value::Value;
 use crate::Error;
 
-/// Reads an entry from its dict. If the entry's kind is unknown, adds a mark and returns the kind.
+/// Reads an entry from its dict. For an unknown kind, adds [`Entry::NOTE`] and returns the kind.
 pub(super) fn read_dict<'h>(
     plain: &Plain<'h>,
     entries: &mut Entries,

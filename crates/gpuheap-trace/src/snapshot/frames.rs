@@ -14,7 +14,7 @@ pub(super) struct Frames {
     interner: StackInterner,
     texts: FxHashMap<u32, u32>,
     frames: FxHashMap<u32, u32>,
-    /// Stack numbers, keyed by the place of the list's items. Equal lists share one place.
+    /// Stack number of each list of frames, keyed by the list's items. Equal lists share them.
     stacks: FxHashMap<Items, u32>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Heap {
     wide: Vec<u64>,
     texts: Texts,
     containers: Vec<Items>,
-    /// Items of containers. Each of these containers was filled in one step.
+    /// Items of the containers that were filled in one step, one container after the other.
     fixed: Vec<Packed>,
     /// Ranges of `fixed`, keyed by the hash of their items.
     interned: FxHashMap<u64, Items>,
@@ -47,7 +47,7 @@ impl Items {
     const EMPTY: Self = Self { start: 0, len: 0 };
     /// Value of `len` for a container in [`Heap::growing`]; `start` is its index.
     const GROWING: u32 = u32::MAX;
-    /// Value of `len` for a dict that is an entry; `start` is its number.
+    /// Value of `len` for a dict that is stored as an [`Entry`]; `start` is the entry's number.
     const ENTRY: u32 = u32::MAX - 1;
 }
 
@@ -146,12 +146,12 @@ impl Heap {
     }
 
     /// Returns keys and values in the order in which they were set. Of equal keys, the last key
-    /// counts. Returns nothing for an entry, whose keys and values are not kept.
+    /// counts. Returns nothing for a dict that is stored as an [`Entry`].
     pub(super) fn dict(&self, number: u32) -> &[[Packed; 2]] {
         self.items(self.containers[number as usize]).as_chunks().0
     }
 
-    /// Returns the number of the entry that a dict became; `None` for other dicts.
+    /// Returns the number of the [`Entry`] as which a dict is stored; `None` for other dicts.
     pub(super) fn entry(&self, dict: u32) -> Option<u32> {
         let items = self.containers[dict as usize];
         (items.len == Items::ENTRY).then_some(items.start)
@@ -178,8 +178,8 @@ impl Heap {
         self.grow(number, items)
     }
 
-    /// Sets keys and values, which alternate in `items`. Returns `None` and sets nothing if the
-    /// dict is an entry.
+    /// Sets keys and values. They alternate in `items`. Returns `None` and sets nothing if the dict
+    /// is already stored as an [`Entry`], because an entry cannot get more keys.
     pub(super) fn set_items(&mut self, dict: u32, items: &[Packed]) -> Result<Option<()>, Error> {
         if self.containers[dict as usize] == Items::EMPTY
             && let Some(entry) = self.entry_of(items)
@@ -191,8 +191,8 @@ impl Heap {
         self.extend_dict(dict, items)
     }
 
-    /// Sets one key, like [`set_items`](Self::set_items). A dict that is filled key by key stays a
-    /// dict, because its last key cannot be recognised.
+    /// Sets one key, like [`set_items`](Self::set_items). Never stores the dict as an [`Entry`],
+    /// because later calls may add further keys.
     pub(super) fn set_item(
         &mut self,
         dict: u32,

@@ -3,7 +3,7 @@
 //!
 //! Time and memory are linear in the input. Lengths are checked against the rest of the input,
 //! shared values stay shared, and nothing recurses. A file is refused as soon as its values take
-//! more memory than the values of a recording. The input is buffered, never held whole.
+//! more memory per byte than the values of a recording. The input is buffered, never held whole.
 
 use std::io::Read;
 
@@ -20,8 +20,8 @@ use crate::{Error, Place};
 const HELD_PER_BYTE: u64 = 6;
 /// Memory allowed in addition, in bytes. The start of a file may need more than [`HELD_PER_BYTE`].
 const HELD_AT_ONCE: u64 = 4 << 20;
-/// Number of opcodes between two checks of the memory limit. An opcode's value takes some tens of
-/// bytes, or as many bytes as the opcode.
+/// Number of opcodes of the pickle between two checks of the memory limit. The value of an opcode
+/// takes some tens of bytes, or as many bytes as the opcode with its argument.
 const COUNTED_AFTER: u32 = 64;
 
 /// A pickle that was read.
@@ -56,7 +56,7 @@ struct Machine<R> {
     opcode: u8,
     opcode_at: u64,
     stack: Vec<Packed>,
-    /// Heights of the stack at the open marks.
+    /// Lengths of `stack` at the MARK opcodes that no later opcode has ended.
     marks: Vec<usize>,
     memo: Memo,
     heap: Heap,
@@ -370,8 +370,8 @@ impl<R: Read> Machine<R> {
         self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// Returns the error for an addition to a dict that became an entry. The addition would be
-    /// lost.
+    /// Returns the error for a key that is added to a dict after the heap stored the dict as an
+    /// entry. The key would be lost.
     fn ended_entry(&self) -> Error {
         self.malformed("finds an entry of a trace as its dict, which was whole before")
     }
@@ -409,7 +409,7 @@ impl<R: Read> Machine<R> {
 
     /// Returns the class or function that the current opcode looks up.
     fn wanted_global(&mut self) -> Option<String> {
-        // Messages cut names to far less than this length.
+        // Maximum number of bytes that are searched for the names. Messages cut names to far less.
         const MOST: usize = 1 << 10;
         let (module, name) = match self.opcode {
             op::GLOBAL | op::INST => {

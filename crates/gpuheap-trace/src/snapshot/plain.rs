@@ -11,7 +11,8 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
-/// Visits to values that are allowed in addition to one visit for each byte of the pickle.
+/// Visits to values that are allowed in addition to one visit for each byte of the pickle. A value
+/// that is in several lists is visited several times.
 const VISITS_AT_ONCE: u64 = 1_000_000;
 /// Upper bound on the bytes kept for each visited value. An entry takes at least six visits: one in
 /// its list, one for its dict and four for its keys. Its event, its place and its address take
@@ -51,7 +52,8 @@ pub(super) struct Field<'p, 'h> {
 }
 
 impl<'h> Plain<'h> {
-    /// Makes a view. Limits the visits, so that the result takes at most about `limit` bytes.
+    /// Makes a view. Limits the visits to values, so that the traces that are made from the values
+    /// take at most about `limit` bytes.
     pub(super) fn new(heap: &'h Heap, input_len: u64, limit: u64) -> Self {
         let visits = input_len.saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }
@@ -61,7 +63,7 @@ impl<'h> Plain<'h> {
         self.heap
     }
 
-    /// Returns the number of the entry that a dict became; `None` for other values.
+    /// Returns the number of the entry as which the heap stores a dict; `None` for other values.
     pub(super) fn entry(&self, value: Value, path: &Path<'_>) -> Result<Option<u32>, Error> {
         let Value::Dict(dict) = value else { return Ok(None) };
         let Some(entry) = self.heap.entry(dict) else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! Finds the keys of entries. The entries of a recording have few different lists of keys. So the
-//! keys of a dict are compared with the keys of the previous dict, without a lookup.
+//! Finds the keys of entries (events of a device). The entries of a recording have few different
+//! lists of keys. So a dict's keys are compared with the previous dict's keys, without a lookup.
 
 use super::texts::Texts;
 use super::value::{Packed, Value};
@@ -28,7 +28,7 @@ pub(super) const SEGMENT_POOL: usize = 8;
 
 pub(super) type Values = [Option<Value>; KEYS.len()];
 
-/// Lists of keys that the dicts of entries have.
+/// Shapes of the entries so far. A shape is a list of keys.
 #[derive(Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
@@ -41,14 +41,15 @@ struct Shape {
     places: [Option<u8>; KEYS.len()],
 }
 
-/// Largest number of shapes. Recordings have up to three. A dict of any further shape stays a dict.
+/// Largest number of shapes (lists of keys). Recordings have up to three. A dict with a further
+/// list of keys is not stored as an entry.
 const MOST_SHAPES: usize = 32;
-/// Largest number of keys of a shape. Entries have nine keys.
+/// Largest number of keys in a shape. The entries of recordings have nine keys.
 const MOST_KEYS: usize = 64;
 
 impl Shapes {
-    /// Returns the shape of a dict with these keys and values, and the values of [`KEYS`]. `None`
-    /// if the dict is not an entry.
+    /// Returns the index of the shape with the keys in `items`, and the values of [`KEYS`]. `None`
+    /// if a dict with these keys does not describe an event of a device.
     pub(super) fn fields(&mut self, items: &[Packed], texts: &Texts) -> Option<(u8, Values)> {
         let pairs = items.as_chunks::<2>().0;
         let is_last = self.shapes.get(self.last).is_some_and(|shape| shape.has_keys(pairs));

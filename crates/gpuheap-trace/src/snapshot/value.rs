@@ -9,7 +9,7 @@ pub(super) enum Value {
     Int(i64),
     /// Index of an integer of more than 60 bits, for [`Heap::long`](super::heap::Heap::long).
     Long(u32),
-    /// Index of an integer from 2^63 up, for [`Heap::unsigned`](super::heap::Heap::unsigned).
+    /// Index of an integer of 2^63 or more, for [`Heap::unsigned`](super::heap::Heap::unsigned).
     Unsigned(u32),
     /// An integer of more than 64 bits.
     HugeInt,

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::opcode;
 use crate::{Error, Op, Taken, Trace};
 
-/// Size to which PyTorch rounds blocks. A viewer needs blocks that fill their segments.
+/// Unit of PyTorch's block sizes. Its viewer needs blocks of whole units that fill their segments.
 const BLOCK: u64 = 512;
 
 /// Writes traces as one PyTorch memory snapshot, for PyTorch's memory viewer. The pickle has plain
@@ -109,7 +109,7 @@ fn blocks_at_end(trace: &Trace) -> BTreeMap<u64, AtEnd> {
     live.into_iter().map(|(allocation, block)| (address(allocation), block)).collect()
 }
 
-/// Writes the segments at the end, each filled with blocks.
+/// Writes the segments that exist when the trace ends, each filled with blocks.
 fn segments<W: Write>(trace: &Trace, device: u32, pickle: &mut Pickle<W>) -> io::Result<()> {
     let blocks = blocks_at_end(trace);
     let events = trace.events().len();
@@ -184,7 +184,7 @@ fn segments<W: Write>(trace: &Trace, device: u32, pickle: &mut Pickle<W>) -> io:
     Ok(())
 }
 
-/// Writes a block up to its frames. The dictionary stays open.
+/// Writes a block's dict up to the key `frames`. The caller writes the frames, and ends the dict.
 fn one_block<W: Write>(
     pickle: &mut Pickle<W>,
     address: u64,

@@ -55,7 +55,7 @@ pub(crate) fn encode(data: &Data, protocol: u8) -> Vec<u8> {
 struct Encoder {
     protocol: u8,
     bytes: Vec<u8>,
-    /// Texts, keyed by memo index. A container also takes an index, but has no text.
+    /// Texts that are in the pickle's memo, by index; `None` at the index of another value.
     memo: Vec<Option<String>>,
 }
 

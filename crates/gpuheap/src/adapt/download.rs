@@ -11,7 +11,7 @@ use crate::array::storage::Storage;
 use crate::array::{ArrayBase, ArrayData, DeviceArray, Element};
 use crate::error::{Error, ErrorKind};
 
-/// The host, as the destination of a structure.
+/// The host. [`Host::adapt`] downloads a structure to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host;
 
@@ -70,7 +70,7 @@ impl Download {
     }
 
     /// Returns the elements of an array that shares a block with other arrays. The whole block is
-    /// read when a second array in it is requested.
+    /// read when a second array in it is requested. Returns `None` if it must be read alone.
     fn with_others<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -79,8 +79,8 @@ impl Download {
         if source.is_empty() || size_of::<T>() == 0 {
             return Ok(None);
         }
-        // The array is read alone, because another thread may be writing to another array of the
-        // block.
+        // If the host can access the memory, another thread may be writing to another array of the
+        // block, so only this array is read.
         if source.kind().is_host_accessible() {
             return Ok(None);
         }
@@ -105,8 +105,8 @@ impl Download {
             return Ok(None);
         };
         let read = |bytes| bytemuck::checked::try_pod_read_unaligned(bytes).ok();
-        // If bytes are not valid elements, the array is read alone, and that read returns the
-        // error.
+        // If bytes are not valid elements, returns `None`. The caller's read of the array then
+        // returns the error.
         Ok(bytes.chunks_exact(size_of::<T>()).map(read).collect())
     }
 }

@@ -18,10 +18,10 @@ pub trait Plain: Element {
     /// Type of the element after `narrow`.
     type Narrow: Element;
 
-    /// Converts the element by the rule of `cu`, to the nearest value.
+    /// Converts the element as [`cu`](crate::Target::cu) does, to the nearest value.
     fn cu(self) -> Self::Cu;
 
-    /// Converts the element by the rule of `narrow`, to the nearest value.
+    /// Converts the element as [`narrow`](crate::Target::narrow) does, to the nearest value.
     fn narrow(self) -> Self::Narrow;
 }
 

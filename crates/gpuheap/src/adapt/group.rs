@@ -17,20 +17,20 @@ use crate::error::{Error, ErrorKind};
     note = "derive `gpuheap::Adapt` for a struct or an enum of your own, with `#[adapt(element)]` if it is plain data that arrays are made of"
 )]
 pub trait Item {
-    /// Rule for many values of this type: [`Elements`] or [`Structures`].
+    /// [`Elements`] if many values of this type become one array, else [`Structures`].
     type Group: Groups;
 }
 
 /// Rule by which many values become one array on the device.
 pub enum Elements {}
 
-/// Rule by which each value is adapted separately.
+/// Rule by which each of many values is uploaded or downloaded separately.
 pub enum Structures {}
 
 /// A rule for many values of a type: [`Elements`] or [`Structures`].
 pub trait Groups {
-    /// Rule for a type that contains this type and `Other`. It is [`Elements`] only if that is the
-    /// rule of both types.
+    /// Rule for many values of a type, such as a pair, that contains a type with this rule and a
+    /// type with the rule `Other`. It is [`Elements`] only if both rules are [`Elements`].
     type With<Other: Groups>: Groups;
 }
 
@@ -42,7 +42,7 @@ impl Groups for Structures {
     type With<Other: Groups> = Structures;
 }
 
-/// Adapts many values of type `T`, with `To` as the destination.
+/// Uploads or downloads many values of type `T`. `To` is [`Upload`] or [`Download`].
 pub trait Group<T, To>: Groups {
     /// Result for a vector or a slice.
     type Vec;

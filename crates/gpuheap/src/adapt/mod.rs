@@ -97,12 +97,13 @@ use crate::error::Error;
 #[cfg(doc)]
 use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Target};
 
-/// A rule for adapting a type. If `To` is [`Upload`], the type is adapted to a device. If `To` is
-/// [`Download`], it is adapted to the host.
+/// A rule for adapting a type: for making its counterpart on a device if `To` is [`Upload`], or on
+/// the host if `To` is [`Download`].
 ///
 /// gpuheap has [rules](self#rules) for the usual types of data. The derive macro of the same name
-/// makes a rule for a struct or an enum. Adapting a field changes its type, so the type has to be
-/// or to contain a type parameter.
+/// makes a rule for a struct or an enum. Adapting a field may change its type: a `Vec<f32>` becomes
+/// a `DeviceArray<f32>`. The type of such a field has to be a type parameter of the struct, or to
+/// contain one.
 ///
 /// ```
 /// use gpuheap::{Adapt, Device, Diagonal};

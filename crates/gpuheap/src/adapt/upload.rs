@@ -89,8 +89,8 @@ pub struct Upload<R = Same> {
     target: Target,
     at: Caller,
     staged: RefCell<Staged>,
-    /// Error of the allocation for small arrays, if it failed. The rules that made the arrays did
-    /// not receive the error.
+    /// Error of the allocation for waiting small arrays, if it failed. Of these arrays'
+    /// [`Adapt::adapt`] calls, only the last received the error.
     failed: Cell<Option<Error>>,
     rule: PhantomData<fn() -> R>,
 }
@@ -111,8 +111,8 @@ impl<R: ElementRule> Upload<R> {
 
     pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
-        // A rule may have ignored the error, but arrays of other rules failed with the same
-        // allocation.
+        // An `adapt` call that received this error may have ignored it, but other small arrays
+        // failed with the same allocation.
         if let Some(error) = self.failed.take() {
             return Err(error);
         }

@@ -156,7 +156,7 @@ fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Ke
     let target = values.target().kind(MemoryKind::Device);
     let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
     if inner == 0 {
-        // No row has a value, but the keys are checked nevertheless.
+        // No elements to add. Checks only that `values` is not freed, and that all keys are valid.
         values.storage().use_on(None, |_, _| Ok(()))?;
         counts(keys, groups, at)?;
         return Ok(out);
@@ -205,7 +205,7 @@ fn zeros<A: Scalar, D: Dimension>(
     target.uninit_at(shape, at)?.fill(A::zeroed())
 }
 
-/// Number of keys that name no group, and the row of the first such key.
+/// Number of keys outside `0..groups`, and the row of the first of them, counted by a kernel.
 struct BadKeys(DeviceArray<u64>);
 
 impl BadKeys {
@@ -213,7 +213,7 @@ impl BadKeys {
         Ok(BadKeys(target.uninit_at(Ix1(2), at)?.write_from(&[0, u64::MAX])?))
     }
 
-    /// Waits for the counters, and returns an error if a key names no group.
+    /// Waits for the kernel that counts, and returns an error if a key is outside `0..groups`.
     fn check<S: ArrayData, K: Key>(
         &self,
         keys: &ArrayBase<S, K, Ix1>,

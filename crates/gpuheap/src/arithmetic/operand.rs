@@ -128,7 +128,7 @@ pub(super) fn strides(from: &[usize], to: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// Converts a side to the operand of a kernel.
+/// Converts the left or right side of an operation to the operand of a kernel.
 pub(super) fn operand<'a>(
     side: &Side<'_>,
     address: u64,

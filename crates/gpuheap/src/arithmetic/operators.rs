@@ -251,14 +251,14 @@ impl<S: ArrayData, D: Dimension> ArrayBase<S, bool, D> {
     }
 }
 
-/// An elementwise operation on two sides.
+/// An elementwise operation on a left and a right side.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
     Arithmetic(Arithmetic),
     Comparison(Comparison),
 }
 
-/// Returns the result of an operation on both sides, allocated by the target of the array `like`.
+/// Returns the result of an operation on `left` and `right`, in a new array of `like`'s target.
 fn apply<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     op: Op,
     like: &ArrayBase<S, T, D>,
@@ -356,7 +356,7 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
     enqueue(op, of, out, &Side::Array(*out), right)
 }
 
-/// Returns `true` if the result of an operation may overwrite the memory of its left side.
+/// Returns `true` if the array `left` can be kept for the result of an operation, and overwritten.
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
     let shape = broadcast_shape::<ndarray::IxDyn>(left.shape(), right.shape);

@@ -141,7 +141,7 @@ impl<'a, R: ArrayData> GroupedRows<'a, R> {
         self.fold(Fold::Squares, values, Some(means.window()), Location::caller())
     }
 
-    /// Aggregates into device memory, because many threads of a kernel may add to the same element.
+    /// Aggregates in device memory: in host memory, atomic additions by many threads are slow.
     fn fold<S: ArrayData, T: Scalar, A: Scalar>(
         &self,
         fold: Fold,

@@ -11,7 +11,7 @@ use crate::kind::MemoryKind;
 type Check = Rc<dyn Fn(u64) -> bool>;
 
 thread_local! {
-    /// `true` while the thread has a check. Every new array reads this flag.
+    /// `true` while this thread has an admission check. Every new array reads this flag.
     static IS_SET: Cell<bool> = const { Cell::new(false) };
     static CHECK: RefCell<Option<Check>> = const { RefCell::new(None) };
 }

@@ -15,7 +15,7 @@ const ROWS: usize = 6;
 const LAYERS: usize = 2;
 /// Maximum number of rows shown in total.
 const ALL_ROWS: usize = 24;
-/// Maximum number of bytes read for one row.
+/// Maximum number of bytes that are read from the array for one row of text.
 const ROW_BYTES: usize = 4096;
 
 /// Formats the kind, the shape and the first elements. Shows a few elements along each axis, and a

@@ -70,7 +70,7 @@ fn shortest_period(bytes: &[u8], address: u64) -> &[u8] {
     bytes
 }
 
-/// Uploads the pattern a few times, then doubles the filled part by copies within the array. 30
+/// Uploads about 4 KiB of the pattern, then doubles the filled part by copies within the array. 24
 /// copies fill 64 GiB.
 fn fill_by_doubling(
     address: u64,
@@ -78,15 +78,14 @@ fn fill_by_doubling(
     count: usize,
     stream: &Stream,
 ) -> Result<(), Error> {
-    // The seed is large enough that the first copies do not dominate the time.
+    // The pattern is repeated up to 4 KiB, so that the doubling does not begin with tiny copies.
     let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
     let (total, mut done) = (pattern.len() * count, seed.len());
     stream.refuse_capturing()?;
     let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
-        // SAFETY: the array is at least as long as the seed. The driver reads pageable memory
-        // before the call returns. If it may read the seed later, the wait below keeps the seed
-        // until then.
+        // SAFETY: the array is at least as long as the seed. Either the driver reads the seed
+        // before the call returns, or `later` is `true`, and the wait below keeps the seed alive.
         unsafe {
             driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
         }

@@ -55,8 +55,8 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// The errors of [`wrap`](Target::wrap); the scope has ended. If an error is returned, the
-    /// owner is dropped without a call.
+    /// The errors of [`wrap`](Target::wrap), and an error if the target's scope has ended. If an
+    /// error is returned, the owner is dropped without a call.
     #[track_caller]
     pub unsafe fn wrap_owned<T: Element, I: IntoDimension>(
         &self,

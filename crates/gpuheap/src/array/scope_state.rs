@@ -31,7 +31,7 @@ pub(crate) struct ScopeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScopeKind {
     Code,
-    /// The turn of a batch.
+    /// The turn of a batch: the step of an iteration that uses the batch.
     Batch,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Lists {
     pub(super) over: bool,
     pub(super) members: Few<Storage>,
     pub(super) kept: Few<Storage>,
-    /// Batches that were uploaded in the scope. The scope's end frees the batches whose turns have
-    /// not ended.
+    /// Batches that were uploaded in the scope. The scope's end frees each batch, unless the step
+    /// of the iteration that used the batch has ended.
     pub(super) batches: Few<ScopeState>,
 }
 
@@ -52,9 +52,9 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
-    /// Returns the scope of the arrays that are made by the target of an array in this scope. If
-    /// this scope is open, returns it. If it is a batch whose turn has ended, returns the scope
-    /// around the batch, because results of a batch outlive the batch's turn.
+    /// Returns the scope that an array joins if it is made with the target of an array in this
+    /// scope. If this scope is open, returns it. If it is a batch whose step of the iteration has
+    /// ended, returns the scope around the batch, because results outlive the step.
     pub(crate) fn for_new_arrays(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);

@@ -48,10 +48,10 @@ enum Way<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// Returns `true` if a copy of `bytes` between the host and a storage is faster through slots.
+    /// Returns `true` if a copy of `bytes` between host and device is faster through pinned slots.
     pub(super) fn pay_for(storage: &Storage, bytes: usize) -> bool {
         let heap = storage.heap();
-        // A pool that caches nothing would pin memory anew for every copy.
+        // The pool `none` keeps no slots, so every copy would pin memory anew.
         bytes >= heap.inner().staging.threshold.max(1)
             && storage.kind() == MemoryKind::Device
             && heap.pool() != PoolKind::None
@@ -79,8 +79,8 @@ impl<'a> Slots<'a> {
         is_there.then_some(slots)
     }
 
-    /// Returns `true` if copies on `stream` can go through the slots. If the array was last used on
-    /// a stream of another device, that stream cannot use the slots.
+    /// Returns `true` if copies on `stream` can use the slots. `stream` may be of another device,
+    /// on which the array was used last. Such a stream cannot use them.
     pub(super) fn serve(&self, stream: &Stream) -> bool {
         self.heap.store(MemoryKind::Device).check_stream(stream).is_ok()
     }

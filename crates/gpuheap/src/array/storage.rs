@@ -243,7 +243,7 @@ impl Storage {
             state.memory = memory;
             return;
         }
-        // A scope's end has freed the array already, so the new memory is given back.
+        // Meanwhile, the end of the scope has freed this array, so gives its memory back.
         let ending = state.ending();
         drop(state);
         let _ = self.give_back(memory, ending);
@@ -337,8 +337,8 @@ impl Storage {
             theirs.set_last(stream);
             return Ok(done);
         }
-        // The source's last stream stays a stream of the source's device. That stream waits for
-        // this copy.
+        // The copy's stream is of another device, so the source keeps its own last stream. That
+        // stream waits for the copy.
         let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // The source's free has to be ordered after the copy, so the copy's stream becomes the
@@ -501,8 +501,8 @@ impl Storage {
                 // Memory that a reset freed is not freed again.
                 self.check_alive()?;
                 let stream = self.last_stream(ending.last)?;
-                // The context is made current for owners that call the driver. Other owners do not
-                // need it, so an error is ignored.
+                // The owner may call the driver, so makes the context current. An error is ignored,
+                // because other owners do not need the context.
                 let _current = self.context().enter();
                 let end = move || owner.take().map_or((), |owner| owner(address, &stream));
                 program::run(end).map_err(owner_panicked)
@@ -551,7 +551,7 @@ impl Storage {
         }
     }
 
-    /// Returns a stream that is ordered after every use, and that the heap does not refuse.
+    /// Returns a stream that is ordered after every use of the memory, and that the heap accepts.
     fn last_stream(&self, last: Option<Stream>) -> Result<Stream, Error> {
         match last {
             None => Ok(self.home.clone()),
@@ -568,9 +568,10 @@ impl Storage {
         }
     }
 
-    /// Makes `stream` wait for the last use of the storage, and become the stream of the last use.
-    /// The caller drops `visited` only after it has unlocked all storages. That drop may end a
-    /// heap, and the end of a heap drops callbacks of the program.
+    /// Makes `stream` wait for the last use of the storage, and records `stream` as the stream of
+    /// the last use. `visited` keeps heaps alive that a check of access between devices visits. The
+    /// caller drops `visited` only after it has unlocked all storages: the drop may end a heap, and
+    /// that end drops callbacks of the program.
     fn hand_over(
         &self,
         state: &mut State,
@@ -710,7 +711,7 @@ impl Drop for Storage {
         let nothing = Memory::Foreign { address: 0, owner: None };
         let memory = std::mem::replace(&mut state.memory, nothing);
         if forked {
-            // All the memory belongs to the parent, and so do the values that an owner captured.
+            // The memory, and the values that an owner captured, belong to the process that forked.
             std::mem::forget(memory);
             return;
         }

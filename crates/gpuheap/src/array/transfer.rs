@@ -239,8 +239,8 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     continue;
                 }
                 // Waits for the stream before the copy. Otherwise the driver waits during the copy,
-                // and blocks enqueues of all other threads. That stopped threads that upload ahead
-                // (H200, driver 580: `prefetch_on` saved no time).
+                // and meanwhile blocks enqueues of all other threads. Threads could then upload no
+                // batches ahead (H200, driver 580: `prefetch_on` saved no time).
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
                 {

@@ -96,8 +96,9 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let bytes = self.bytes();
         let set_or_unset = if set { set_it } else { unset_it };
         if set {
-            // The withdrawal is stored first. A free between the two calls may then withdraw advice
-            // that was not given, but never leaves advice behind.
+            // Stores how to withdraw the advice before it is given. If the array is freed between
+            // the two calls, a withdrawal without advice has no effect. In the other order, the
+            // advice would stay.
             self.storage().note_advice(DriverAdvice { advice: unset_it, place });
         }
         self.storage().use_on(None, |address, stream| {

@@ -12,7 +12,8 @@ use crate::stream::Stream;
 /// Rows of a batch, with the uploaded batch or the error of its upload.
 pub(super) type Uploaded<V> = (Range<usize>, Result<Batch<V>, Error>);
 
-/// Uploader of [`Batches`](crate::Batches): [`Ahead`], or a second thread.
+/// Uploader of [`Batches`](crate::Batches): [`Ahead`] on the program's own thread, or the uploader
+/// on a second thread.
 pub trait Uploads {
     /// The batch on the device.
     type Batch;

@@ -194,10 +194,10 @@ impl<U: Uploads> Batches<U> {
 
 impl<S: Source> Batches<Ahead<S>> {
     /// Uploads up to `count` batches ahead, on a second stream. `next` starts these uploads before
-    /// the turn of the current batch ends, so that they overlap with the device's work on that
-    /// batch. If all batches take about the same time, one batch ahead is enough; more batches
-    /// smooth out differences. Batches of rows become smaller, because all batches on the device
-    /// share the fraction.
+    /// it frees the current batch, so that they overlap with the device's work on that batch. If
+    /// all batches take about the same time, one batch ahead is enough; more batches smooth out
+    /// differences. Batches of rows become smaller, because all batches on the device share the
+    /// fraction of memory given to [`batches_by_memory`](Target::batches_by_memory).
     ///
     /// If memory does not suffice for `count` batches, fewer are uploaded ahead from then on. If
     /// `prefetch` is called several times, the last `count` applies.
@@ -210,7 +210,7 @@ impl<S: Source> Batches<Ahead<S>> {
 
 impl<I: Iterator<Item: Adapt<Upload>>> Batches<Ahead<Items<I>>> {
     /// Converts numbers to `f32`, by the rules of [`Target::cu`]. Call it before the first batch:
-    /// batches that were already uploaded ahead are freed and not uploaded again.
+    /// a later call frees the batches that were uploaded ahead, and `next` never returns them.
     pub fn cu(self) -> Batches<Ahead<Items<I, Cu>>>
     where
         I::Item: Adapt<Upload<Cu>>,
@@ -321,7 +321,7 @@ impl<T: Element, D: Dimension> Batches<Ahead<Rows<'_, T, D>>> {
     ///
     /// # Errors
     ///
-    /// The batch has one row, and stays the current batch; no batch is current.
+    /// No batch is current; or the current batch has only one row, and then stays current.
     pub fn halve(&mut self) -> Result<(), Error> {
         if self.current.is_none() {
             return Err(ErrorKind::Ended.error(

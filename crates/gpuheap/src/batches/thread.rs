@@ -64,7 +64,8 @@ impl<V> Desk<V> {
 }
 
 impl<V> DeskState<V> {
-    /// Returns `true` if no batch holds memory: the program holds none, and none is ready.
+    /// Returns `true` if no batch holds memory. The program then holds no batch and waits for one,
+    /// and no uploaded batch is ready.
     fn is_alone(&self) -> bool {
         self.is_awaited && self.ready.is_empty()
     }

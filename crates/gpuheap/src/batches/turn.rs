@@ -1,4 +1,5 @@
-//! The turn of a batch. It ends when the batch's memory is freed.
+//! The turn of a batch. It begins when the program receives the batch, and ends when the batch's
+//! memory is freed.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub(super) struct Turn {
     held: Vec<Arc<Storage>>,
 }
 
-/// A batch on the device before its turn.
+/// A batch that was uploaded and that the program has not received yet.
 pub struct Batch<V> {
     value: V,
     turn: Turn,
@@ -56,8 +57,9 @@ impl Request {
         let side = match side {
             Some(side) => {
                 let members = turn.scope.state().members();
-                // The end is noted before the event is recorded. If another thread uses an array in
-                // between, that use either is before the event or is noted by the storage.
+                // Marks the upload as ended before recording the event at its end. If another
+                // thread uses an array in between, the array's storage notes the use as later than
+                // the upload. A use before the mark is enqueued before the event.
                 members.iter().for_each(|storage| storage.end_upload());
                 Some((side.clone(), side.record()?))
             }
@@ -66,8 +68,8 @@ impl Request {
         Ok(Batch { value, turn, side })
     }
 
-    /// Prepares an upload on the second stream, after a turn ended. The upload waits for the memory
-    /// just freed, but not for the work on the next batch.
+    /// Prepares the next upload on the second stream, after the memory of a batch was freed. The
+    /// upload waits for the work on that memory, but not for the work on the next batch.
     pub(super) fn turn_ended(&self) {
         self.target.heap().fence(self.target.memory_kind());
     }

@@ -65,7 +65,7 @@ struct CapturedGraph {
     moments: Arc<Moments>,
     /// Progress of the frees in the capture. The end of the graph completes these frees.
     completed: Completed,
-    /// `true` once the capture is known to have ended.
+    /// `true` once the capture is known to have ended: all of the graph is captured.
     is_captured: AtomicBool,
     /// `true` if work after the capture may use memory that was freed in the capture. The end of
     /// the graph then completes no free.
@@ -116,9 +116,8 @@ impl CaptureState {
 }
 
 impl Captures {
-    /// If the stream `raw` is part of a capture, returns it as a stream of that capture. Returns
-    /// `None` if the capture was invalidated, or if the stream itself is part of no capture. The
-    /// caller has entered the context, and keeps the stream alive.
+    /// Returns the stream `raw` as a stream of its capture; `None` if it captures nothing, or its
+    /// capture was invalidated. The caller has entered the context, and keeps the stream alive.
     pub(crate) fn stream(
         &self,
         driver: &dyn Driver,
@@ -308,8 +307,8 @@ unsafe extern "C" fn note_end(data: *mut c_void) {
     // SAFETY: `follow` passed this strong reference, and the driver calls once for each object.
     let graph = unsafe { Arc::from_raw(data.cast_const().cast::<CapturedGraph>()) };
     let moment = graph.moments.begin();
-    // This flag is read after the moment began: if `doubt` is called later, the frees that it
-    // covers are later than the moment.
+    // Reads the flag after `begin`. If another thread calls `doubt` after this load, the frees that
+    // it doubts belong to a later moment, and are not completed here.
     if !graph.is_doubtful.load(Ordering::SeqCst) {
         graph.moments.complete(&graph.completed, moment);
     }

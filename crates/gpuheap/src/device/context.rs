@@ -329,8 +329,8 @@ impl Context {
     /// This covers plain allocations and the virtual memory of heaps. A separate call opens a
     /// stream-ordered pool to other devices.
     ///
-    /// Heaps that the query kept alive are added to `visited`. The caller drops them with no lock
-    /// held.
+    /// Adds the heaps that it visits to `visited`, so that none of them ends while a lock is held.
+    /// The caller drops `visited` with no lock held.
     pub(crate) fn can_reach(
         &self,
         other: &Context,
@@ -361,8 +361,8 @@ impl Context {
     /// Gives another device access to the virtual memory of the heaps, mapping by mapping. Adds
     /// these heaps to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // The reader is added first, so that new mappings are accessible too. After a reset, the
-        // list has the reader already.
+        // Adds `reader` to the list first, so that it also gets access to mappings made from now
+        // on. If the reader was reset, it is in the list already.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -499,8 +499,8 @@ pub(crate) struct Current<C: Deref<Target = Context>> {
     pushed: bool,
 }
 
-/// Guard that keeps a context current on the thread that made the guard. It also allows calls on
-/// that thread that captures forbid.
+/// Guard that keeps a context current on the thread that made the guard. While it lives, the thread
+/// may make calls such as `cuMemAlloc` that CUDA forbids during a capture.
 pub(crate) struct Aside<C: Deref<Target = Context>> {
     current: Current<C>,
     before: Option<CUstreamCaptureMode>,
@@ -627,7 +627,7 @@ mod tests {
         let stream = owner.stream()?;
         let _block = heap.allocate(1, &stream)?;
         assert!(reader.can_reach(&owner)?);
-        // SAFETY: this test alone uses the reader, and makes nothing on it.
+        // SAFETY: only this test uses the device `reader`, and nothing was made on it.
         let reader = unsafe { reader.reset() }?;
         let emulator = owner.emulator().expect("an emulator");
         let failing = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);

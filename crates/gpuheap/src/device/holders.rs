@@ -32,7 +32,7 @@ pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 #[derive(Default)]
 pub(crate) struct Holders(Mutex<Vec<RegisteredHolder>>);
 
-/// A holder, and the lock that all visitors of the holder take for reading.
+/// A heap, and a lock that a thread takes for reading while it [visits](Holders::visit) the heap.
 #[derive(Clone)]
 struct RegisteredHolder {
     holder: Weak<dyn Holder>,
@@ -45,7 +45,7 @@ thread_local! {
     static VISITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Guard that ends the visits of this thread, also after a panic.
+/// Guard that clears `VISITING` when it is dropped, also after a panic.
 struct Visiting;
 
 impl Drop for Visiting {
@@ -61,8 +61,8 @@ pub(crate) fn is_visiting() -> bool {
 }
 
 impl Holders {
-    /// Registers `holder` for as long as it lives. A thread that takes `visits` for writing waits
-    /// until no [visit](Holders::visit) keeps the holder alive.
+    /// Registers `holder` for as long as it lives. A [visit](Holders::visit) keeps it alive, and
+    /// holds `visits` for reading. To wait until no visit does, lock `visits` for writing.
     pub(crate) fn register(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.holder.strong_count() > 0);
@@ -96,7 +96,7 @@ impl Holders {
     /// Returns `true` if a stream of any heap captures a graph. A wait for the device would break
     /// the capture. The caller holds no lock of any heap.
     pub(crate) fn is_any_capturing(&self) -> bool {
-        // During a visit, the heaps cannot be queried: assume that one has a capturing stream.
+        // During a visit, `visit` does nothing, so assume that some heap has a capturing stream.
         let mut is_any = is_visiting();
         self.visit(|holder| is_any |= holder.is_any_capturing());
         is_any

@@ -57,7 +57,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// Reads the description from the driver, without a context.
+    /// Reads a device's description from the driver, without a context.
     pub(super) fn read(
         driver: &dyn Driver,
         ordinal: i32,

@@ -3,13 +3,14 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time that a request waits for its turn. A turn may have to wait until streams of other
-/// heaps have reached their frees. A stream that waits for the requesting thread itself never
-/// reaches its frees. After this time, requests continue without a turn.
+/// Longest time that a request waits for its turn to reclaim from other heaps. The request whose
+/// turn it is may wait until streams of other heaps have reached their frees. A stream that waits
+/// for the requesting thread itself never reaches its frees. After this time, requests continue
+/// without a turn.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
-/// Turn to reclaim memory from other heaps of a device, in the last reclaim step. One request of
-/// the device has it at a time.
+/// The turn of a request to reclaim memory from other heaps of a device, in the last reclaim step.
+/// One request of the device has it at a time.
 ///
 /// Without turns, two requests that fail at the same time could each hold a part of the memory that
 /// the other needs.
@@ -19,12 +20,13 @@ pub(crate) struct ReclaimTurn {
     ended: Condvar,
 }
 
-/// Guard that ends the turn when it is dropped.
+/// Guard of the request whose turn it is. The turn ends when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct TurnGuard<'a>(&'a ReclaimTurn);
 
 impl ReclaimTurn {
-    /// Waits for the turn. Returns `None` after [`LONGEST_TURN`].
+    /// Waits until no other request has the turn, and takes the turn. Returns `None` after
+    /// [`LONGEST_TURN`].
     pub(crate) fn take(&self) -> Option<TurnGuard<'_>> {
         self.take_within(LONGEST_TURN)
     }

@@ -10,13 +10,13 @@ use crate::size::Bytes;
 /// Reason why a device's virtual memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoVirtualMemory {
-    /// The device does not report support.
+    /// The device does not report support for virtual memory management.
     Missing,
-    /// The device reports support, but a call failed.
+    /// The device reports virtual memory management, but a call of its functions failed.
     Refused(DriverError),
     /// The granularity, in bytes, is too large.
     Coarse(u64),
-    /// The probe was impossible, because not one granule was free.
+    /// Virtual memory could not be tried, because not one granule of memory was free.
     Full,
     /// The device can no longer be used.
     Gone(Gone),

@@ -54,7 +54,7 @@ kinds! {
         /// Bytes on the device that are not valid values of the requested type, or keys out of
         /// range.
         InvalidData,
-        /// Another argument that the call does not accept.
+        /// An argument that the call does not accept, for a reason that has no separate kind.
         InvalidArgument,
         /// A pointer that cannot be wrapped: it points into no memory of the driver.
         BadPointer,

@@ -30,7 +30,7 @@ pub struct Error(Box<Fault>);
 #[derive(Clone)]
 pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
-    /// Index of the row that does not fit in memory, and the figures.
+    /// Index of a row of an array that does not fit even as a batch of one row, and the figures.
     Row(usize, OutOfMemory),
     /// Invalid request, such as an unknown name, a wrong limit or a stream of another device.
     Refused(ErrorKind, String),
@@ -58,7 +58,7 @@ pub(crate) enum Freed {
     Early(Caller),
     /// Freed at the end of the scope that began at this line.
     Scope(Caller),
-    /// Freed because its batch's turn ended. The batches were requested at this line.
+    /// Freed at the end of its step in an iteration over batches, requested at this line.
     Batch(Caller),
 }
 

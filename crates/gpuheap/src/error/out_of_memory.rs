@@ -39,8 +39,8 @@ pub struct OutOfMemory {
     pub pool: PoolKind,
     /// Reason why the request failed.
     pub cause: Cause,
-    /// Bytes that had to return to the driver, from any blocks, for the request to succeed. This is
-    /// the largest of the next three fields. `None` if it is not known.
+    /// Number of bytes that were missing: if so many bytes return to the driver, the request
+    /// succeeds. This is the largest of the next three fields. `None` if it is not known.
     pub short_by: Option<u64>,
     /// Bytes by which the hard limit is too low.
     pub limit_short_by: u64,
@@ -69,9 +69,9 @@ pub struct OutOfMemory {
     pub cached_on_other_streams: u64,
     /// Bytes that this heap took from the driver, with the driver's own rounding if it is known.
     pub reserved: u64,
-    /// Bytes that other heaps of this process took on the device. For unified memory, this heap's
-    /// device memory is included. For pinned memory, the bytes are the pinned memory of other
-    /// heaps.
+    /// Bytes that other heaps of this process took on the device. For unified memory, the device
+    /// memory of this heap counts too, because `reserved` does not contain it. For pinned memory,
+    /// the bytes are the pinned memory of other heaps.
     pub other_heaps: u64,
     /// Bytes of `other_heaps` that are cached, including pending bytes. The other bytes are live.
     pub other_heaps_cached: u64,
@@ -183,7 +183,8 @@ impl OutOfMemory {
         text
     }
 
-    /// Returns the remedy, with `knobs` after the limit that is to be raised.
+    /// Returns the remedy. If a limit is to be raised, adds `knobs`, the text that names the place
+    /// where the user sets the limit.
     fn remedy_naming(&self, knobs: &str) -> String {
         let on_host = self.is_on_host();
         let place = if on_host { "host" } else { "device" };
@@ -280,7 +281,7 @@ impl OutOfMemory {
         self.pool != PoolKind::None && self.live_blocks > 0
     }
 
-    /// Names the memory that also has to be free if the limit is raised.
+    /// Returns the text on the device memory that has to be free too, if the limit is raised.
     fn freed_beside(&self) -> String {
         match self.device_short_by {
             None | Some(0) => String::new(),
@@ -288,14 +289,16 @@ impl OutOfMemory {
         }
     }
 
-    /// Names the memory that this heap has to free, if freeing it can be enough.
+    /// Returns the text on the memory to free in this heap; `None` if its live memory is too
+    /// little.
     fn freed_here(&self) -> Option<String> {
         let short = self.short_by?;
         let is_there = self.live_blocks > 0 && self.reserved >= short;
         is_there.then(|| format!("free {} first, in whole segments", self.amount(short)))
     }
 
-    /// Names the memory of the device or the host that this or any other program has to free.
+    /// Returns the text on the memory that this or another program has to free on the device or
+    /// host.
     fn freed(&self) -> String {
         let short = self.amount(self.device_short_by.unwrap_or(0));
         match self.freed_here() {

@@ -19,7 +19,7 @@ pub enum ReclaimStep {
     /// heaps on the device. If a total limit is reached, they are the heaps under that limit. They
     /// return unused memory first, then memory that needs a wait for its streams.
     OtherHeaps,
-    /// Makes the heaps of the previous step return all their cached memory.
+    /// Makes the heaps of [`OtherHeaps`](ReclaimStep::OtherHeaps) return all their cached memory.
     WholeOtherHeaps,
     /// Calls the reclaimers registered with this heap, each once.
     Reclaimers,
@@ -29,7 +29,7 @@ pub enum ReclaimStep {
     LateRelease,
     /// Pauses the other threads, waits for pending frees and returns all cached memory to the
     /// driver. The paused threads can neither take that memory nor keep memory in their caches. The
-    /// step repeats while other heaps return memory. One request of a device runs it at a time.
+    /// step repeats while other heaps return memory. One request at a time runs it on a device.
     Alone,
 }
 

@@ -218,8 +218,8 @@ impl StoreState {
         if spares {
             self.order.refuse_waits(false);
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
-                // From now on, new memory is preferred only after the pool has given back as many
-                // bytes as a request needs.
+                // New memory was refused, so the stream may have to wait after all. Later requests
+                // prefer new memory only after the pool has given back as many bytes as they need.
                 self.spare = self.spare.min(self.stats.taken);
                 grant = self.grant(bytes, stream);
             }
@@ -231,7 +231,8 @@ impl StoreState {
         })?;
         self.granted += grant.bytes;
         self.stats.count_allocation(bytes, grant.bytes);
-        // Memory above a soft limit may have been in use when it was freed, and may be unused now.
+        // Above the soft limit, a free returns only memory that no stream still uses. Memory that
+        // was in use then may be unused now.
         if self.limits.soft.is_some() && self.stats.taken > self.granted {
             let _ = self.keep_soft_limit();
         }

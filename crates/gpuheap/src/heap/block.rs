@@ -202,8 +202,8 @@ impl Block {
     /// `stream` is the block's own stream, or it has waited for a point of the block's own stream.
     /// That point comes after the allocation, and after all work on the block that is not on
     /// `stream`. Otherwise the next user of the memory on `stream` races with work that still uses
-    /// the memory. That work is on this block, or is work of a previous owner that the block's own
-    /// stream waited for at the allocation.
+    /// the memory: work on this block, or work of a previous owner. At the allocation, only the
+    /// block's own stream was made to wait for the previous owner's work.
     ///
     /// # Errors
     ///

@@ -328,7 +328,7 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.choices.slack {
-            // The bounds are those of the environment variable. NaN becomes zero.
+            // The bounds are equal to the bounds of `GPUHEAP_SLACK`. NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
             tuning.allows_waste = false;

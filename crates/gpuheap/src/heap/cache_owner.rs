@@ -48,7 +48,8 @@ impl ThreadCache {
         }
         let own = unused_here(store.number, ThreadCache::is_free);
         let mut state = store.lock();
-        // A free on a transient stream is fenced immediately, so it has to go to the pool.
+        // A transient stream may end unannounced, so its frees are fenced at once. A cached free
+        // would have no fence.
         let stream = match stream {
             Some(stream) => Some(state.stream(stream)),
             None => state.order.registered(stream_id),
@@ -106,7 +107,7 @@ impl CacheOwner for HeapInner {
 }
 
 impl StoreState {
-    /// Flushes the caches of all threads to the policy, and merges their counts. Makes no driver
+    /// Flushes the caches of all threads to the pool, and merges their counts. Makes no driver
     /// call.
     pub(crate) fn flush_caches(&mut self) {
         self.flush_matching(|_| true, false);
@@ -125,10 +126,10 @@ impl StoreState {
         self.flush_matching(|cache| of_all || cache.is_mine(), false);
     }
 
-    /// Returns this thread's large blocks to the policy before the policy places a large block. The
-    /// policy then has the same free memory as without thread caches, and a program that repeats
-    /// itself gets the same addresses again. Without this, one cached large block for each stream
-    /// made `serve_threads` take three times as long.
+    /// Returns this thread's large blocks to the pool before the pool places a large block. The
+    /// pool then has the same free memory as without thread caches, and a program that repeats
+    /// itself gets the same addresses again. Before this was done, one cached large block for each
+    /// stream made the benchmark `serve_threads` take three times as long.
     pub(super) fn evict_large(&mut self, bytes: u64) {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
@@ -182,8 +183,8 @@ impl StoreState {
         }
     }
 
-    /// Merges the counts of one of this thread's caches. Remote frees that found no slot in that
-    /// cache move to the policy.
+    /// Merges the counts of one of this thread's caches. If blocks that other threads freed found
+    /// no slot in the cache, moves such blocks to the pool.
     #[inline]
     pub(super) fn merge_and_evict(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
@@ -223,7 +224,7 @@ impl StoreState {
         made && cache.keep(lease)
     }
 
-    /// Moves blocks to the policy. `take` takes these blocks out of a cache of `stream`.
+    /// Moves blocks from a cache of `stream` to the pool. `take` takes the blocks out of the cache.
     pub(super) fn move_to_policy<R>(
         &mut self,
         stream: StreamRef,

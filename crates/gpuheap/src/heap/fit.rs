@@ -112,7 +112,8 @@ pub(crate) enum Foreseen {
     Lacking(Figures, Lack, Captured),
 }
 
-/// Bytes freed in captures of graphs, if the end of these captures makes room for a request.
+/// Bytes that were freed on capturing streams. `None` if a request would lack memory even after the
+/// end of these captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Captured(Option<u64>);
 
@@ -219,7 +220,8 @@ impl StoreState {
         let now = self.figures(MemoryKind::Device, None, others);
         let taking = match now.free() {
             Some(_) => self.first_take(&forecast, &now),
-            // If the driver does not report free memory, it may grant the policy's first choice.
+            // If free memory is unknown, the driver may grant the amount that the policy tries
+            // first.
             None => forecast.takings.first().copied(),
         };
         taking.map_or(take, |taking| taking.bytes.max(take))
@@ -308,11 +310,13 @@ impl StoreState {
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
             return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
-        // Memory that the driver may keep does not count: the answer has to be certain.
+        // The driver may keep `may_stay` bytes, and a forecast is certain, so it does not count
+        // them.
         let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
-            // The driver may keep free memory that shares a step of its pool with memory in use.
+            // A driver's pool grows in steps of 32 MiB, and may keep the free part of a step that
+            // is in use. So only memory that is free now counts.
             let figures = self.figures(kind, None, others);
             let lack = lack_of(&*self.source, &figures, forecast.take_whole);
             return Ok(Foreseen::Lacking(figures, lack, Captured::default()));
@@ -320,8 +324,8 @@ impl StoreState {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// Returns the first of the forecast's takings that the available memory covers. Cached memory
-    /// counts as it is now.
+    /// Returns the first amount that the policy would try to take from the driver and that is
+    /// available. Cached memory counts as it is now.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_available = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -333,7 +337,7 @@ impl StoreState {
         forecast.takings.iter().find(is_available).copied()
     }
 
-    /// Returns the obstacles, and whether all of them have to be removed.
+    /// Returns the obstacles to a request, and `true` if all of them have to be removed.
     fn in_the_way(
         &self,
         figures: &Figures,

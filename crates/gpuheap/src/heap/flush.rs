@@ -24,7 +24,7 @@ use crate::track::{Leak, Many};
 pub struct FlushReport {
     /// Name that [`Device::open`] takes for the device.
     pub device: String,
-    /// Kinds of memory that the heaps have handed out so far.
+    /// Result for each kind of memory that the heaps have handed out so far.
     pub kinds: Vec<FlushedKind>,
     /// Bytes of the device's memory in other heaps of this process; 0 after a flush of the device.
     pub other_heaps: u64,
@@ -63,7 +63,7 @@ pub struct FlushedKind {
     pub held: u64,
     /// Free bytes of `held`.
     pub held_free: u64,
-    /// Number of the pieces that live blocks hold.
+    /// Number of the pieces that `held` adds up. Each was taken from the driver as a whole.
     pub held_pieces: u64,
 }
 

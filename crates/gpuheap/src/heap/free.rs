@@ -191,7 +191,8 @@ impl Store {
                 return Ok(Some(stream));
             };
             let current = order.current(lease.stream);
-            // Both are the same stream. It has one id within a capture and another id outside.
+            // `own` and `theirs` are one stream: it has one id within a capture, and another
+            // outside.
             if current.is_some_and(|own| own.raw() == theirs.raw()) {
                 return Ok(Some(stream).filter(|_| !order.is_of_capture(lease.stream)));
             }
@@ -204,8 +205,8 @@ impl Store {
             };
             (failed, wait_for(theirs), wait_for(lease.stream))
         };
-        // One of the streams is capturing a graph, or the driver failed. A capture allows these
-        // waits, because they are the heap's own calls.
+        // Neither stream could wait for the other: one is capturing a graph, or the driver failed.
+        // The host waits in a mode that CUDA allows even during a capture.
         let is_done = |wait: SourceResult<Option<Waiter>>| {
             wait.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()))
         };

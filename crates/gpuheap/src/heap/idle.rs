@@ -96,7 +96,8 @@ impl Heap {
         // Drops the heap first, with no lock held: the drop calls the logger, and the logger may
         // reset the device.
         drop(self);
-        // The thread drops the heap before it releases `pass`, and cannot find the heap afterwards.
+        // Waits until the idle trim's thread is done with the heap: it drops its reference before
+        // it releases `pass`, and cannot get another one.
         drop(shared.pass.lock());
     }
 }
@@ -135,7 +136,7 @@ fn watch(heap: &Weak<HeapInner>, after: Duration, shared: &IdleState) {
                 inner.stores().map(|store| store.reclaim(u64::MAX)).sum();
             (done, since) = (regained.is_ok(), Instant::now());
             let device = inner.context.to_string();
-            // The logger may use the heap, and reset the device.
+            // Drops both first: the logger may use the heap, and reset the device.
             drop(inner);
             drop(pass);
             let regained = Bytes(regained.unwrap_or(0));

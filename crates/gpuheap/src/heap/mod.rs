@@ -128,12 +128,13 @@ pub(crate) struct HeapInner {
     /// Thread that gives back cached memory while the heap is idle; unset unless the builder
     /// requested it.
     idle: OnceLock<IdleTrim>,
-    /// The heap's membership in the process's socket, or the reason why the heap is not published.
-    /// Unset unless the builder or the environment requested it.
+    /// Handle that publishes the heap to other processes, or the reason why the heap is not
+    /// published. Unset unless the builder or the environment requested it.
     publication: OnceLock<Result<(Access, Membership), Error>>,
     /// Open scopes that other processes can query. Empty if the heap is not published.
     scopes: OpenScopes,
-    /// Threads read-lock this while they hold the heap for another heap or another process.
+    /// Read-locked while another thread keeps the heap alive, for a request to another heap or an
+    /// answer to another process. [`Heap::close`] waits for these threads.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
@@ -558,7 +559,7 @@ impl HeapInner {
         }
     }
 
-    /// Logs the end of the last clone, with the statistics of device memory.
+    /// Logs that the heap's last clone was dropped, with the statistics of device memory.
     pub(crate) fn log_closed(&self) {
         if logging::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
             let stats = self.device.lock().stats();

@@ -7,7 +7,7 @@ use crate::lease::Lease;
 use crate::source::raw;
 
 impl Lease {
-    /// Reports an event of the lease to an emulated device, if it checks blocks.
+    /// Reports an event of the leased memory to an emulated device, if the device checks accesses.
     #[inline]
     pub(super) fn note(&self, context: &Context, event: BlockEvent) {
         self.note_on(context, None, event);

@@ -19,18 +19,18 @@ use crate::heap::{Heap, HeapInner, limits};
 use crate::logging;
 use crate::track::Tracking;
 
-/// A heap that answers through the process's socket.
+/// A heap that answers questions of other processes.
 struct PublishedHeap {
     heap: Weak<HeapInner>,
-    /// Read-locked while an answer holds the heap. [`Heap::close`] waits for the answer.
+    /// Read-locked while an answer keeps the heap alive. [`Heap::close`] waits for the answer.
     visits: Arc<RwLock<()>>,
     /// Recording that a question started.
     recording: Mutex<Option<Recording>>,
 }
 
 impl Heap {
-    /// Returns the access that other processes have; `None` if the heap is not published. Libraries
-    /// call it to decide whether they publish their own part of the program.
+    /// Returns the access that other processes have; `None` if the heap is not published. The
+    /// Python package calls it to decide whether to publish Python's figures too.
     #[doc(hidden)]
     pub fn published(&self) -> Option<Access> {
         self.inner().publication.get()?.as_ref().ok().map(|(access, _)| *access)
@@ -105,7 +105,7 @@ impl HeapInner {
         let mut lines: Vec<Site> = Vec::new();
         for change in changes {
             let (allocations, bytes) = (change.allocations as u64, change.bytes as u64);
-            // Resolves a stack at its first answer, with no lock held. That takes milliseconds.
+            // No lock is held: the first look-up of a stack's names takes milliseconds.
             let first = change.stack.frames().first();
             let function = first.and_then(|frame| frame.name.clone()).unwrap_or_default();
             let line = match first.and_then(|frame| Some((frame.file.as_ref()?, frame.line?))) {
@@ -184,7 +184,7 @@ impl Member for PublishedHeap {
     fn stop_recording(&self) -> Option<Recorded> {
         let recording = self.recording().take()?;
         let recorded = describe(&recording);
-        // Ending a recording holds the heap, so the recording ends within a visit.
+        // The drop of a recording keeps the heap alive briefly, and `Heap::close` waits for that.
         self.with_heap(|_| drop(recording));
         Some(recorded)
     }

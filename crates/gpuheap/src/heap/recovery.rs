@@ -26,12 +26,12 @@ const CONTEXT_ALLOWANCE: u64 = 1 << 30;
 /// Steps run so far, with the bytes that each returned to the driver.
 pub(crate) type Tried = Vec<(ReclaimStep, u64)>;
 
-/// Result of an attempt after a step.
+/// Result of an attempt to allocate after a reclaim step.
 pub(crate) enum Attempt<T> {
     Got(T),
     /// Memory is still short.
     Short(Missing),
-    /// Memory is short after all steps. The error has the figures.
+    /// Memory is short even after all reclaim steps. The error has the figures.
     Exhausted(Missing, Error),
     /// The failure is not about memory, or nothing more can be done.
     Failed(Error),
@@ -64,10 +64,10 @@ impl From<&Shortage> for Missing {
     }
 }
 
-/// Locked state of the last attempt.
+/// Locked state for the last attempt to allocate.
 pub(crate) struct Last<'a> {
     pub(crate) state: &'a mut StoreState,
-    /// Memory of other heaps shortly before the attempt.
+    /// Memory of other heaps, read shortly before the attempt.
     pub(crate) others: OtherHeaps,
 }
 
@@ -129,8 +129,8 @@ impl Store {
                     state.allocate(bytes, stream)
                 }
                 Some(Last { state, others }) => match state.allocate(bytes, stream) {
-                    // Builds the error under the lock of the attempt, so that the figures describe
-                    // that attempt.
+                    // Builds the error before the store's lock is released, so that the figures
+                    // describe this attempt.
                     Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                         let tried = tried.to_vec();
                         let missing = Missing::from(&shortage);
@@ -240,8 +240,8 @@ impl Store {
         );
     }
 
-    /// Waits for pending frees and returns all cached memory to the driver, with the lock held. A
-    /// failure shows in the next attempt.
+    /// Waits for pending frees and returns all cached memory to the driver, with the lock held.
+    /// Ignores a failure: if it matters, the next attempt to allocate is short of memory.
     fn reclaim_everything(&self, state: &mut StoreState, is_capturing: bool) {
         let _ = state.wait_for_pending().and_then(|()| {
             if state.order.needs_device() && !is_capturing {
@@ -396,7 +396,8 @@ pub(crate) struct Lack {
 }
 
 impl Lack {
-    /// Returns the bytes that would have to return to the driver, if that is known.
+    /// Returns the bytes that must return to the driver for a request to succeed; `None` if
+    /// unknown.
     pub(crate) fn short_by(&self) -> Option<u64> {
         match (self.limit, self.device) {
             (0, device) => device,
@@ -524,12 +525,13 @@ impl Figures {
         })
     }
 
-    /// Computes the bytes that a request lacks after `shortage`.
+    /// Computes the bytes that a request lacked when the policy refused it with `shortage`.
     fn lack_after(&self, shortage: &Shortage) -> Lack {
         match *shortage {
             Shortage::Limit(needed) => {
                 let lack = self.lack(needed, 0);
-                // If the limit is no longer exceeded, memory was given back in between.
+                // Other threads may have given back memory since the refusal. If the limit then
+                // allows the request, all of the request counts as lacking.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
             Shortage::Device(needed) | Shortage::OutsidePool(needed) => {
@@ -553,8 +555,8 @@ impl Figures {
             // The request is too large only because of the pool's rounding.
             () if needed > capacity => Cause::LargerThanDevice,
             () if self.hard.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
-            // A policy with free pieces may need less than the request. This comparison uses all of
-            // the request.
+            // `needed` may be less than the request, because new memory can extend a free piece.
+            // The sum has to hold all of the request.
             () if cached.largest_request() < bytes
                 && cached.bytes > 0
                 && cached.bytes.saturating_add(available) >= needed.max(bytes) =>

@@ -11,10 +11,10 @@ use crate::kind::MemoryKind;
 use crate::lease::Lease;
 use crate::stream::Stream;
 
-/// A free whose streams are looked up under their current ids.
+/// A free, with the ids that its streams have now: a stream gets another id when its capture ends.
 pub(super) struct Renamed {
     pub(super) lease: Lease,
-    /// The stream of the free, if it was renamed.
+    /// The stream of the program's free, if it was first seen in a capture and has a valid handle.
     pub(super) stream: Option<Stream>,
     of_lease: LeaseStream,
 }
@@ -23,7 +23,7 @@ pub(super) struct Renamed {
 enum LeaseStream {
     /// The stream is, or may be, part of the capture.
     InCapture(Arc<CaptureStream>),
-    /// The stream after the capture, kept until the free is made.
+    /// The lease's stream, as it is after the capture. Kept alive until the free is made.
     After(#[allow(dead_code, reason = "held for its drop")] Stream),
     /// The stream has no valid handle, or was never part of a capture.
     None,
@@ -39,8 +39,8 @@ impl Renamed {
 }
 
 impl HeapInner {
-    /// Looks up the current ids of a free's streams. `None` if neither the lease nor `stream` was
-    /// first seen in a capture.
+    /// Looks up the current ids of the lease's own stream, and of the stream on which the program
+    /// frees. `None` if neither was first seen in a capture, because their ids do not change.
     #[inline]
     pub(super) fn rename(
         &self,
@@ -55,9 +55,9 @@ impl HeapInner {
         Some(self.rename_streams(kind, lease, of_capture))
     }
 
-    /// Finds the current streams of a free. If the lease's stream has no current id, the lease's
-    /// memory is reused only after a wait for the whole device. If `stream` has no current id, that
-    /// wait has to follow the end of the graph of `stream`.
+    /// Looks up the streams of a free, as [`rename`](HeapInner::rename) does. If the lease's stream
+    /// has no current id, the lease's memory is reused only after a wait for the whole device. If
+    /// `stream` has no current id, that wait has to follow the end of the graph of `stream`.
     #[cold]
     fn rename_streams(
         &self,
@@ -104,7 +104,8 @@ impl HeapInner {
         LeaseStream::None
     }
 
-    /// Moves a lease to the stream for detached frees.
+    /// Moves a lease without a known stream to the stream for detached frees: the memory is reused
+    /// only after a wait for the whole device.
     fn forget_stream(&self, kind: MemoryKind, lease: &mut Lease) {
         let stream = self.store(kind).lock().order.detached_stream();
         lease.stream = StreamRef::new(stream.number(), lease.stream.raw());

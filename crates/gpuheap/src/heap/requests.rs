@@ -19,14 +19,14 @@ use crate::kind::MemoryKind;
 /// only from then on.
 static ANY_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Function that finds the requester, if a library serves programs of another language.
+/// Function that finds the line that requests memory, set by libraries for Python and C.
 static FIND_REQUESTER: OnceLock<fn() -> Option<Requester>> = OnceLock::new();
 
 /// Place in a program that requests memory.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Requester {
-    /// Identifier that requests for the same variable share; 0 for none.
+    /// Address of the requesting line, or of the variable that gets the result; 0 if unknown.
     pub place: u64,
     /// Line of the program; `None` to let the driver look at the stack.
     pub line: Option<String>,
@@ -87,8 +87,8 @@ impl HeapInner {
 }
 
 impl Heap {
-    /// Reports a request of a library whose [finder of requesters](find_requesters_by) returned
-    /// `None`.
+    /// Reports a request that the heap itself does not report, because the function of
+    /// [`find_requesters_by`] returns `None`.
     #[doc(hidden)]
     #[inline]
     pub fn report_request(&self, bytes: u64, place: u64, is_granted: bool) {

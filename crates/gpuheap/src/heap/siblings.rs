@@ -43,7 +43,7 @@ impl Store {
     /// Makes other heaps of the process give back cached memory, until `bytes` were given back. If
     /// a limit refused `limited` bytes, visits only the heaps under the total limit. Returns the
     /// bytes that the driver regained; `None` without other heaps, or if the heap's own limit is
-    /// the obstacle. A failure shows in the next attempt.
+    /// the obstacle. Ignores failures: the caller's next attempt to allocate shows them.
     pub(crate) fn reclaim_from_others(&self, limited: Option<u64>, bytes: u64) -> Option<u64> {
         let is_total = limited.is_some();
         if let Some(refused) = limited {
@@ -257,7 +257,8 @@ mod tests {
         }
     }
 
-    /// Holds the turn itself: in the test above, repeated attempts would hide a missing turn.
+    /// The test itself has the turn to reclaim, and a request has to wait for it. The test above
+    /// would succeed without turns, because its requests are tried again.
     #[test]
     fn last_reclaim_step_waits_for_turn() {
         let device = device();
@@ -265,7 +266,7 @@ mod tests {
         let stream = device.stream().unwrap();
         let live = heap.allocate(40 * MIB, &stream).unwrap();
         let (send, is_last) = channel();
-        // Reclaimers are called before the last step, which takes the turn.
+        // The request calls reclaimers first, and waits for the turn in the last reclaim step.
         let _reclaimer = heap.register_reclaimer(move |_| {
             let _ = send.send(());
             0
@@ -277,7 +278,8 @@ mod tests {
             is_last.recv().unwrap();
             thread::sleep(Duration::from_millis(50));
             let has_waited = !request.is_finished();
-            // If the machine stalled for a second, the wait for the turn may have ended.
+            // A request waits two seconds at most, so a stall of the machine may have ended the
+            // wait.
             assert!(has_waited || start.elapsed() > Duration::from_secs(1));
             drop(turn);
             assert!(!request.join().unwrap());

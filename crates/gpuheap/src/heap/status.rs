@@ -172,7 +172,7 @@ impl MemoryStatus {
     }
 }
 
-/// Maximum number of outstanding allocations that the text lists. The field has all of them.
+/// Maximum number of outstanding allocations in the text. The field `outstanding` has all of them.
 const SHOWN: usize = 50;
 
 impl fmt::Display for MemoryStatus {

@@ -41,8 +41,8 @@ pub(crate) struct Store {
     pub(super) state: Apart<Lock<StoreState>>,
 }
 
-/// Aligns a value to cache lines that nothing else shares. The lock's cache line moves between
-/// threads, and must not carry the fields that threads read at every call.
+/// Aligns a value to cache lines that nothing else shares. A store's lock is in one: its cache line
+/// moves between threads, and must not carry the fields that threads read at every call.
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
 
@@ -74,7 +74,7 @@ pub(crate) struct StoreState {
     /// Freed blocks that could not be filled with zeros so far. They are not reused before the fill
     /// succeeds, and count as live.
     pub(crate) unzeroed: Vec<Lease>,
-    /// Buffer for blocks on their way from a cache to the policy.
+    /// Buffer for blocks that move from a thread cache to the pool.
     pub(super) moved: Vec<CachedBlock>,
     /// Peaks recorded for meters.
     pub(crate) watched: Vec<Watched>,
@@ -130,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Puts the store under the total limit `total`, under which its source already counts.
+    /// Makes the store keep the limit `total`, in which its source already counts its memory.
     pub(crate) fn under(mut self, total: Option<TotalLimit>) -> Store {
         self.state.0.get_mut().total = total.clone();
         self.total = total;
@@ -149,7 +149,7 @@ impl Store {
         // The calls are counted before this function makes its own driver calls.
         let driver_calls = state.source.calls();
         let reserved = state.source.reserved()?;
-        // Memory in a driver's pool is cached too, although no policy holds it.
+        // Memory that the driver's own pool keeps is cached too, but `policy` does not count it.
         let kept_by_driver = if state.source.is_stream_ordered() {
             reserved.saturating_sub(state.stats.taken)
         } else {
@@ -397,8 +397,8 @@ impl StoreState {
         work(&mut *self.policy, &mut environment)
     }
 
-    /// Waits for all work of the device with the lock held, unless a stream is capturing a graph.
-    /// The streams of other heaps are queried before the lock is taken.
+    /// Waits for all work of the device, unless a stream of this store is capturing a graph.
+    /// Callers query the streams of other heaps before they take this store's lock.
     pub(crate) fn synchronize(&mut self, context: &Context) -> SourceResult {
         if self.order.is_any_capturing(&mut *self.source)? {
             return Err(SourceError::Capturing);
@@ -467,7 +467,8 @@ impl StoreState {
         }
     }
 
-    /// Returns the most bytes that the total limit lets the store reserve.
+    /// Returns the bytes up to which the store may reserve under its total limit, if other heaps
+    /// under the limit give back `spare` bytes.
     pub(crate) fn total_with(&mut self, spare: u64) -> Option<u64> {
         let total = self.total.as_ref()?;
         let elsewhere = total.reserved().saturating_sub(self.source.reserved().ok()?);
@@ -489,8 +490,9 @@ impl StoreState {
         self.available_with(0, 0)
     }
 
-    /// Returns the bytes that may be taken from the driver after other heaps gave back `spare`
-    /// bytes of the device and `under_total` bytes of the total limit.
+    /// Returns the bytes that the store may take from the driver after other heaps gave back
+    /// `spare` bytes of the device. Of the bytes that they gave back, `under_total` count in the
+    /// store's total limit.
     fn available_with(&mut self, spare: u64, under_total: u64) -> SourceResult<u64> {
         let (free, _) = self.source.device_memory()?;
         let allowed = match self.limits_with(under_total).hard {
@@ -549,14 +551,15 @@ pub(crate) fn policy_and_source(
     (pool, (new_policy(pool, tuning), Box::new(source)))
 }
 
-/// Returns the reserved bytes up to which a store takes new memory [instead of a wait](SPARE).
+/// Returns the reserved bytes up to which a store takes new memory instead of making a stream wait
+/// for another stream, as [`SPARE`] describes.
 fn spare_limit(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     match kind {
         // A driver's pool orders streams itself, and reports its reserved bytes only by a call.
         MemoryKind::Device if !source.is_stream_ordered() => {
             (source.capacity() / SPARE_SHARE).max(SPARE)
         }
-        // Other memory is slow to take, or is not on the device.
+        // Unified and pinned memory is slow to take, or not on the device: a wait is better.
         _ => 0,
     }
 }

@@ -41,7 +41,8 @@ impl OrderedSource {
         let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
         let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
-        // The driver reads zero as no bound. Only the heap enforces a limit below one step.
+        // A limit below one growth step is rounded down to zero. The driver reads zero as no limit,
+        // so the heap alone enforces such a limit.
         properties.max_size = bound.filter(|bound| *bound <= MOST_PASSED).unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
@@ -147,16 +148,17 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// Returns an upper bound, because unused memory that shares a step with memory in use stays in
-    /// the pool.
+    /// Returns an upper bound. The driver returns only whole growth steps of the pool, so unused
+    /// memory stays if its step also contains memory in use.
     fn regained(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// Returns [`regained`](MemorySource::regained) if other memory of the pool is in use. All of
-    /// it may stay then: the driver does not report which steps are in use.
+    /// Returns the bytes of [`regained`](MemorySource::regained) that may stay in the pool. All may
+    /// stay if other memory is in use, because the driver does not report which growth steps are in
+    /// use.
     fn may_stay(&mut self, segments: &[Segment]) -> SourceResult<u64> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })

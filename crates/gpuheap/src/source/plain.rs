@@ -27,9 +27,10 @@ use crate::total_limit::{Share, TotalLimit};
 pub(crate) struct PlainSource {
     events: Events,
     kind: MemoryKind,
-    /// Number of small segments in each granule of 2 MiB, keyed by the granule's index.
+    /// Number of segments in each granule of 2 MiB, keyed by the granule's index. The driver puts
+    /// several segments of device memory into a granule if none is larger than 2 MiB.
     shared_granules: FxHashMap<u64, u32>,
-    /// Bytes of larger segments. No other segment uses their granules.
+    /// Bytes of all other segments, rounded as the driver does. They share no granule.
     large: u64,
     /// Addresses of all segments.
     segments: FxHashSet<u64>,
@@ -71,7 +72,8 @@ impl MemorySource for PlainSource {
     fn give_back(&mut self, segment: Segment) -> SourceResult {
         let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
-        // Removes the name before the free. After it, another heap may name the address.
+        // Removes the segment's name for profilers. After the free, another heap may name the
+        // address.
         unname_pool(&self.events.context, segment.address);
         let freed = self.events.call(function, |context| {
             let driver = context.driver();

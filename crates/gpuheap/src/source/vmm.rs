@@ -167,8 +167,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Gives the device, and the devices that read its memory, access to a mapped range in one
-    /// call. The time for a chunk does not depend on the chunk's size.
+    /// Gives access to a mapped range, to the device and to the devices that read its memory. The
+    /// time of the one call depends on the number of chunks, but not on their sizes.
     fn allow(&mut self, address: u64, bytes: u64) -> SourceResult {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -236,7 +236,8 @@ impl Pages for Vmm {
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> SourceResult {
         self.clear_strays_at(address, bytes)?;
-        // Removes the name before the free. After it, another heap may name the addresses.
+        // Removes the range's name for profilers. After the free, another heap may name the
+        // addresses.
         unname_pool(&self.context, address);
         let freed = self.call("cuMemAddressFree", |driver| {
             // SAFETY: the driver frees these addresses only if this heap reserved them; otherwise
@@ -355,8 +356,9 @@ impl Vmm {
         let strays = std::mem::take(&mut self.strays).into_iter();
         let strays = strays.map(|Stray { address, bytes, .. }| (address, bytes));
         let mapped: Vec<_> = mapped.chain(strays).collect();
-        // These objects belong to the process and not to a context: no context has to be current,
-        // and a reset keeps them. If a call fails, its object lives until the process ends.
+        // Mappings, chunks and addresses belong to the process and not to a context: no context has
+        // to be current, and a reset keeps them. If a call fails, its object lives until the
+        // process ends.
         let driver = self.context.driver();
         // SAFETY: these maps hold only memory of this heap, and the caller waited for its last use.
         unsafe {
@@ -457,7 +459,8 @@ mod tests {
         for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
             emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
             assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
-            // Repeats the failing call. The call's first attempt to undo the mapping fails too.
+            // Lets that driver call fail again. This time, the first attempt to undo the mapping
+            // fails too.
             emulator.set_faults(FaultPlan::new([
                 Fault::nth(symbol, nth, failing),
                 Fault::nth("cuMemUnmap", 1, failing),
@@ -493,7 +496,8 @@ mod tests {
         let three = pages.create(2 * MIB).unwrap();
         pages.map(there, &[three]).unwrap();
         assert_eq!(emulator.calls_of("cuMemUnmap"), calls, "it is none of theirs");
-        // The stray mapping's chunk and addresses cannot be given back or mapped yet.
+        // The mapping of chunk `one` at `here + 2 MiB` failed and could not be undone yet. So the
+        // chunk cannot be given back, and its addresses can neither be given back nor mapped.
         assert!(pages.destroy(one).is_err());
         assert!(pages.unreserve(here, 8 * MIB).is_err());
         assert!(pages.map(here + 4 * MIB, &[three]).is_err());

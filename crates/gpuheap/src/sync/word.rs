@@ -5,9 +5,9 @@ use super::shim::{AtomicU64, Ordering, pause};
 /// A lock that one atomic exchange takes and a plain store releases. Both together take 5 ns on the
 /// host of an H200. A thread that does not get the lock does something else, or polls.
 ///
-/// Another thread can close the word, and then has exclusive access until it opens the word again.
+/// Another thread can close the lock, and then has exclusive access until it opens the lock again.
 ///
-/// A new word is closed.
+/// A new lock is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Word(AtomicU64);
 
@@ -15,7 +15,7 @@ const CLOSED: u64 = 0;
 const TAKEN: u64 = 1;
 const OPEN: u64 = 2;
 
-/// Exclusive access to the data that the word guards. Dropping this releases the word.
+/// Exclusive access to the data that the lock guards. Dropping this releases the lock.
 #[derive(Debug)]
 pub(crate) struct Inside<'a>(&'a Word);
 
@@ -24,13 +24,13 @@ impl Word {
         Word(AtomicU64::new(OPEN))
     }
 
-    /// Takes the word. Returns `None` if it is taken or closed.
+    /// Takes the lock. Returns `None` if another thread has taken or closed it.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         self.change(TAKEN).then(|| Inside(self))
     }
 
-    /// Takes the word as soon as it is released. No thread may close the word.
+    /// Takes the lock as soon as it is released. Only for a lock that no thread closes.
     pub(crate) fn wait(&self) -> Inside<'_> {
         let mut times = 0;
         loop {
@@ -42,8 +42,8 @@ impl Word {
         }
     }
 
-    /// Closes the word as soon as it is released. Only one thread at a time may call this. The word
-    /// may be closed already.
+    /// Closes the lock as soon as it is released: no thread can take it until `open` is called.
+    /// Only one thread at a time may call this. The lock may be closed already.
     pub(crate) fn close(&self) {
         let mut times = 0;
         while self.0.load(Ordering::Relaxed) != CLOSED && !self.change(CLOSED) {
@@ -52,14 +52,14 @@ impl Word {
         }
     }
 
-    /// Opens the word. Only the thread that closed it may call this.
+    /// Opens the lock, so that threads can take it. Only the thread that closed it may call this.
     #[inline]
     pub(crate) fn open(&self) {
         self.0.store(OPEN, Ordering::Release);
     }
 
-    /// Changes an open word to `to`. Returns `false` if the word is not open. Acquires the writes
-    /// from before the word was released or opened.
+    /// Changes the state from [`OPEN`] to `to`. Returns `false` if the lock is taken or closed.
+    /// Acquires the writes from before the lock was released or opened.
     #[inline]
     fn change(&self, to: u64) -> bool {
         self.0.compare_exchange(OPEN, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -82,7 +82,7 @@ mod tests {
     use super::super::shim::OwnedU64;
     use super::*;
 
-    /// Each thread adds one to a number with a load and a store: if both threads had the word at
+    /// Each thread adds one to a number with a load and a store: if both threads had the lock at
     /// the same time, one addition would be lost.
     #[test]
     fn word_excludes_owner_while_closed() {
@@ -115,8 +115,8 @@ mod tests {
     }
 
     /// The owner frees twice and allocates, while another thread that is short of memory takes the
-    /// blocks that it finds. Exactly one of the two threads takes each block. The owner looks for a
-    /// block's slot before it takes the word, as a cache does.
+    /// blocks that it finds. Exactly one of the two threads takes each block. The owner chooses a
+    /// slot before it takes the lock, as a thread cache does.
     #[test]
     fn drained_block_is_taken_once() {
         loom::model(|| {

@@ -25,15 +25,16 @@ use crate::sync::{AtomicPtr, Lock, Ordering, OwnedU64, Word, this_thread};
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct ThreadCache {
-    /// The cache's thread takes the word for each use, and other threads close it.
+    /// Lock of the cache, a single atomic word. The cache's thread takes it for each use. Another
+    /// thread closes it to keep that thread out.
     word: Word,
-    /// Identifier of the only thread that takes the word; zero after that thread ended.
+    /// Identifier of the thread that owns the cache and takes `word`; zero after that thread ended.
     thread: OwnedU64,
     /// Identifier of the cache's store.
     store: OwnedU64,
     /// Identifier of the cache's context.
     context: OwnedU64,
-    /// Moment before which marked blocks were freed.
+    /// Moment (a count of the context's waits and events) before which marked blocks were freed.
     moment: OwnedU64,
     /// The driver's id of the cache's stream.
     stream_id: OwnedU64,
@@ -46,7 +47,7 @@ pub(crate) struct ThreadCache {
     /// `true` if the heap neither fills nor tracks blocks.
     is_plain: OwnedU64,
     /// Size up to which the cache keeps several blocks of each size. Another thread sets it while
-    /// the cache is empty and the word is closed. If `caches_large` is not zero, the cache also
+    /// the cache is empty and its lock is closed. If `caches_large` is not zero, the cache also
     /// keeps the last freed block above that size.
     pub(crate) small: OwnedU64,
     caches_large: OwnedU64,
@@ -66,7 +67,7 @@ pub(crate) struct ThreadCache {
     /// number of these blocks that found no slot.
     remote_frees: RemoteFrees,
     unwanted: OwnedU64,
-    /// Place in another cache's remote frees at which the next search for an empty place begins.
+    /// Index in another cache's `remote_frees` at which the next search for room begins.
     next_place: OwnedU64,
     pub(super) heap: Lock<Option<Arc<dyn CacheOwner>>>,
 }
@@ -126,7 +127,7 @@ impl ThreadCache {
     }
 
     /// Returns the slot with the smallest block that has `bytes` to `most` bytes. Does not take the
-    /// word, so that a miss costs no atomic exchange.
+    /// cache's lock, so that a miss costs no atomic exchange.
     #[inline]
     fn find(&self, bytes: u64, most: u64) -> Option<&CacheSlot> {
         if self.is_large(bytes) {
@@ -159,8 +160,7 @@ impl ThreadCache {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
-        // Searches before taking the word, so that a block that is not kept costs no atomic
-        // exchange.
+        // Searches before taking the lock, so that a refused block costs no atomic exchange.
         let is_large = self.is_large(block_bytes);
         let slot = match is_large {
             true => {
@@ -170,8 +170,7 @@ impl ThreadCache {
         };
         let Some(slot) = slot else { return false };
         let Some(_inside) = self.word.enter() else { return false };
-        // Compares while holding the word: a thread that lowers the limit then closes the word and
-        // empties the cache.
+        // Compares with the lock held. A thread that lowers the limit then empties the cache.
         if self.cached.get() + block_bytes > self.limit.get() {
             return false;
         }
@@ -184,17 +183,17 @@ impl ThreadCache {
         true
     }
 
-    /// Puts a block into the remote frees of `home`, the cache that the block came through. `home`
-    /// belongs to another thread. The block counts as freed only when that thread takes it out. If
-    /// the free were counted here, the peak would grow each time one thread allocates and another
-    /// frees.
+    /// Puts a block into the remote frees of `home`, the cache of another thread that the block
+    /// came through. The block counts as freed only when that thread takes it out. If this thread
+    /// counted the free, the other thread's counters would only grow, and so would the peak.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // Takes this cache's word: a thread that closes `home` waits until all words are released.
+        // Takes the lock of this cache, not of `home`: a thread that closes `home` waits until the
+        // locks of all caches are released.
         let Some(_inside) = self.word.enter() else { return false };
-        // All places together hold no more than a quarter of the limit of `home`.
+        // `PLACES` blocks of the largest size that fits take a quarter of the limit of `home`.
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
@@ -302,7 +301,7 @@ impl ThreadCache {
     }
 
     /// If the cache belongs to the context and the stream, notes that all its blocks were freed
-    /// before `moment`. The stream's work before the moment `completed` has completed.
+    /// before `moment`. All work of the stream before `completed`, an earlier moment, is done.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.matches(context, Some(stream_id))
             && let Some(_inside) = self.word.enter()
@@ -347,12 +346,12 @@ impl ThreadCache {
         self.own.add_counts(stats);
     }
 
-    /// Waits until the owning thread releases the word, and keeps that thread from taking it.
+    /// Waits until the owning thread releases the cache's lock, and closes the lock to that thread.
     pub(crate) fn stop(&self) {
         self.word.close();
     }
 
-    /// Lets the owning thread take the word again, unless the cache is closed.
+    /// Lets the owning thread take the lock again, unless the cache is closed.
     pub(crate) fn resume(&self) {
         if self.closed.get() == OPEN {
             self.word.open();
@@ -421,8 +420,9 @@ impl ThreadCache {
         self.share(others.iter().find(is_mine).map(|one| one.counts()));
     }
 
-    /// Makes the caches in `others` that use this cache's counters share the counters of one of
-    /// them. Call it with the store's lock held, after this cache was closed and its counts merged.
+    /// Makes the caches that use this cache's counters share the counters of one of them. `others`
+    /// has the store's caches. Call it with the store's lock held, after this cache was closed and
+    /// its counts merged.
     pub(crate) fn unshare_counts(&self, others: &[&'static ThreadCache]) {
         let shares = |one: &&&'static ThreadCache| {
             one.is_open_beside(self) && ptr::eq(one.counts(), &self.own)
@@ -488,7 +488,7 @@ impl ThreadCache {
         self.closed.set(SPENT);
     }
 
-    /// Returns `true` if the cache may be opened for any heap.
+    /// Returns `true` if the cache is closed and no heap has it, so any heap may open it.
     pub(crate) fn is_free(&self) -> bool {
         // In a forked child, returns `false` without the lock: another thread of the parent may
         // have held it.
@@ -510,9 +510,8 @@ mod tests {
 
     const BYTES: u64 = 4096;
 
-    /// The owner frees a block while another thread lowers the limit to zero. A heap does so if it
-    /// exceeds its soft limit. The cache refuses the block, or the other thread takes the block
-    /// out.
+    /// The owner frees a block while another thread lowers the limit to zero, as a heap does above
+    /// its soft limit. The cache refuses the block, or the other thread takes the block out.
     #[test]
     fn lowered_limit_keeps_no_block() {
         loom::model(|| {

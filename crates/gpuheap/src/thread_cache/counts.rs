@@ -82,7 +82,7 @@ mod tests {
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak, stats.live_blocks), (0, 150, 0));
         assert_eq!((stats.allocations, stats.frees, stats.live_allocations), (2, 2, 0));
-        // An old peak is not added to later changes.
+        // A merge resets the peak in `counts`, so that the next merge does not add an old peak.
         stats.count_allocation(120, 512);
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (120, 150));

@@ -9,8 +9,8 @@ use crate::fork;
 static FREE: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
 
 impl ThreadCache {
-    /// Flushes a cache of this thread when the thread ends or needs the place for another cache.
-    /// Blocks that came from the cache may still be live.
+    /// Flushes a cache of this thread when the thread ends, or when another cache replaces it in
+    /// the thread's list. Blocks that came from the cache may still be live.
     pub(crate) fn end(&'static self) {
         // Checks for a fork before taking any lock, because a thread of the parent may have held
         // it.
@@ -37,7 +37,7 @@ pub(crate) fn unused() -> &'static ThreadCache {
     taken.unwrap_or_else(|| Box::leak(Box::default()))
 }
 
-/// Locks the list of caches without a heap and a thread. Returns `None` in a forked child if
+/// Locks the list [`FREE`] of caches that can be reused. Returns `None` in a forked child if
 /// another thread of the parent held the lock.
 pub(crate) fn lock_free() -> Option<MutexGuard<'static, Vec<&'static ThreadCache>>> {
     if fork::count() > 0 {

@@ -17,7 +17,7 @@
 use super::slots::{CachedBlock, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Number of places for blocks in the remote frees of one cache.
+/// Maximum number of blocks that wait in the remote frees of one cache.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
 /// Number of places that a thread searches for an empty place.
 const SEARCHED: usize = if cfg!(loom) { 2 } else { 4 };
@@ -31,7 +31,7 @@ pub(crate) struct RemoteFrees {
 
 #[derive(Debug, Default)]
 struct RemotePlace {
-    /// The block's bytes in the upper half, its key in the lower half; zero if the place is empty.
+    /// The block's bytes in the upper half, its key in the lower half; zero without a block.
     block: AtomicU64,
     address: AtomicU64,
     /// Bytes as requested.
@@ -56,8 +56,8 @@ impl RemoteFrees {
     pub(crate) fn put(&self, block: CachedBlock, requested: u64, at: u64) -> Option<u64> {
         for at in (at..).take(SEARCHED) {
             let place = &self.places[at as usize % PLACES];
-            // Acquires, so that the thread that emptied this place has read the old block's
-            // address.
+            // The exchange acquires, so that the thread that emptied this place has read the old
+            // block's address before it is overwritten.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
                     .block
@@ -77,8 +77,8 @@ impl RemoteFrees {
         None
     }
 
-    /// Returns `true` if a block was put in since the last search. A block that is put in during a
-    /// search may be found only by the next search.
+    /// Returns `true` if a thread has put a block in since the last [`take`](RemoteFrees::take). A
+    /// block that is put in during a `take` may be found only by the next one.
     #[inline]
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)
@@ -155,7 +155,8 @@ mod tests {
         });
     }
 
-    /// After a place was emptied, it is filled again. The new block has its own address.
+    /// A thread takes out all blocks while another puts one into an emptied place. The new block
+    /// must come out with its own address.
     #[test]
     fn refilled_place_has_new_address() {
         loom::model(|| {

@@ -34,16 +34,16 @@ pub(crate) struct CachedBlock {
     pub(crate) address: u64,
     /// Size with the policy's rounding, in bytes; at most [`LARGEST`].
     pub(crate) bytes: u64,
-    /// A moment before which the block was freed. [`NEVER`] if no such moment is known, zero if the
-    /// work before the free has completed.
+    /// Moment (a count of the context's waits and events) before which the block was freed.
+    /// [`NEVER`] if no such moment is known, zero if the work before the free has completed.
     pub(crate) before: u64,
 }
 
-/// Value of [`CachedBlock::before`] if the block is not known to be freed before any moment.
+/// Value of [`CachedBlock::before`] if no moment is known before which the block was freed.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Mark in the low bits of a block's address, because addresses are multiples of 256. A marked
-/// block was freed before the moment that its cache records, or the work before its free has
+/// Marks in the low bits of a kept block's address, a multiple of 256. `MARKED`: the block was
+/// freed before the moment that its cache records. `COMPLETED`: the work before the free has
 /// completed. A newly kept block has no mark, so that keeping it costs nothing.
 const MARKED: u64 = 1;
 const COMPLETED: u64 = 2;
@@ -123,7 +123,7 @@ impl CacheSlots {
         best
     }
 
-    /// Takes out all blocks. Marked blocks were freed before `moment`.
+    /// Takes out all blocks. `moment` is the moment that the cache records, for [`MARKED`] blocks.
     pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(CachedBlock)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
@@ -192,8 +192,8 @@ impl CacheSlot {
         Some(CachedBlock { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes out the block, with a moment before which it was freed, if one is known. A marked
-    /// block was freed before `moment`.
+    /// Takes out the block. Its mark and `moment`, the moment that the cache records, determine
+    /// [`CachedBlock::before`].
     pub(crate) fn take_marked(&self, moment: u64) -> Option<CachedBlock> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -204,8 +204,7 @@ impl CacheSlot {
         self.take().map(|block| CachedBlock { before, ..block })
     }
 
-    /// If the slot has a block, marks the block with the progress that a wait or an event has
-    /// shown.
+    /// Adds the mark that `note` implies to the block in the slot, if the slot has one.
     pub(crate) fn mark(&self, note: Note) {
         if self.is_empty() {
             return;
@@ -226,8 +225,8 @@ impl CacheSlot {
 pub(crate) enum Note {
     /// The work before the frees of the blocks has completed.
     Completed,
-    /// The blocks were freed before a moment that the cache records from now on.
-    /// `earlier_completed` is `true` if the previously recorded moment has completed.
+    /// The blocks were freed before a new moment, and the caller then records it in the cache.
+    /// `earlier_completed` is `true` if the work before the moment recorded so far has completed.
     Marked { earlier_completed: bool },
 }
 
@@ -277,7 +276,7 @@ mod tests {
             const MOMENT: u64 = 7;
             let slots = CacheSlots::default();
             let mut inside = BTreeSet::new();
-            // Progress that a wait or an event has shown for some of these blocks.
+            // Expected [`CachedBlock::before`] of each marked block, keyed by address.
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;

@@ -187,7 +187,7 @@ impl Recorder {
         &self.path
     }
 
-    /// Returns `true` if the capture is of heaps that are recorded for their whole life.
+    /// Returns `true` for a capture that heaps share, and that records their whole life.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -326,7 +326,7 @@ impl Recorder {
         is_own.then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the capture, unless heaps share it. Later records of other threads are ignored.
+    /// Ends a capture of one heap's section. A shared capture continues. Later records are ignored.
     pub(super) fn end_section(&self) {
         if !self.is_shared() {
             self.end();

@@ -23,9 +23,9 @@ named! {
         /// No record.
         #[default]
         Off = "off",
-        /// The allocating line, the thread and the time.
+        /// The line that allocated, the thread and the time. Reports count by line.
         Counts = "counts",
-        /// The allocating line, the thread, the time and the whole stack.
+        /// The line that allocated, the thread, the time and the whole stack.
         Backtraces = "backtraces",
     }
 }
@@ -121,8 +121,8 @@ pub struct Outstanding {
 ///
 /// # Panics
 ///
-/// Panics with the report if an allocation is outstanding. Panics with tracking off too, because no
-/// allocation is known then.
+/// Panics with the report if an allocation is outstanding. Also panics if tracking is off, because
+/// nothing then shows that no allocation is outstanding.
 #[track_caller]
 pub fn assert_no_leaks(leaks: &Leaks) {
     assert!(

@@ -133,8 +133,8 @@ impl Sites {
         let line: Caller = self.lines.entry(*at).or_insert(at);
         let mut words: Box<[usize]> = key.words().into();
         if !std::ptr::eq(line, at) {
-            // Stores the site under the line's canonical address. The address `at` becomes an alias
-            // of the site.
+            // The compiler may store one line at several addresses. Stores the site under the first
+            // address, and the address `at` as a second key of the site.
             words[0] = std::ptr::from_ref(line).addr();
             if let Some(&index) = self.by_key.get(&words) {
                 self.by_key.insert(key.words().into(), index);

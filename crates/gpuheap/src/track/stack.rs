@@ -77,7 +77,7 @@ enum MissingInfo {
     Nothing,
     Lines,
     Symbols,
-    /// Lines of a program that is not in Rust.
+    /// Lines of a program in C or C++. The remedy in reports then names the compiler's `-g`.
     LinesOfC,
 }
 
@@ -212,7 +212,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
                 name: symbol.name().map(|name| format!("{name:#}")),
                 file: symbol.filename().map(|file| file.to_string_lossy().into_owned()),
                 line: symbol.lineno(),
-                // The function itself is the last frame, after the functions inlined into it.
+                // The last frame is the function itself, and not inlined: see below.
                 inlined: true,
                 ..unknown.clone()
             });
@@ -294,8 +294,8 @@ const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 fn caller_in_c(frames: &[Frame]) -> Option<usize> {
     const OF_CUDA: [&str; 5] =
         ["cudaMalloc", "cudaMallocAsync", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync"];
-    /// Number of frames to search after an entry, for another entry. For example, an exported
-    /// symbol calls a function of the same name.
+    /// Number of frames to search for another entry after a first: an entry may be an exported
+    /// symbol that calls a function of the same name.
     const BETWEEN: usize = 12;
     let is_entry = |frame: &Frame| {
         let name = frame.name.as_deref().unwrap_or("");
@@ -320,8 +320,8 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         .or_else(|| frames.iter().position(|frame| in_file(frame) && !is_ours(frame)))
         .or_else(|| {
             let first = frames.iter().position(|frame| !is_ours(frame) && !is_glue(frame))?;
-            // A frame without a name may be gpuheap's own. All frames up to the first named frame
-            // may then be gpuheap's own too.
+            // If the frame has no name, it may be gpuheap's own, and so may later frames. Then the
+            // caller is unknown.
             (frames[first].name.is_some() && !is_start(&frames[first])).then_some(first)
         })
 }
@@ -402,8 +402,8 @@ mod tests {
         }
     }
 
-    /// Returns the remaining frames, and the last line of the text if it is about missing
-    /// information.
+    /// Returns the lines of a trimmed stack's text: its frames, and a note if debug information is
+    /// missing.
     fn display_lines(frames: Vec<Frame>, at: Caller) -> Vec<String> {
         let addresses = vec![0x1000; frames.len()];
         let stack = CallStack::new(at, &addresses, false);

@@ -230,7 +230,8 @@ fn equal_stacks_share_a_site() {
     assert_eq!(tracker.leaks().sites.len(), 1);
 }
 
-/// A program whose sites never repeat does not fill the memory, and a snapshot stays comparable.
+/// Sites that never repeat do not fill the memory. A site in a snapshot stays, because a comparison
+/// with a later snapshot needs it.
 #[test]
 fn sites_without_allocations_are_removed() {
     let tracker = Tracker::new(Tracking::Counts);
@@ -350,7 +351,7 @@ fn thread_end_is_reported_by_name() {
     let ended: Vec<_> = threads.filter(|thread| thread.ended).map(|thread| &*thread.name).collect();
     assert_eq!(ended, ["untidy", "producer"], "{leaks}");
 
-    // If a thread has ended and all its allocations are freed, its place is reused.
+    // If a thread has ended and all its allocations are freed, a new thread reuses its entry.
     tracker.freed(handed_on.lock().unwrap().unwrap(), None);
     let places = tracker.lock().threads.len();
     for _ in 0..10 {

@@ -60,7 +60,7 @@ impl Identity {
         let task = std::fs::read_link("/proc/thread-self").ok();
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
         let is_main = id == Some(u64::from(std::process::id()));
-        // Reads the system's name: `std::thread::current` panics in destructors that run after
+        // Reads the name from /proc: `std::thread::current` panics in destructors that run after
         // the thread-local variables were destroyed, such as the destructors of pthread keys.
         let name = |of| std::fs::read(of).ok();
         let own = name("/proc/thread-self/comm").filter(|own| Some(own) != name(PROGRAM).as_ref());
@@ -83,8 +83,8 @@ pub(super) struct Threads {
 struct ThreadEntry {
     /// `None` for a thread that allocates after its thread-local variables were destroyed.
     thread: Option<Arc<Identity>>,
-    /// Number of outstanding allocations, plus one until the thread's end is reported. At zero the
-    /// place is reused.
+    /// Number of outstanding allocations, plus one until the thread's end is reported. At zero,
+    /// another thread reuses this entry.
     holds: u64,
     ended: bool,
 }

@@ -160,7 +160,7 @@ fn small_arrays_name_adapt_call_site() {
     assert_no_findings(&device, "leaks");
 }
 
-/// A program's own rule may keep an array although its upload fails later.
+/// A program's own `Adapt` may keep an array of an upload that then fails. Using the array errs.
 #[test]
 fn array_of_failed_adapt_errs() {
     use std::cell::RefCell;

@@ -75,7 +75,7 @@ fn mismatched_shapes_are_refused() {
     assert!((&row + &target.zeroed::<i64, _>(2).unwrap()).is_err());
     assert!((&table + &target.zeroed::<i64, _>((3, 2)).unwrap()).is_err());
     assert!(row.broadcast_to((2, 2)).is_err() && table.broadcast_to(3).is_err());
-    // The result would be larger than any memory.
+    // The broadcast array would be larger than any memory.
     let long = target.zeroed::<i64, _>((1 << 12, 1)).unwrap();
     let huge = long.broadcast_to((1 << 12, usize::MAX >> 12));
     assert!(huge.is_err());

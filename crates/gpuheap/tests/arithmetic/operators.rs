@@ -162,7 +162,7 @@ fn in_place_of<T: Reference>() {
         .map(|(a, b)| a.plus(*b).times(two).minus(*a).by(*b).plus(*a))
         .collect();
     assert_same(&c.to_vec().unwrap(), &expected, "in place");
-    // Combines a part of an array, at any offset, with itself.
+    // Adds a part of an array to itself, through another clone of the shared array.
     drop(c);
     let mut c = a.copy().unwrap().into_shared();
     let part = c.clone().into_slice(3..1001).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of sums, means, minima and maxima along every axis. Many lengths are close to a length
-//! from which on another kernel is chosen.
+//! Tests of sums, means, minima and maxima along every axis. Many lengths are just below or above a
+//! limit at which the library chooses another kernel.
 
 use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::{Profile, Schedule};

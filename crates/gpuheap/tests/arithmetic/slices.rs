@@ -53,7 +53,7 @@ fn of_size<T: Element + PartialEq + std::fmt::Debug>(seed: u64, of: impl Fn(usiz
         let found = a.copy_slice(&slice).unwrap();
         let expected = host.slice(&slice);
         assert_eq!(found.to_ndarray().unwrap(), expected, "{what}");
-        // Writes the slice back to another place of equal shape, repeated along short axes.
+        // Writes to the same slice of another array. The source is repeated along axes of length 1.
         let mut other = host.clone();
         other.iter_mut().enumerate().for_each(|(at, one)| *one = of(at + 1000));
         let mut b = target.array(&other).unwrap();

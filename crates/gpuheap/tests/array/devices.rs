@@ -210,7 +210,7 @@ fn failed_peer_mapping_is_error() {
     let error = a.device_ptr(&far).unwrap_err().to_string();
     assert!(error.contains("cuMemSetAccess failed with CUDA_ERROR_UNKNOWN"), "{error}");
     emulator.set_faults(FaultPlan::default());
-    // Memory that was mapped in the meantime is made accessible too, at the peer's next use.
+    // `b` is mapped after the failure. The peer's next use gives it access to `a` and to `b`.
     let b = heap.target().unwrap().filled(64 << 20, 5_u8).unwrap();
     for array in [&a, &b] {
         write(array, 6, &far);

@@ -31,7 +31,7 @@ fn round<T: Element + PartialEq + std::fmt::Debug>(target: &Target, elements: &[
     assert_eq!(tail.to_vec().unwrap(), &elements[1..], "{name}");
     a.slice_mut(1..).unwrap().fill(elements[0]).unwrap();
     assert_eq!(a.to_vec().unwrap(), vec![elements[0]; elements.len()], "{name}");
-    // This array is longer than the part that a fill uploads.
+    // A fill may upload 4 KiB of elements, and copy them on the device. This array is longer.
     let long = target.filled(5001, elements[1]).unwrap();
     assert_eq!(long.to_vec().unwrap(), vec![elements[1]; 5001], "{name}");
 }

@@ -70,7 +70,7 @@ fn an_error_holds_the_array() {
     assert!(a.to_vec().unwrap() == vec![5; 40 << 20]);
     let error = a.resize((usize::MAX, 2), 0).unwrap_err();
     assert!(error.to_string().contains("larger than any memory"), "{error}");
-    // With `?` the array in the error is freed.
+    // `?` turns the error into an `Error` that does not hold the array, so the array is freed.
     let through = |error| -> Result<(), Error> { Err(error)? };
     assert!(through(error).is_err());
     assert_eq!(heap.usage().unwrap().live, 0);

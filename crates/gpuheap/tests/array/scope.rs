@@ -95,7 +95,7 @@ fn cycles_are_freed() {
         assert_eq!(node.array.len(), 1 << 20);
     });
     assert_eq!((report.freed, report.freed_bytes, live(&heap)), (1, 4 << 20, 0));
-    // The reference cycle keeps the heap alive forever, but its memory is returned.
+    // The cycle is never dropped, so its array keeps the heap alive. The scope freed its memory.
     device.synchronize().unwrap();
     assert!(heap.reclaim_all().unwrap() >= 4 << 20);
 }

@@ -23,8 +23,8 @@ fn array_follows_streams_of_use() {
     assert_all_returned(&device, &heap, "streams");
 }
 
-/// Making, copying, passing on and freeing arrays does not wait. On this schedule, no work runs
-/// until the host waits.
+/// Making, copying, passing on and freeing arrays does not wait. With `Schedule::OnDemand`, no work
+/// runs until the host waits.
 #[test]
 fn only_reading_waits() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -61,7 +61,8 @@ fn freed_memory_waits_for_its_stream() {
         // 16 MiB take most of a millisecond.
         let (rounds, passes, count) =
             if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
-        // With `none` and `driver`, the driver chooses addresses, and its pools grow by 32 MiB.
+        // With `none` and `driver`, the driver chooses addresses, so the streams may get different
+        // memory. The driver's pools grow by 32 MiB, so the limit is higher.
         let shares = !matches!(pool, PoolKind::None | PoolKind::Driver);
         let limit = if shares { 8 * count as u64 } else { 64 << 20 };
         let builder = Heap::builder(&device).without_environment().pool(pool);

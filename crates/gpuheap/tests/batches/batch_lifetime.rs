@@ -28,7 +28,7 @@ fn batches_come_in_order() {
     assert_eq!(heap.usage().unwrap().live, 0);
     let mut all = Vec::new();
     for batch in batches.by_ref() {
-        // The turn's end frees the batch, although the program still holds it.
+        // The next step of the loop frees this batch, although the program still holds it.
         all.push(batch.unwrap());
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64);
         assert!(all.last().unwrap().to_vec().unwrap() == batch_of(all.len() as u32 - 1));
@@ -145,8 +145,8 @@ fn scopes_are_kept_to() {
     assert_all_returned(&device, &heap, "scopes");
 }
 
-/// Tests batches whose turns do not end before the scope does, because the batches are forgotten,
-/// returned, or ahead of their turn.
+/// Tests batches that are not freed before their scope ends, because the batches were forgotten,
+/// returned, or uploaded ahead of the step that uses them.
 #[test]
 fn scopes_free_batches_too() {
     for (ahead, of_thread) in [(0, false), (0, true), (2, false), (2, true)] {
@@ -173,9 +173,10 @@ fn scopes_free_batches_too() {
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!(report.freed_bytes, live - 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
-        // Requests for batches uploaded ahead fail, and so do uploads with a target of the scope.
+        // The scope's end freed batches that were uploaded ahead, so they return errors. So do
+        // later uploads with a target of the scope.
         for left in (0..2).rev() {
-            // If the target is the heap's own, uploads after the scope's end succeed.
+            // If the target is not the scope's but the heap's, later uploads succeed.
             if of_thread && (ahead == 0 || left == 0) {
                 assert!(batches_next(&mut returned).to_vec().unwrap() == batch_of(4 - left));
                 continue;
@@ -293,7 +294,7 @@ fn structures_are_freed_whole() {
             assert_eq!((number, &up.name), (nth, &format!("sample {nth}")));
             let down: Sample<Array2<f64>, Array1<u8>> = Host.adapt(&up).unwrap();
             assert_eq!((down.image[(9, 9)], down.labels[0][0]), (nth as f64, nth as u8));
-            // Small arrays share one block, and all of them are freed.
+            // The next step freed all arrays of the last item, also small arrays in a shared block.
             if let Some(old) = old {
                 assert!(old.image.is_freed() && old.labels.iter().all(DeviceArray::is_freed));
             }

@@ -55,8 +55,8 @@ fn chunk_counts_other_heaps_cache() {
         let target = heap.target().unwrap();
         let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
         let chunk = batches.next().unwrap().unwrap().len() >> 20;
-        // Without the other heap's cache, 48 MiB are free. `binned` rounds 112 MiB up to more than
-        // the device has.
+        // Next to its 16 live MiB, the other heap caches 64, so 48 of 128 MiB are free. A chunk may
+        // use 112 MiB, but `binned` would round 112 MiB up to more than the device has.
         assert!(chunk > 48, "{pool}: {chunk} MiB of 112");
         drop((batches, live));
     }
@@ -262,7 +262,7 @@ fn repeating_views_are_batched() {
     assert!(batches.next().unwrap().is_err());
     assert_eq!((batches.rows(), batches.next().is_none()), (0..1, true));
     drop(batches);
-    // The array has as many rows as a length can count, and each row has no bytes.
+    // The view has as many rows as a length can count. A row is a `()` without bytes.
     let none = ndarray::arr0(());
     let many = none.broadcast(usize::MAX / 2).unwrap();
     let mut batches = target.batches_by_memory(&many, 0.5).unwrap();

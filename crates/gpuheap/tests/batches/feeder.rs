@@ -57,7 +57,7 @@ fn iterator_panic_reaches_next() {
     assert_all_returned(&device, &heap, "panic");
 }
 
-/// An item whose rule panics on the thread that uploads.
+/// An item whose `adapt` panics. It is called on the thread that uploads.
 struct Panics;
 
 impl<To> Adapt<To> for Panics {

@@ -105,7 +105,7 @@ fn short_memory_reduces_batches_ahead() {
         assert!(heap.usage().unwrap().reserved_peak as usize <= resident * BATCH);
         assert_all_returned(&device, &heap, "fewer");
     }
-    // A batch that waits for memory is included in the length.
+    // The length includes a batch that cannot be uploaded ahead, because the heap lacks memory.
     let device = device(1 << 30, Schedule::Seeded(9));
     let heap = limited(&device, 1);
     let mut batches = heap.target().unwrap().batches((0..8).map(batch_of)).prefetch(5);

@@ -79,14 +79,15 @@ fn objects_older_than_reset_err() {
     }
 }
 
-/// Keeps every kind of handle past a reset. Calls of these handles return the error, and dropping
-/// them frees nothing of the new device.
+/// Keeps every kind of handle past a reset. Calls of these handles return an error that reports the
+/// reset, and dropping them frees nothing of the new device.
 #[test]
 fn handles_kept_past_reset_are_harmless() {
     for pool in PoolKind::ALL {
         let device = emulated(Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
-        // Memory that is forgotten below stays allocated on purpose.
+        // The test forgets an array below. Without a handler, the end of the thread would write a
+        // report of its memory to stderr.
         heap.on_thread_end(|_| ());
         let target = heap.target().unwrap();
         let of_kind = |kind| target.kind(kind).filled(1000, 1_u8).unwrap();

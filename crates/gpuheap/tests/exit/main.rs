@@ -34,7 +34,7 @@ fn process_exit_frees_everything() {
     }
     let device = device();
     let heap = Heap::new(&device).unwrap();
-    // The query itself takes memory, so it runs once before the first figure.
+    // Before the first figure, makes this process take the memory that it needs itself.
     let _own = heap.target().unwrap().zeroed::<u8, _>(1).unwrap();
     let before = free_bytes(&device);
     for how in ["exit", "drop", "panic", "abort", "kill"] {

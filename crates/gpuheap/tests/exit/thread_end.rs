@@ -136,7 +136,8 @@ fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, mak
     if is_early { EARLY.set(values) } else { LATE.set(values) }
 }
 
-/// Drops each value alone on a thread, in every pool, before and after the library's thread-locals.
+/// Drops each of `VALUES` on a separate thread, in every pool. The value is dropped before or after
+/// the library's thread-locals.
 fn on_threads() {
     let device = device();
     for pool in PoolKind::ALL {
@@ -181,7 +182,7 @@ fn in_key_destructors() {
             let heap = builder.idle_trim(Duration::from_secs(3600)).build().unwrap();
             let work = move || {
                 leave_to_key(Box::new((heap, 1)));
-                // Makes std create its record of the thread.
+                // Makes std create its record of the thread. Before the third round, std drops it.
                 drop(thread::current());
             };
             thread::spawn(work).join().unwrap();
@@ -198,8 +199,8 @@ fn in_key_destructors() {
 static USED: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Sets the key to a heap and the number of the next round. The key's destructor runs in that
-/// round.
+/// Sets the pthread key to a heap and the number of the next round of destructors. In that round,
+/// the key's destructor `use_and_close` gets both.
 fn leave_to_key(late: Box<(Heap, u32)>) {
     let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
     // SAFETY: the key is valid, and only its destructor uses the box that it points to.

@@ -75,7 +75,8 @@ fn polling_groups_calls_and_restores_context() {
         let [ways, asked] = count();
         let theirs = heap.allocate(3 << 20, &streams[0]).unwrap();
         let [ways, asked] = [count()[0] - ways, count()[1] - asked];
-        // The driver is entered once for the queries, and once or twice for the wait.
+        // The heap enters the driver once for all six queries, and once or twice for the wait. Each
+        // entry exchanges the mode twice. Separate queries would exchange it twelve times.
         assert!(!device.is_emulated() || asked >= 6 && ways <= asked, "{pool}: {ways} for {asked}");
         assert_eq!(state_of_thread(&device), before, "{pool}");
         drop((own, theirs));
@@ -120,7 +121,8 @@ fn freed_block_crosses_streams_in_order() {
     for pool in PoolKind::ALL {
         let (device, heap) = make_heap(64 << 20, Schedule::OnDemand, pool);
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
-        // Each request is for 40 of 64 MiB, so on the emulator both requests get the same memory.
+        // Each request is for 40 of 64 MiB, so on the emulator the second gets the first one's
+        // memory.
         let first = allocate_filled(&heap, 40 << 20, 1, &one);
         order(&device, &one, &two);
         fill(&first, 2, &two);
@@ -262,7 +264,7 @@ fn default_stream_is_never_released() {
         drop(one);
         let other = device.stream().unwrap();
         drop(heap.allocate(1 << 20, &other).unwrap());
-        // The other handle of the same stream can still be used with its block.
+        // `two` is a second handle of the dropped stream `one`, and can still free its block.
         fill_and_free(kept, 1, &two);
         drop(allocate_filled(&heap, 40 << 20, 2, &other));
         assert_all_returned(&device, &heap, pool.name());

@@ -38,8 +38,8 @@ fn capture(
 fn run(device: &Device, graph: CUgraph, stream: &Stream) {
     let mut executable = CUgraphExec::NULL;
     let ran = device.with_current(|driver| {
-        // SAFETY: the pointer is valid. The graph's memory is kept while it runs, and its run is
-        // completed when it is destroyed.
+        // SAFETY: the pointer is valid. The caller keeps the memory that the graph uses, and the
+        // wait completes both launches before the graph is destroyed.
         unsafe {
             check("make", driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
             check("run", driver.cuGraphLaunch(executable, stream.raw()))?;
@@ -146,8 +146,8 @@ fn capture_frees_return_after_capture() {
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
         // Polling continues for the other streams.
         drop(allocate_filled(&heap, MIB, 1, &other));
-        // The reclaim waits for the other stream. A wait by the program itself would break the
-        // capture.
+        // The reclaim waits for the other stream in a way that the capture allows. A wait by the
+        // program would break the capture.
         heap.reclaim(MIB).unwrap();
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
     });
@@ -231,7 +231,8 @@ fn capture_takes_only_requested_memory() {
     }
 }
 
-/// At the limit, a stream's own free block is listed after many that a capturing stream freed.
+/// At the hard limit, a request finds its stream's one free block, although the pool first lists
+/// many blocks that a capturing stream freed.
 #[test]
 fn capture_free_hides_no_memory() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {

@@ -69,7 +69,8 @@ fn sweep(limited: bool) {
     }
 }
 
-// These are two tests so that they run at the same time: they take most of this suite's time.
+// The sweeps without and with a limit are two tests, so that they run at the same time. They take
+// most of this suite's time.
 
 #[test]
 fn failing_call_errs_or_recovers() {

@@ -30,7 +30,7 @@ fn kind_of(bug: Bug) -> FindingKind {
     }
 }
 
-/// A thread's cache serves small blocks, and the pool serves larger blocks.
+/// Plants bugs in small blocks of a thread's cache, and in larger blocks of the pool.
 #[test]
 fn planted_bugs_are_found() {
     for pool in PoolKind::ALL {
@@ -98,8 +98,8 @@ fn findings_name_block_and_free() {
     insta::assert_snapshot!(texts.join("\n"));
 }
 
-/// The next block of `stitched` has the same bytes at other addresses. No work used those
-/// addresses.
+/// The pool `stitched` maps freed memory at new addresses for a large block. No work used these
+/// addresses, so only the memory itself shows that it is reused too early.
 #[test]
 fn unordered_reuse_is_found_by_bytes() {
     for schedule in schedules() {

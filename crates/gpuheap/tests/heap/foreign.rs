@@ -139,7 +139,8 @@ fn retired_stream_refuses_work() {
             }
             // From here on, the stream's handle must not be used.
             end(&device, raw);
-            // The host and other streams can wait for work that was enqueued before.
+            // The host and other streams can still wait for work from before the stream was
+            // retired.
             let copy = x.copy_to(&heap.on(&own)).unwrap();
             assert!(copy.to_vec().unwrap().iter().all(|byte| *byte == 1));
             stream.synchronize().unwrap();
@@ -241,7 +242,7 @@ fn retire_all_spares_other_streams() {
     for stream in [one.stream().unwrap(), one.default_stream().unwrap()] {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         heap.retire(&stream).unwrap();
-        // The call changed nothing: the stream continues with its block.
+        // `retire` has no effect on a stream that gpuheap made: the stream can still use its block.
         fill_and_free(block, 1, &stream);
     }
     let error = heap.retire(&two.stream().unwrap()).unwrap_err();
@@ -265,7 +266,7 @@ fn unannounced_frees_take_few_events() {
             }
             drop(stream);
             end(&device, raw);
-            // The heap can still hand out that memory afterwards.
+            // The heap can hand out the freed memory after the unannounced stream has ended.
             let block = allocate_filled(&heap, 5 << 20, 1, &own);
             let mut witness = Witness::new(&device, 1);
             assert!(witness.see(&block, 1, &own));
@@ -280,8 +281,8 @@ fn unannounced_frees_take_few_events() {
     }
 }
 
-/// Without a fence, other streams cannot wait for a free on an unannounced stream, until that
-/// stream's next free.
+/// If the fence of a free fails, no other stream can wait for that free, because its stream may end
+/// unannounced. The fence of the stream's next free covers both.
 #[test]
 fn unfenced_free_blocks_only_itself() {
     if on_real_gpu() {
@@ -435,8 +436,9 @@ fn queries_work_during_retire() {
     }
 }
 
-/// Leaves detached memory, an array of 40 MiB on a device of 64 MiB. The array is freed after its
-/// unannounced stream was retired.
+/// Leaves memory that is reused only after a wait for the device: an array of 40 MiB on a device of
+/// 64 MiB. It is freed after its stream was retired. That stream may end unannounced, so no fence
+/// covers the free.
 fn detach(device: &Device, heap: &Heap) {
     let raw = make_foreign_stream(device);
     // SAFETY: the stream is alive until it was retired and the array was freed.
@@ -488,7 +490,8 @@ fn request_waits_for_detached_memory() {
     }
 }
 
-/// A block outlives its unannounced stream, and another unannounced stream gets the slot.
+/// A block outlives its stream. Another stream gets the ended stream's place in the heap, but
+/// fences of that stream do not cover the block's free.
 #[test]
 fn detached_memory_ignores_next_stream() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {

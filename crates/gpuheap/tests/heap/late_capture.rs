@@ -233,8 +233,8 @@ fn running_graph_memory_is_not_reused() {
         let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         drop(allocate_filled(&heap, 16 * MIB, 1, &stream));
         theirs.end().unwrap().run_and_end(&runner);
-        // The memory is available only after the launches are done. Otherwise the checks would find
-        // a conflict.
+        // If the request succeeds, the heap has waited for the launches. Otherwise, the emulator's
+        // checks find a conflict with this fill.
         match heap.allocate(16 * MIB, &other) {
             Ok(block) => fill(&block, 2, &other),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory),
@@ -394,8 +394,8 @@ fn known_block_is_freed_in_capture() {
         let stream = theirs.begin_wrapped(CUstreamCaptureMode::GLOBAL);
         block.free_on(&stream).unwrap();
         let inside = allocate_filled(&heap, 5 * MIB, 2, &stream);
-        // The block of the capture is freed on a stream outside the capture. The host waits for
-        // that stream.
+        // A block that was allocated in the capture is freed on a stream outside of it. The host
+        // waits for that stream.
         let outside = device.stream().unwrap();
         inside.free_on(&outside).unwrap();
         theirs.end().expect(case).end();
@@ -514,8 +514,8 @@ fn break_capture(theirs: &Theirs<'_>) {
     assert_eq!(waited.unwrap(), CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/// A block is used after its capture and before a later capture that breaks. The end of the earlier
-/// graph does not show that this use has completed.
+/// A block of a capture is used after that capture ended. A later capture on its stream then
+/// breaks. The end of the earlier graph does not show that the use has completed.
 #[test]
 fn later_broken_capture_keeps_order() {
     for pool in POOLS {
@@ -553,8 +553,8 @@ fn later_broken_capture_keeps_order() {
     }
 }
 
-/// While a later capture is broken, a request that names the stream by the earlier capture's name
-/// gets no memory of the earlier graph.
+/// A second capture on a stream breaks. Before its end, a request with the `Stream` of the first
+/// capture gets no memory of the first graph.
 #[test]
 fn broken_capture_gets_no_graph_memory() {
     for pool in POOLS {
@@ -645,7 +645,8 @@ fn ending_heap_spares_other_captures() {
     }
 }
 
-/// If an unannounced stream is used after its capture, the heap notices that the capture ended.
+/// A program keeps a graph, and uses its stream after the capture. So the heap notices that the
+/// capture ended, and may wait for the device again.
 #[test]
 fn kept_graph_allows_device_waits() {
     for pool in POOLS {
@@ -829,9 +830,10 @@ fn heaps_end_amid_captures() {
                             theirs.begin(MODES[2]);
                             match theirs.wrap() {
                                 Ok(stream) => break stream,
-                                // Another heap that ends may have looked for captures just before
-                                // this capture began, and may still wait for the device. A capture
-                                // of an unannounced stream is found only after its first use.
+                                // Another heap that ends looks for captures, and then waits for the
+                                // device. If this capture begins in between, the wait breaks it. A
+                                // heap finds an unannounced stream's capture only after the
+                                // stream's first use.
                                 Err(_) => assert!(theirs.end().is_none()),
                             }
                         };
@@ -849,7 +851,8 @@ fn heaps_end_amid_captures() {
                                     kept.push(block);
                                 }
                                 1 => drop(block.free_on(&early)),
-                                // Any thread may free the block at any time.
+                                // Another thread frees this block at some time, so the graph is not
+                                // launched.
                                 2 if !unannounced => {
                                     runs = false;
                                     thrown.lock().unwrap().push(block);
@@ -903,8 +906,8 @@ fn heaps_end_amid_captures() {
     }
 }
 
-/// The free of a capture's block names the stream before the program uses the stream outside the
-/// capture.
+/// The heap first sees the stream outside the capture when a block of the capture is freed. The
+/// stream then counts as ordinary, so its memory is reused.
 #[test]
 fn stream_named_by_free_is_ordinary() {
     let device = emulated(512 * MIB, Schedule::Immediate);

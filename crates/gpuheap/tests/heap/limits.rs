@@ -69,11 +69,11 @@ fn limit_without_room_is_refused() {
         assert_eq!(error.kind(), gpuheap::ErrorKind::BadSetting);
         let expected = format!("that the {pool} pool takes from the driver at a time");
         assert!(error.to_string().contains(&expected), "{error}");
-        // The smallest limit with which the pool takes memory leaves room for a request.
+        // The smallest accepted limit leaves room for a request.
         let heap = builder.hard_limit(least).build().unwrap();
         drop(heap.allocate(MIB, &stream).unwrap());
         heap.reclaim_all().unwrap();
-        // At run time a lower limit is accepted, and the pool then takes no memory.
+        // `set_limits`, unlike `build`, accepts a lower limit. The pool then takes no memory.
         heap.set_limits(Limits { soft: None, hard: Some(MIB) }).unwrap();
         heap.allocate(1000, &stream).unwrap_err();
         assert_all_returned(&device, &heap, pool.name());
@@ -297,7 +297,7 @@ fn each_cause_shows_evidence_and_remedy() {
     let stream = device.stream().unwrap();
     let mut address = 0;
     let hogged = device.with_current(|driver| {
-        // SAFETY: the pointer is valid for the call; the device frees the memory at its end.
+        // SAFETY: the pointer is valid for the call. The end of the device frees the memory.
         unsafe { driver.cuMemAlloc_v2(&mut address, 3000 << 20) }
     });
     check("cuMemAlloc_v2", hogged.unwrap()).unwrap();

@@ -96,7 +96,7 @@ fn request_reclaims_only_needed_cache() {
         let held = keepers.each_ref().map(|keeper| hold(keeper, &stream, 4 * PIECE));
         drop(held);
         let asker = heap(&device, pool);
-        // Half of the device is free, so the request lacks two pieces.
+        // 8 of the device's 16 pieces are free, so the request reclaims 2 of the 8 cached pieces.
         let block = asker.allocate(10 * PIECE, &stream).unwrap();
         let cached: u64 = keepers.iter().map(|keeper| keeper.usage().unwrap().cached).sum();
         assert_eq!(cached, 6 * PIECE, "{pool}");
@@ -154,7 +154,7 @@ fn other_heaps_have_separate_rows() {
     assert_eq!(would_have_to_go[..], [InTheWay::OtherHeaps(3000 * MIB)]);
     let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
     let evidence = error.out_of_memory().unwrap();
-    // All memory that could be given back was given back.
+    // Before it failed, the request reclaimed the other heap's cache. Live memory is left.
     let others = (evidence.other_heaps, evidence.other_heaps_cached);
     assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), Some(100 * MIB)));
     assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, Some(1004 * MIB)));

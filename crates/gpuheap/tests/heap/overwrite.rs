@@ -17,8 +17,8 @@ use crate::support::{PAST_SPARE, Witness, assert_all_returned, device, fill, hea
 
 const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;
-/// Number of blocks of a round, on all streams but the last. Half of them are freed for the last
-/// stream.
+/// Number of blocks that a round allocates, on all streams but the last. The last stream then
+/// reuses the memory of half of them.
 const BLOCKS: usize = 12;
 /// Number of rounds after which the test waits for the device and checks the recorded contents.
 const BURST: usize = 16;
@@ -179,8 +179,8 @@ impl Scene<'_> {
             let block = self.written(bytes, tag + 1, &stream);
             kept.push((block, stream.clone()));
         }
-        // On the emulator the stream is not queried, because the checks would count the answer as
-        // an order for the host.
+        // Does not query streams on the emulator: a query would order the host after the stream's
+        // work, and the checks would then find fewer missing waits.
         if on_real_gpu() && slow.iter().any(|at| !self.streams[*at].0.is_done().unwrap()) {
             self.overtaken += 1;
         }

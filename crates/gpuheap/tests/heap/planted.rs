@@ -140,8 +140,8 @@ impl Scene<'_> {
                 let name = CString::new(launch.kernel.name()).unwrap();
                 let mut parameter = launch.words.as_slice().as_ptr().cast_mut().cast();
                 let none = std::ptr::null_mut();
-                // SAFETY: the texts and words outlive the calls. The kernel's accesses are the
-                // planted bug.
+                // SAFETY: the kernel's text, name and parameters outlive the calls. The kernel's
+                // accesses are the planted bug.
                 unsafe {
                     let _ = driver.cuModuleLoadData(&mut module, text.as_ptr().cast());
                     let _ = driver.cuModuleGetFunction(&mut function, module, name.as_ptr());

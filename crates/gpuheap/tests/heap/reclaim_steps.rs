@@ -35,7 +35,8 @@ fn request_returns_only_needed_cache() {
     let device = emulated(128 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     for (pool, left) in [
-        // 16 MiB of the device are free. The other 28 MiB are taken from the block of 32 MiB alone.
+        // The request is for 44 MiB, and 16 MiB of the device are free. Freeing the block of 32 MiB
+        // alone gives the other 28 MiB.
         (PoolKind::Simple, 80 * MIB),
         // Before `split` takes more memory, it joins two of its segments, here of 40 and of 16 MiB,
         // into one piece.

@@ -170,10 +170,10 @@ pub(crate) struct Witness<'a> {
     slots: usize,
 }
 
-/// Number of bytes copied from each place of a block.
+/// Number of bytes of each sample that a witness takes from a block.
 const PLACE: u64 = 32;
-/// Number of places in a block: both ends and, if the block is larger than 1 MiB, places in
-/// between.
+/// Maximum number of samples of a block: both ends and, if the block is larger than 1 MiB, places
+/// in between.
 const PLACES: u64 = 8;
 const SLOT: u64 = PLACES * PLACE;
 
@@ -194,7 +194,8 @@ impl Witness<'_> {
         Witness { device, address, expected: Vec::new(), slots }
     }
 
-    /// Copies the places of a block that must contain `tag`. Returns `false` if no slot is left.
+    /// Copies samples of a block into the next slot. All their bytes must be `tag`. Returns `false`
+    /// if no slot is left.
     pub(crate) fn see(&mut self, block: &Block, tag: u8, stream: &Stream) -> bool {
         let length = PLACE.min(block.bytes());
         if length == 0 || self.expected.len() == self.slots {
@@ -204,11 +205,11 @@ impl Witness<'_> {
         let last = (block.bytes() >> 20).clamp(2, PLACES) - 1;
         let copied = self.device.with_current(|driver| {
             let raw = stream.raw();
-            // SAFETY: the slot belongs to this witness, and the stream is alive.
+            // SAFETY: the slot is part of this witness's memory, and the stream is alive.
             check("fill", unsafe { driver.cuMemsetD8Async(slot, tag, SLOT as usize, raw) })?;
             (0..=last).try_for_each(|place| {
                 let from = block.address() + (block.bytes() - length) / last * place;
-                // SAFETY: the block and the stream are alive, and the slot belongs to this witness.
+                // SAFETY: block and stream are alive. The slot is in this witness's memory.
                 let copied = unsafe {
                     driver.cuMemcpyDtoDAsync_v2(slot + place * PLACE, from, length as usize, raw)
                 };

@@ -249,7 +249,8 @@ fn frees_that_fail_keep_the_account() {
     }
 }
 
-/// If a block could not be filled with zeros, it counts as live, and no caller gets it.
+/// A block that cannot be filled with zeros is not reused. The heap still ends after it, and gives
+/// the memory back.
 #[test]
 fn failing_last_free_ends_heap() {
     for pool in KEPT {

@@ -48,7 +48,7 @@ fn driver_pool_refuses_thread_stream() {
         assert!(error.to_string().contains("use a stream of your own"), "{error}");
     };
     refused(heap.allocate(MIB, &own).unwrap_err());
-    // The block is freed on its own stream.
+    // A block of an ordinary stream cannot be freed on the thread's stream either.
     refused(heap.allocate(MIB, &ordinary).unwrap().free_on(&own).unwrap_err());
     assert_all_returned(&device, &heap, "driver");
 }

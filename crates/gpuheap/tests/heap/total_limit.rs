@@ -44,7 +44,7 @@ impl Machine {
         self.heaps[at].allocate(bytes, &self.streams[at])
     }
 
-    /// Returns the bytes that the driver counts on all devices, and compares them with the limit.
+    /// Returns the bytes taken on all devices. Asserts that the limit counts them and holds.
     fn taken(&self) -> u64 {
         let emulator = self.devices[0].emulator().unwrap();
         let usages = self.devices.iter().map(|device| emulator.usage(device.ordinal()));

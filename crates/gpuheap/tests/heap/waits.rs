@@ -51,10 +51,11 @@ fn later_work_is_not_waited_for() {
                     drop(heap.on(&a).filled(size, 2_u8).unwrap());
                     let event = a.record().unwrap();
                     learn(&device, &a, &event);
-                    // This is more work than the emulator does during the heap's own queries.
+                    // The heap's queries make the emulator work. This is more, so `a` stays busy.
                     (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
-                        // This block is too large for the first request and for later requests.
+                        // This free is after the wait. Its block is too large to take the first
+                        // block's memory.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
                     }
                     let emulator = device.emulator().unwrap();
@@ -79,7 +80,7 @@ fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &
     let heap = builder.hard_limit(limit).build().unwrap();
     let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
     let mut freed = heap.on(&a).filled(bytes, 1_u8).unwrap();
-    // This is more work than the emulator does during the heap's own queries.
+    // The heap's queries make the emulator do some work. This is more, so stream `a` stays busy.
     (0..64).for_each(|_| freed.fill(1).unwrap());
     drop(freed);
     let emulator = device.emulator().unwrap();

@@ -26,8 +26,8 @@ fn objects_drop_in_any_order() {
     for (first, pool) in PoolKind::ALL.into_iter().enumerate() {
         let mut nth = 0;
         orders(&mut (0..6).collect(), &mut Vec::new(), &mut |order| {
-            // Each pool tests each kind of memory with a third of the orders. Each order meets all
-            // kinds, in different pools.
+            // Each order of drops is tested with one kind of memory in each pool. The kind changes
+            // from pool to pool, so each order meets all kinds.
             let kind = KINDS[(first + nth) % KINDS.len()];
             nth += 1;
             let device = device(1 << 30, Schedule::Seeded(nth as u64));

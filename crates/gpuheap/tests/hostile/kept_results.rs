@@ -11,7 +11,7 @@ use crate::support::{assert_no_findings, device, heap};
 /// Number of elements of an array that is uploaded alone, and of an array that shares a block.
 const COUNTS: [usize; 2] = [1 << 20, 100];
 
-/// A rule that keeps a handle to the array that it made and returns nothing.
+/// An adapt rule that makes an array, keeps a handle to it in `arrays`, and returns nothing.
 struct Stash<'a> {
     arrays: &'a RefCell<Vec<SharedArray<u8>>>,
     /// Number of elements of each array.
@@ -35,9 +35,9 @@ fn cases() -> impl Iterator<Item = (PoolKind, Schedule, usize)> {
     pairs.flat_map(|(pool, schedule)| COUNTS.map(|count| (pool, schedule, count)))
 }
 
-/// Runs a case with the third of four batches. Two batches are uploaded ahead, so its array is
-/// there during the second batch's turn. `work` receives the target, a call that begins the third
-/// batch's turn, and the array.
+/// Runs each case with four batches, two of them uploaded ahead. While the second batch is current,
+/// calls `work` with the target, a call that makes the third batch current, and the third batch's
+/// array.
 fn ahead_of_its_turn(work: impl Fn(&Target, &mut dyn FnMut(), SharedArray<u8>, &str)) {
     for (pool, schedule, count) in cases() {
         let device = device(1 << 30, schedule);
@@ -61,7 +61,7 @@ fn assert_all(array: &[u8], value: u8, what: &str) {
     assert_eq!(wrong, 0, "{what}");
 }
 
-/// The kept array is written on the second stream, after its upload and before its turn begins.
+/// The kept array is written on the stream that uploads ahead, before its batch is current.
 #[test]
 fn kept_array_written_early_reads_back() {
     ahead_of_its_turn(|_, next, mut ahead, what| {

@@ -275,7 +275,7 @@ fn in_rules_and_keys() {
             let map: HashMap<Key<'_>, Fuse<'_>> = (0..5)
                 .map(|nth| (Key(&fuse, nth), Fuse(&fuse, vec![nth as u8; 10_000 * nth as usize])))
                 .collect();
-            // For each entry, the key can panic twice and the rule once.
+            // `adapt` clones and hashes each of 5 keys, and calls 5 rules: 15 calls can panic.
             for nth in 1..=15 {
                 fuse.set(nth);
                 panics(|| target.adapt(&map));

@@ -1,4 +1,4 @@
-//! Tests of handles to arrays that have no memory yet, because other arrays are adapted with them.
+//! Tests of handles to staged arrays. `adapt` stages several arrays before it allocates memory.
 
 use bytemuck::{Pod, Zeroable};
 use gpuheap::adapt::Upload;
@@ -8,7 +8,7 @@ use gpuheap::{Adapt, Advice, DeviceArray, Element, Error, Host, MemoryKind, Pool
 
 use crate::support::{KINDS, assert_clean, device, heap, heaps};
 
-/// A rule that stages an array of the given number of bytes, and uses the array's handle early.
+/// An adapt rule for an array of that many bytes. Calls the function before the array has memory.
 struct Early<'a, R>(usize, &'a dyn Fn(DeviceArray<u8>) -> R);
 
 impl<R> Adapt<Upload> for Early<'_, R> {
@@ -233,7 +233,7 @@ impl Adapt<Upload> for Optional {
     }
 }
 
-/// If `adapt` returns arrays, they have memory, even if a rule ignores errors.
+/// The arrays that `adapt` returns have memory, even if an adapt rule ignored errors.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     for pool in PoolKind::ALL {

@@ -18,7 +18,7 @@ fn pinned_limit_holds_and_is_named() {
     assert_eq!((evidence.kind, evidence.cause), (MemoryKind::Pinned, Cause::Limit), "{error}");
     assert_eq!(evidence.limit, Some(4 * MIB));
     drop(kept);
-    // The other kinds of memory are not affected.
+    // The limit of pinned memory does not affect other kinds of memory.
     drop(target.kind(MemoryKind::Unified).filled(8 * MIB as usize, 1_u8).unwrap());
     let error = target.filled(5 * MIB as usize, 1_u8).unwrap_err();
     assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit);

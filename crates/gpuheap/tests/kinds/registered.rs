@@ -1,4 +1,4 @@
-//! Tests of vectors of the program. The device uses them in place.
+//! Tests of registered memory: vectors of the program that the device uses in place.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Cause, Device, DeviceArray, Heap, MemoryKind, PoolKind, Target, Usage};

@@ -171,7 +171,7 @@ fn unzeroed_memory_is_not_reused() {
             let next = target.filled(PART, 1_u8).unwrap();
             assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
             drop(next);
-            // The fill is tried again once memory is short, so the block is not lost.
+            // A request that lacks memory makes the heap fill the block again and free it.
             heap.allocate(2 << 30, target.stream()).unwrap_err();
             target.uninit::<u8, _>(1 << 62).unwrap_err();
             secret(&target.zero_on_free(true)).release().unwrap();

@@ -167,14 +167,14 @@ fn logger_may_use_logged_heap() {
         heap.allocate(200 * MIB, &stream).unwrap_err();
         drop(heap);
         LISTENER.with(RefCell::take);
-        // The count includes every step of the last request, the opening and closing of the
-        // device's own heap, and the closing of this test's heap.
+        // Messages are counted: each reclaim step of the failed request, the opening and closing of
+        // the device's heap, and the closing of this heap.
         assert!(*count.borrow() > 6, "{pool}: {}", count.borrow());
     }
 }
 
-/// If only a block keeps a heap alive, a flush of the device does not make a new handle of that
-/// heap.
+/// A block keeps a heap alive after its last handle was dropped. If a flush of the device made a
+/// new handle of that heap, the handle's drop would log the close again.
 #[test]
 fn outlived_heap_logs_close_once() {
     let profile = Profile::with_memory(64 * MIB).without_context();
@@ -201,7 +201,8 @@ fn outlived_heap_logs_close_once() {
     }
 }
 
-/// A reset waits for the thread of an idle trim. The close of a heap waits for that thread too.
+/// The logger resets the device while the heap logs its close. Close and reset both wait for the
+/// heap's thread that trims idle memory, but not for each other.
 #[test]
 fn logger_may_reset_during_close() {
     let closing = thread::spawn(|| {

@@ -88,7 +88,7 @@ struct Nested<'a> {
     random: Random,
     blocks: Vec<Block>,
     live: u64,
-    /// Live bytes at the start and at the high-water mark of each enclosing part.
+    /// For each part that is running now: live bytes at its start, and the most live bytes since.
     parts: Vec<(u64, u64)>,
 }
 

@@ -83,7 +83,8 @@ fn heaps_sharing_granule_fit_device() {
     assert!(check_request(&other, 6 * MIB, &stream).is_yes());
 }
 
-/// A small heap takes new memory instead of making a stream wait for another stream.
+/// A forecast is for the best stream, with an upper bound for all streams. On another stream, a
+/// small heap takes new memory instead of making the stream wait.
 #[test]
 fn request_takes_at_most_forecast() {
     let mut rather = 0;

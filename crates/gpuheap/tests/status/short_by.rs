@@ -52,12 +52,12 @@ fn sets() -> impl Strategy<Value = Set> {
     })
 }
 
-/// Place at which memory is freed.
+/// Heap whose memory is freed so that a failed request succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     Hog,
     Here,
-    /// All memory of the other heap, and then memory of this heap.
+    /// All memory of the other heap is freed first, and then memory of this heap.
     Both,
 }
 
@@ -79,8 +79,8 @@ impl Scene {
         let pieces = if hogs { HOG / PIECE } else { 0 };
         let hog = (0..pieces).map(|_| other.allocate(PIECE, &streams[0]).unwrap()).collect();
         let heap = heap(&device, pool);
-        // The limit is not set by the builder, so that it can be raised with a pool of the driver
-        // too.
+        // The limit is set after the heap is built. A limit of the builder is fixed for the pool
+        // `driver`, and the test has to raise it.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
         Scene { streams, heap, hog, live: Vec::new() }
     }
@@ -122,7 +122,7 @@ impl Scene {
         left.inspect(|left| self.hog.truncate(*left)).is_some()
     }
 
-    /// Frees `bytes` at a place. Returns `false` if fewer bytes are live.
+    /// Frees `bytes` of the given heaps. Returns `false` if fewer bytes are live.
     fn free_at(&mut self, at: Where, bytes: u64) -> bool {
         match at {
             Where::Hog => self.free_hog(bytes),
@@ -161,7 +161,7 @@ proptest! {
         }
     }
 
-    /// If a heap is used by one thread and all work is completed, the answer is exact.
+    /// If one thread uses a heap and all work is completed, the forecast of `would_fit` is exact.
     #[test]
     fn forecast_equals_bytes_taken(actions in actions(), limited: bool, slack: bool) {
         let pools = PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver);
@@ -170,8 +170,8 @@ proptest! {
         }
     }
 
-    /// On a device that is far from full, `stitched` takes more than a request needs, and stitches
-    /// no range.
+    /// On a device that is far from full, the pool `stitched` takes more memory than a request
+    /// needs. It then never has to map free pieces together for a large request.
     #[test]
     fn forecast_holds_on_large_device(
         actions in actions(),
@@ -263,7 +263,8 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
         prop_assert!(scene.free(short_by), "{}: there is not so much", error);
         scene.succeeds(&error, "live memory freed")?;
     }
-    // If the pool caches, a larger device would also change how earlier requests were served.
+    // The remedy "use a device with ... more" is checked only for the pool `none`. A pool that
+    // caches would serve the earlier requests in another way on a larger device.
     let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
     if let Some((_, more)) = more {
         let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().to_bytes(0);
@@ -307,7 +308,7 @@ fn assert_foreseen(
                 }
                 let since = meter.read().unwrap();
                 let Fit::Yes { take, .. } = fit else { unreachable!() };
-                // If a range is stitched, the request may need more memory.
+                // A request that is served from several free pieces may take more than forecast.
                 let exact = match pool {
                     PoolKind::Stitched => (take == 0) == (since.taken == 0),
                     _ => take == since.taken,
@@ -334,8 +335,8 @@ fn assert_foreseen(
     Ok(())
 }
 
-/// Freeing the small block leaves its small run empty. That run is part of a range that was
-/// stitched before.
+/// A small run is a part of the pool for small requests. Freeing its last block leaves it empty,
+/// while its memory is also mapped in a range for large requests.
 #[test]
 fn range_over_small_run_takes_nothing() {
     let allocate = |bytes| Action::Allocate { bytes, stream: 0 };
@@ -362,8 +363,8 @@ fn limited() -> Set {
     Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
 }
 
-/// The free part of the small blocks' chunk could be the start of the range. That part returns to
-/// the driver together with the small blocks.
+/// The small blocks share a chunk with free bytes. `short_by` must not count on these bytes: if the
+/// small blocks are freed, the whole chunk returns to the driver.
 #[test]
 fn short_by_holds_in_any_order() {
     for pool in PoolKind::ALL {
@@ -485,7 +486,8 @@ fn driver_refusal_is_not_device_full() {
     }
 }
 
-/// Answers of yes and no are right, for sizes up to the last byte that this driver has.
+/// If `would_fit` returns yes or no, the request has that outcome. Around the last byte that this
+/// driver has, it returns "perhaps", because the driver reports too much free memory.
 #[test]
 fn overpromising_driver_gives_perhaps() {
     for pool in PoolKind::ALL {
@@ -503,8 +505,8 @@ fn overpromising_driver_gives_perhaps() {
                 heap.reclaim_all().unwrap();
                 match fit {
                     Fit::Yes { .. } => assert!(served, "{pool} {live} {bytes}: {fit}"),
-                    // One refusal is enough: on WSL2 each failure waits 2 s for memory that returns
-                    // late.
+                    // Larger requests fail too, so the loop ends at the first failure. On WSL2 each
+                    // failure waits 2 s for memory that returns late.
                     Fit::No { .. } => {
                         assert!(!served, "{pool} {live} {bytes}: {fit}");
                         break;
@@ -572,7 +574,7 @@ fn unreported_memory_stays_unknown() {
     }
 }
 
-/// Runs a program with a limit of pinned memory, up to a request larger than 3 MiB.
+/// Allocates `held` bytes and then 21 MiB of pinned memory, in a heap with a pinned limit.
 #[cfg(feature = "arrays")]
 fn pinned(pool: PoolKind, limit: u64, held: usize) -> Result<(), Error> {
     let device = emulated(1 << 30, Schedule::Immediate);

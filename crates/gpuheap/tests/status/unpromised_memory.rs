@@ -1,5 +1,5 @@
-//! Tests of `would_fit` and of the figures in errors. Memory is not promised while a stream
-//! captures a graph, after the driver refused a request, or if a reclaimer frees it.
+//! Tests of `would_fit` and of the figures in errors, for memory that a heap may not get. It was
+//! freed in a capture, refused by the driver, or would be freed by a reclaimer.
 
 use std::sync::Mutex;
 
@@ -35,7 +35,7 @@ fn capture_frees_are_not_promised() {
                 panic!("{what}: {fit}, {error}")
             };
             assert_eq!((Some(*short_by), *cause), (evidence.short_by, evidence.cause), "{what}");
-            // Nothing is live, so the answer names only the captured memory.
+            // Nothing is live, so the only memory in the way is the memory freed in the capture.
             let InTheWay::Captured(freed) = would_have_to_go[0] else { panic!("{what}: {fit}") };
             assert!(freed >= 64 * MIB && would_have_to_go.len() == 1 && !needs_all, "{fit}");
             assert!(!fit.to_string().contains("free some of"), "{what}: {fit}");

@@ -28,8 +28,8 @@ from .tuning import leave_out_tuning
 # Maximum number of events in PyTorch's recorded history. An event takes a few hundred bytes of host
 # memory.
 MOST_EVENTS = 400_000
-# PyTorch's functions that the emulated runtime replaces or calls. If PyTorch lacks a function, the
-# text is noted in the report.
+# Functions of PyTorch that the emulated runtime replaces or calls: library, symbol, and the note
+# for the report if this PyTorch lacks the function.
 REPORTS = (
     (
         "libc10.so",
@@ -164,7 +164,7 @@ def end_program(number, frame):
     signal.signal(number, signal.SIG_IGN)
     if state.most_seconds and time.monotonic() - state.began >= state.most_seconds:
         state.ended = "time"
-    # Threads may delay the program's end until the program is killed.
+    # Writes a report now: the program's threads may delay its end until the command kills it.
     if state.torch is not None:
         guarded(update_peaks)()
         guarded(write)()

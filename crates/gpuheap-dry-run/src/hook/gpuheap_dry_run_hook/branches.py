@@ -18,9 +18,9 @@ ROUNDS = 100
 # A `while` loop in which memory grows is left after this many rounds. A round may add a token to a
 # sequence, and few programs generate more tokens.
 MOST_ROUNDS = 4096
-# Maximum number of callers to search for the integers that end their loops.
+# Maximum number of frames to search for conditions on a value: the frame that reads, and callers.
 CALLERS = 4
-# Consequences of a branch, from the best to the worst.
+# Ways in which a branch of the program may end, from the best to the worst.
 GOES_ON, RETURNS, LEAVES_LOOP, FAILS = range(4)
 # Functions that end the program.
 EXITS = {"exit", "quit", "_exit", "abort"}
@@ -30,12 +30,12 @@ RARE = {"isnan", "isinf", "isneginf", "isposinf"}
 SAME, DIFFERENT = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
 # Comparisons that hold if the left number is large. The second tuple is for comparisons with 0.
 LARGE_OR_EQUAL, LARGE = (ast.Gt, ast.GtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)
-# Parts of the expressions that are evaluated.
+# Kinds of nodes in the expressions that the hook evaluates.
 VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.expr_context)
 
 
 def truth(frame):
-    """Returns the truth value with which `frame` goes on; True if it goes on with both values."""
+    """Returns the truth value for `frame` to read, so that the program continues."""
     at = call_path(frame)
     if at not in state.branches:
         state.branches[at] = find_branch(frame)
@@ -48,29 +48,29 @@ def truth(frame):
 
 
 def call_path(frame):
-    """Returns where `frame` and its caller are in their code. The caller may test the result."""
+    """Returns the positions of `frame` and its caller, because the caller may test the value."""
     back = frame.f_back
     return frame.f_code, frame.f_lasti, back and back.f_code, back and back.f_lasti
 
 
 class Branch:
-    """Truth value with which the program goes on, or stays in a loop."""
+    """Truth value of a condition with which the program does not fail, return or leave a loop."""
 
     def __init__(self, value, loop=None):
         self.value = value
-        # The loop that the other value leaves; None if the other value leaves no loop.
+        # Loop that the program leaves with the opposite value; None if it leaves no loop.
         self.loop = loop
-        # Most bytes allocated at the read, number of rounds since then, and number of all rounds.
+        # Most live bytes in a round of the loop, number of rounds since then, and of all rounds.
         self.most = 0
         self.rounds = 0
         self.all_rounds = 0
 
 
 def is_staying(branch, frame):
-    """Returns True if the program stays in a loop that a result may end.
+    """Returns True if the program should do another round of a loop that a result may end.
 
-    A `for` loop runs to its end. A `while` loop ends after rounds in which memory did not grow.
-    Growth below the program's peak counts too: the allocator may reserve more for it.
+    A `for` loop runs to its end. A `while` loop ends after rounds in which live memory did not
+    grow. Growth below an earlier peak counts too, because the allocator may reserve more for it.
     """
     if isinstance(branch.loop, (ast.For, ast.AsyncFor)):
         state.note(f"a result may end the loop at {place(frame)} early: it ran to its last round")
@@ -94,7 +94,7 @@ def left(frame, reason):
 
 
 def find_branch(frame):
-    """Returns the branch that a value read in `frame` decides; None if any value will do."""
+    """Returns the branch to take by a value that `frame` reads; None if both branches continue."""
     where = position(frame)
     for node, loop in tests_of(frame.f_code.co_filename).get(frame.f_lineno, ()):
         found = operand_at(node.test, where)
@@ -106,7 +106,7 @@ def find_branch(frame):
             branch.value = branch.value != is_negated
             return branch
         return Branch(False) if names_in(read) & RARE else None
-    # The value is stored. If its expression looks for errors, the value reports none.
+    # No condition on this line uses the value. A result of `isnan` or `isinf` is false.
     expression = expression_at(frame, where)
     if expression is not None and names_in(expression) & RARE:
         return Branch(False)
@@ -117,7 +117,7 @@ def find_branch(frame):
 
 
 def count_that_stays(bound, frame):
-    """Returns the largest count, or 0 if the largest count leaves a loop of the code of `frame`."""
+    """Returns the count `bound`; 0 if a loop compares the count, and needs 0 to continue or end."""
     if frame is None:
         return bound
     at = call_path(frame)
@@ -128,7 +128,7 @@ def count_that_stays(bound, frame):
 
 
 def find_comparison(frame):
-    """Returns the branch that a count decides: True if the loop goes on with the largest count."""
+    """Finds the loop that a count may end. The branch is True if the largest count continues it."""
     for part, wanted, loop in parts_that_read(frame):
         is_true = True
         if isinstance(part, ast.Compare):
@@ -140,11 +140,11 @@ def find_comparison(frame):
 
 
 def parts_that_read(frame):
-    """Yields the parts of tests that contain the value read in `frame`, or a name assigned to it.
+    """Yields the parts of loop conditions that contain the value read in `frame`, or its variable.
 
-    In a comparison, the value is on the left. Each part comes with the truth value with which the
-    program stays in a loop, and with that loop. If the code returns the value, the tests are the
-    caller's.
+    Each part comes with the truth value with which the program stays in the loop, and with the
+    loop. In a comparison, the value is on the left. If `frame` returns the value, the caller's
+    conditions are searched.
     """
     is_changed = False
     for _ in range(CALLERS):
@@ -167,7 +167,7 @@ def parts_that_read(frame):
 
 
 def consequence(node, loop):
-    """Returns the branch of a test with which the program goes on; None if it goes on with both."""
+    """Returns the branch of a condition with which the program continues; None if both do."""
     if isinstance(node, ast.Assert):
         return Branch(True)
     if isinstance(node, ast.While):
@@ -180,7 +180,7 @@ def consequence(node, loop):
 
 
 def end_of(body, loop):
-    """Returns the consequence of executing the statements of `body`."""
+    """Returns how the statements of `body` end, such as `LEAVES_LOOP` for a `break`."""
     for statement in body:
         if isinstance(statement, ast.Raise) or is_failing(statement):
             return FAILS
@@ -210,10 +210,10 @@ def is_false(expression):
 
 
 def operand_at(test, where):
-    """Returns the part of a test whose truth is read, and whether `not` stands before it.
+    """Returns the operand of `and`, `or` or `not` at a position, and whether it is negated.
 
-    Returns None if the position is outside of the test, or inside of a comparison or a call. If the
-    position is not known, the parts with a call are candidates.
+    Returns None if the position is outside of the condition, or inside of a comparison or a call.
+    If `where` is None, prefers an operand with a call, because calls read values.
     """
     if where is not None and not encloses(span(test), where):
         return None
@@ -225,7 +225,7 @@ def operand_at(test, where):
 
 
 def parts_of(test, is_negated=False):
-    """Returns the parts of a test that `and`, `or` and `not` join, and whether each is negated."""
+    """Returns the operands of a condition's `and`, `or` and `not`, and whether each is negated."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return parts_of(test.operand, not is_negated)
     if isinstance(test, ast.BoolOp):
@@ -250,11 +250,12 @@ def ends_slice(frame):
 
 
 def number(frame):
-    """Returns the integer with which the code of `frame` goes on.
+    """Returns the integer for `frame` to read, so that the program continues.
 
-    This is the smallest integer at which no loop ends. It is mostly 0, an index that is in range. A
-    `while` loop that only an integer ends is left after `MOST_ROUNDS`. In a loop over the indices
-    that `nonzero` found in a vector, such as the experts with tokens, returns the round's number.
+    This is the smallest integer that ends no loop by a comparison. It is mostly 0, an index in
+    range. If only an integer ends a `while` loop, returns that integer after `MOST_ROUNDS`. In a
+    loop over the indices that `nonzero` found in a vector, returns the number of the round.
+    Models loop in this way over the experts that have tokens.
     """
     ends = set()
     for _ in range(CALLERS):
@@ -276,9 +277,9 @@ def number(frame):
 
 
 def row_of_loop(frame):
-    """Returns the round of a loop over the rows of `nonzero`; None outside of such a loop.
+    """Returns the number of the round in a loop over the rows that `nonzero` found in a vector.
 
-    For a vector, each row of `nonzero` has one number.
+    Returns None outside of such a loop. Each read at a place in the code counts as a round.
     """
     at = (frame.f_code, frame.f_lineno)
     if at not in state.loops:
@@ -297,7 +298,7 @@ def row_of_loop(frame):
 
 
 def end_of_last_round(at, frame, ends):
-    """Counts a round, and returns the number that ends the loop after `MOST_ROUNDS`, else None."""
+    """Counts a round. After `MOST_ROUNDS`, returns an integer of `ends`, to end the loop."""
     is_while = any(isinstance(end.loop, ast.While) for end in state.ends[at])
     if not ends or not is_while:
         return None
@@ -305,21 +306,21 @@ def end_of_last_round(at, frame, ends):
     if rounds < MOST_ROUNDS:
         return None
     state.note(left(frame, f"{MOST_ROUNDS} rounds, and more rounds may take more memory"))
-    # Each number is tried in turn, because some numbers may be compared with other results.
+    # Returns the integers in turn: the loop may compare some of them with other results.
     if rounds - MOST_ROUNDS == len(ends) - 1:
         state.rounds[at] = 0
     return ends[rounds - MOST_ROUNDS]
 
 
 class End:
-    """A compiled expression, and the loop that ends if a result equals the expression's value."""
+    """A loop that ends if a read value equals an expression, and this expression, compiled."""
 
     def __init__(self, code, loop):
         self.code, self.loop = code, loop
 
 
 def ends_of_loops(frame):
-    """Returns the ends of the loops around the line that `frame` executes."""
+    """Returns the comparisons that may end loops around the line that `frame` executes."""
     found = []
     for test, branch in tests_around(frame):
         kinds = DIFFERENT if branch.value else SAME
@@ -330,7 +331,7 @@ def ends_of_loops(frame):
 
 
 def tests_around(frame):
-    """Yields the tests that may leave the loops around the line of `frame`, with their branches."""
+    """Yields each condition that may end a loop around the line of `frame`, and its `Branch`."""
     line = frame.f_lineno
     pairs = itertools.chain(*tests_of(frame.f_code.co_filename).values())
     for node, loop in {id(pair[0]): pair for pair in pairs}.values():
@@ -348,7 +349,7 @@ def compile_value(expression):
 
 
 def integers(end, frame):
-    """Returns the integers that end a loop of the code of `frame`."""
+    """Evaluates `end` in `frame`. Returns the integers that end the loop if they are read."""
     try:
         value = eval(end.code, frame.f_globals, variables(frame))
         values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
@@ -369,9 +370,10 @@ def parsed(file):
 
 
 def tests_of(file):
-    """Returns a file's statements that have a test, keyed by line of the test, innermost first.
+    """Returns a file's `if`, `while` and `assert` statements, keyed by line of the condition.
 
-    Each statement is paired with the loop around it in the same function, or None.
+    The innermost statement of a line comes first. Each statement is paired with the loop around it
+    in the same function, or None.
     """
     if file not in state.tests:
         found = state.tests[file] = {}
@@ -413,10 +415,10 @@ def names_in(node):
 
 
 def position(frame):
-    """Returns the place of a frame's instruction in its file; None before Python 3.11.
+    """Returns the position of a frame's instruction in its file; None before Python 3.11.
 
-    Python 3.11 gives some jumps the position of another expression. The instruction before a jump
-    has the position of the value.
+    For a jump, returns the position of the instruction before it, because Python 3.11 gives some
+    jumps the position of another expression.
     """
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is None:

@@ -8,10 +8,11 @@ import os
 from .lines import variables
 from .process import state
 
-# File with the loops. The function `CONTINUES` goes on if it reads True. Other functions then end.
+# File with the loops that generate text. The loop in the function `CONTINUES` continues if it reads
+# True. The other loops end if they read True.
 FILE = os.path.join("transformers", "generation", "utils.py")
 CONTINUES = "_beam_search"
-# Maximum number of callers that are searched for the lengths.
+# Maximum number of frames to search for the sequences' lengths: the frame that reads, and callers.
 CALLERS = 3
 
 
@@ -37,7 +38,7 @@ def truth_in_generation(frame):
 
 
 def lengths(names):
-    """Returns the length of the sequences so far, and their maximum length; None if not known."""
+    """Reads from local variables how long sequences are, and may become; None if not known."""
     length = names.get("cur_len")
     if length is None and getattr(names.get("input_ids"), "ndim", 0) == 2:
         length = names["input_ids"].shape[1]

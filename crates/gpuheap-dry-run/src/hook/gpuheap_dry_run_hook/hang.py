@@ -12,8 +12,9 @@ from .report import write
 
 # Seconds without progress after which the program is ended.
 SECONDS = 10.0
-# Number of reads without progress after which a program is ended. The second number is for programs
-# that also allocate memory. A loop that evaluates a model allocates memory, but reads less often.
+# Number of reads of results without progress after which a program is ended. The second number is
+# for programs that allocate memory between reads. A loop that evaluates a model also allocates
+# memory, but reads less often.
 POLLS = 500
 POLLS_WITH_BLOCKS = 50_000
 # Exit code of a program that was ended because it waits forever.
@@ -24,7 +25,7 @@ class Progress:
     """Time of the last progress, and the reads since then."""
 
     def __init__(self):
-        # Steps and peak at the last progress, and the lines that have read results since then.
+        # Optimiser steps and peak of memory, and lines that have read results since one rose.
         self.mark = None
         self.lines = set()
         self.since = 0.0
@@ -56,7 +57,7 @@ def check_progress(place, frame):
     if progress.reads < least or time.monotonic() - progress.since < SECONDS:
         return
     if state.ended == "hang":
-        # The program caught the exception, or its main thread waits for this thread.
+        # The first attempt failed: the program caught `SystemExit`, or this is not the main thread.
         os._exit(CODE)
     state.ended, state.hang = "hang", place(frame)
     progress.mark = None

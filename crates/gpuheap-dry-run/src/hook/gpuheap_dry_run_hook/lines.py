@@ -78,5 +78,5 @@ def line_of(code, line):
 
 
 def line_at(at):
-    """Returns the line that reads, as text. `at` is the line's code and number; None if native."""
+    """Returns a line that reads results, as text. `at` is its code and number; None if native."""
     return "a thread of PyTorch" if at is None else line_of(*at)

@@ -7,8 +7,8 @@ import re
 from .lines import is_package
 from .process import state
 
-# Maximum number of native frames that are examined at a read, from the copy outwards. Bounds the
-# time that a read takes.
+# Maximum number of native frames that are examined at a copy to the host, innermost first. Bounds
+# the time that the hook adds to a copy.
 MOST_FRAMES = 160
 # Operators that return a value to their caller. For these, the caller's name decides whether a size
 # depends on the value.
@@ -16,7 +16,7 @@ PASS_ON = {
     "_local_scalar_dense", "item", "is_nonzero", "copy_", "_copy_from", "_copy_from_and_resize", "_to_copy", "_to_cpu",
     "to_device", "to_dtype", "to_dtype_layout", "to_other", "clone", "contiguous",
 }  # fmt: skip
-# Operators whose names start so read a value, but do not choose a size by it.
+# Prefixes of the names of operators that read a value, but do not choose a size by it.
 KEEP_SIZES = (
     "_amp_", "_assert", "_cholesky", "_ctc_loss", "_cudnn_ctc", "_functional_assert", "_grouped_mm", "_is_a", "_linalg", "allclose",
     "cholesky", "ctc_loss", "det", "equal", "fill_", "full", "geqrf", "gru_", "histc", "index_fill", "inverse", "isclose",
@@ -68,7 +68,7 @@ def operator_that_reads():
 
 
 def native_place(address):
-    """Returns the kind and the name of a place on a native stack."""
+    """Returns the kind and the name of the function with this return address on a native stack."""
     # Looks up the byte before the return address, because the return address may already belong to
     # the next function.
     found = symbol(state.libc, address - 1)
@@ -90,7 +90,7 @@ def native_place(address):
 
 
 def prepare_native_stacks(function_of_driver):
-    """Prepares `operator_that_reads`. Raises if the C library has no functions for stacks."""
+    """Loads stack functions for `operator_that_reads`. Raises if the C library lacks them."""
     libc = ctypes.CDLL(None)
     libc.backtrace.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
     libc.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Found)]

@@ -17,10 +17,11 @@ from .lines import LIBRARY, is_package
 KINDS = (
     "parameters", "gradients", "optimiser_state", "activations", "backward", "workspaces", "other",
 )  # fmt: skip
-# All addresses are read at most this often: at first steps, at new peaks, and at failures. A read
-# for a thousand parameters takes 3 ms.
+# Maximum number of times that the hook reads the addresses of all parameters, gradients and states.
+# It does so at first steps, new peaks and failures. A thousand parameters take 3 ms each time.
 MOST_LOOKS = 48
-# Number of first steps that always read addresses. Optimiser states exist from the second step on.
+# Number of optimiser steps, from the first on, after which the hook always reads the addresses.
+# Optimiser states exist from the second step on.
 FIRST_STEPS = 3
 # Maximum number of lines, and of modules, in a report.
 MOST_ROWS = 100
@@ -117,7 +118,7 @@ class Owners:
         if known is not None and known[0]() is module:
             return known[1]
         if stack:
-            # The module was added after the first call of its root.
+            # The program added the module after the outermost module was named at its first call.
             self.name_modules(stack[0][0])
             known = self.modules.get(id(module))
             if known is None or known[0]() is not module:

@@ -70,7 +70,7 @@ def after_step(optimizer):
         rose = sum(known["allocated"] for known in state.peaks.values()) > peak
         state.owners.look(optimizer, rose or state.step() <= FIRST_STEPS)
         state.remedies.note_optimiser(optimizer)
-    # Writes at most once a second, so that a killed process leaves recent figures.
+    # Writes a report if the last one is a second old: a killed process leaves recent figures.
     if time.monotonic() - state.written > 1.0:
         write()
 
@@ -102,7 +102,10 @@ def out_of_memory(device, requested, total, free):
 
 
 def is_absurd(device, requested, frame):
-    """Returns True if a function that reads results requests far more than was ever allocated."""
+    """Returns True for a request far above the peak, by a function that reads results.
+
+    The function may have computed the size from a value that the hook chose.
+    """
     peak = state.peaks.get(device, {}).get("allocated", 0)
     own = next(own_frames(frame), None)
     if own is None or requested < ABSURD * max(peak, 1):

@@ -4,7 +4,7 @@ import ctypes
 import os
 import time
 
-# A report has at most this many lines that read, and at most this many notes.
+# Maximum number of program lines that read results, and maximum number of notes, in a report.
 MOST_LINES = 200
 
 
@@ -18,44 +18,43 @@ class State:
         self.began = time.monotonic()
         self.written = 0.0
         self.torch = None
-        # Number of reads and last result for each line; None while the hook records no lines.
+        # Number of reads, and last result, of each program line that reads results.
         self.lines = {}
         # Functions of the emulated libraries. `operands` reports the tensors that operators read,
         # `memory` reports PyTorch's memory. None if this PyTorch does not support them.
         self.operands = None
         self.memory = None
-        # Branches that results decide, keyed by place in the code, and statements with tests, keyed
-        # by file.
+        # Branches of the program that results decide, keyed by place in the code. Statements with a
+        # condition, keyed by file.
         self.branches = {}
         self.tests = {}
-        # Values that end the loops around a line of code, and rounds of the loops.
+        # Expressions that end the loops around a line (`branches.End`), and rounds of the loops.
         self.ends = {}
         self.rounds = {}
-        # Parsed sources, keyed by file. Name of the tensor that the loop around a line iterates
-        # over. For each place in the code that reads a number: whether the number is a size, and
-        # whether it is returned.
+        # Parsed sources, keyed by file.
         self.sources = {}
+        # Name of the tensor that the loop around a line iterates over, keyed by line.
         self.loops = {}
+        # For each place that reads a number, two booleans: it is used as a size; it is returned.
         self.sized = {}
-        # Bounds of slices that results decide, keyed by place in code: 0 is a start, 1 is an end.
+        # Bounds of slices that a place in the code reads, in turn: 0 is a start, 1 is an end.
         self.slices = {}
         # True between the two reads of `multinomial`.
         self.multinomial = False
         self.callback = None
         # Number of callbacks from native code that the main thread is executing.
         self.callbacks = 0
-        # The C library, if it has functions for native stacks. `places` caches the places on such
-        # stacks, keyed by address.
+        # The C library; None if it lacks functions for native stacks. `places` caches the results
+        # of `native_stack.native_place`, keyed by address.
         self.libc = None
         self.places = {}
-        # Function of the emulated driver to call after each optimiser step; None if no heap watches
-        # steps.
+        # Driver function to call after each optimiser step; None with PyTorch's own allocator.
         self.heap_step_done = None
         # False if the program replaced PyTorch's allocator.
         self.has_stats = True
         # True while the hook of a completed optimiser step runs.
         self.in_hook = False
-        # Owners of memory, and remedies; None before PyTorch is imported.
+        # Instances of `Owners` and `Remedies`; None before PyTorch is imported.
         self.owners = None
         self.remedies = None
         self.clear()

@@ -53,7 +53,7 @@ def read_from_device(copy):
     frame = next(own_frames(sys._getframe()), None)
     at = None if frame is None else (frame.f_code, frame.f_lineno)
     operator, chooses_size = guarded(operator_that_reads)() or (None, False)
-    # The line that reads may be in a library that the program calls.
+    # Finds the line that reads the result. It may be in a library that the program calls.
     reads_at = reader(sys._getframe())
     at_reader = None if reads_at is None else (reads_at.f_code, reads_at.f_lineno)
     result = NOT_CHOSEN
@@ -79,12 +79,12 @@ def read_from_device(copy):
 
 
 class Reads:
-    """Reads at one place."""
+    """Reads of results at one place in the code."""
 
     def __init__(self):
         self.times = 0
         self.last = NOT_CHOSEN
-        # True if each result was a count as large as its bound.
+        # True if each result was a count of elements, as large as its tensor allows.
         self.is_bound = True
 
     def text(self):
@@ -96,7 +96,7 @@ class Reads:
 
 
 def note_read(reads, key, result):
-    """Counts a read, and returns the number of reads at its place."""
+    """Counts a read at the place `key`. Returns the number of its reads; 0 if `reads` is full."""
     found = reads.get(key)
     if found is None:
         if len(reads) >= MOST_LINES:
@@ -110,7 +110,7 @@ def note_read(reads, key, result):
 
 
 def many_reads(line):
-    """Warns the command immediately that the program may never end."""
+    """Warns that the program may never end, by a file that the command polls during the run."""
     path = os.path.join(state.folder, f"reads.{os.getpid()}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{MANY_READS} {line}\n")

@@ -66,8 +66,8 @@ class Remedies:
     def enter(self, module):
         """Called before the program calls an outermost module."""
         torch = self.torch
-        # The backward pass calls modules with gradient checkpoints again. Hooks for saved tensors
-        # would hide the recomputed tensors from PyTorch.
+        # With gradient checkpoints, the backward pass calls modules a second time. In that call,
+        # hooks for saved tensors would hide the recomputed tensors from PyTorch.
         is_training = torch.is_grad_enabled() and not self.is_in_backward()
         if module not in self.called[is_training]:
             self.called[is_training].add(module)
@@ -131,7 +131,7 @@ class Remedies:
             self.found["checkpoint"] = place
 
     def is_alone(self):
-        """Returns True if the process is in no process group, and has one device."""
+        """Returns True if the process is in no group of `torch.distributed`, and has one device."""
         distributed = getattr(self.torch, "distributed", None)
         return (
             distributed is not None
@@ -143,7 +143,7 @@ class Remedies:
     # ---- gradient checkpoints -------------------------------------------------------------------
 
     def checkpoint(self, root, is_on):
-        """Returns the call that enables checkpoints, or block names. If `is_on`, makes the call."""
+        """Describes how a user enables checkpoints for a model. If `is_on`, enables them."""
         for module in root.modules():
             enable = getattr(module, "gradient_checkpointing_enable", None)
             if enable is not None and getattr(module, "supports_gradient_checkpointing", False):
@@ -171,7 +171,7 @@ class Remedies:
         return shown and f"torch.utils.checkpoint around each block of {shown}"
 
     def stacks(self, root):
-        """Returns the names and modules of the outermost lists of repeated blocks."""
+        """Returns the outermost lists of repeated layers in the model `root`, with their names."""
         names = [(name, module) for name, module in root.named_modules() if self.is_stack(module)]
         return [
             (name, module)
@@ -248,7 +248,7 @@ class Remedies:
                         state[f"{name}_scale"] = torch.zeros(scales, device=parameter.device)
 
     def step_without_state(self, optimiser):
-        """Does nothing: a step without state changes parameters in place."""
+        """Does nothing: without state, a step changes parameters in place and allocates nothing."""
 
     # ---- batches --------------------------------------------------------------------------------
 

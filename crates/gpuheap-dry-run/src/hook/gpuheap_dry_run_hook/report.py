@@ -57,9 +57,10 @@ def write():
 
 @guarded
 def write_modules():
-    """Writes which imported modules do not run on the emulated driver, and whether numba does.
+    """Writes which imported modules do not run on the emulated driver, and whether numba is used.
 
-    numba's bindings load a static runtime, but numba takes all its memory from the driver.
+    Memory that a statically linked CUDA runtime takes is not counted. numba loads such a runtime,
+    but takes all its memory from the driver.
     """
     found = [name for name in NOT_SERVED if name in sys.modules]
     uses_driver = "numba.cuda" in sys.modules and not found

@@ -26,13 +26,13 @@ COUNTING = {
 UNPADDING = "_nested_tensor_from_mask"
 # Prefixes of operators for which a true value means an error.
 TRUE_IS_ERROR = ("_linalg", "linalg_", "_is_any_true", "inverse", "cholesky", "lu_", "svd")
-# Files that read floating-point numbers as flags: on a GPU, 0 means that there is no error.
+# Source files of PyTorch that read floating-point numbers as error flags. 0 means no error.
 FLAGS = (os.path.join("torch", "amp", "grad_scaler.py"),)
 # Formats of `struct`, keyed by PyTorch's number of the element type.
 INTEGERS = {0: "B", 1: "b", 2: "h", 3: "i", 4: "q", 27: "H", 28: "I", 29: "Q"}
 FLOATS = {5: "e", 6: "f", 7: "d"}
 BOOLEAN, BFLOAT16 = 11, 15
-# Value for a slice's end read from the device: Python clamps it to the sequence's length.
+# Number that a program reads for the end of a slice. Python reduces it to the sequence's length.
 MOST_INDEX = 2**31 - 1
 # Bytes that are written at a time.
 PIECE = 1 << 20
@@ -72,19 +72,19 @@ class Operand(ctypes.Structure):
 
 
 class Result:
-    """Result that was chosen: the value, and whether it is a count as large as its bound."""
+    """Value that the hook chose for a read, and whether it is the largest possible count."""
 
     def __init__(self, value, is_bound=False):
         self.value = value
         self.is_bound = is_bound
 
 
-# Stands for a result that was not replaced: the copy keeps the program's value.
+# Stands for a read for which the hook chose no value: the program gets the bytes of its tensor.
 NOT_CHOSEN = Result(None)
 
 
 def put_result(copy, operator, frame, line):
-    """Writes the result of a copy, and returns it; None if the copy keeps the program's value.
+    """Overwrites copied bytes with a chosen result, and returns it; None if the bytes stay.
 
     `operator` is the operator of PyTorch that reads. `frame` is the Python code that called the
     operator. `line` is the code and the number of the line that reads.
@@ -100,7 +100,7 @@ def put_result(copy, operator, frame, line):
     counting = [operand for operand in operands if operand.operator.decode() in COUNTING]
     padded = [operand for operand in operands if operand.operator.decode() == UNPADDING]
     if counting and counting[-1] is read:
-        # The operator copies its count, as one 32-bit integer for each part of the tensor.
+        # The counting operator reads its own count: a 32-bit integer for each part of the tensor.
         result = count(
             count_in_detector(frame, read.elements() // read.one_of), read, rule, is_largest
         )
@@ -131,15 +131,15 @@ def put_result(copy, operator, frame, line):
 
 
 def count(bound, operand, rule, is_largest):
-    """Returns the number of elements that an operator finds."""
+    """Chooses how many elements a counting operator finds in its tensor."""
     result = bounded_count(bound, operand.shape(), rule, is_largest)
-    # The sum of repeats has no bound: each repeat counts as 1.
+    # `bound` assumes one repeat of each element, but the real sum of repeats has no bound.
     result.is_bound &= operand.operator != b"repeat_interleave"
     return result
 
 
 def bounded_count(bound, shape, rule, is_largest):
-    """Returns a count of at most `bound`: by the user's rule, or the largest, or a small count."""
+    """Returns the count of the user's rule; without a rule, `bound` or a small count."""
     if rule is not None:
         return Result(max(0, int(rules.value_of(rule, shape, bound))))
     return Result(bound if is_largest else min(bound, rules.SMALLEST), is_largest)
@@ -158,7 +158,7 @@ def put_counts(copy, value, form):
 
 
 def chosen(read, operator, frame):
-    """Returns the value with which most programs go on."""
+    """Returns a value for a read other than a count, so that most programs continue."""
     if read.element_type == BOOLEAN:
         return chosen_truth(read, operator, frame)
     if read.element_type in INTEGERS:
@@ -166,7 +166,7 @@ def chosen(read, operator, frame):
         return MOST_INDEX if is_index and ends_slice(frame) else number(frame)
     if frame is not None and frame.f_code.co_filename.endswith(FLAGS):
         return 0.0
-    # The probabilities of a row sum to 1.
+    # The numbers of a row sum to 1, because they may be probabilities.
     return 1.0 / max(read.shape()[-1] if read.dimensions else 1, 1)
 
 

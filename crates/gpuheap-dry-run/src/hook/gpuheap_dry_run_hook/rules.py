@@ -7,20 +7,20 @@ from .lines import line_at
 
 # Rules of `--read`. A rule has the end of a file's path, a line, and an expression.
 RULES = json.loads(os.environ.get("GPUHEAP_DRY_RUN_READS") or "[]")
-# A count with a bound is as large as the bound if `LARGEST`, else at most `SMALLEST`.
+# Operators such as `nonzero` find as many elements as possible if `LARGEST`, else `SMALLEST`.
 SMALLEST = int(os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_COUNT") or 0)
 LARGEST = "GPUHEAP_DRY_RUN_SMALLEST_COUNT" not in os.environ
-# The only line with small counts; None if all lines have small counts.
+# The only program line at which operators find `SMALLEST` elements; None if they do at all lines.
 SMALLEST_LINE = os.environ.get("GPUHEAP_DRY_RUN_SMALLEST_LINE")
 
 
 def is_largest_at(line):
-    """Returns True if a count that is read at a line is as large as its bound."""
+    """Returns True if operators that a program line calls find as many elements as possible."""
     return LARGEST or SMALLEST_LINE not in (None, line_at(line))
 
 
 def rule_at(line):
-    """Returns the rule for a line, given as code and number; None if the line has no rule."""
+    """Returns the user's rule for `line` (code object and line number); None without a rule."""
     if not RULES or line is None:
         return None
     file, number = line[0].co_filename, line[1]
@@ -32,9 +32,10 @@ def rule_at(line):
 
 
 def value_of(rule, shape, bound):
-    """Returns the value of a rule for a tensor of this shape.
+    """Evaluates the user's expression for a value that the program reads from a tensor.
 
-    The expression may use `shape` (the tensor's sizes) and `bound` (the largest possible count).
+    The expression may use `shape` (the tensor's sizes) and `bound` (the most elements that an
+    operator such as `nonzero` can find).
     """
     if "code" not in rule:
         rule["code"] = compile(str(rule["value"]), f"--read {rule['file']}", "eval")

@@ -13,7 +13,7 @@ PARTLY_SIZED = {"full": 1, "new_full": 1, "Embedding": 2, "Linear": 2}
 # Functions of Python that compute a number from numbers.
 ARITHMETIC = {"int", "max", "min", "round"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# Maximum number of callers to which a number is followed.
+# Maximum number of functions to search for uses of a number: the function that reads, and callers.
 CALLERS = 4
 
 
@@ -31,7 +31,7 @@ def becomes_size(frame):
 
 
 def find_size(frame):
-    """Returns whether the code of `frame` uses the number as a size, and whether it returns it."""
+    """Returns two booleans: the number that `frame` reads is used as a size; it is returned."""
     where, tree = position(frame), parsed(frame.f_code.co_filename)
     function = function_of(frame, tree)
     if where is None or function is None:
@@ -39,7 +39,7 @@ def find_size(frame):
     own = {node.name: node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
     nodes = list(nodes_of(function))
     sizes = [size for node in nodes for size in sizes_in(node, own)]
-    # A number that is kept in `self` may be a size in another method.
+    # Searches the whole file: another method may use a number in `self` as a size.
     kept = names_in_numbers(size for node in ast.walk(tree) for size in sizes_in(node, {}))
     names = names_in_numbers(sizes) | {name for name in kept if "." in name}
     assignments = [node for node in nodes if isinstance(node, ast.Assign)]
@@ -52,7 +52,7 @@ def find_size(frame):
 
 
 def is_number_in(expressions, where):
-    """Returns True if one of the expressions takes a number from the call at a position."""
+    """Returns True if one of the expressions computes its number from the call at `where`."""
     parts = (part for expression in expressions for part in parts_of_number(expression))
     return any(isinstance(part, ast.Call) and span(part) == where for part in parts)
 
@@ -66,7 +66,7 @@ def names_in_numbers(expressions):
 
 
 def parts_of_number(node):
-    """Yields an expression, and the expressions from which its number is computed."""
+    """Yields an expression, and the operands and arguments from which its value is computed."""
     yield node
     parts = []
     if isinstance(node, ast.BinOp):

@@ -11,7 +11,7 @@ use crate::source::{Segment, round_up};
 use crate::stream::Stuck;
 
 impl Stitched {
-    /// Forecasts a request, as if all frees except stuck frees were completed.
+    /// Forecasts a request, as if all frees were completed except those that no wait can complete.
     pub(super) fn forecast_steps(&self, bytes: u64, outlook: &Outlook<'_>) -> Forecast {
         let stuck = outlook.stuck;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
@@ -19,8 +19,8 @@ impl Stitched {
         let runs = self.primary.all_free_blocks().filter_map(|key| {
             Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
-        // If only a part of a block is stuck, the larger part before or after it counts as a free
-        // block.
+        // If a stuck free covers only a part of a block, the larger rest before or after that part
+        // counts as a free block.
         let parts = self.primary.all_free_blocks().map(|key| self.primary.blocks[key].stuck(stuck));
         let rests = self.primary.all_free_blocks().filter_map(|key| {
             let block = &self.primary.blocks[key];
@@ -29,7 +29,8 @@ impl Stitched {
         });
         let largest = runs.chain(rests).max().unwrap_or(0);
         let (head, tail, longest) = self.edges(is_completed);
-        // The forecast counts free chunks as given back, so they add nothing to `edges`.
+        // A stitched range may begin and end with free parts of partly live chunks. Entirely free
+        // chunks are in `spare` instead. With segments (`split`), nothing is stitched.
         let edges = if self.in_segments { 0 } else { head + tail };
         let mut spare: Vec<Segment> = self
             .memory
@@ -54,12 +55,12 @@ impl Stitched {
         }
     }
 
-    /// Returns the bytes that a request would take from the driver with the present cache, as if
-    /// all frees except stuck frees were completed. `spare` is the bytes of chunks that could be
-    /// given back. Follows the steps that the list of the parent module describes, in that order.
+    /// Returns the amounts that a request would try to take from the driver. The present cache
+    /// counts, and all frees except stuck frees count as completed. `spare` is the bytes of chunks
+    /// that could be given back. Follows the list of steps in the parent module.
     pub(super) fn takings(&self, bytes: u64, spare: u64, outlook: &Outlook<'_>) -> Vec<Taking> {
         let (small, empty_runs) = (bytes <= self.small, self.primary.empty_small_runs());
-        // Empty small runs count as free blocks for large requests.
+        // Small runs are set apart for small requests. An empty run also serves large requests.
         let &Outlook { stats, headroom, stuck } = outlook;
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
@@ -106,7 +107,7 @@ impl Stitched {
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::new(more));
         }
-        // In the last step before a failure, large requests may use all free memory of small runs.
+        // Before a request fails, it may use all free memory, also in small runs with live blocks.
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,
@@ -117,7 +118,7 @@ impl Stitched {
         takings
     }
 
-    /// Returns `true` if some stitched range has at least `bytes`, and all its blocks are `usable`.
+    /// Returns `true` if the first `bytes` of some stitched range consist of `usable` blocks.
     fn is_range_free(&self, bytes: u64, stuck: &Stuck, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
             let range =

@@ -1,4 +1,4 @@
-//! Bounds the memory that is taken beyond live memory, and the size of its pieces.
+//! Bounds the memory that is taken beyond live memory, and the size of its pieces (chunks).
 //!
 //! Memory that no other program needs costs nothing, and a mapping costs 25 µs. While the device
 //! and the limits are far from full, the pool therefore takes new memory instead of stitching. It
@@ -13,16 +13,16 @@ use crate::source::{GRANULE, round_up};
 pub(super) const MOST: u64 = 512 << 20;
 
 /// Divisor of the maximum number of bytes that the heap could reserve. The quotient (1.4 %) may be
-/// reserved above the high-water mark of live bytes. With this value, none of 20 recorded programs
-/// stitches on an H200. For random sizes with 8 GiB live, utilisation is 0.81 there; with a divisor
-/// of 64 it is 0.79.
+/// reserved above the high-water mark of live bytes before free chunks are stitched. With this
+/// value, none of 20 recorded programs stitches on an H200. For random sizes with 8 GiB live,
+/// utilisation is 0.81 on the H200; with a divisor of 64 it is 0.79.
 const SHARE_OF_MOST: u64 = 72;
-/// Divisor of the bytes that are left to reserve. The quotient is a second bound of the allowance.
-/// It is the lower bound if less than 22 % of the device is left.
+/// Divisor of the bytes that are left to reserve. The quotient also bounds the bytes above the
+/// high-water mark. It is the smaller bound if less than 22 % of the device is left.
 const SHARE_OF_LEFT: u64 = 16;
-/// Divisor of the allowance. The quotient bounds the size of a piece: 128 MiB on an H200. The
-/// driver takes 80 µs for a piece of any size from 32 MiB on, and larger pieces leave more memory
-/// unused.
+/// Divisor of the result of [`allowance`]. The quotient bounds the size of a piece, the chunk that
+/// one driver call takes: 128 MiB on an H200. The driver takes 80 µs for a piece of any size from
+/// 32 MiB on, and larger pieces leave more memory unused.
 const PIECES: u64 = 12;
 /// Bound of a piece, in bytes. If fewer than [`FEW_RESERVED`] bytes are reserved, the bound is
 /// [`SMALL_PIECE`], else the reserved bytes divided by [`PART_OF_RESERVED`]. A flush cannot give
@@ -35,19 +35,20 @@ const PART_OF_RESERVED: u64 = 8;
 /// little memory takes little.
 const TIMES: u64 = 4;
 
-/// Bound on the total memory after a request takes new memory.
+/// Bound on the pool's total memory after a request takes new memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// Total bytes that [growth](super::growth) allows before free memory is stitched.
+    /// The total of [`Growth::most`]. Beyond it, the request maps free chunks together instead.
     Slack,
-    /// No bound, because free memory cannot serve the request.
+    /// No bound on the total: free memory cannot serve the request, so new memory has to.
     None,
 }
 
 /// Bounds of the memory that is taken for one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
-    /// Total bytes up to which new memory is taken. Above it, free memory is stitched.
+    /// Total bytes up to which new memory is taken. Above this total, free chunks are stitched:
+    /// mapped together as one range.
     pub(super) most: u64,
     /// Largest piece that the device and the limits allow, in bytes.
     pub(super) most_piece: u64,
@@ -61,7 +62,7 @@ pub(super) fn allowance(headroom: Headroom) -> u64 {
     (headroom.most / SHARE_OF_MOST).min(headroom.left / SHARE_OF_LEFT)
 }
 
-/// Returns the size of the next piece if `memory` bytes are reserved, at most `most_piece`.
+/// Returns the size of the next piece, at most `most_piece`, if the pool has `memory` bytes.
 pub(super) fn piece(most_piece: u64, memory: u64) -> u64 {
     let part = if memory < FEW_RESERVED { SMALL_PIECE } else { memory / PART_OF_RESERVED };
     let piece = most_piece.min(part).min(memory.saturating_mul(TIMES));
@@ -79,8 +80,8 @@ impl Growth {
         Growth { most, most_piece: allowance / PIECES, left: headroom.left }
     }
 
-    /// Returns the bytes to take if a request needs `need` bytes and `memory` bytes are reserved.
-    /// These are whole pieces if pieces are allowed, else `need` bytes.
+    /// Returns the bytes to take if a request needs `need` bytes and the pool has `memory` bytes:
+    /// `need` rounded up to whole pieces, or `need` itself if that would exceed a bound.
     pub(super) fn ahead(self, need: u64, memory: u64) -> u64 {
         let ahead = round_up(need, piece(self.most_piece, memory));
         let fits = ahead <= self.left && memory.saturating_add(ahead) <= self.most;

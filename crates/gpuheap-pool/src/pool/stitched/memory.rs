@@ -1,4 +1,5 @@
-//! Physical memory consists of chunks. Each chunk is mapped at its primary address.
+//! Physical memory consists of chunks. Each chunk is mapped at one primary address, where its free
+//! bytes are managed, and perhaps in stitched ranges too.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Chunk of the piece. `None` if the piece is a segment, because the driver maps segments.
+    /// Handle of the physical memory. `None` for a segment: the driver mapped it, without a handle.
     pub(super) chunk: Option<Chunk>,
     pub(super) bytes: u64,
     /// Ids of the stitched ranges in which the chunk is mapped. A range occurs once for each
@@ -51,13 +52,13 @@ impl Memory {
         self.pieces.is_empty() && self.loose.is_empty()
     }
 
-    /// Returns the chunk whose primary range holds `address`.
+    /// Returns the chunk that contains `address`, and its start. Ignores stitched ranges.
     pub(super) fn holding(&self, address: u64) -> Option<(u64, &Piece)> {
         let (primary, piece) = self.pieces.range(..=address).next_back()?;
         (address < primary + piece.bytes).then_some((*primary, piece))
     }
 
-    /// Returns the chunks whose primary addresses overlap a range.
+    /// Returns the chunks with bytes from `address` to `end`. Ignores stitched ranges.
     pub(super) fn touching(&self, address: u64, end: u64) -> impl Iterator<Item = (u64, &Piece)> {
         let first = self.holding(address).map_or(address, |(primary, _)| primary);
         self.pieces.range(first..end).map(|(primary, piece)| (*primary, piece))

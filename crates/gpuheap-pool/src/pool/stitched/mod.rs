@@ -18,7 +18,7 @@
 //!    several streams;
 //! 4. a block that other streams freed: the part whose last use is completed; else the whole block,
 //!    and the request's stream waits for its last use;
-//! 5. a stitched range that is already mapped and whose bytes are all free;
+//! 5. a stitched range that is already mapped, if the bytes at its beginning are free;
 //! 6. new memory, if the total then exceeds the high-water mark of live bytes by at most `slack`.
 //!    While the device is far from full, the bound is at least a small part of the device
 //!    ([`growth`]);
@@ -76,7 +76,7 @@ const SMALL: u64 = 64 << 10;
 const SMALL_IN_SEGMENTS: u64 = 256 << 10;
 /// Size of a small run, in bytes.
 const SMALL_RUN: u64 = 2 << 20;
-/// Number of small runs whose addresses are remembered.
+/// Maximum number of small runs whose addresses are remembered.
 const MOST_SMALL_RUNS: usize = 1024;
 
 /// Key of a free block that serves a request; `None` if no block serves it.
@@ -91,8 +91,8 @@ pub struct Tuning {
     /// Memory that may be taken above the high-water mark of live bytes before chunks are stitched,
     /// in thousandths of that mark.
     pub slack: u64,
-    /// `true` if, while the device and the limits are far from full, more memory may be taken than
-    /// `slack` allows, and in larger pieces.
+    /// `true` if more memory than `slack` allows may be taken, and in larger pieces, while the
+    /// device and the limits are far from full.
     pub allows_waste: bool,
     /// Number of free blocks that are searched for a block that the stream may use immediately.
     pub search_depth: usize,
@@ -102,15 +102,15 @@ pub struct Tuning {
     pub maps: usize,
     /// `true` if a request gets the place of an earlier equal request.
     pub follows: bool,
-    /// Number of mappings of stitched ranges after which slack grows, up to `most_slack`. A program
-    /// that does not repeat itself would otherwise map without end. 20,000 mappings take half a
-    /// second.
+    /// Number of mappings for stitched ranges after which `slack` begins to grow, up to
+    /// `most_slack`. Without growth, a program that does not repeat itself would need new mappings
+    /// all the time. 20,000 mappings take half a second.
     pub patience: u64,
-    /// Upper bound of slack, in thousandths.
+    /// Upper bound of `slack` as it grows.
     pub most_slack: u64,
 }
 
-/// Number of mappings after which slack grows by one thousandth.
+/// Number of mappings beyond [`Tuning::patience`] that raise the slack by one of its thousandths.
 const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
@@ -283,8 +283,8 @@ impl Stitched {
     }
 
     // The search steps are inlined, because each step uses the results of the step before. Without
-    // inlining, they took a third of the time of a request that follows the log: loads of the
-    // results waited for narrower stores.
+    // inlining, they took a third of the time of a request that gets its place from the placement
+    // log: loads of the results waited for narrower stores.
     #[inline(always)]
     fn serve_large(&mut self, request: Request, grows: bool, env: &mut Environment<'_>) -> Served {
         let Request { bytes, .. } = request;
@@ -293,7 +293,7 @@ impl Stitched {
         let place = if self.tuning.follows { self.placement_log.find_place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.take_place(place, request, env)? {
-                // Empty small runs may occupy the place.
+                // Empty small runs may occupy the place. They become free for large requests.
                 None if self.primary.merge_empty_small_runs(env.order) => {
                     self.take_place(place, request, env)?
                 }
@@ -325,8 +325,8 @@ impl Stitched {
         Ok(Some(grant))
     }
 
-    /// Frees a block at a primary address. If `notes` is `true`, notes the chunks that become
-    /// entirely free.
+    /// Frees a block that is not stitched, or one part of a stitched block. If `notes` is `true`,
+    /// notes the chunks that become entirely free.
     #[inline]
     fn free_at_primary(&mut self, key: u32, last: LastUse, notes: bool, order: &Order) {
         let block = &self.primary.blocks[key];
@@ -341,7 +341,7 @@ impl Stitched {
         }
     }
 
-    /// Takes the place that the request had in the last round of the program, if the place is free.
+    /// Takes the place that the placement log has for the request, if the place is free.
     #[inline(always)]
     fn take_place(&mut self, place: Place, request: Request, env: &mut Environment<'_>) -> Served {
         match place {
@@ -357,9 +357,9 @@ impl Stitched {
         }
     }
 
-    /// Returns `true` if the place contains small blocks and no live large block. Threads may cache
-    /// these small blocks, so the caches are flushed before another place is taken. Without this,
-    /// the second pass of `cupy_groupby` took new memory.
+    /// Returns `true` if small blocks, and no live large block, occupy the request's earlier place.
+    /// Thread caches may hold these small blocks, so the caller serves nothing until the heap has
+    /// flushed them. Without this, the second pass of the trace `cupy_groupby` took new memory.
     #[cold]
     fn is_among_small(&self, place: Place, bytes: u64) -> bool {
         let Place::Primary(address, _) = place else { return false };
@@ -552,7 +552,8 @@ impl Stitched {
         Ok(key.map(|key| self.hand_out(key, bytes)))
     }
 
-    /// Takes a small run, from the free blocks of large requests or from the driver.
+    /// Takes a small run (memory set apart for small requests) from the free blocks of large
+    /// requests or from the driver.
     #[cold]
     fn take_small_run(
         &mut self,
@@ -562,8 +563,8 @@ impl Stitched {
     ) -> FoundKey {
         let Request { stream, .. } = request;
         let search_depth = self.tuning.search_depth;
-        // Prefers an address of an earlier small run. Requests that were placed around that run
-        // then find their places again.
+        // Prefers the address of an earlier small run, so that large requests find their earlier
+        // places around that run free again.
         let mut key = self.small_runs.iter().find_map(|address| {
             let key = self.primary.large_run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
@@ -604,7 +605,8 @@ impl Stitched {
         let mut length = (block.end() - address).min(SMALL_RUN);
         let mut last = block.last_use_in(address, address + length, env.order);
         if length < SMALL_RUN && grown {
-            // Several streams used this memory, and `stream` now waits for all these uses.
+            // The new memory is not merged with its neighbours, because several streams used them.
+            // `stream` now waits for all these uses, so the whole run counts as freed on `stream`.
             length = SMALL_RUN;
             let ticket = env.order.note_free(stream, env.source);
             last = LastUse::from_ticket(ticket, env.order);
@@ -618,9 +620,8 @@ impl Stitched {
         Ok(Some(key))
     }
 
-    /// Returns `true` if a free block may become a small run. With `split`, part of a larger
-    /// segment becomes a small run only if no segment can be taken: otherwise the larger segment
-    /// could not serve a request of its size.
+    /// Returns `true` if a free block may become a small run. With `split`, only a block of a run's
+    /// exact size may: otherwise a larger segment could not serve requests of its size.
     fn may_hold_small(&self, key: u32) -> bool {
         !self.in_segments || self.primary.blocks[key].bytes == SMALL_RUN
     }
@@ -647,7 +648,7 @@ impl Stitched {
         BlockRef { key, address, bytes }
     }
 
-    /// Takes a range of primary addresses, if the whole range is free.
+    /// Takes the requested bytes at a primary address (not in a stitched range), if all are free.
     #[inline]
     fn take_at_primary(
         &mut self,
@@ -659,8 +660,7 @@ impl Stitched {
         self.take_run(first, address, request, env)
     }
 
-    /// Takes a range of primary addresses that a run of free blocks covers. `first` is the first
-    /// block of that run.
+    /// Takes the requested bytes at `address`. Adjacent free blocks cover them, from `first` on.
     #[inline(always)]
     fn take_run(
         &mut self,
@@ -680,8 +680,8 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Takes the beginning of an entirely free stitched range. Looks only at the first few ranges
-    /// that fit.
+    /// Takes the beginning of some stitched range (chunks that are mapped one after the other), if
+    /// it is free. Looks only at the first few ranges that fit.
     fn take_any_range(&mut self, request: Request, env: &mut Environment<'_>) -> Served {
         let fitting: Vec<u32> = self.ranges.fitting(request.bytes).take(LOOK_RANGES).collect();
         for id in fitting {
@@ -692,7 +692,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Takes the beginning of a stitched range, if the whole range is free.
+    /// Takes the beginning of a stitched range, if no block uses the range and the bytes are free.
     fn take_range(&mut self, id: u32, request: Request, env: &mut Environment<'_>) -> Served {
         let Request { bytes, stream } = request;
         let Some(range) = self.ranges.get(id) else { return Ok(None) };
@@ -721,8 +721,7 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Marks free ranges of primary addresses as mapped to a stitched range. Returns the keys of
-    /// their blocks.
+    /// Marks free memory as live in stitched range `id`. Returns the keys of the memory's blocks.
     fn take_mapped(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
         let mut held = Vec::with_capacity(runs.len());
         for run in runs {
@@ -736,8 +735,8 @@ impl Stitched {
         held
     }
 
-    /// Makes `stream` wait for the last uses of free primary ranges. Returns `false` if one of
-    /// these uses cannot be waited for.
+    /// Makes `stream` wait for the last uses of the free memory in `runs`. Returns `false` if one
+    /// of these uses cannot be waited for.
     fn order_after_uses(
         &self,
         runs: &[Segment],
@@ -751,8 +750,8 @@ impl Stitched {
             };
             let end = run.address + run.bytes;
             for block in self.primary.blocks_from(first, end) {
-                // New memory may have merged with a block that a capture freed. Only the capture's
-                // part is in use.
+                // The last use may cover only a part of the block, for example if new memory merged
+                // with it. If the run lies outside that part, no wait is needed.
                 let ticket = block.last_use_in(run.address, end, env.order).ticket();
                 tickets.extend(ticket.filter(|ticket| !env.order.is_usable_on(*ticket, stream)));
             }

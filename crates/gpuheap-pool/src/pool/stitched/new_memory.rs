@@ -1,4 +1,4 @@
-//! Selects the primary addresses of new memory, and the number of bytes to add.
+//! Selects the addresses at which new memory is mapped, and the number of bytes to add.
 
 use super::Stitched;
 use super::growth::{Bound, Growth};
@@ -10,8 +10,8 @@ use crate::pool::{Environment, Request, Served, Shortage};
 use crate::source::{Segment, round_up};
 use crate::stream::StreamRef;
 
-/// Part of an unbacked range that can get new memory. `start` is the start of the free piece that
-/// exists once the part has memory.
+/// Place for new memory in an unbacked range (addresses without memory). The new memory and the
+/// free blocks next to it form one free piece that begins at `start`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) start: u64,
@@ -21,8 +21,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Returns the parts of the neighbouring blocks that belong to the first `bytes` of the free
-    /// piece.
+    /// Returns the parts of the free blocks before and after the new memory that lie in the first
+    /// `bytes` of the free piece.
     fn neighbour_parts(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -34,7 +34,7 @@ impl Room {
 }
 
 impl Stitched {
-    /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
+    /// Takes new memory for a request, in one piece that is not stitched. Returns `None` if the
     /// total would exceed the bound. If the driver refuses the memory, returns `None` too, because
     /// stitching may serve the request without new memory.
     pub(super) fn grow_for_request(
@@ -83,8 +83,8 @@ impl Stitched {
             if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            // The stream is ordered before memory is taken: if the neighbouring blocks cannot be
-            // used, the new memory would be useless.
+            // The stream waits for the uses of the neighbouring blocks before new memory is taken.
+            // If it cannot wait, the new memory would be useless.
             if self.order_after_uses(&room.neighbour_parts(bytes), stream, env)? {
                 self.add_memory_ahead(room, growth, env)?;
                 return Ok(Some(room.start));
@@ -96,8 +96,9 @@ impl Stitched {
         }
     }
 
-    /// Returns the next narrower eligibility. Cuts the completed parts off blocks that are no
-    /// longer eligible, so that the parts can merge with new memory.
+    /// Returns the next narrower eligibility: a stricter rule for the free memory that `stream` may
+    /// have. Blocks that this rule excludes lose their completed parts, so that the parts can merge
+    /// with new memory.
     pub(super) fn narrow_eligibility(
         &mut self,
         eligibility: Eligibility,
@@ -120,7 +121,7 @@ impl Stitched {
         }
     }
 
-    /// Adds new memory to the room, and more memory after the room if `growth` allows it.
+    /// Adds the new memory of `room`, and more memory after it if `growth` allows that.
     fn add_memory_ahead(
         &mut self,
         room: Room,
@@ -138,7 +139,7 @@ impl Stitched {
         self.add_memory(address, bytes, growth.most_piece, env)
     }
 
-    /// Returns the bytes of new memory to add for the room, including memory after it.
+    /// Returns the bytes to add for `room`: its need, or more if `growth` allows that.
     pub(super) fn bytes_to_add(&self, room: Room, growth: Growth) -> u64 {
         let ahead = growth.ahead(room.memory.bytes, self.memory.bytes());
         // If failed calls left chunks that are mapped nowhere, these are used before more memory is

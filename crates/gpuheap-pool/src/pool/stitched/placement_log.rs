@@ -9,19 +9,20 @@
 
 /// Number of requests that the log contains.
 const LOG: usize = 1 << 17;
-/// Number of sizes in a row that must match an earlier position before the log is followed.
+/// Number of consecutive requests that must have the same sizes as earlier requests in the log,
+/// before a request gets an earlier place.
 const CONTEXT: u32 = 4;
-/// Maximum number of log entries that are skipped if the program leaves out earlier requests.
+/// Maximum number of log entries that are skipped if the program leaves out requests this time.
 const AHEAD: usize = 8;
-/// Number of requests in a row without an earlier place, after which only one size in [`SAMPLED`]
-/// is looked up. For random sizes, each look-up misses the processor's cache. The misses took a
-/// sixth of the time of a program with random sizes.
+/// Number of consecutive requests that match no earlier request. After this number, only one size
+/// in [`SAMPLED`] is looked up. For random sizes, each look-up misses the processor's cache. The
+/// misses took a sixth of the time of a program with random sizes.
 const MISSES: u32 = 256;
 const SAMPLED: u64 = 8;
-/// Divisor of the peak of live bytes. If at most the quotient is live, a program may be at the
-/// start of a new round. A bound of zero would be too strict: a thread's cache may serve the first
-/// request of the round. With zero, the second pass of `gpt_train` found two of five places free;
-/// with this value, three of four.
+/// Divisor of the peak of live bytes. If at most the quotient is live, the program may begin to
+/// repeat its requests (a new round). A bound of zero would be too strict: a thread's cache may
+/// serve the first request of the round. With zero, two of five requests in the second pass of
+/// `gpt_train` got their earlier places; with this value, three of four.
 const LITTLE: u64 = 64;
 /// Number of entries in the look-up table. Under Miri, filling a large table takes seconds, so the
 /// table is small. The table is made when first needed.
@@ -30,9 +31,9 @@ const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
 /// Place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A primary address, and the key of the block that was there. The block may no longer exist.
+    /// Address and key of a block that was not stitched. The block may no longer exist.
     Primary(u64, u32),
-    /// A stitched range.
+    /// Number of a stitched range.
     Range(u32),
 }
 
@@ -41,13 +42,13 @@ struct Entry {
     units: u32,
     /// Key of the block, or number of the stitched range.
     name: u32,
-    /// Primary address, or [`IN_RANGE`] for a stitched range.
+    /// Address of the block, or [`IN_RANGE`] for a stitched range.
     primary: u64,
 }
 
-/// Position in the log at which a few sizes in a row occurred, and bits of the hash of these sizes.
-/// If the bits differ, the log is not read. The log is megabytes large, so reading it misses the
-/// processor's cache. For random sizes, the misses took a fifth of the time.
+/// Number of a request, and bits of the hash of the last few sizes up to that request. If the bits
+/// differ from the bits of the present request, the log is not read. The log is megabytes large, so
+/// reading it misses the processor's cache. For random sizes, the misses took a fifth of the time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
@@ -76,21 +77,23 @@ pub(super) struct PlacementLog {
     /// Number of the request that began the current round. It is the last request made while
     /// nothing was live, or the first request made while little was live.
     began: Option<usize>,
-    /// `true` if at most the peak divided by [`LITTLE`] was live before the last request.
+    /// `true` if the live bytes before the last request were at most their peak divided by
+    /// [`LITTLE`].
     has_little: bool,
-    /// For each hash of a few sizes in a row, the last request that followed sizes with this hash.
+    /// Last request for each hash of a few consecutive sizes, its own size included.
     table: Vec<Mark>,
-    /// Number of requests in a row that had no earlier place.
+    /// Number of consecutive requests up to now that matched no earlier request.
     misses: u32,
-    /// Hash of the sizes before this request.
+    /// Hash of the last few sizes.
     hash: u64,
-    /// `true` if the last request got the place of the matching earlier request.
+    /// `true` if the last request got the same place as the earlier request that it matches.
     followed: bool,
 }
 
 impl PlacementLog {
     /// Notes the live bytes before a request. If nothing is live, or live memory has just become
-    /// little, follows the log from the start of the previous round.
+    /// little, a new round begins: the next requests are matched with those at the start of the
+    /// previous round.
     #[inline]
     pub(super) fn note_live(&mut self, live: u64, peak: u64) {
         let had_little = std::mem::replace(&mut self.has_little, live <= peak / LITTLE);
@@ -112,7 +115,8 @@ impl PlacementLog {
         (self.next, self.began, self.has_little) = (next, began, has_little);
     }
 
-    /// Returns the place of the earlier request that matches this one.
+    /// Returns the place of the earlier request that matches this one: the next of the same size in
+    /// the round before, else one that came after the same sizes.
     #[inline]
     pub(super) fn find_place(&mut self, bytes: u64) -> Option<Place> {
         let units = units(bytes);
@@ -134,14 +138,14 @@ impl PlacementLog {
         })
     }
 
-    /// Returns `true` if the program repeats its earlier requests.
+    /// Returns `true` if the last request got an earlier place. The program then repeats itself.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.followed
     }
 
-    /// Notes the place of a request. `followed` is `true` if the matching earlier request had the
-    /// same place.
+    /// Appends a request and its place. `followed` is `true` if
+    /// [`find_place`](PlacementLog::find_place) returned this place.
     #[inline]
     pub(super) fn append(&mut self, bytes: u64, place: Place, followed: bool) {
         self.followed = followed;
@@ -168,7 +172,8 @@ impl PlacementLog {
         at < self.count && at + LOG > self.count && self.log[at % LOG].units == units
     }
 
-    /// Returns the number of the last request with this size that had the same sizes before it.
+    /// Returns the number of the last request that had this size and came after the same few sizes
+    /// as the present request.
     fn look_up(&self, units: u32) -> Option<usize> {
         let hash = self.hash_with(units);
         if self.misses >= MISSES && !hash.is_multiple_of(SAMPLED) {
@@ -212,8 +217,8 @@ fn slot(hash: u64) -> (usize, u32) {
 mod tests {
     use super::*;
 
-    /// Returns the number of requests of a loop that get an earlier place, if other requests are
-    /// made between the rounds of the loop.
+    /// Runs a loop of requests ten times. Returns the number of requests that find their place in
+    /// the log, although each round begins without an expected next request.
     fn known(placement_log: &mut PlacementLog) -> usize {
         let mut known = 0;
         for _ in 0..10 {

@@ -123,7 +123,7 @@ impl Stitched {
         self.primary.merge_empty_small_runs(order);
     }
 
-    /// Returns the size of the chunk with that primary address, if it exists.
+    /// Returns the size of the chunk that begins at the address `primary`; `None` if no chunk does.
     fn chunk_at(&self, primary: u64) -> Option<u64> {
         let (start, piece) = self.memory.holding(primary)?;
         (start == primary).then_some(piece.bytes)

@@ -1,4 +1,5 @@
-//! Maps free chunks as new ranges, and computes the bytes that could be stitched.
+//! Maps free chunks one after the other as new ranges, and computes the bytes that could be
+//! stitched.
 
 use super::Stitched;
 use super::growth::Bound;
@@ -8,10 +9,10 @@ use super::ranges::{Packing, Plan, Run, plan_runs};
 use crate::pool::{Environment, Granted, Request, Shortage};
 use crate::source::{Segment, round_up};
 
-/// Number of chunks below which the bound on mappings does not fall further.
+/// Least number of chunks in the bound on mappings: with fewer chunks, the bound stays the same.
 const CHUNKS: usize = 32;
 
-/// Number of times that new memory is added before stitching is given up.
+/// Number of times that new memory is added, before one new piece serves the request instead.
 const TRIES: usize = 3;
 
 impl Stitched {
@@ -68,8 +69,8 @@ impl Stitched {
         let plan = loop {
             let order = &*env.order;
             let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
-            // If no memory is free, too many mappings are in use, or new memory did not help, the
-            // request is not stitched. It takes new memory in one piece.
+            // If no memory is free, too many mappings are in use, or new memory did not help, no
+            // chunks are mapped together. The request takes new memory in one piece.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
                 match self.grow_at_primary(request, Bound::None, env) {

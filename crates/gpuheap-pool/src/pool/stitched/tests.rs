@@ -519,8 +519,8 @@ fn pending_start_keeps_range_mapped() {
     bench.free(first, 1);
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
-    // The last 12 MiB are out of use at their primary addresses. If other memory were unmapped, the
-    // model would fail.
+    // Only the last 12 MiB are out of use. Stream 1 still uses the rest through the range. The
+    // model would fail if the range, or memory in use, were unmapped.
     assert_eq!(bench.release(), 0);
     bench.model.complete(1);
     bench.order.poll(&mut bench.model).unwrap();

@@ -68,7 +68,8 @@ impl Torch {
         let (mut found_bytes, mut found) = free.get(position)?;
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if !is_fixed(found) && self.settings.expandable_segments {
-            // If blocks can grow, compares their sizes after growth.
+            // PyTorch compares the blocks of growing segments by size. The unmapped addresses right
+            // after a block count too, because the block could grow into them.
             let mut next = free.next(position);
             while let Some((next_bytes, next_block)) = free.get(next)
                 && !is_fixed(found)

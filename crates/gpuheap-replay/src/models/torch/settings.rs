@@ -10,7 +10,7 @@ use crate::text::quoted;
 const MIB: u64 = 1 << 20;
 /// Smallest value of `max_split_size_mb` and `max_non_split_rounding_mb` in PyTorch.
 const LEAST_MB: u64 = 20;
-/// Number of powers of two with separate divisions: 1 MiB to 32 GiB.
+/// Number of size ranges of `roundup_power2_divisions`: one for each power, 1 MiB to 32 GiB.
 const INTERVALS: usize = 16;
 
 /// All settings of PyTorch, and `version`, a setting of this crate.
@@ -248,9 +248,9 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets the divisions: one number for all powers, or a list like `[256:1,512:2,>:4]`. The
-    /// list's first number also applies to all smaller powers. The number after `>` applies to all
-    /// larger powers.
+    /// Reads `roundup_power2_divisions`: one number for all sizes, or a list like
+    /// `[256:1,512:2,>:4]` of powers of two in MiB with their divisions. The list's first number
+    /// also applies to all smaller powers. The number after `>` applies to all larger powers.
     fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         let example = "4 or [256:1,512:2,>:4]";
         let whole = |text: &str| text.parse().map_err(|_| malformed(name, value, example));

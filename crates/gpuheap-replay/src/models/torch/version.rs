@@ -29,11 +29,12 @@ pub struct Version {
 }
 
 impl Version {
-    /// Release whose recordings on a GPU were compared with the model.
+    /// Release of PyTorch whose recordings on a GPU were compared with the model.
     const MEASURED: Self = Self { minor: 11 };
-    /// First release with `large_segment_size_mb`. From it on, a fraction of 1 sets no limit.
+    /// First release of PyTorch with `large_segment_size_mb`. From this release on, a memory
+    /// fraction of 1 sets no limit.
     pub(super) const LARGE_SEGMENTS: Self = Self { minor: 13 };
-    /// First and last release whose rules are known.
+    /// First and last release of PyTorch whose allocator this crate models.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
     /// Returns `true` if recordings of this release were compared with the model. For such a
@@ -43,8 +44,8 @@ impl Version {
         self == Self::MEASURED
     }
 
-    /// Returns the release that writes these keys. If several releases write them, returns the
-    /// measured release, or the release nearest to it.
+    /// Returns the release of PyTorch that writes these keys. If several releases write them,
+    /// returns the release that was compared with the model, or the release nearest to it.
     pub(crate) fn from_keys(keys: &SnapshotKeys) -> Self {
         let has = |name: &str| keys.unknown.iter().any(|key| key == name);
         let minor = match (keys.missing.is_empty(), keys.unknown.is_empty()) {
@@ -56,14 +57,14 @@ impl Version {
         Self { minor }
     }
 
-    /// Returns `true` if a fraction of 1 sets a limit.
+    /// Returns `true` if a memory fraction of 1 limits PyTorch to the device's memory.
     pub(super) fn limits_to_whole_device(self) -> bool {
         self < Self::LARGE_SEGMENTS
     }
 }
 
 impl Default for Version {
-    /// Returns the measured release, 2.11.
+    /// Returns 2.11, the release that was compared with the model.
     fn default() -> Self {
         Self::MEASURED
     }

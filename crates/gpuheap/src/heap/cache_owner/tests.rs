@@ -109,7 +109,8 @@ fn remote_frees_return_to_origin() {
             };
             assert_eq!((other.cached(), cache.cached()), (own * BYTES, 0));
             assert!(cache.holds(), "the rest is among the remote frees");
-            // All places are taken, so half of the other thread's cache is flushed to the pool.
+            // The remote frees and the other thread's cache are full, so this free moves half of
+            // that cache to the pool.
             drop(last);
             assert_eq!(other.cached(), (own / 2 + 1) * BYTES);
         });
@@ -117,7 +118,7 @@ fn remote_frees_return_to_origin() {
     let again = allocate(sent);
     assert!(addresses(&again).is_subset(&freed));
     drop(again);
-    // Blocks that no thread requests go to the pool before figures are read.
+    // Remote frees that no thread takes up go to the pool before figures are read.
     let blocks = allocate(own + sent);
     thread::scope(|scope| scope.spawn(|| drop(blocks)).join()).unwrap();
     heap.reclaim_all().unwrap();

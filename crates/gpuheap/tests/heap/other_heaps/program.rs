@@ -11,7 +11,8 @@ use gpuheap_pool::testing::Random;
 use super::{Foreign, MIB, PIECE};
 use crate::support::{assert_all_returned, device, fill, heap, on_real_gpu};
 
-/// Permissions to hold pieces, so that live memory never exceeds the device.
+/// Number of blocks of `PIECE` bytes that threads may still take, so that live memory never exceeds
+/// the device.
 struct Pieces {
     left: Mutex<u64>,
     more: Condvar,
@@ -112,7 +113,8 @@ fn failing_request_fails_after_flush_too() {
     let end = Instant::now() + length();
     let (mut failed, mut reached) = ([0; KINDS.len()], 0);
     for seed in 0.. {
-        // Failures of unified memory are not required, because it may exceed the device.
+        // The test runs until requests for device and pinned memory have failed. Requests for
+        // unified memory need not fail, because it may exceed the device.
         let has_failed = failed[0] > 0 && (failed[2] > 0 || on_real_gpu());
         if Instant::now() > end && (has_failed || seed >= MOST_PROGRAMS) {
             break;
@@ -158,8 +160,8 @@ fn failing_request_fails_after_flush_too() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Maximum number of programs. By then, requests of each kind have failed on a machine of any
-/// speed.
+/// Number of programs after which the test ends. These programs are enough for failed requests of
+/// device and pinned memory, even on a slow machine.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs request.
@@ -226,7 +228,7 @@ impl Program<'_> {
                 }
             }
         }
-        // Another thread may have stopped all other threads, so this thread takes the lock too.
+        // While another thread has stopped all others for its request, no memory may be freed.
         let _others = self.everybody.read().unwrap();
         held.clear();
     }

@@ -10,7 +10,7 @@ pub(super) trait Model:
     fn is_tame(self) -> bool {
         true
     }
-    /// Computes an array by a method that an operator also calls.
+    /// Computes an array on the device, by the method (such as `try_add`) that `which` selects.
     fn combined(
         left: Seen<'_, Self>,
         right: Seen<'_, Self>,

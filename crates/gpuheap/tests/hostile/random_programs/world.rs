@@ -118,7 +118,7 @@ impl World<'_> {
             6 => target.stream().synchronize().unwrap(),
             7 => devices[c as usize % devices.len()].synchronize().unwrap(),
             8 => {
-                // Streams of the driver's other device wait for the event too.
+                // Streams of another device can wait for the event if one driver has both devices.
                 let event = target.stream().record().unwrap();
                 let of = self.device_of(of);
                 for (nth, (device, stream)) in self.streams.iter().enumerate() {
@@ -148,8 +148,8 @@ impl World<'_> {
                 self.blocks.swap_remove(at).1.free().unwrap();
             }
             13 if !self.blocks.is_empty() => {
-                // Frees the block on a stream that is not ordered after the block's work, on this
-                // thread or another.
+                // Frees the block on a stream that is not ordered after the block's work. The free
+                // runs on this thread or on another thread.
                 let (device, block) = self.blocks.swap_remove(c as usize % self.blocks.len());
                 let stream = target.stream().clone();
                 let is_near = device == self.device_of(of);

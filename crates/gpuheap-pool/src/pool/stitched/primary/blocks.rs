@@ -72,18 +72,18 @@ pub(crate) struct UsedPart {
     to_above: u8,
 }
 
-/// Unit of a part's ends, in bytes. Block sizes are multiples of this unit, so a part is exact.
-/// With 64 KiB as the unit, 5 MiB of free memory next to a block in use counted as 4.96 MiB.
+/// Unit of the ends of a [`UsedPart`], in bytes. Block sizes are multiples of this unit, so no end
+/// is rounded. With 64 KiB, 5 MiB of free memory next to a block in use counted as 4.96 MiB.
 const STEP: u64 = ROUNDING;
 
-/// Highest end that a part can record. It means the end of the address space.
+/// Highest end that a [`UsedPart`] can record. This value stands for the end of the address space.
 const MOST: u64 = (1 << 40) - 1;
 
-/// Least distance, in bytes, at which two uses prevent the merge of their blocks. If two uses are
-/// closer, the blocks merge and the bytes between the uses count as used too. Until a capture ends,
-/// bytes between two of its frees cannot be used. A smaller distance is expensive: a block that
-/// does not merge is a worse fit for later requests. An eighth of this distance cost 0.02 of the
-/// utilisation of `serve_threads`.
+/// Least distance, in bytes, between the used parts of two free neighbours that do not merge. If
+/// the parts are closer, the blocks merge, and the bytes between the parts count as used too. If
+/// the uses are in a capture, these bytes cannot be used until the capture ends. A smaller distance
+/// is expensive: a block that does not merge is a worse fit for later requests. An eighth of this
+/// distance cost 0.02 of the utilisation of `serve_threads`.
 const BETWEEN: u64 = 256 << 20;
 
 impl UsedPart {
@@ -121,7 +121,7 @@ pub(crate) struct Block {
     /// Key of the block at the next lower address; [`NONE`] if no such block exists.
     pub(crate) before: u32,
     pub(crate) after: u32,
-    /// Neighbours in the bin.
+    /// Keys of the neighbours in the block's bin (list of free blocks of similar size).
     pub(crate) next: u32,
     pub(crate) previous: u32,
     pub(crate) last: LastUse,
@@ -130,7 +130,7 @@ pub(crate) struct Block {
     pub(crate) range: u32,
     pub(crate) state: State,
     pub(crate) small: bool,
-    /// `true` if the block is in the list of boundaries.
+    /// `true` if the block is listed as a boundary: it could not merge with the next block.
     pub(crate) boundary: bool,
     /// `true` if the block is in a bin.
     pub(crate) binned: bool,
@@ -162,8 +162,8 @@ impl Block {
         if from < to { (from, to) } else { NOWHERE }
     }
 
-    /// If no wait can complete the last use now, returns the start and the end of the bytes that
-    /// this use covered. Otherwise the start is above the end.
+    /// Returns the start and the end of the bytes that the last use covered, if this use is stuck:
+    /// no wait can complete it now. Otherwise the start is above the end.
     pub(crate) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
             Some(_) => self.used(),
@@ -171,7 +171,7 @@ impl Block {
         }
     }
 
-    /// Returns `true` if no wait can complete the block's last use now.
+    /// Returns `true` if the block's last use is stuck: no wait can complete it now.
     pub(crate) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.stuck(stuck) != NOWHERE
     }
@@ -214,8 +214,8 @@ impl Block {
         if from < to { UsedPart::new(from, to) } else { UsedPart::NOTHING }
     }
 
-    /// Returns the part that covers the last uses of two neighbours. Returns `None` if too many
-    /// bytes between the uses would count as used.
+    /// Returns the used part of the block that two free neighbours would form. It also covers the
+    /// bytes between their used parts. Returns `None` if these bytes are too many.
     #[inline]
     fn merged_part(&self, other: &Block, order: &Order) -> Option<UsedPart> {
         let part = |block: &Block| {

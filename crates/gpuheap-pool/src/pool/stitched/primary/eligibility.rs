@@ -10,10 +10,10 @@ use crate::stream::StreamRef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eligibility {
-    /// All free memory. In most cases, the stream can wait for memory that is still in use.
+    /// All free memory, in use or not: in most cases, the stream can wait for the last use.
     All,
-    /// Memory that needs no wait or has a fence to wait for. A poll fences all memory that can be
-    /// fenced, so no stream can wait for other memory.
+    /// Memory that needs no wait, and memory with a fence to wait for. A poll has fenced all frees
+    /// that can be fenced, so no stream can wait for the remaining memory.
     Fenced,
     /// Memory that is usable without a wait, because the requesting stream cannot wait.
     Usable,

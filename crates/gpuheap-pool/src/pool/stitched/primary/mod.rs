@@ -29,13 +29,13 @@ use crate::order::Order;
 use crate::source::Segment;
 use crate::stream::StreamRef;
 
-/// Page size, in bytes, of the table of covering blocks. It is the size of the smallest chunk.
+/// Size, in bytes, of the pages in [`AddressRange::cover`]: the size of the smallest chunk.
 const PAGE: u64 = crate::source::GRANULE;
 
-/// Number of empty small runs that are kept for the next small requests.
+/// Number of empty small runs that stay set apart for the next small requests.
 const KEPT_EMPTY_RUNS: usize = 2;
 
-/// Number of noted boundaries above which stale boundaries are removed.
+/// Number of boundaries between unmerged free blocks above which another merge is tried.
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(crate) struct Primary {
     /// Keys of free blocks that could not merge with the next block, because another stream freed
     /// that block.
     boundaries: Vec<u32>,
-    /// Number of boundaries above which stale boundaries are removed, at least [`BOUNDARIES`].
+    /// Number of boundaries above which another merge is tried, at least [`BOUNDARIES`].
     crowded: usize,
     /// Keys of empty small runs. An empty run is a free block of small requests, and its neighbours
     /// are not blocks of small requests.
@@ -74,7 +74,7 @@ impl Primary {
         self.unbacked.push(key);
     }
 
-    /// Adds the addresses of a segment of the driver, as one free block with memory.
+    /// Adds a segment that was taken from the driver, as one free block.
     pub(crate) fn add_segment(&mut self, base: u64, bytes: u64) {
         let key = self.add_block(base, bytes, State::Free);
         self.bin(key);
@@ -179,7 +179,7 @@ impl Primary {
         self.free_blocks(true).chain(self.free_blocks(false))
     }
 
-    /// Returns the keys of all free blocks of one class.
+    /// Returns the keys of all free blocks of small or of large requests.
     pub(crate) fn free_blocks(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
         let bins = if small { &self.small } else { &self.large };
         let is_deferred = move |key: &u32| {
@@ -228,7 +228,7 @@ impl Primary {
         self.run_where(address, bytes, |block| block.is_free(false))
     }
 
-    /// If free blocks of either class cover a range, returns the first of these blocks.
+    /// If free blocks of small or large requests cover a range, returns the first of these blocks.
     pub(crate) fn free_run_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_where(address, bytes, |block| block.state == State::Free)
     }
@@ -528,8 +528,8 @@ impl Primary {
         self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
-    /// Returns the first block of each run of free blocks that different streams freed. Each pair
-    /// of free neighbours is noted as a boundary, so the first block of each run is noted too.
+    /// Returns the first block of each run of free blocks that different streams freed. The list of
+    /// boundaries has the first block of each free pair, so it has the first block of each run.
     pub(crate) fn run_starts_with_boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
@@ -548,8 +548,8 @@ impl Primary {
         } else {
             self.unbacked.retain(|kept| *kept != unbacked);
         }
-        // If uses are in flight on both sides, a merged block would count as in use between these
-        // uses too.
+        // If blocks on both sides are still in use, a merged block would count the new memory
+        // between the uses as in use too.
         let Block { before, after, .. } = self.blocks[key];
         let is_held = |key: u32| {
             self.blocks
@@ -611,7 +611,7 @@ impl Primary {
         !self.empty_runs.is_empty()
     }
 
-    /// Returns `true` if so many boundaries were noted that stale boundaries should be removed.
+    /// Returns `true` if so many free blocks are not merged that another merge should be tried.
     pub(crate) fn is_crowded(&self) -> bool {
         self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }

@@ -71,7 +71,7 @@ proptest! {
                 // 1/64 larger than the best.
                 prop_assert!(found == best || best > SMALL && found <= best + best / 64, "{found} {best}");
             }
-            // If no block is usable, a block that `serves` is found.
+            // If no block passes the first condition, `other` passes the second condition.
             let other = bins.best(bytes, 1, &blocks, |_| false, |_| true);
             prop_assert!(other.usable.is_none());
             prop_assert_eq!(other.other.is_some(), best.is_some());

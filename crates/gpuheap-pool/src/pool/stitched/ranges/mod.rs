@@ -38,7 +38,8 @@ pub(crate) struct Range {
     length: u64,
     /// Offset of the range in its first chunk.
     pub(crate) head: u64,
-    /// Primary addresses of the range's bytes, in order.
+    /// Memory that the range maps, in order, at its addresses outside the range (primary
+    /// addresses).
     pub(crate) runs: Vec<Segment>,
     /// Sum of `runs` in bytes; zero once the range is being unmapped.
     pub(crate) bytes: u64,
@@ -61,7 +62,7 @@ impl Range {
         self.mapped_at + self.head
     }
 
-    /// Returns `true` if no wait can complete one of the range's uses now.
+    /// Returns `true` if one of the range's uses is stuck: no wait can complete it now.
     pub(crate) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }

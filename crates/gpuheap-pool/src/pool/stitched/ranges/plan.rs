@@ -2,12 +2,12 @@
 
 use crate::source::Segment;
 
-/// A run of free blocks at primary addresses that a stitched range could use.
+/// Adjacent free blocks. A stitched range (chunks mapped one after the other) could use them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Start and end of the whole chunks in the run.
+    /// Start and end of the chunks that lie in the run as a whole.
     pub(crate) whole: (u64, u64),
 }
 
@@ -16,26 +16,26 @@ impl Run {
         self.whole.1.saturating_sub(self.whole.0)
     }
 
-    /// Returns the bytes before the whole chunks. They are the free end of a chunk. Returns zero if
-    /// the run contains no chunk border.
+    /// Returns the bytes before the first whole chunk: the end of a chunk that begins before the
+    /// run. Returns zero if the run contains no chunk border.
     pub(crate) fn before(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.whole.0 - self.start } else { 0 }
     }
 
-    /// Returns the bytes after the whole chunks: the free beginning of a chunk. Returns zero if the
-    /// run contains no chunk border.
+    /// Returns the bytes after the last whole chunk: the beginning of a chunk that ends after the
+    /// run. Returns zero if the run contains no chunk border.
     pub(crate) fn after(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.end - self.whole.1 } else { 0 }
     }
 
-    /// Returns the bytes that the run can supply as the first run of a range. They must end at the
-    /// end of a chunk.
+    /// Returns the bytes that a stitched range could take from this run as its beginning. Such
+    /// bytes end at the end of a chunk, because the next chunk is mapped after them.
     pub(crate) fn head(self) -> u64 {
         self.before() + self.whole()
     }
 
-    /// Returns the bytes that the run can supply as the last run of a range. They must begin at the
-    /// start of a chunk.
+    /// Returns the bytes that a stitched range could take from this run as its end. Such bytes
+    /// begin at the start of a chunk, because a chunk is mapped before them.
     pub(crate) fn tail(self) -> u64 {
         self.whole() + self.after()
     }
@@ -50,10 +50,11 @@ impl Run {
 /// Rule for choosing the pieces of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Few pieces, with new memory for the missing bytes. Small parts of runs stay free for later
-    /// requests. Stitching these parts too cost 0.01 of the utilisation of `serve_threads`.
+    /// Few runs, with new memory for the missing bytes. If such a run ends inside a chunk, that
+    /// part stays free for later requests. Stitching these parts too cost `serve_threads` 0.01 of
+    /// utilisation.
     Few,
-    /// As much free memory as possible.
+    /// As much free memory as possible, before a request fails.
     Most,
 }
 
@@ -64,9 +65,9 @@ pub(crate) struct Plan {
     pub(crate) missing: u64,
 }
 
-/// Plans a range of `bytes` from `runs`, sorted by the bytes of their whole chunks. The plan has
-/// one run as its head, then the runs with the most whole chunks, then the shortest sufficient
-/// tail.
+/// Plans a range of `bytes` from `runs`. The caller has sorted the runs by the size of their whole
+/// chunks. The plan begins with one run's [head](Run::head), continues with the runs that have the
+/// most whole chunks, and ends with the shortest sufficient [tail](Run::tail).
 pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -80,7 +81,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
             plan.missing -= length;
         }
     };
-    // Remainders of runs whose first part is in the plan.
+    // Remainders of the runs in the plan.
     let mut rests: Vec<Run> = Vec::new();
     let rest = |run: Run| run.remainder().filter(|_| packing == Packing::Most);
     let first = (0..runs.len()).max_by_key(|at| leads(&runs[*at]));
@@ -92,7 +93,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
     let longest = runs.iter().chain(&rests).map(|run| run.tail()).max().unwrap_or(0);
     while plan.missing > 0 {
         let enough = |run: &&Run| run.tail() >= plan.missing;
-        // The search for a tail visits all runs, so it is skipped if no run has a sufficient tail.
+        // The search for the last run visits all runs, so it is skipped if no run's tail suffices.
         if longest >= plan.missing
             && let Some(tail) =
                 runs.iter().chain(&rests).filter(enough).min_by_key(|run| (run.tail(), run.start))
@@ -107,7 +108,7 @@ pub(crate) fn plan_runs(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Pla
                 rests.extend(rest(run));
             }
             None => {
-                // If no tail suffices, the longest tail is added.
+                // No tail has all the missing bytes. The longest tail ends the range.
                 let most = runs.iter().chain(&rests).max_by_key(|run| (run.tail(), run.start));
                 if let Some(tail) = most.filter(|run| run.tail() > 0) {
                     take(tail.whole.0, tail.tail(), &mut plan);
